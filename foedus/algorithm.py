@@ -1,0 +1,182 @@
+"""The protocol: a federated algorithm is a handful of pure functions over explicit state, and nothing else.
+
+    init(terms, w0, own)                        -> server state    `own` is data the server itself holds, or None
+    join(terms, data, w0)                       -> client state
+    phase(server)                               -> index into `kinds` of the round that comes next
+    broadcast(terms, server, key)               -> message to the clients of this round
+    local(terms, client, message, data, key)    -> client state, reply       the only function that touches data
+    aggregate(terms, server, replies, present)  -> server state
+    converged(server)                           -> stop?
+    parameters(server)                          -> the model to return
+    report(server)                              -> named scalars for the history of this round
+
+`broadcast`, `local` and `aggregate` belong to a kind of round. Most algorithms have one kind, themselves; others list
+several in `kinds`. States, messages and replies are `@state` dataclasses. A message field that differs from client to
+client is an `Each`; all other fields are the same for everyone.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.errors import FoedusError
+from foedus.terms import Data, Terms
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def state(cls: type[T]) -> type[T]:
+    """A frozen dataclass registered as a pytree: a state, a message or a reply."""
+    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """A frozen, keyword-only dataclass whose fields are checked against the ranges given with `setting`."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    inner = getattr(made, "__post_init__", None)
+
+    def check(self) -> None:
+        for f in dataclasses.fields(self):
+            _check_setting(type(self).__name__, f, getattr(self, f.name))
+        if inner is not None:
+            inner(self)
+
+    made.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    choices: tuple[Any, ...] = (),
+    integer: bool = False,
+) -> Any:
+    """One setting: its default, what it is (with the equation it enters), and its range or choices."""
+    limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
+    return field(default=default, metadata={"doc": doc, "choices": choices, "integer": integer, "limits": limits})
+
+
+def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
+    meta = f.metadata
+    if not meta or value in meta["choices"] or (value is None and f.default is None):
+        return
+    limits = {k: v for k, v in meta["limits"].items() if v is not None}
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not limits and not meta["choices"] and not meta["integer"]:
+        return
+    if number and (limits or meta["integer"]):
+        whole = not meta["integer"] or float(value).is_integer()
+        tests = {"gt": value > limits.get("gt", -math.inf), "ge": value >= limits.get("ge", -math.inf)}
+        tests |= {"lt": value < limits.get("lt", math.inf), "le": value <= limits.get("le", math.inf)}
+        if whole and not math.isnan(value) and all(tests[k] for k in limits):
+            return
+    words = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
+    kind = "a whole number " if meta["integer"] else "a number " if limits else ""
+    options = [kind + " and ".join(expected)] if kind else []
+    options += [repr(c) for c in meta["choices"]] + (["None"] if f.default is None else [])
+    raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
+
+
+@state
+class Each:
+    """Marks a message field with a leading client axis: client i receives row i of `values`."""
+
+    values: Any
+
+
+@state
+class Present:
+    """Who answered a round: row j of the replies is client `index[j]`'s, and counts only where `here[j]`."""
+
+    index: Array
+    here: Array
+
+    @property
+    def count(self) -> Array:
+        return jnp.sum(self.here)
+
+    def mean(self, replies: Any) -> Any:
+        """The mean over the clients that answered."""
+        share = self.here / jnp.maximum(self.count, 1)
+        # a weighted sum, not a product with a mask: what an absent client's row holds must not matter
+        return jax.tree.map(lambda r: jnp.tensordot(share, self._clean(r), axes=(0, 0)), replies)
+
+    def max(self, replies: Array) -> Array:
+        return jnp.max(jnp.where(self.here, replies, -jnp.inf))
+
+    def remember(self, table: Any, replies: Any) -> Any:
+        """Write the answers into a table with a row per client; a silent client's row stays."""
+        n = jax.tree.leaves(table)[0].shape[0]
+        index = jnp.where(self.here, self.index, n)
+        return jax.tree.map(lambda old, new: old.at[index].set(new, mode="drop"), table, replies)
+
+    def _clean(self, rows: Array) -> Array:
+        return jnp.where(self.here.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
+
+
+class Kind(Protocol):
+    """One kind of round."""
+
+    def broadcast(self, terms: Terms, server: Any, key: Array) -> Any: ...
+
+    def local(self, terms: Terms, client: Any, message: Any, data: Data, key: Array) -> tuple[Any, Any]: ...
+
+    def aggregate(self, terms: Terms, server: Any, replies: Any, present: Present) -> Any: ...
+
+
+class Algorithm:
+    """What every algorithm answers beside its functions; the defaults fit an algorithm with one kind of round."""
+
+    handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
+    default_rounds: ClassVar[int] = 1000
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (self,)  # pyright: ignore[reportReturnType]
+
+    def check(self, terms: Terms) -> None:
+        """Raise, in one sentence, where the algorithm does not fit the problem."""
+        if terms.constraints and "constraints" not in self.handles:
+            raise FoedusError(f"{self.name} does not handle constraints; use ProxAL.")
+        if type(terms.regularizer).__name__ != "Zero" and "regularizer" not in self.handles:
+            held = type(terms.regularizer).__name__
+            raise FoedusError(f"{self.name} does not handle the regulariser {held}; use InexactADMM or ProxAL.")
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Any:
+        raise NotImplementedError
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Any:
+        return ()
+
+    def phase(self, server: Any) -> Array | int:
+        return 0
+
+    def converged(self, server: Any) -> Array | bool:
+        return False
+
+    def parameters(self, server: Any) -> Array:
+        return server.w
+
+    def report(self, server: Any) -> dict[str, Array]:
+        return {}
+
+    def reason(self, server: Any, converged: bool) -> str:
+        """A sentence on why the run ended, from the final server state."""
+        return "converged" if converged else "stopped at the limit of rounds"

@@ -1,0 +1,189 @@
+"""FedGiA: one gradient a round, k0 inexact ADMM steps in closed form (Zhou and Li, GIA Alg. 1).
+
+σ > 0 and H_i ⪰ 0 are fixed, ḡ_i = ∇f_i(x)/m at the received average x. Clients in C repeat k0 times
+    x_i = x − (H_i/m + σI)⁻¹(ḡ_i + π_i),   π_i += σ(x_i − x)                                 (12)-(13)
+and the others set x_i = x, π_i = −ḡ_i (15)-(16); all send z_i = x_i + π_i/σ (14), (17). x is the mean of the z_i (11).
+
+With p = ḡ_i + π_i, one step is p ← (I − σM)p where M = (H_i/m + σI)⁻¹: for H_i = h·I a power of a number, so a round's
+cost does not grow with k0. The first round (C empty) finds r_i and is otherwise a round like the others: σ = t·r/m.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import Each, Kind, Present, setting, settings, state
+from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, Seen
+from foedus.errors import FoedusError
+from foedus.local.gram import Inverse, inverse_of
+from foedus.losses import LeastSquares
+from foedus.terms import Data, Terms
+
+
+@state
+class Server:
+    w: Array  # x, the average
+    z: Array  # z_i, last heard. (m, dim)
+    seen: Seen  # f_i, ∇f_i, last heard
+    heard: Array  # who has ever answered
+    sigma: Array  # σ; 0 until the first round
+    stale: Array  # whether clients must factorise H_i/m + σI anew
+    best: Array  # the x with the smallest f so far, and that f; used with t="auto"
+    best_f: Array
+    progress: Progress
+
+
+@state
+class Client:
+    pi: Array  # π_i
+    r: Array  # r_i
+    inverse: Inverse  # (H_i/m + σI)⁻¹ in a form that fits the shape; empty for a diagonal H_i
+
+
+@state
+class Order:
+    x: Array
+    sigma: Array
+    chosen: Any  # whether the client is in C
+
+
+@state
+class Update:
+    z: Array
+    seen: Seen
+
+
+@settings
+class FedGiA(FirstOrder):
+    """FedGiA with diagonal or Gram H_i; every client takes part in every round."""
+
+    k0: int = setting(10, "steps between two communications", ge=1, integer=True)
+    H: str = setting("diagonal", "H_i of Table III: r_i·I or the Gram matrix", choices=("diagonal", "gram"))
+    alpha: float = setting(0.5, "share of clients in C, which take ADMM steps", gt=0, le=1)
+    t: float | None = setting(
+        None, "σ = t·r/m; None takes Table III's value and doubles it whenever the objective rises", gt=0
+    )
+
+    automatic = True
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (Greet(self), Step(self, factorise=True), Step(self, factorise=False))
+
+    def check(self, terms: Terms) -> None:
+        super().check(terms)
+        if self.H == "gram" and not terms.linear:
+            raise FoedusError("FedGiA(H='gram') needs a loss of xᵀw; use H='diagonal' with your own objective.")
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        m = terms.clients
+        views = Seen(jnp.zeros(m), jnp.zeros((m, terms.dim)) if self.stop is not None else ())
+        return Server(
+            w=w0,
+            z=jnp.broadcast_to(w0, (m, terms.dim)),
+            seen=views,
+            heard=jnp.zeros(m, bool),
+            sigma=jnp.zeros(()),
+            stale=jnp.ones((), bool),
+            best=w0,
+            best_f=jnp.full((), jnp.inf),
+            progress=Progress.none(),
+        )
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+        blank = Inverse.blank(terms, data) if self.H == "gram" else Inverse(())
+        return Client(jnp.zeros_like(w0), jnp.zeros(()), blank)
+
+    def phase(self, server: Server) -> Array:
+        return jnp.where(server.sigma == 0, 0, jnp.where(server.stale & (self.H == "gram"), 1, 2))
+
+    def table_three(self, terms: Terms, examples: Array) -> Array | float:
+        """Table III's t: 0.15 for least squares, max{0.025, 4 ln(d)/n} otherwise."""
+        if self.t is not None:
+            return self.t
+        if isinstance(terms.loss, LeastSquares):
+            return 0.15
+        return jnp.maximum(0.025, 4.0 * jnp.log(examples) / terms.dim)
+
+    def combine(self, terms: Terms, server: Server, replies: Update, present: Present, sigma: Array) -> Server:
+        """(11), with the last z_i of silent clients; under t=None, back to the best x and 2σ when f has risen."""
+        z, seen, heard = present.remember(
+            (server.z, server.seen, server.heard), (replies.z, replies.seen, jnp.ones_like(present.here))
+        )
+        mean_seen = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), seen)
+        progress = self.judge(terms, mean_seen, jnp.all(heard))
+        x = jnp.mean(z, axis=0)
+        f, stale, best, best_f = progress.objective, jnp.zeros((), bool), server.best, server.best_f
+        if self.t is None:
+            rise = ~(f <= best_f + 1e-9 * (1.0 + jnp.abs(best_f))) & ~self.passed(progress)
+            sigma = jnp.where(rise, 2.0 * sigma, sigma)
+            x = jnp.where(rise, best, x)
+            stale, best, best_f = rise, jnp.where(rise, best, server.w), jnp.where(rise, best_f, f)
+        w = self.settle(progress, server.w, x)
+        return Server(w, z, seen, heard, sigma, stale, best, best_f, progress)
+
+
+@dataclass(frozen=True)
+class Greet:
+    """The first round: nobody is in C, and σ is found from the r_i that come with the gradients."""
+
+    method: FedGiA
+
+    def broadcast(self, terms: Terms, server: Server, key: Array) -> Array:
+        return server.w
+
+    def local(self, terms: Terms, client: Client, x: Array, data: Data, key: Array) -> tuple[Client, Greeting]:
+        hello = self.method.greet(terms, x, data)
+        gradient = terms.gradient(x, data) if self.method.stop is None else hello.seen.g
+        return Client(-gradient / terms.clients, hello.r, client.inverse), hello
+
+    def aggregate(self, terms: Terms, server: Server, replies: Greeting, present: Present) -> Server:
+        m = terms.clients
+        r = jnp.maximum(present.max(replies.r), 1e-300)
+        examples = jnp.sum(jnp.where(present.here, replies.count, 0.0))
+        sigma = self.method.table_three(terms, examples) * r / m
+        gradients = replies.seen.g if self.method.stop is not None else jnp.zeros_like(server.z[present.index])
+        z = server.w - gradients / (m * sigma)  # (17)
+        return self.method.combine(terms, server, Update(z, replies.seen), present, sigma)
+
+
+@dataclass(frozen=True)
+class Step:
+    """(12)-(17); with `factorise`, H_i/m + σI is factorised first and kept."""
+
+    method: FedGiA
+    factorise: bool
+
+    def broadcast(self, terms: Terms, server: Server, key: Array) -> Order:
+        m = terms.clients
+        size = math.ceil(self.method.alpha * m - 1e-9)
+        chosen = jnp.zeros(m, bool).at[jax.random.permutation(key, m)[:size]].set(True) if size < m else jnp.ones(m, bool)
+        return Order(server.w, server.sigma, Each(chosen))
+
+    def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
+        x, sigma, m, k0 = order.x, order.sigma, terms.clients, self.method.k0
+        seen, gradient = self.method.look(terms, x, data)
+        g = gradient / m
+        p, inverse = g + client.pi, client.inverse
+        if self.method.H == "diagonal":
+            a = 1.0 / (client.r / m + sigma)
+            before = (1.0 - sigma * a) ** (k0 - 1) * p  # ḡ + π before the last step
+            x_i = x - a * before
+            pi = before * (1.0 - sigma * a) - g
+        else:
+            if self.factorise:
+                inverse = inverse_of(terms, data, m, sigma)
+            solve = inverse.solver(terms, data, m, sigma)
+            before = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * solve(q), p)
+            last = solve(before)
+            x_i, pi = x - last, before - sigma * last - g
+        x_i = jnp.where(order.chosen, x_i, x)
+        pi = jnp.where(order.chosen, pi, -g)
+        return Client(pi, client.r, inverse), Update(x_i + pi / sigma, seen)
+
+    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+        return self.method.combine(terms, server, replies, present, server.sigma)

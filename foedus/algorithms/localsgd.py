@@ -1,0 +1,49 @@
+"""Local SGD: FedAvg with minibatches drawn at each client (Stich 2019; McMahan et al. 2017)."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import Present, setting, settings, state
+from foedus.algorithms.descent import Descent, Model, Server
+from foedus.algorithms.first_order import Progress, complete
+from foedus.terms import Data, Terms
+
+
+@state
+class Update:
+    w: Array
+    f: Array  # on the first minibatch
+
+
+def minibatch(data: Data, key: Array, size: int) -> Data:
+    """`size` examples drawn with replacement from those the client really has."""
+    draws = jax.random.uniform(key, (size,))
+    rows = jnp.floor(draws * data.count).astype(int)  # real examples come first, filling rows last
+    length = data["weight"].shape[0]
+    taken = {k: v[rows] if v.ndim and v.shape[0] == length else v for k, v in data.items()}
+    return Data(taken | {"weight": jnp.ones(size)})
+
+
+@settings
+class LocalSGD(Descent):
+    """k0 minibatch steps a round. Its gradients are noisy, so it plays the rounds it is given."""
+
+    batch: int = setting(32, "examples per step, drawn with replacement", ge=1, integer=True)
+    stop: str | None = setting(None, "no stopping test: no client looks at all its data", choices=(None,))
+
+    def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Update]:
+        def step(u: Array, j: Array) -> tuple[Array, Array]:
+            f, g = terms.value_and_gradient(u, minibatch(data, jax.random.fold_in(key, j), self.batch))
+            return u - self.rate(model, j) * g, f
+
+        u, f = jax.lax.scan(step, model.w, jnp.arange(self.k0))
+        return client, Update(u, f[0])
+
+    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+        mean = present.mean(replies)
+        progress = Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present))
+        return Server(mean.w, server.round + 1, server.gamma, progress, ())
+
+    def report(self, server: Server) -> dict[str, Array]:
+        return {"minibatch_objective": server.progress.objective}

@@ -1,0 +1,33 @@
+"""The JAX settings everything else relies on: float64 and a compilation cache that outlives the process."""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+
+def cache_dir() -> Path:
+    """Where compiled programs are kept: `FOEDUS_CACHE`, or a folder in the user's cache, one per kind of machine.
+
+    XLA's CPU code is compiled for the processor's own features, so two kinds of processor must not share a folder.
+    """
+    root = os.environ.get("FOEDUS_CACHE")
+    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "foedus"
+    features = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+        features = "".join(line for line in lines if line.startswith(("flags", "model name", "Features")))[:4096]
+    kind = hashlib.sha256((platform.machine() + platform.processor() + features).encode()).hexdigest()[:12]
+    return base / "xla" / kind
+
+
+def configure() -> None:
+    """Switch JAX to float64 and to the persistent cache; safe to call twice."""
+    jax.config.update("jax_enable_x64", True)
+    if os.environ.get("FOEDUS_CACHE") != "off" and not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(cache_dir()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -1,0 +1,151 @@
+"""Run: an answer with what is known about it, and the folder it is kept in."""
+
+import dataclasses
+import json
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from foedus.certificate import Certificate
+from foedus.errors import FoedusError
+from foedus.runtime.checkpoint import pack, unpack, write_whole
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of the messages' arrays over the whole run, to (down) and from (up) all clients."""
+
+    up: int
+    down: int
+
+
+@dataclass
+class Run:
+    """The result of `solve`. Print it to read it; `save` it to keep it.
+
+    `objective` is f(w) + h(w) over all clients, measured at `w` after the run. `history` has one entry a round.
+    """
+
+    w: Any
+    objective: float
+    rounds: int
+    converged: bool
+    reason: str
+    certificate: Certificate
+    history: dict[str, np.ndarray]
+    traffic: Traffic
+    seconds: float
+    compile_seconds: float
+    settings: dict[str, Any]
+    multipliers: dict[str, np.ndarray] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    def __str__(self) -> str:
+        algorithm = self.settings["algorithm"]["name"]
+        lines = [
+            f"{algorithm} over {len(self.names)} clients: {self.reason}.",
+            f"objective {self.objective:.6g} after {self.rounds} rounds, "
+            f"{self.traffic.up / 1e3:.1f} kB up and {self.traffic.down / 1e3:.1f} kB down, {self.seconds:.2f} s "
+            f"({self.compile_seconds:.2f} s of it compiling)",
+            str(self.certificate),
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run into `folder`: run.json, history.npz, parameters.npz; each appears whole or not at all."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FoedusError(f"cannot make the run folder {folder}: {error.strerror}.") from None
+        leaves, _ = jax.tree.flatten(self.w)
+        write_whole(folder / "history.npz", pack(self.history, {"schema": SCHEMA}))
+        arrays = {f"w{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
+        write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
+        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for apart in ("w", "history", "multipliers"):
+            del kept[apart]
+        kept |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
+        write_whole(folder / "run.json", (json.dumps(kept, indent=1, default=float) + "\n").encode())
+        return folder
+
+
+def load(folder: str | Path) -> Run:
+    """Read back a run that `Run.save` wrote."""
+    folder = Path(folder)
+    try:
+        kept = json.loads((folder / "run.json").read_text())
+        history, _ = unpack((folder / "history.npz").read_bytes())
+        arrays, note = unpack((folder / "parameters.npz").read_bytes())
+    except FileNotFoundError as error:
+        raise FoedusError(f"{folder} is not a run folder: {Path(error.filename).name} is missing.") from None
+    except Exception as error:
+        raise FoedusError(f"{folder} cannot be read as a run: {error}.") from None
+    if kept.pop("schema") != SCHEMA:
+        raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
+    leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
+    kept["certificate"] = Certificate.from_json(kept["certificate"])
+    kept["traffic"] = Traffic(**kept["traffic"])
+    multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
+    return Run(w=rebuild(note["tree"], iter(leaves)), history=history, multipliers=multipliers, **kept)
+
+
+def plain_tree(tree: Any) -> Any:
+    """The nesting of a pytree of dicts, lists and tuples as JSON; a leaf is null."""
+    if isinstance(tree, dict):
+        return {"dict": [[k, plain_tree(tree[k])] for k in sorted(tree)]}
+    if isinstance(tree, list | tuple):
+        return {type(tree).__name__ if type(tree) in (list, tuple) else "tuple": [plain_tree(v) for v in tree]}
+    leaves = jax.tree.leaves(tree)
+    return None if len(leaves) == 1 else {"list": [None] * len(leaves)}
+
+
+def rebuild(nesting: Any, leaves: Any) -> Any:
+    """The inverse of `plain_tree`, given the leaves in order."""
+    if nesting is None:
+        return next(leaves)
+    ((kind, parts),) = nesting.items()
+    if kind == "dict":
+        return {k: rebuild(part, leaves) for k, part in parts}
+    values = [rebuild(part, leaves) for part in parts]
+    return tuple(values) if kind == "tuple" else values
+
+
+def describe(thing: Any) -> Any:
+    """Any settings object in words and numbers that JSON can hold; functions by their qualified name."""
+    if isinstance(thing, str | int | float | bool | type(None)):
+        return thing
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        named = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        return {"name": type(thing).__name__} | named
+    if isinstance(thing, dict):
+        return {str(k): describe(v) for k, v in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [describe(v) for v in thing]
+    if hasattr(thing, "shape") and hasattr(thing, "dtype"):
+        return {"array": list(thing.shape), "sum": float(np.sum(np.asarray(thing, dtype=float)))}
+    if callable(thing) and hasattr(thing, "__qualname__"):
+        return f"{thing.__module__}.{thing.__qualname__}"
+    return repr(thing) if type(thing).__repr__ is not object.__repr__ else type(thing).__name__
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("foedus", "jax", "numpy", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,123 @@
+"""Checkpoints: a run's state in one file that is always whole, written under another name and then renamed."""
+
+import hashlib
+import io
+import json
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.errors import FoedusError
+
+FORMAT = 1
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that after a crash or a full disk either the old or the new content is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise FoedusError(f"cannot write {path}: {error.strerror or error}; what was there before is unchanged.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def pack(arrays: dict[str, np.ndarray], note: dict[str, Any]) -> bytes:
+    """Arrays and a JSON note as the bytes of an .npz, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name, array in arrays.items():
+            part = io.BytesIO()
+            np.lib.format.write_array(part, np.asarray(array), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), part.getvalue())
+        file.writestr(zipfile.ZipInfo("note.json"), json.dumps(note, sort_keys=True))
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The inverse of `pack`."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        note = json.loads(file.read("note.json"))
+        arrays = {
+            name[:-4]: np.lib.format.read_array(io.BytesIO(file.read(name)), allow_pickle=False)
+            for name in file.namelist()
+            if name.endswith(".npy")
+        }
+    return arrays, note
+
+
+def _tokens(tree: Any) -> list[str]:
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+class Checkpoint:
+    """Keeps a run in `path`; `fingerprint` names the problem, settings and seed it belongs to."""
+
+    def __init__(self, path: str | Path, fingerprint: str, every: float = 1.0):
+        self.path, self.fingerprint, self.every = Path(path), fingerprint, every
+        self.last = time.monotonic()
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise FoedusError(f"checkpoint {str(path)!r}: expected a file name in a folder that exists.")
+
+    def load(self, like: Any) -> tuple[Any, dict[str, np.ndarray]] | None:
+        """The carry and history kept earlier, or None where there is no file yet."""
+        if not self.path.exists():
+            return None
+        try:
+            arrays, note = unpack(self.path.read_bytes())
+            leaves = [arrays[f"carry{i}"] for i in range(note["leaves"])]
+            digest = _digest(leaves)
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise FoedusError(f"checkpoint {self.path}: it cannot be read ({error}); delete it to start anew.") from None
+        if note.get("format") != FORMAT or note["digest"] != digest:
+            raise FoedusError(f"checkpoint {self.path}: it is damaged or of another version; delete it to start anew.")
+        if note["fingerprint"] != self.fingerprint:
+            raise FoedusError(
+                f"checkpoint {self.path}: it belongs to another run (problem, algorithm, seed or participation differ); "
+                "give another file name, or delete it to start anew."
+            )
+        tree = jax.tree.structure(like)
+        carry = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in leaves])
+        return carry, {name[8:]: array for name, array in arrays.items() if name.startswith("history.")}
+
+    def keep(self, carry: Any, history: dict[str, np.ndarray], final: bool = False) -> None:
+        """Write the file if the last one is old enough, or if this is the last chance."""
+        now = time.monotonic()
+        if not final and now - self.last < self.every:
+            return
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(carry)]
+        arrays = {f"carry{i}": leaf for i, leaf in enumerate(leaves)}
+        arrays |= {f"history.{name}": values for name, values in history.items()}
+        note = {"format": FORMAT, "fingerprint": self.fingerprint, "leaves": len(leaves), "digest": _digest(leaves)}
+        write_whole(self.path, pack(arrays, note))
+        self.last = time.monotonic()
+
+
+def _digest(leaves: list[np.ndarray]) -> str:
+    total = hashlib.sha256()
+    for leaf in leaves:
+        total.update(f"{leaf.dtype}{leaf.shape}".encode())
+        total.update(np.ascontiguousarray(leaf).tobytes())
+    return total.hexdigest()
+
+
+def fingerprint(*parts: Any) -> str:
+    """A name for what a run depends on: settings by their text, arrays by their bytes."""
+    total = hashlib.sha256()
+    for part in parts:
+        leaves, tree = jax.tree.flatten(part)
+        total.update(str(tree).encode() + b"".join(_tokens(part)[i].encode() for i in range(len(leaves))))
+        total.update(_digest([np.asarray(leaf) for leaf in leaves if not isinstance(leaf, str)]).encode())
+        total.update("".join(leaf for leaf in leaves if isinstance(leaf, str)).encode())
+    return total.hexdigest()

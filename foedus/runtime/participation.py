@@ -1,0 +1,138 @@
+"""Who takes part in a round. Every draw is keyed by (seed, round, client), so it can be repeated anywhere."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.errors import FoedusError
+
+# what a key is for: the streams of one seed never overlap
+LOCAL, SELECT, LOSE, SERVER = range(4)
+
+
+def round_key(seed_key: Array, stream: int, round: Array) -> Array:
+    """The key of a stream for one round."""
+    return jax.random.fold_in(jax.random.fold_in(seed_key, stream), round)
+
+
+def client_key(key: Array, uid: Array) -> Array:
+    """A client's own key, from its name alone."""
+    return jax.random.fold_in(jax.random.fold_in(key, uid[0]), uid[1])
+
+
+def client_uniforms(key: Array, uids: Array) -> Array:
+    """One uniform draw per client, each from the client's own key. (n,)"""
+    return jax.vmap(lambda uid: jax.random.uniform(client_key(key, uid)))(uids)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Fraction:
+    """⌈fraction·n⌉ clients a round, drawn without replacement; a `dropout` share of their replies is lost."""
+
+    fraction: float = 1.0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise FoedusError(f"The 'participation' fraction must be in (0, 1]. Got {self.fraction!r} instead.")
+        if not 0 <= self.dropout < 1:
+            raise FoedusError(f"The 'dropout' of replies must be in [0, 1). Got {self.dropout!r} instead.")
+
+    def check(self, n: int) -> None:
+        pass
+
+    def size(self, n: int) -> int:
+        """How many clients a round asks, at the most."""
+        return min(n, math.ceil(self.fraction * n - 1e-9))
+
+    def choose(self, seed_key: Array, round: Array, uids: Array) -> Array:
+        """The clients asked in this round; the index n stands for nobody. (size,)"""
+        scores = client_uniforms(round_key(seed_key, SELECT, round), uids)
+        return jnp.sort(jax.lax.top_k(scores, self.size(uids.shape[0]))[1])
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Coverage(Fraction):
+    """A random fraction, with every client asked at least once in each `every` rounds (EPM Setup VI.1).
+
+    A random order is drawn for each block of `every` rounds, and dealt out until all have been asked.
+    """
+
+    every: int = 2
+
+    def check(self, n: int) -> None:
+        if self.size(n) * self.every < n:
+            raise FoedusError(
+                f"Coverage asks {self.size(n)} of {n} clients a round, which cannot reach all of them in "
+                f"{self.every} rounds; raise the fraction or 'every'."
+            )
+
+    def choose(self, seed_key: Array, round: Array, uids: Array) -> Array:
+        n, k = uids.shape[0], self.size(uids.shape[0])
+        block, place = round // self.every, round % self.every
+        order = jnp.argsort(client_uniforms(round_key(seed_key, SELECT, block), uids))
+        # the last hands start earlier, so that they stay within the deck and hold k different clients
+        start = jnp.minimum(place * k, n - k)
+        extra = jnp.argsort(client_uniforms(round_key(seed_key, SELECT, -1 - round), uids))[:k]
+        dealt = jax.lax.dynamic_slice(order, (start,), (k,))
+        return jnp.sort(jnp.where(place * k >= n, extra, dealt))
+
+
+@jax.tree_util.register_pytree_node_class
+class Schedule:
+    """The user's own plan: row r (repeated from the top) marks the clients asked in round r. (rounds, n) booleans."""
+
+    def __init__(self, plan: Any, dropout: float = 0.0):
+        plan = np.asarray(plan, dtype=bool)
+        if plan.ndim != 2 or plan.shape[0] == 0:
+            raise FoedusError(f"A Schedule needs an array (rounds, clients). Got shape {plan.shape} instead.")
+        n = plan.shape[1]
+        width = max(1, int(plan.sum(axis=1).max()))
+        self.dropout = dropout
+        table = np.full((plan.shape[0], width), n)
+        for r, row in enumerate(plan):
+            chosen = np.flatnonzero(row)
+            table[r, : len(chosen)] = chosen
+        self.clients, self.table = n, jnp.asarray(table)
+
+    def check(self, n: int) -> None:
+        if n != self.clients:
+            raise FoedusError(f"The Schedule is for {self.clients} clients, but the problem has {n}.")
+
+    def size(self, n: int) -> int:
+        return self.table.shape[1]
+
+    def choose(self, seed_key: Array, round: Array, uids: Array) -> Array:
+        return self.table[round % self.table.shape[0]]
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.table.shape[0]} rounds, {self.clients} clients, dropout={self.dropout:g})"
+
+    def tree_flatten(self):
+        return (self.table,), (self.clients, self.dropout)
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        made = object.__new__(cls)
+        made.clients, made.dropout = aux
+        (made.table,) = children
+        return made
+
+
+Participation = Fraction | Schedule
+
+
+def as_participation(value: Any) -> Participation:
+    """Accept a number, a plan, or one of the classes here."""
+    if isinstance(value, Fraction | Schedule):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Fraction(float(value))
+    return Schedule(value)

@@ -1,0 +1,241 @@
+"""The simulator: all clients in one compiled process, rounds run in chunks between which Python can look.
+
+Clients are stacked on a leading axis and `local` is `vmap`ped over those that take part; the kind of round is switched
+outside the `vmap`. A chunk is a `while_loop` that ends at its limit or when the algorithm has converged.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, Kind, Present, state
+from foedus.problem import Problem
+from foedus.runtime import wire
+from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.participation import LOCAL, LOSE, SERVER, Participation, client_key, client_uniforms, round_key
+from foedus.terms import Data, Terms
+
+CAPACITY = 1024  # the rounds whose records one chunk can hold
+CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
+
+
+@state
+class Carry:
+    """What a run is between two rounds: enough to go on from, to the bit."""
+
+    server: Any
+    clients: Any
+    round: Array
+    w: Array  # the model of the last round in which it was finite
+    done: Array
+    finite: Array
+
+
+@state
+class Fixed:
+    """What does not change during a run."""
+
+    data: Data
+    uids: Array
+    key: Array
+    participation: Participation
+
+
+def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: Any, round: Array, fixed: Fixed):
+    """One round of one kind. Returns the states, how many clients were asked and how many answered."""
+    n, who = terms.clients, fixed.participation
+    message = kind.broadcast(terms, server, round_key(fixed.key, SERVER, round))
+    everyone = who.size(n) == n and not hasattr(who, "table")
+    if everyone:
+        index, chosen = jnp.arange(n), (clients, fixed.data, fixed.uids)
+        here = jnp.ones(n, dtype=bool)
+    else:
+        index = who.choose(fixed.key, round, fixed.uids)
+        here = index < n
+        safe = jnp.minimum(index, n - 1)
+        chosen = jax.tree.map(lambda a: a[safe], (clients, fixed.data, fixed.uids))
+    asked = jnp.sum(here)
+    if who.dropout > 0:
+        draws = client_uniforms(round_key(fixed.key, LOSE, round), chosen[2])
+        here = here & (draws >= who.dropout)
+
+    leaves, axes, structure = wire.leaves_for(message, None if everyone else jnp.minimum(index, n - 1))
+    local_key = round_key(fixed.key, LOCAL, round)
+
+    def one(client, data, uid, *leaves):
+        return kind.local(terms, client, wire.assemble(list(leaves), structure), data, client_key(local_key, uid))
+
+    mine, replies = jax.vmap(one, in_axes=(0, 0, 0, *axes))(*chosen, *leaves)
+    if everyone and who.dropout == 0:
+        clients = mine
+    else:
+        clients = Present(index, here).remember(clients, mine) if jax.tree.leaves(clients) else clients
+    following = kind.aggregate(terms, server, replies, Present(index, here))
+    if who.dropout > 0 or not everyone:  # a round that nobody answered changes nothing
+        following = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, server)
+    return following, clients, asked, jnp.sum(here)
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms"), donate_argnames=("carry",))
+def _chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit: Array):
+    """Run rounds until `limit` of them are done or the run is over. Returns the carry, the records and their number."""
+    kinds = algorithm.kinds
+
+    def step(server, clients, round):
+        phase = jnp.asarray(algorithm.phase(server))
+        plays = [partial(play, algorithm, terms, kind) for kind in kinds]
+        if len(plays) == 1:
+            server, clients, asked, answered = plays[0](server, clients, round, fixed)
+        else:
+            server, clients, asked, answered = jax.lax.switch(phase, plays, server, clients, round, fixed)
+        return server, clients, {"phase": phase, "asked": asked, "answered": answered} | algorithm.report(server)
+
+    shapes = jax.eval_shape(step, carry.server, carry.clients, carry.round)[2]
+    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+
+    def going(loop):
+        carry, _, t = loop
+        return (t < limit) & ~carry.done
+
+    def body(loop):
+        carry, records, t = loop
+        server, clients, row = step(carry.server, carry.clients, carry.round)
+        w = algorithm.parameters(server)
+        finite = jnp.all(jnp.isfinite(w))
+        records = jax.tree.map(lambda buffer, value: buffer.at[t].set(value), records, row)
+        done = jnp.asarray(algorithm.converged(server)) | ~finite
+        return Carry(server, clients, carry.round + 1, jnp.where(finite, w, carry.w), done, finite), records, t + 1
+
+    return jax.lax.while_loop(going, body, (carry, records, jnp.zeros((), int)))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms"))
+def _start(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data | None) -> Carry:
+    server = algorithm.init(terms, w0, own)
+    clients = jax.vmap(lambda d: algorithm.join(terms, d, w0))(data)
+    true, false = jnp.ones((), bool), jnp.zeros((), bool)
+    return Carry(server, clients, jnp.zeros((), int), w0, false, true)
+
+
+@dataclass
+class Outcome:
+    """What a runtime hands back to `solve`."""
+
+    w: Array
+    server: Any
+    clients: Any
+    history: dict[str, np.ndarray]
+    converged: bool
+    finite: bool
+    interrupted: bool
+    seconds: float
+    compile_seconds: float
+
+
+class _Interrupt:
+    """Holds back Ctrl-C until a chunk is finished; a second one goes through at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "_Interrupt":
+        if self.main:
+            self.previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *error: object) -> None:
+        if self.main:
+            signal.signal(signal.SIGINT, self.previous)
+
+
+class Recorder:
+    """The history so far: named columns, one row a round; bytes are counted from the messages' arrays."""
+
+    def __init__(self, traffic: tuple[tuple[int, int], ...], columns: dict[str, np.ndarray] | None = None):
+        self.down = np.array([down for down, _ in traffic], dtype=np.int64)
+        self.up = np.array([up for _, up in traffic], dtype=np.int64)
+        self.columns = columns or {}
+
+    def add(self, records: dict[str, np.ndarray]) -> None:
+        phase = records["phase"]
+        rows = records | {
+            "bytes_down": self.down[phase] * records["asked"],
+            "bytes_up": self.up[phase] * records["answered"],
+        }
+        for name, values in rows.items():
+            self.columns[name] = np.concatenate([self.columns[name], values]) if name in self.columns else values
+
+    @property
+    def rounds(self) -> int:
+        return len(self.columns.get("phase", ()))
+
+    def last(self) -> dict[str, float]:
+        return {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
+
+
+def simulate(
+    problem: Problem,
+    algorithm: Algorithm,
+    w0: Array,
+    *,
+    seed: int,
+    max_rounds: int,
+    participation: Participation,
+    watch: Callable[[Recorder], bool | None] | None,
+    checkpoint: Checkpoint | None,
+) -> Outcome:
+    """Run the algorithm over all clients in this process."""
+    began = time.perf_counter()
+    terms = problem.terms
+    fixed = Fixed(problem.data, jnp.asarray(problem.stacked.uids()), jax.random.key(seed), participation)
+    carry = _start(algorithm, terms, w0, fixed.data, problem.server)
+    one_client, one_data = jax.tree.map(lambda a: a[0], (carry.clients, fixed.data))
+    recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, one_client, one_data))
+    if checkpoint is not None and (kept := checkpoint.load(carry)) is not None:
+        carry, recorder.columns = kept
+    carry, _, _ = _chunk(algorithm, terms, carry, fixed, jnp.zeros((), int))  # compiles, plays no round
+    compiled = time.perf_counter()
+
+    size, interrupted = 4, False
+    with _Interrupt() as interrupt:
+        while recorder.rounds < max_rounds and not bool(carry.done):
+            tick = time.perf_counter()
+            limit = min(size, CAPACITY, max_rounds - recorder.rounds)
+            carry, records, used = _chunk(algorithm, terms, carry, fixed, jnp.asarray(limit))
+            count = int(used)
+            recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
+            spent = (time.perf_counter() - tick) / max(count, 1)
+            size = int(np.clip(CHUNK_SECONDS / max(spent, 1e-9), 1, CAPACITY))
+            interrupted = interrupt.asked or bool(watch is not None and watch(recorder))
+            if checkpoint is not None:
+                checkpoint.keep(carry, recorder.columns, final=interrupted)
+            if interrupted:
+                break
+    if checkpoint is not None:
+        checkpoint.keep(carry, recorder.columns, final=True)
+    return Outcome(
+        w=carry.w,
+        server=carry.server,
+        clients=carry.clients,
+        history=recorder.columns,
+        converged=bool(carry.done) and bool(carry.finite),
+        finite=bool(carry.finite),
+        interrupted=interrupted and not bool(carry.done),
+        seconds=time.perf_counter() - began,
+        compile_seconds=compiled - began,
+    )

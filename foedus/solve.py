@@ -1,0 +1,127 @@
+"""solve: the one verb. A problem and an algorithm in, a Run out."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import measure
+from foedus.errors import FoedusError
+from foedus.problem import Problem
+from foedus.run import Run, Traffic, describe, versions
+from foedus.runtime.checkpoint import Checkpoint, fingerprint
+from foedus.runtime.participation import as_participation
+from foedus.runtime.progress import ProgressBar
+from foedus.runtime.simulate import Recorder, simulate
+
+
+def solve(
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    w0: Any = None,
+    seed: int = 0,
+    max_rounds: int | None = None,
+    participation: Any = 1.0,
+    progress: bool = False,
+    checkpoint: str | Path | None = None,
+    callback: Callable[[int, dict[str, float]], bool | None] | None = None,
+) -> Run:
+    """Solve a federated problem.
+
+    Args:
+        problem: the clients' data and the terms.
+        algorithm: one of the algorithms, with its settings.
+        w0: where to start; zeros when left out. A pytree where the problem has its own objective.
+        seed: keys every random draw, together with the round and the client's name.
+        max_rounds: the most communication rounds to play, of all kinds.
+        participation: a fraction of the clients; or `Coverage`, `Fraction` (both with `dropout`), or a plan given as a
+            boolean array (rounds, clients).
+        progress: show a progress bar.
+        checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
+        callback: called between chunks of rounds with the number of rounds and the last round's record; a true
+            result ends the run.
+    """
+    if not isinstance(problem, Problem):
+        raise FoedusError(f"solve needs a Problem first. Got {type(problem).__name__} instead.")
+    if not isinstance(algorithm, Algorithm):
+        hint = f"; write {algorithm.__name__}()" if isinstance(algorithm, type) else ""
+        raise FoedusError(f"solve needs an algorithm second. Got {algorithm!r} instead{hint}.")
+    limit = algorithm.default_rounds if max_rounds is None else max_rounds
+    if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
+        raise FoedusError(f"The 'max_rounds' argument of solve must be a whole number >= 1. Got {limit!r} instead.")
+    if w0 is None:
+        if problem.terms.dim == 0:
+            raise FoedusError("this problem has its own objective and no X: give solve a w0 in the shape of the parameters.")
+        w0 = np.zeros(problem.terms.dim)
+    problem = problem.over(w0)
+    terms = problem.terms
+    algorithm.check(terms)
+    who = as_participation(participation)
+    who.check(terms.clients)
+    start = terms.shape.ravel(w0)
+    settings = {
+        "algorithm": describe(algorithm) | {"name": algorithm.name},
+        "problem": describe(terms) | {"name": "Problem", "shape": [list(s) for s in terms.shape.shapes]},
+        "participation": describe(who),
+        "seed": int(seed),
+        "max_rounds": int(limit),
+        "versions": versions(),
+    }
+    kept = None
+    if checkpoint is not None:
+        told = {k: v for k, v in settings.items() if k not in ("max_rounds", "versions")}
+        kept = Checkpoint(checkpoint, fingerprint(repr(told), problem.data, problem.server, start, who))
+
+    bar = ProgressBar(int(limit), algorithm.name) if progress else None
+
+    def watch(recorder: Recorder) -> bool | None:
+        if bar is not None:
+            bar.update(recorder.rounds, recorder.last())
+        return callback(recorder.rounds, recorder.last()) if callback is not None else None
+
+    try:
+        outcome = simulate(
+            problem,
+            algorithm,
+            start,
+            seed=seed,
+            max_rounds=int(limit),
+            participation=who,
+            watch=watch if bar or callback else None,
+            checkpoint=kept,
+        )
+    finally:
+        if bar is not None:
+            bar.close()
+    objective, certificate = measure(problem, outcome.w)
+    reason = algorithm.reason(outcome.server, outcome.converged)
+    if not outcome.finite:
+        reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
+    elif outcome.interrupted:
+        reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
+    history = outcome.history
+    return Run(
+        w=_as_numpy(terms.shape.unravel(outcome.w)),
+        objective=objective,
+        rounds=len(history.get("phase", ())),
+        converged=outcome.converged,
+        reason=reason,
+        certificate=certificate,
+        history=history,
+        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
+        seconds=outcome.seconds,
+        compile_seconds=outcome.compile_seconds,
+        settings=settings,
+        names=problem.names,
+        interrupted=outcome.interrupted,
+    )
+
+
+def _as_numpy(tree: Any) -> Any:
+    import jax
+
+    return jax.tree.map(np.asarray, tree)

@@ -1,0 +1,208 @@
+"""What all parties know of a problem: its terms. The data are an argument, never a part of them.
+
+`Terms` is hashable and holds no arrays, so one compiled program serves every problem with the same terms and shapes.
+Its methods speak of ONE client; runtimes `vmap` them or call them beside the data.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.local.spectrum import largest_eigenvalue
+from foedus.losses import Loss
+from foedus.penalties import Penalty
+from foedus.regularizers import Regularizer, Zero
+
+if TYPE_CHECKING:
+    from foedus.constraints import Constraint
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Data(Mapping[str, Array]):
+    """One client's arrays by name. `weight` is 1 for its examples and 0 for rows that only fill a rectangle.
+
+    `data["x"]` and `data.x` are the same. A mean over examples is `data.mean(values)`, not `jnp.mean(values)`, which
+    would count the filling rows too.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]):
+        self._arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise AttributeError(f"this client's data has no array {name!r}, only {sorted(self._arrays)}") from None
+
+    def __repr__(self) -> str:
+        return "Data(" + ", ".join(f"{k}: {jnp.shape(v)}" for k, v in self._arrays.items()) + ")"
+
+    @property
+    def count(self) -> Array:
+        """The number of examples d_i."""
+        return jnp.sum(self["weight"])
+
+    def mean(self, values: Array, mask: Array | None = None) -> Array:
+        """The mean of per-example values over this client's examples, or over those in `mask`."""
+        weight = self["weight"] if mask is None else self["weight"] * mask
+        weight = weight / jnp.sum(weight)
+        return jnp.tensordot(weight, values, axes=(0, 0))
+
+    def tree_flatten_with_keys(self):
+        names = tuple(sorted(self._arrays))
+        return tuple((jax.tree_util.DictKey(k), self._arrays[k]) for k in names), names
+
+    @classmethod
+    def tree_unflatten(cls, names, arrays):
+        return cls(dict(zip(names, arrays, strict=True)))
+
+
+Mask = Callable[[Data], Array]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The examples whose array `key` equals `value`; made by `label` and `group`."""
+
+    key: str
+    value: float
+
+    def __call__(self, data: Data) -> Array:
+        return data[self.key] == self.value
+
+    def __str__(self) -> str:
+        return f"{'label' if self.key == 'y' else self.key} {self.value:g}"
+
+
+def label(value: float) -> Where:
+    """The examples with this label."""
+    return Where("y", float(value))
+
+
+def group(value: float) -> Where:
+    """The examples of this group, the third array of (X, y, group)."""
+    return Where("group", float(value))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a flat vector w stands for the user's parameters: any pytree of arrays."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(params: Any) -> "Shape":
+        leaves, tree = jax.tree.flatten(params)
+        return Shape(tree, tuple(tuple(jnp.shape(leaf)) for leaf in leaves))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(int(jnp.prod(jnp.array(shape, dtype=int))) for shape in self.shapes)
+
+    @cached_property
+    def dim(self) -> int:
+        return sum(self.sizes)
+
+    def ravel(self, params: Any) -> Array:
+        leaves = [jnp.ravel(jnp.asarray(leaf, dtype=float)) for leaf in jax.tree.leaves(params)]
+        return jnp.concatenate(leaves) if leaves else jnp.zeros(0)
+
+    def unravel(self, w: Array) -> Any:
+        if len(self.shapes) == 1 and len(self.shapes[0]) == 1:
+            return jax.tree.unflatten(self.tree, [w])
+        leaves, start = [], 0
+        for shape, size in zip(self.shapes, self.sizes, strict=True):
+            leaves.append(w[start : start + size].reshape(shape))
+            start += size
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The public statement of a problem: minimise (1/n) Σ f_i + h subject to the constraints (SPEC 1)."""
+
+    clients: int
+    shape: Shape
+    loss: Loss | None = None
+    objective: Callable[[Any, Data], Array] | None = None
+    where: Mask | None = None
+    penalty: Penalty | None = None
+    regularizer: Regularizer = Zero()
+    constraints: "tuple[Constraint, ...]" = ()
+
+    @property
+    def dim(self) -> int:
+        return self.shape.dim
+
+    @property
+    def linear(self) -> bool:
+        """Whether f_i is a per-example loss of xᵀw, so that gradients and Hessians have a closed structure."""
+        return self.loss is not None
+
+    def share(self, data: Data) -> Array:
+        """The weight of each row in f_i: 1/|where| on the rows that count, 0 elsewhere."""
+        weight = data["weight"] if self.where is None else data["weight"] * self.where(data)
+        return weight / jnp.sum(weight)
+
+    def value(self, w: Array, data: Data) -> Array:
+        """f_i(w)."""
+        if self.loss is not None:
+            f = jnp.dot(self.share(data), self.loss.value(data["x"] @ w, data["y"]))
+        else:
+            assert self.objective is not None
+            f = self.objective(self.shape.unravel(w), data)
+        return f if self.penalty is None else f + self.penalty.value(w, data.count)
+
+    def gradient(self, w: Array, data: Data) -> Array:
+        """∇f_i(w)."""
+        return self.value_and_gradient(w, data)[1]
+
+    def value_and_gradient(self, w: Array, data: Data) -> tuple[Array, Array]:
+        """f_i(w) and ∇f_i(w), from one pass over the predictions."""
+        if self.loss is None:
+            return jax.value_and_grad(self.value)(w, data)
+        share, x, y = self.share(data), data["x"], data["y"]
+        z = x @ w
+        f = jnp.dot(share, self.loss.value(z, y))
+        g = (share * self.loss.slope(z, y)) @ x
+        if self.penalty is None:
+            return f, g
+        return f + self.penalty.value(w, data.count), g + self.penalty.gradient(w, data.count)
+
+    def hessian(self, w: Array, data: Data) -> Array:
+        """∇²f_i(w), dim × dim; XᵀDX for a linear model."""
+        if self.loss is None:
+            return jax.hessian(self.value)(w, data)
+        x = data["x"]
+        d = self.share(data) * self.loss.bend(x @ w, data["y"])
+        h = (x * d[:, None]).T @ x
+        return h if self.penalty is None else h + jnp.diag(self.penalty.bend(w, data.count))
+
+    def hessian_product(self, w: Array, v: Array, data: Data) -> Array:
+        """∇²f_i(w)·v without forming the matrix."""
+        return jax.jvp(lambda u: self.gradient(u, data), (w,), (v,))[1]
+
+    def lipschitz(self, w: Array, data: Data) -> Array:
+        """r_i, the gradient's Lipschitz constant: a bound for a smooth loss, the local curvature at w otherwise."""
+        if self.loss is not None and self.loss.curvature is not None:
+            x, share = data["x"], self.share(data)
+            top = self.loss.curvature * largest_eigenvalue(lambda v: (share * (x @ v)) @ x, self.dim)
+            return top if self.penalty is None else top + self.penalty.curvature(data.count)
+        return largest_eigenvalue(lambda v: self.hessian_product(w, v, data), self.dim)
