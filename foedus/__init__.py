@@ -4,8 +4,8 @@ from foedus.engine import configure as _configure
 
 _configure()
 
-from foedus import data, losses, penalties, regularizers  # noqa: E402
-from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx, LocalSGD, Scaffold  # noqa: E402
+from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
+from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx, InexactADMM, LocalSGD, ProxAL, Scaffold  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
@@ -24,11 +24,14 @@ __all__ = [
     "FedProx",
     "FoedusError",
     "Fraction",
+    "InexactADMM",
     "LocalSGD",
     "Problem",
+    "ProxAL",
     "Run",
     "Scaffold",
     "Schedule",
+    "constraints",
     "data",
     "group",
     "label",

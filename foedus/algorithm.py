@@ -6,8 +6,8 @@
     broadcast(terms, server, key)               -> message to the clients of this round
     local(terms, client, message, data, key)    -> client state, reply       the only function that touches data
     aggregate(terms, server, replies, present)  -> server state
-    converged(server)                           -> stop?
-    parameters(server)                          -> the model to return
+    converged(server), stuck(server)            -> stop, with or without success?
+    parameters(terms, server)                   -> the model to return
     report(server)                              -> named scalars for the history of this round
 
 `broadcast`, `local` and `aggregate` belong to a kind of round. Most algorithms have one kind, themselves; others list
@@ -39,17 +39,19 @@ def state(cls: type[T]) -> type[T]:
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
     """A frozen, keyword-only dataclass whose fields are checked against the ranges given with `setting`."""
-    made = dataclass(frozen=True, kw_only=True)(cls)
-    inner = getattr(made, "__post_init__", None)
+    inner = cls.__dict__.get("__post_init__")
 
     def check(self) -> None:
         for f in dataclasses.fields(self):
-            _check_setting(type(self).__name__, f, getattr(self, f.name))
+            value = getattr(self, f.name)
+            _check_setting(type(self).__name__, f, value)
+            if f.metadata and isinstance(value, int | float) and not isinstance(value, bool):
+                object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
         if inner is not None:
             inner(self)
 
-    made.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
-    return made
+    cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
+    return dataclass(frozen=True, kw_only=True)(cls)
 
 
 def setting(
@@ -88,6 +90,11 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     options = [kind + " and ".join(expected)] if kind else []
     options += [repr(c) for c in meta["choices"]] + (["None"] if f.default is None else [])
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
+
+
+def select(condition: Array, yes: T, no: T) -> T:
+    """A choice between two states of the same shape."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 @state
@@ -171,12 +178,24 @@ class Algorithm:
     def converged(self, server: Any) -> Array | bool:
         return False
 
-    def parameters(self, server: Any) -> Array:
+    def stuck(self, server: Any) -> Array | bool:
+        """Whether going on is pointless: the run ends without having converged."""
+        return False
+
+    def resolve(self, terms: Terms) -> "Algorithm":
+        """This algorithm with every choice that depends on the problem made."""
+        return self
+
+    def multipliers(self, terms: Terms, server: Any, clients: Any) -> dict[str, Array]:
+        """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""
+        return {}
+
+    def parameters(self, terms: Terms, server: Any) -> Array:
         return server.w
 
     def report(self, server: Any) -> dict[str, Array]:
         return {}
 
-    def reason(self, server: Any, converged: bool) -> str:
-        """A sentence on why the run ended, from the final server state."""
+    def reason(self, server: Any, converged: bool, names: list[str]) -> str:
+        """A sentence on why the run ended, from the final server state; `names` are the clients'."""
         return "converged" if converged else "stopped at the limit of rounds"

@@ -1,4 +1,8 @@
-"""What a returned point satisfies, measured at that point by code no algorithm shares."""
+"""What a returned point satisfies, measured at that point by code that no algorithm shares.
+
+The derivatives here come from automatic differentiation of the stated functions, not from the structured forms that the
+algorithms use, so a mistake in those shows up as a certificate that does not hold.
+"""
 
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -9,41 +13,193 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.constraints import Constraint, rows
 from foedus.problem import Problem
 from foedus.terms import Data, Terms
+
+SCOPES = ("local", "global", "coupled")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of one constraint at one site: its value against its cap, and its multiplier."""
+
+    site: str
+    constraint: str
+    kind: str
+    value: float
+    cap: float
+    multiplier: float
+
+    @property
+    def slack(self) -> float:
+        """How far the value is from the cap: negative when an inequality is broken, minus the distance for '=='."""
+        return self.cap - self.value if self.kind == "<=" else -abs(self.value - self.cap)
+
+    @property
+    def violation(self) -> float:
+        return max(0.0, -self.slack)
+
+    @property
+    def distance(self) -> float:
+        """dist(c, N(μ)): PAL's Definition 1, for this row."""
+        c = self.value - self.cap
+        if self.kind == "==":
+            return abs(c)
+        return np.inf if self.multiplier < 0 else abs(c) if self.multiplier > 0 else max(c, 0.0)
+
+    @property
+    def complementarity(self) -> float:
+        return abs(self.multiplier * (self.value - self.cap))
+
+    def verdict(self, eps2: float) -> str:
+        if self.violation > eps2:
+            return "broken"
+        return "binding" if self.kind == "==" or self.multiplier > 0 else "met"
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Sup-norm residuals of the optimality conditions at (w, multipliers), over all clients (SPEC 1)."""
+    """Sup-norm residuals of the optimality conditions at (w, μ), over all parties.
+
+    stationarity     dist_∞(0, ∇f + ∂h + Σ ∇c μ)
+    feasibility      ‖[c]₊‖_∞, |c| on equalities
+    complementarity  |μ·c|_∞ on inequalities
+    distance         dist_∞(c, N(μ)): |c| where μ > 0, [c]₊ where μ = 0
+    by_site          ‖∇f_i/n + ∇c_i μ_i‖_∞ is not a residual; a site's rows are: see `rows`
+    """
 
     stationarity: float
     feasibility: float = 0.0
     complementarity: float = 0.0
+    distance: float = 0.0
+    eps1: float = 1e-3
+    eps2: float = 1e-3
+    rows: tuple[Row, ...] = ()
 
-    def holds(self, eps1: float = 1e-3, eps2: float = 1e-3) -> bool:
-        """Whether stationarity is within eps1, and feasibility and complementarity are within eps2."""
-        return self.stationarity <= eps1 and self.feasibility <= eps2 and self.complementarity <= eps2
+    def holds(self, eps1: float | None = None, eps2: float | None = None) -> bool:
+        """Whether stationarity is within eps1, and feasibility, complementarity and distance are within eps2."""
+        eps1, eps2 = self.eps1 if eps1 is None else eps1, self.eps2 if eps2 is None else eps2
+        return self.stationarity <= eps1 and max(self.feasibility, self.complementarity, self.distance) <= eps2
+
+    def by_site(self) -> dict[str, tuple[Row, ...]]:
+        """The rows of each site."""
+        sites: dict[str, tuple[Row, ...]] = {}
+        for row in self.rows:
+            sites[row.site] = (*sites.get(row.site, ()), row)
+        return sites
+
+    def verdict(self) -> str:
+        """One sentence: what holds, or which residual does not."""
+        if not self.rows:
+            return f"stationarity {self.stationarity:.2g} (‖∇f + ∂h‖_∞ at the returned w)"
+        measured = (
+            ("stationarity", self.stationarity, self.eps1),
+            ("feasibility", self.feasibility, self.eps2),
+            ("complementarity", self.complementarity, self.eps2),
+            ("distance", self.distance, self.eps2),
+        )
+        figures = ", ".join(f"{name} {value:.2g}" for name, value, _ in measured)
+        broken = [f"{name} {value:.2g} > {eps:g}" for name, value, eps in measured if not value <= eps]
+        if broken:
+            return f"NOT certified: {', '.join(broken)} ({figures})"
+        return f"certified ({self.eps1:g}, {self.eps2:g}): {figures}"
 
     def __str__(self) -> str:
-        return f"certificate: stationarity {self.stationarity:.2g} (‖∇f + ∂h‖_∞ at the returned w)"
+        head = "certificate: " + self.verdict()
+        if not self.rows:
+            return head
+        titles = ("site", "constraint", "value", "cap", "slack", "multiplier", "verdict")
+        cells = [
+            (r.site, r.constraint, f"{r.value:.4f}", f"{'= ' if r.kind == '==' else ''}{r.cap:.4g}", f"{r.slack:+.1e}",
+             f"{r.multiplier:.4g}", r.verdict(self.eps2))
+            for r in self.rows
+        ]  # fmt: skip
+        widths = [max(len(row[j]) for row in [titles, *cells]) for j in range(len(titles))]
+        left = {0, 1, 6}
+
+        def line(row: tuple[str, ...]) -> str:
+            return "  ".join(c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
+
+        return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
-        return Certificate(**kept)
+        return Certificate(**kept | {"rows": tuple(Row(**row) for row in kept["rows"])})
+
+
+def _of(terms: Terms, scope: str) -> tuple[Constraint, ...]:
+    return tuple(c for c in terms.constraints if c.scope == scope)
+
+
+def _rows(terms: Terms, scope: str, w: Array, data: Data) -> Array:
+    parts = [rows(terms, c, w, data) for c in _of(terms, scope)]
+    return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
 
 @partial(jax.jit, static_argnames=("terms",))
-def _measure(terms: Terms, w: Array, data: Data) -> tuple[Array, Array]:
-    values, gradients = jax.vmap(lambda d: jax.value_and_grad(terms.value)(w, d))(data)
-    objective = jnp.mean(values) + terms.regularizer.value(w)
-    return objective, terms.regularizer.distance(w, jnp.mean(gradients, axis=0))
+def _measure(terms: Terms, w: Array, data: Data, own: Data | None, mu: dict[str, Array]):
+    """f + h, the stationarity, and the rows of each scope."""
+    own = Data({"weight": jnp.ones(1)}) if own is None else own
+
+    def parts(u: Array):
+        f = jnp.mean(jax.vmap(lambda d: terms.value(u, d))(data))
+        local = jax.vmap(lambda d: _rows(terms, "local", u, d))(data)
+        coupled = jnp.mean(jax.vmap(lambda d: _rows(terms, "coupled", u, d))(data), axis=0)
+        return f, {"local": local, "global": _rows(terms, "global", u, own), "coupled": coupled}
+
+    def lagrangian(u: Array) -> Array:
+        f, c = parts(u)
+        return f + sum(jnp.sum(mu[scope] * c[scope]) for scope in SCOPES)
+
+    f, c = parts(w)
+    caps = {
+        "local": jax.vmap(lambda d: _caps(terms, "local", d))(data),
+        "global": _caps(terms, "global", own),
+        "coupled": jnp.mean(jax.vmap(lambda d: _caps(terms, "coupled", d))(data), axis=0),
+    }
+    h = terms.regularizer
+    return f + h.value(w), h.distance(w, jax.grad(lagrangian)(w)), c, caps
 
 
-def measure(problem: Problem, w: Array) -> tuple[float, Certificate]:
-    """f(w) + h(w) and the certificate of w."""
-    objective, stationarity = jax.tree.map(np.asarray, _measure(problem.terms, w, problem.data))
-    return float(objective), Certificate(float(stationarity))
+def _caps(terms: Terms, scope: str, data: Data) -> Array:
+    parts = [c.caps(terms, data) for c in _of(terms, scope)]
+    return jnp.concatenate(parts) if parts else jnp.zeros(0)
+
+
+def measure(
+    problem: Problem, w: Array, multipliers: dict[str, Any] | None = None, eps1: float = 1e-3, eps2: float = 1e-3
+) -> tuple[float, Certificate]:
+    """f(w) + h(w) and the certificate of (w, μ); multipliers left out are zero."""
+    terms, given = problem.terms, multipliers or {}
+    one = Data({k: v[0] for k, v in problem.data.items()})
+    own = problem.server if problem.server is not None else Data({"weight": jnp.ones(1)})
+    counts = {
+        scope: sum(len(c.labels(terms, own if scope == "global" else one)) for c in _of(terms, scope)) for scope in SCOPES
+    }
+    shapes = {"local": (terms.clients, counts["local"]), "global": (counts["global"],), "coupled": (counts["coupled"],)}
+    mu = {scope: jnp.asarray(given.get(scope, np.zeros(shapes[scope]))) for scope in SCOPES}
+    measured = _measure(terms, w, problem.data, problem.server, mu)
+    objective, stationarity, c, caps = jax.tree.map(np.asarray, measured)
+    found: list[Row] = []
+    for scope in SCOPES:
+        data = own if scope == "global" else one
+        named = [(label, k.kind) for k in _of(terms, scope) for label in k.labels(terms, data)]
+        sites = problem.names if scope == "local" else ["server" if scope == "global" else "all sites"]
+        table = zip(sites, np.atleast_2d(c[scope]), np.atleast_2d(caps[scope]), np.atleast_2d(mu[scope]), strict=True)
+        for site, values, limits, weights in table if named else ():
+            for (label, kind), value, cap, weight in zip(named, values, limits, weights, strict=True):
+                found.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
+    inequalities = [row for row in found if row.kind == "<="]
+    return float(objective), Certificate(
+        stationarity=float(stationarity),
+        feasibility=max((row.violation for row in found), default=0.0),
+        complementarity=max((row.complementarity for row in inequalities), default=0.0),
+        distance=max((row.distance for row in found), default=0.0),
+        eps1=eps1,
+        eps2=eps2,
+        rows=tuple(found),
+    )

@@ -7,6 +7,7 @@ and what kind of target it takes. Derivatives in z come from JAX.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Real
 from typing import ClassVar
 
 import jax
@@ -172,7 +173,7 @@ def pinball(eps: float) -> Loss:
 
 
 def _checked(name: str, eps: float, low: float, high: float = float("inf"), strict: bool = False) -> float:
-    if not (low < eps if strict else low <= eps) or not eps <= high:
+    if not isinstance(eps, Real) or not (low < eps if strict else low <= eps) or not eps <= high:
         expected = f"> {low:g}" if strict else f">= {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]"
         raise FoedusError(f"The 'eps' parameter of {name} must be {expected}. Got {eps!r} instead.")
     return float(eps)
@@ -189,7 +190,7 @@ def as_loss(loss: "Loss | Callable[[Array, Array], Array]") -> Loss:
         return loss
     if loss in (huber, epsilon_insensitive, pinball):
         raise FoedusError(f"losses.{loss.__name__} needs its eps: write losses.{loss.__name__}(0.1).")
-    if callable(loss):
+    if callable(loss) and not isinstance(loss, type):
         return _custom(loss)
     raise FoedusError(f"loss must be one of fd.losses or a function of (z, y). Got {loss!r} instead.")
 

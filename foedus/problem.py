@@ -1,7 +1,7 @@
 """Problem: the clients' data, checked at the door and stacked, together with the terms they agree on."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.constraints import Constraint, Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
@@ -35,6 +36,28 @@ class Stacked:
         lengths = {k: np.shape(v)[0] for k, v in self.arrays.items()}
         if not lengths or len(set(lengths.values())) != 1 or next(iter(lengths.values())) == 0:
             raise FoedusError(f"stacked arrays need one common number of clients > 0. Got {lengths} instead.")
+        if "x" in self.arrays and np.ndim(self.arrays["x"]) != 3:
+            found = np.shape(self.arrays["x"])
+            raise FoedusError(f"stacked X must have 3 axes (clients, rows, columns). Got shape {found} instead.")
+        for key in ("y", "group") if "x" in self.arrays else ():
+            if key in self.arrays and np.shape(self.arrays[key]) != (self.clients, self.rows):
+                found = np.shape(self.arrays[key])
+                raise FoedusError(f"stacked {key} must have one entry for each of {self.rows} rows. Got shape {found}.")
+        if self.names is not None and len(set(self.names)) != self.clients:
+            raise FoedusError(f"stacked arrays of {self.clients} clients need as many different names.")
+        if self.counts is not None:
+            self._check_counts(np.asarray(self.counts))
+
+    def _check_counts(self, counts: np.ndarray) -> None:
+        if counts.shape != (self.clients,):
+            raise FoedusError(f"stacked counts must have {self.clients} entries. Got shape {counts.shape} instead.")
+        wrong = (counts < 1) | (counts > self.rows)
+        if np.any(wrong):
+            i = int(np.argmax(wrong))
+            name = self.name(i)
+            if counts[i] < 1:
+                raise FoedusError(f"client {name!r}: it has no examples; drop the client or merge it with another.")
+            raise FoedusError(f"client {name!r}: its count is {counts[i]}, but it has only {self.rows} rows.")
 
     @property
     def clients(self) -> int:
@@ -83,6 +106,8 @@ def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
             raise FoedusError(f"client {name!r}: the array name 'weight' is taken; call yours something else.")
         try:
             array = np.asarray(value)
+            if array.dtype.kind == "c":
+                raise TypeError
             if array.dtype.kind not in "biuf":
                 array = array.astype(float)
         except (TypeError, ValueError):
@@ -100,10 +125,12 @@ def _title(key: str) -> str:
 
 def _row_count(name: str, arrays: dict[str, np.ndarray]) -> int:
     key = next((k for k in ("x", "y") if k in arrays), next(iter(arrays)))
-    if arrays[key].ndim == 0:
-        return 1
     if "x" in arrays and arrays["x"].ndim != 2:
         raise FoedusError(f"client {name!r}: X must have 2 axes (rows, columns). Got shape {arrays['x'].shape} instead.")
+    if "x" in arrays and arrays["x"].shape[1] == 0:
+        raise FoedusError(f"client {name!r}: X has no columns. Got shape {arrays['x'].shape} instead.")
+    if arrays[key].ndim == 0:
+        return 1
     if len(arrays[key]) == 0:
         raise FoedusError(f"client {name!r}: it has no examples; drop the client or merge it with another.")
     for other in ("y", "group"):
@@ -122,9 +149,11 @@ def stack(clients: "Sequence[Client] | Mapping[str, Client] | Stacked") -> Stack
         return clients
     if isinstance(clients, Mapping):
         names, members = tuple(str(k) for k in clients), list(clients.values())
-    else:
+    elif isinstance(clients, Iterable):
         members = list(clients)
         names = None
+    else:
+        raise FoedusError(f"clients must be a list, a dict by name or a Stacked. Got {type(clients).__name__} instead.")
     if not members:
         raise FoedusError("a problem needs at least one client. Got none.")
     called = names or tuple(str(i) for i in range(len(members)))
@@ -224,6 +253,10 @@ class Problem:
         self.stacked = stack(clients)
         arrays = self.stacked.arrays
         checked_loss = None if loss is None else as_loss(loss)
+        if penalty is not None and not isinstance(penalty, Penalty):
+            raise FoedusError(f"penalty must come from fd.penalties. Got {penalty!r} instead.")
+        if regularizer is not None and not isinstance(regularizer, Regularizer):
+            raise FoedusError(f"regularizer must come from fd.regularizers. Got {regularizer!r} instead.")
         if checked_loss is not None:
             for key in ("x", "y"):
                 if key not in arrays:
@@ -233,6 +266,11 @@ class Problem:
         width = np.shape(arrays["x"])[2] if "x" in arrays else None
         self.data: Data = self.stacked.data()
         self.server: Data | None = None if server is None else _server_data(server, width)
+        keyed = tuple(c.keyed(j) if isinstance(c, Linear) else c for j, c in enumerate(constraints))
+        for wrong in (c for c in keyed if not isinstance(c, Constraint)):
+            raise FoedusError(f"constraints must come from fd.constraints. Got {wrong!r} instead.")
+        if len({c.kind for c in keyed if c.scope == "coupled"}) > 1:
+            raise FoedusError("constraints of coupled scope must be all '<=' or all '=='.")
         self.terms = Terms(
             clients=self.stacked.clients,
             shape=Shape.of(np.zeros(width)) if width is not None else Shape.of(np.zeros(0)),
@@ -241,11 +279,46 @@ class Problem:
             where=where,
             penalty=penalty,
             regularizer=regularizer or Zero(),
-            constraints=tuple(constraints),
+            constraints=keyed,
         )
-        self.terms.regularizer.check(self.terms.dim) if width is not None else None
+        if where is not None and not callable(where):
+            raise FoedusError(f"where must be fd.label(v), fd.group(v) or a function of the data. Got {where!r}.")
         if where is not None:
-            self._check_mask(where, "its objective")
+            self._check_mask(where, "its objective", "drop or merge the client")
+        if width is not None:
+            self.terms.regularizer.check(self.terms.dim)
+            self._take_constraints(width)
+
+    def _take_constraints(self, dim: int) -> None:
+        """Check the constraints against the data, and lay their own arrays beside it."""
+        n, local, own = self.terms.clients, {}, {}
+        for constraint in self.terms.constraints:
+            if constraint.scope == "global":
+                own |= {k: jnp.asarray(v[0]) for k, v in constraint.arrays(1, dim, ["server"]).items()}
+            else:
+                local |= {k: jnp.asarray(v) for k, v in constraint.arrays(n, dim, self.names).items()}
+        self.data = Data({**self.data, **local})
+        if own:
+            self.server = Data({**(self.server or {"weight": jnp.ones(1)}), **own})
+        one = Data({k: v[0] for k, v in self.data.items()})
+        for constraint in self.terms.constraints:
+            if isinstance(constraint, LossRows):
+                constraint.loss_in(self.terms)
+            if constraint.scope != "global":
+                for mask in constraint.masks():
+                    self._check_mask(mask, f"its {_kind_of(constraint)}", "drop the constraint there or merge the site")
+                continue
+            if self.server is None and not isinstance(constraint, NormBall):
+                raise FoedusError(f"a {_kind_of(constraint)} of global scope needs data at the server: give Problem(server=...).")
+            for mask in constraint.masks():
+                assert self.server is not None
+                if not np.any(np.asarray(self.server["weight"] * mask(self.server)) > 0):
+                    raise FoedusError(f"server: no example has {mask}, so its {_kind_of(constraint)} is undefined.")
+        counts = {"local": 0, "global": 0, "coupled": 0}
+        for constraint in self.terms.constraints:
+            data = one if constraint.scope != "global" else self.server or Data({"weight": jnp.ones(1)})
+            counts[constraint.scope] += len(constraint.labels(self.terms, data))
+        self.terms = replace(self.terms, rows=(counts["local"], counts["global"], counts["coupled"]))
 
     @property
     def names(self) -> list[str]:
@@ -269,6 +342,7 @@ class Problem:
         problem.terms.regularizer.check(shape.dim)
         if self.terms.objective is not None:
             problem._check_objective(w0)
+            problem._take_constraints(shape.dim)
         return problem
 
     def client(self, i: int) -> Data:
@@ -278,11 +352,15 @@ class Problem:
         rows = self.stacked.rows
         return Data({k: v[:count] if v.ndim and v.shape[0] == rows else v for k, v in arrays.items()})
 
-    def _check_mask(self, where: Mask, what: str) -> None:
+    def _check_mask(self, where: Mask, what: str, remedy: str) -> None:
+        key = getattr(where, "key", None)
+        if key is not None and key not in self.data:
+            raise FoedusError(f"the clients have no array {key!r}, which {where} needs; give (X, y, group).")
         chosen = np.asarray(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d)))(self.data))
         if np.any(chosen == 0):
             name = self.stacked.name(int(np.argmin(chosen)))
-            raise FoedusError(f"client {name!r}: no example has {where}, so {what} is undefined; drop or merge the client.")
+            which = where if key is not None else "the chosen property"
+            raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 
     def _check_objective(self, w0: Any) -> None:
         """A user's objective must give a finite scalar, and must not see the rows that fill a ragged client."""
@@ -297,18 +375,25 @@ class Problem:
             raise FoedusError(f"client {name!r}: the objective at w0 is {float(filled)!r}; expected a finite number.")
         if self.stacked.counts is None:
             return
-        exact = objective(w0, self.client(small))
-        if not np.isclose(filled, exact, rtol=1e-9, atol=1e-12):
-            raise FoedusError(
-                f"client {name!r}: the objective changes when the client is filled up with rows of weight 0; "
-                "take means over examples with data.mean(values), which leaves them out."
-            )
+        # at w0 itself every row may have the same loss, so a second point is tried
+        start = Shape.of(w0).ravel(w0)
+        for w in (w0, Shape.of(w0).unravel(start + 0.1 * jnp.cos(1.0 + jnp.arange(start.size)))):
+            filled = objective(w, Data({k: v[small] for k, v in self.data.items()}))
+            if not np.isclose(filled, objective(w, self.client(small)), rtol=1e-9, atol=1e-12, equal_nan=True):
+                raise FoedusError(
+                    f"client {name!r}: the objective changes when the client is filled up with rows of weight 0; "
+                    "take means over examples with data.mean(values), which leaves them out."
+                )
 
     def __repr__(self) -> str:
         counts = self.counts
         what = self.terms.loss.name if self.terms.loss else getattr(self.terms.objective, "__name__", "objective")
         size = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
         return f"Problem({self.terms.clients} clients of {size} examples, {what}, {len(self.terms.constraints)} constraints)"
+
+
+def _kind_of(constraint: Constraint) -> str:
+    return {"LossCap": "loss cap", "LossGap": "loss gap"}.get(type(constraint).__name__, type(constraint).__name__)
 
 
 def _server_data(server: Client, width: int | None) -> Data:

@@ -5,6 +5,7 @@ minimises h + ⟨g, ·⟩, and infinite when w lies outside the domain of h.
 """
 
 from dataclasses import dataclass
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,8 @@ class Regularizer:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name in ("lam", "lam1", "lam2", "radius", "total") and not (value >= 0 and value < float("inf")):
+            limited = name in ("lam", "lam1", "lam2", "radius", "total")
+            if limited and not (isinstance(value, Real) and 0 <= value < float("inf")):
                 raise FoedusError(
                     f"The {name!r} parameter of {type(self).__name__} must be a number >= 0. Got {value!r} instead."
                 )
@@ -141,7 +143,8 @@ class Simplex(Regularizer):
         return jnp.where(inside, 0.0, jnp.inf)
 
     def prox(self, v: Array, step: Array | float) -> Array:
-        return project.projection_simplex(v, self.total)
+        # optax divides by the scale, which may be 0 here
+        return project.projection_simplex(v, self.total) if self.total > 0 else jnp.zeros_like(v)
 
     def distance(self, w: Array, g: Array) -> Array:
         # The normal cone is {νe − s : s ≥ 0, s_j = 0 where w_j > 0}; the best ν halves the spread of g.
@@ -162,6 +165,10 @@ class L2Ball(Regularizer):
         return project.projection_l2_ball(v, self.radius)
 
     def distance(self, w: Array, g: Array) -> Array:
+        if self.radius == 0:  # a single point, where every vector is normal
+            return self.value(w)
+        w, g = jnp.asarray(w), jnp.asarray(g)
+
         # min over t ≥ 0 of ‖g + t·w‖_∞, convex in t; its slope is bisected.
         def downhill(t: Array) -> Array:
             r = g + t * w
@@ -184,7 +191,7 @@ class L1Ball(Regularizer):
         return jnp.where(jnp.sum(jnp.abs(w)) <= self.radius * (1.0 + INSIDE), 0.0, jnp.inf)
 
     def prox(self, v: Array, step: Array | float) -> Array:
-        return project.projection_l1_ball(v, self.radius)
+        return project.projection_l1_ball(v, self.radius) if self.radius > 0 else jnp.zeros_like(v)
 
     def distance(self, w: Array, g: Array) -> Array:
         # min over t ≥ 0 of max{t + a, b − t, 0}: on the support |g_j + t·sign(w_j)|, elsewhere (|g_j| − t)₊.
@@ -202,6 +209,10 @@ class Group(Regularizer):
 
     lam: float
     groups: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "groups", tuple(int(group) for group in self.groups))
 
     def check(self, dim: int) -> None:
         if len(self.groups) != dim:

@@ -60,6 +60,7 @@ def solve(
     problem = problem.over(w0)
     terms = problem.terms
     algorithm.check(terms)
+    algorithm = algorithm.resolve(terms)
     who = as_participation(participation)
     who.check(terms.clients)
     start = terms.shape.ravel(w0)
@@ -97,8 +98,9 @@ def solve(
     finally:
         if bar is not None:
             bar.close()
-    objective, certificate = measure(problem, outcome.w)
-    reason = algorithm.reason(outcome.server, outcome.converged)
+    multipliers = {k: np.asarray(v) for k, v in algorithm.multipliers(terms, outcome.server, outcome.clients).items()}
+    objective, certificate = measure(problem, outcome.w, multipliers)
+    reason = algorithm.reason(outcome.server, outcome.converged, problem.names)
     if not outcome.finite:
         reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
     elif outcome.interrupted:
@@ -116,6 +118,7 @@ def solve(
         seconds=outcome.seconds,
         compile_seconds=outcome.compile_seconds,
         settings=settings,
+        multipliers=multipliers,
         names=problem.names,
         interrupted=outcome.interrupted,
     )

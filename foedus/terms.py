@@ -146,6 +146,7 @@ class Terms:
     penalty: Penalty | None = None
     regularizer: Regularizer = Zero()
     constraints: "tuple[Constraint, ...]" = ()
+    rows: tuple[int, int, int] = (0, 0, 0)  # of local, global and coupled scope, filled in by Problem
 
     @property
     def dim(self) -> int:

@@ -1,10 +1,12 @@
 """The algorithms, one file each."""
 
+from foedus.algorithms.admm import InexactADMM
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
 from foedus.algorithms.fedprox import FedProx
 from foedus.algorithms.localsgd import LocalSGD
+from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 
-__all__ = ["FedAvg", "FedGiA", "FedPD", "FedProx", "LocalSGD", "Scaffold"]
+__all__ = ["FedAvg", "FedGiA", "FedPD", "FedProx", "InexactADMM", "LocalSGD", "ProxAL", "Scaffold"]

@@ -52,7 +52,7 @@ class FirstOrder(Algorithm):
     stop: str | None = setting(
         "gradient",
         "'gradient': ‖∇f‖² <= tol, GIA (35); 'released': ‖∇f‖²/n² <= tol, as the authors' code; None: no test",
-        choices=("gradient", "released"),
+        choices=("gradient", "released", None),
     )
 
     def check(self, terms: Terms) -> None:
@@ -92,7 +92,7 @@ class FirstOrder(Algorithm):
     def report(self, server: Any) -> dict[str, Array]:
         return {"objective": server.progress.objective, "gradient": server.progress.error}
 
-    def reason(self, server: Any, converged: bool) -> str:
+    def reason(self, server: Any, converged: bool, names: list[str]) -> str:
         left = "‖∇f‖²/n²" if self.stop == "released" else "‖∇f‖²"
         if converged:
             return f"{left} = {float(server.progress.error):.2g} <= {self.tol:g}"

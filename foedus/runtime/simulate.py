@@ -109,10 +109,10 @@ def _chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit
     def body(loop):
         carry, records, t = loop
         server, clients, row = step(carry.server, carry.clients, carry.round)
-        w = algorithm.parameters(server)
+        w = algorithm.parameters(terms, server)
         finite = jnp.all(jnp.isfinite(w))
         records = jax.tree.map(lambda buffer, value: buffer.at[t].set(value), records, row)
-        done = jnp.asarray(algorithm.converged(server)) | ~finite
+        done = jnp.asarray(algorithm.converged(server)) | jnp.asarray(algorithm.stuck(server)) | ~finite
         return Carry(server, clients, carry.round + 1, jnp.where(finite, w, carry.w), done, finite), records, t + 1
 
     return jax.lax.while_loop(going, body, (carry, records, jnp.zeros((), int)))
@@ -122,8 +122,9 @@ def _chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit
 def _start(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data | None) -> Carry:
     server = algorithm.init(terms, w0, own)
     clients = jax.vmap(lambda d: algorithm.join(terms, d, w0))(data)
-    true, false = jnp.ones((), bool), jnp.zeros((), bool)
-    return Carry(server, clients, jnp.zeros((), int), w0, false, true)
+    carry = Carry(server, clients, jnp.zeros((), int), w0, jnp.zeros((), bool), jnp.ones((), bool))
+    # strong types from the start, or the second chunk would be compiled again
+    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), carry)
 
 
 @dataclass
@@ -204,11 +205,10 @@ def simulate(
     terms = problem.terms
     fixed = Fixed(problem.data, jnp.asarray(problem.stacked.uids()), jax.random.key(seed), participation)
     carry = _start(algorithm, terms, w0, fixed.data, problem.server)
-    one_client, one_data = jax.tree.map(lambda a: a[0], (carry.clients, fixed.data))
-    recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, one_client, one_data))
+    recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, carry.clients, fixed.data))
     if checkpoint is not None and (kept := checkpoint.load(carry)) is not None:
         carry, recorder.columns = kept
-    carry, _, _ = _chunk(algorithm, terms, carry, fixed, jnp.zeros((), int))  # compiles, plays no round
+    carry, _, _ = _chunk(algorithm, terms, carry, fixed, np.int64(0))  # compiles, plays no round
     compiled = time.perf_counter()
 
     size, interrupted = 4, False
@@ -216,7 +216,7 @@ def simulate(
         while recorder.rounds < max_rounds and not bool(carry.done):
             tick = time.perf_counter()
             limit = min(size, CAPACITY, max_rounds - recorder.rounds)
-            carry, records, used = _chunk(algorithm, terms, carry, fixed, jnp.asarray(limit))
+            carry, records, used = _chunk(algorithm, terms, carry, fixed, np.int64(limit))
             count = int(used)
             recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
             spent = (time.perf_counter() - tick) / max(count, 1)
@@ -233,7 +233,7 @@ def simulate(
         server=carry.server,
         clients=carry.clients,
         history=recorder.columns,
-        converged=bool(carry.done) and bool(carry.finite),
+        converged=bool(carry.finite) and bool(algorithm.converged(carry.server)),
         finite=bool(carry.finite),
         interrupted=interrupted and not bool(carry.done),
         seconds=time.perf_counter() - began,

@@ -53,13 +53,16 @@ def nbytes(tree: Any) -> int:
     return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _shapes(tree: Any) -> Any:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), tree)
+def _shapes(tree: Any, drop: int) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
 
 
-def traffic_of(algorithm: Algorithm, terms: Terms, server: Any, client: Any, data: Data) -> tuple[tuple[int, int], ...]:
-    """For each kind of round: the bytes one client receives, and the bytes it sends. Nothing is computed."""
-    leaves, tree = jax.tree.flatten((_shapes(server), _shapes(client), _shapes(data)))
+def traffic_of(algorithm: Algorithm, terms: Terms, server: Any, clients: Any, data: Data) -> tuple[tuple[int, int], ...]:
+    """For each kind of round: the bytes one client receives, and the bytes it sends. Nothing is computed.
+
+    `clients` and `data` are stacked on a leading client axis.
+    """
+    leaves, tree = jax.tree.flatten((_shapes(server, 0), _shapes(clients, 1), _shapes(data, 1)))
     return _traffic(algorithm, terms, tuple(leaves), tree)
 
 

@@ -1,0 +1,56 @@
+# Every target sets itself up first: a virtual environment in .venv, with the versions that constraints.txt names.
+
+PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+# compiled programs, kept between runs
+export FOEDUS_CACHE ?= $(CURDIR)/$(VENV)/cache
+
+.PHONY: help demo test test-all lint format bench clean
+
+help:
+	@echo "make demo      compare two algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
+	@echo "make test      check style and run the tests, without the slow ones"
+	@echo "make test-all  run all tests"
+	@echo "make lint      check style and types"
+	@echo "make format    rewrite the sources in the project's style"
+	@echo "make bench     measure the speed of this machine's rounds, gradients and start-up"
+	@echo "make clean     remove .venv and everything that was generated"
+
+demo: $(READY)
+	@$(BIN)/foedus demo $(ARGS)
+
+test: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+
+test-all: $(READY)
+	$(BIN)/pytest -n 2 $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY)
+	@$(BIN)/foedus bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# a half-made .venv has no pip and is made anew
+$(READY): pyproject.toml constraints.txt
+	$(if $(PYTHON),,$(error foedus needs Python 3.11 or newer; none was found. Name one with make PYTHON=/path/to/python))
+	@echo "setting up $(VENV); this takes a minute or two, once"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	@touch $@

@@ -1,0 +1,330 @@
+"""Inexact ADMM for Σ P_i + h (PAL Algorithm 2): the clients' and the server's step, and the algorithm on its own.
+
+ε_{t+1} = q^t. Start: u_i = w̃⁰, λ_i = −∇P_i(w̃⁰), ũ_i = u_i + λ_i/ρ.
+Server: w^{t+1} ≈ argmin P_0 + h + Σ (ρ/2)‖ũ_i − w‖², to dist_∞ ≤ ε_{t+1}.
+Client: ε̃_i = ‖∇P_i(w^{t+1}) + λ_i − ρ(w^{t+1} − u_i)‖_∞ with the old u_i, λ_i;
+        u_i ≈ argmin P_i(u) + ⟨λ_i, u − w^{t+1}⟩ + (ρ/2)‖u − w^{t+1}‖², to ‖∇‖_∞ ≤ ε_{t+1};  λ_i += ρ(u_i − w^{t+1}).
+Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was measured.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import Algorithm, Kind, Present, select, setting, settings, state
+from foedus.local import lbfgs, newton
+from foedus.local.lagrangian import Party, Piece, piece
+from foedus.regularizers import Regularizer, Zero
+from foedus.terms import Data, Terms
+
+LocalP = Callable[[Array, int], Piece]  # point, order -> P_i there
+
+
+@state
+class Status:
+    """What a client says of the received model for the history: f_i and its worst row."""
+
+    f: Array
+    violation: Array
+
+
+@state
+class Agent:
+    """A client's part of ADMM."""
+
+    u: Array
+    lam: Array
+    t: Array  # the step answered last: asked again, it answers the same
+    answer: "Answer"
+
+
+@state
+class Answer:
+    u_tilde: Array
+    rho: Array  # the ρ that is inside ũ
+    eps: Array  # ε̃_i
+    gap: Array  # ‖u_i − w‖², for the choice of ρ
+    residual: Array  # what the local solver reached, relative to what was asked
+    status: Status
+
+
+def blank_answer(point: Array) -> Answer:
+    """An answer before anything was asked."""
+    zero = jnp.zeros(())
+    return Answer(point, jnp.ones(()), zero, zero, zero, Status(zero, zero))
+
+
+@state
+class Call:
+    """The message of one ADMM step: w^{t+1}, ε_{t+1}, ρ, t."""
+
+    w: Array
+    eps: Array
+    rho: Array
+    t: Array
+
+
+def agent_start(P: LocalP, w: Array, rho: Array, status: Callable[[Piece], Status]) -> Agent:
+    """u_i = w, λ_i = −∇P_i(w)."""
+    here = P(w, 1)
+    lam = -here.gradient
+    zero = jnp.zeros(())
+    answer = Answer(w + lam / rho, rho, jnp.full((), jnp.inf), zero, zero, status(here))
+    return Agent(w, lam, jnp.zeros((), int), answer)
+
+
+def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], Status], newtonian: bool) -> Agent:
+    """One step of Algorithm 2 at a client; a repeated call changes nothing."""
+    w, rho = call.w, call.rho
+    here = P(w, 1)
+    eps = jnp.max(jnp.abs(here.gradient + agent.lam - rho * (w - agent.u)))
+
+    def quadratic(u: Array) -> tuple[Array, Array]:
+        away = u - w
+        return jnp.dot(agent.lam, away) + 0.5 * rho * jnp.sum(away**2), agent.lam + rho * away
+
+    if newtonian:
+
+        def evaluate(u: Array) -> tuple[Array, Array, Array]:
+            at, (value, slope) = P(u, 2), quadratic(u)
+            return at.value + value, at.gradient + slope, at.hessian + rho * jnp.eye(u.shape[0])
+
+        found = newton.minimise(evaluate, agent.u, call.eps)
+    else:
+        found = lbfgs.minimise(lambda u: P(u, 1).value + quadratic(u)[0], agent.u, call.eps)
+    lam = agent.lam + rho * (found.w - w)
+    gap = jnp.sum((found.w - w) ** 2)
+    answer = Answer(found.w + lam / rho, rho, eps, gap, found.residual / call.eps, status(here))
+    moved = Agent(found.w, lam, call.t, answer)
+    return select(call.t > agent.t, moved, agent)
+
+
+@state
+class Consensus:
+    """The server's part of ADMM: the last word of each client, and who has spoken about the present w."""
+
+    w: Array
+    t: Array
+    rho: Array  # for the next local steps
+    answers: Answer  # (clients, …)
+    fresh: Array
+    eps: Array  # ε of the present w
+    residual: Array  # what the server's solver reached for the present w, relative to ε
+    worst_residual: Array  # of the clients' solvers, so far
+    hold: Array  # w stays until all have spoken about it: the stopping test may pass
+
+    @staticmethod
+    def blank(terms: Terms, w: Array) -> "Consensus":
+        n, dim = terms.clients, w.shape[0]
+        column, zero = jnp.zeros(n), jnp.zeros(())
+        answers = Answer(jnp.zeros((n, dim)), column, column, column, column, Status(column, column))
+        no = jnp.zeros((), bool)
+        return Consensus(w, jnp.zeros((), int), zero, answers, jnp.zeros(n, bool), zero, zero, zero, no)
+
+    def hear(self, replies: Answer, present: Present) -> "Consensus":
+        """Take in the answers of those present."""
+        answers, fresh = present.remember((self.answers, self.fresh), (replies, jnp.ones_like(present.here)))
+        return replace(self, answers=answers, fresh=fresh)
+
+
+def server_step(
+    h: Regularizer, server_P: LocalP | None, at: Consensus, centre: Array, prox: float, eps: Array
+) -> newton.Solution:
+    """argmin P_0 + h + Σ (ρ_i/2)‖ũ_i − w‖²: closed where the server holds no rows, (proximal) Newton where it does."""
+    rho, u = at.answers.rho, at.answers.u_tilde
+    weight = jnp.sum(rho)
+    middle = rho @ u
+    if server_P is None:
+        total = weight + prox
+        w = h.prox((middle + prox * centre) / total, 1.0 / total)
+        return newton.Solution(w, h.distance(w, total * w - middle - prox * centre), jnp.zeros((), int))
+
+    def evaluate(w: Array) -> tuple[Array, Array, Array]:
+        mine = server_P(w, 2)
+        value = 0.5 * weight * jnp.sum(w**2) - jnp.dot(middle, w)
+        return mine.value + value, mine.gradient + weight * w - middle, mine.hessian + weight * jnp.eye(w.shape[0])
+
+    return newton.minimise(evaluate, at.w, eps, h=h)
+
+
+def balanced(at: Consensus, w: Array, adaptive: bool) -> Array:
+    """ρ for the next local steps: doubled or halved when ‖u − w‖ and ρ‖Δw‖ are far apart, ever more rarely."""
+    if not adaptive:
+        return at.rho
+    primal = jnp.sqrt(jnp.sum(at.answers.gap))
+    dual = at.rho * jnp.sqrt(at.fresh.shape[0] * jnp.sum((w - at.w) ** 2))
+    due = jnp.isin(at.t, jnp.asarray(BALANCE_AT))
+    factor = jnp.where(primal > 4.0 * dual, 2.0, jnp.where(dual > 4.0 * primal, 0.5, 1.0))
+    return jnp.where(due, at.rho * factor, at.rho)
+
+
+BALANCE_AT = tuple(range(4, 64, 4)) + tuple(64 + 16 * k for k in range(8)) + tuple(192 * 2**k for k in range(8))
+
+
+EPS_FLOOR = 0.01  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give
+
+
+def consensus_start(
+    terms: Terms, w: Array, heard: Consensus, step: Callable[[Consensus, Array], newton.Solution]
+) -> Consensus:
+    """The first w of a subproblem, once every client has sent its first ũ_i."""
+    n, eps = terms.clients, jnp.ones(())
+    at = replace(heard, w=w, rho=jnp.mean(heard.answers.rho), eps=eps, hold=jnp.zeros((), bool), fresh=jnp.zeros(n, bool))
+    found = step(at, eps)
+    return replace(at, w=found.w, t=jnp.ones((), int), residual=found.residual / eps)
+
+
+def consensus_step(
+    at: Consensus,
+    replies: Answer,
+    present: Present,
+    tau: Array,
+    q: float,
+    adaptive: bool,
+    step: Callable[[Consensus, Array], newton.Solution],
+) -> tuple[Consensus, Array]:
+    """Take in the answers; returns the next state and whether w is the subproblem's answer."""
+    heard = at.hear(replies, present)
+    near = at.eps + jnp.sum(heard.answers.eps) <= tau
+    worst = jnp.maximum(jnp.maximum(at.worst_residual, at.residual), present.max(replies.residual))
+    heard = replace(heard, worst_residual=worst, hold=near)
+    eps = jnp.maximum(at.eps * q, EPS_FLOOR * tau)
+    found = step(heard, eps)
+    moved = replace(
+        heard,
+        w=found.w,
+        t=at.t + 1,
+        rho=balanced(heard, found.w, adaptive),
+        fresh=jnp.zeros_like(heard.fresh),
+        eps=eps,
+        residual=found.residual / eps,
+    )
+    return select(near, heard, moved), near & jnp.all(heard.fresh)
+
+
+def own_rho(P: LocalP, w: Array, rho: float | str) -> Array:
+    """ρ_i to start with: as given, or from the curvature of P_i at w."""
+    if not isinstance(rho, str):
+        return jnp.asarray(rho)
+    at = P(w, 2)
+    return RHO_SHARE * jnp.trace(at.hessian) / w.shape[0]
+
+
+RHO_SHARE = 0.1
+
+
+@state
+class Server:
+    w: Array
+    consensus: Consensus
+    started: Array
+    done: Array
+
+
+@state
+class Hello:
+    w: Array
+
+
+@settings
+class InexactADMM(Algorithm):
+    """Algorithm 2 on its own, for (1/n) Σ f_i + h without constraints."""
+
+    rho: float | str = setting("auto", "penalty ρ; 'auto' starts from the curvature and balances", gt=0, choices=("auto",))
+    q: float = setting(0.9, "ε_{t+1} = q^t", gt=0, lt=1)
+    tol: float = setting(1e-5, "τ: stop when ε_{t+1} + Σ ε̃_i <= τ, which bounds dist_∞(0, ∇f + ∂h)", gt=0)
+
+    handles = frozenset({"regularizer"})
+    default_rounds = 20_000
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return Start(self), Step(self)
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        no = jnp.zeros((), bool)
+        return Server(w0, Consensus.blank(terms, w0), no, no)
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Agent:
+        return Agent(w0, jnp.zeros_like(w0), jnp.full((), -1), blank_answer(w0))
+
+    def phase(self, server: Server) -> Array:
+        return server.started.astype(int)
+
+    def converged(self, server: Server) -> Array:
+        return server.done
+
+    def report(self, server: Server) -> dict[str, Array]:
+        answers = server.consensus.answers
+        return {
+            "objective": jnp.mean(answers.status.f),
+            "residual": server.consensus.eps + jnp.sum(answers.eps),
+            "rho": server.consensus.rho,
+        }
+
+    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+        reached = float(server.consensus.eps + jnp.sum(server.consensus.answers.eps))
+        if converged:
+            return f"ε + Σ ε̃_i = {reached:.2g} <= {self.tol:g}"
+        return f"stopped at the limit of rounds with ε + Σ ε̃_i = {reached:.2g} > {self.tol:g}"
+
+    def local_P(self, terms: Terms, data: Data) -> LocalP:
+        party, zeros = Party(terms), jnp.zeros(terms.dim)
+        return lambda u, order: piece(party, u, data, jnp.zeros(0), zeros, beta=1.0, prox=0.0, order=order)
+
+    def status(self, terms: Terms) -> Callable[[Piece], Status]:
+        return lambda at: Status(at.f * terms.clients, jnp.zeros(()))
+
+    def server_solver(self, terms: Terms) -> Callable[[Consensus, Array], newton.Solution]:
+        return lambda at, eps: server_step(terms.regularizer, None, at, jnp.zeros(terms.dim), 0.0, eps)
+
+
+def newtonian(terms: Terms) -> bool:
+    """Whether clients solve by Newton: linear models, and own objectives small enough for a dense Hessian."""
+    return terms.linear or terms.dim <= 600
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first round: λ_i = −∇P_i(w0)."""
+
+    method: InexactADMM
+
+    def broadcast(self, terms: Terms, server: Server, key: Array) -> Hello:
+        return Hello(server.w)
+
+    def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
+        P = self.method.local_P(terms, data)
+        agent = agent_start(P, hello.w, own_rho(P, hello.w, self.method.rho), self.method.status(terms))
+        return agent, agent.answer
+
+    def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
+        heard = server.consensus.hear(replies, present)
+        started = consensus_start(terms, server.w, heard, self.method.server_solver(terms))
+        ready = jnp.all(heard.fresh)
+        return Server(jnp.where(ready, started.w, server.w), select(ready, started, heard), ready, server.done)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of Algorithm 2."""
+
+    method: InexactADMM
+
+    def broadcast(self, terms: Terms, server: Server, key: Array) -> Call:
+        at = server.consensus
+        return Call(at.w, at.eps, at.rho, at.t)
+
+    def local(self, terms: Terms, client: Agent, call: Call, data: Data, key: Array) -> tuple[Agent, Answer]:
+        P = self.method.local_P(terms, data)
+        agent = agent_step(P, client, call, self.method.status(terms), newtonian(terms))
+        return agent, agent.answer
+
+    def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
+        solver, method = self.method.server_solver(terms), self.method
+        at, done = consensus_step(
+            server.consensus, replies, present, jnp.asarray(method.tol), method.q, method.rho == "auto", solver
+        )
+        return Server(at.w, at, server.started, done)

@@ -1,0 +1,339 @@
+"""ProxAL: a proximal augmented Lagrangian over local, global and coupled constraints (PAL Algorithm 1).
+
+Outer step k, τ_k = s̄/(k+1)²: find w^{k+1} with dist_∞(0, ∂ℓ_k(w^{k+1})) ≤ τ_k, where ℓ_k = Σ_{i=0}^n P_{i,k} + h and
+    P_{i,k}(w) = f_i(w)/n + (‖[μ_i + βc_i(w)]₊‖² − ‖μ_i‖²)/(2β) + ‖w − w^k‖²/(2(n+1)β);
+then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} − w^k‖_∞ + βτ_k ≤ βε1 and max ‖Δμ_i‖_∞ ≤ βε2.
+
+The subproblem is solved by one of three inner methods (files proxal_*.py) that reach the same τ_k. The outer round tells
+the clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is
+spent on starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the
+certificate one over all clients, whoever was silent on the way.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import Algorithm, Each, Kind, Present, select, setting, settings, state
+from foedus.algorithms.admm import LocalP, Status
+from foedus.algorithms.proxal_admm import AdmmInner
+from foedus.algorithms.proxal_newton import NewtonInner
+from foedus.local.lagrangian import Party, Piece, piece, violation
+from foedus.terms import Data, Terms
+
+PATIENCE = 8  # outer steps without a smaller violation after which the terms are called infeasible
+
+
+@state
+class Track:
+    """How the outer steps go."""
+
+    k: Array  # the number of the point that is announced, or of the subproblem that is being solved
+    dw: Array  # ‖w^k − w^{k−1}‖_∞
+    dmu: Array  # max_i ‖μ_i^k − μ_i^{k−1}‖_∞, the server's included
+    product: Array  # max |μ·c|
+    violations: Array  # at the last outer points, newest first
+    least: Array  # the smallest of them all, and whose it was; n stands for the server
+    least_at: Array
+    done: Array
+    stuck: Array
+
+    @staticmethod
+    def blank() -> "Track":
+        far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
+        return Track(none, far, far, far, jnp.full(PATIENCE + 1, jnp.inf), far, none, no, no)
+
+
+@state
+class Server:
+    w: Array  # (w, s): the point that the next message is about
+    centre: Array  # w^k
+    mu: Array  # μ_0
+    own: Data | None  # the server's own data
+    inner: Any
+    outer: Array  # whether the next round is an outer one
+    dmu: Array  # the clients' answers to it
+    product: Array
+    heard: Array
+    track: Track
+
+
+@state
+class Client:
+    mu: Array
+    centre: Array
+    k: Array
+    index: Array
+    inner: Any
+
+
+@state
+class News:
+    """The outer message: the point w^k and k; and a client's place among the decoupling variables, if there are any."""
+
+    w: Array
+    k: Array
+    index: Any
+
+
+@state
+class Told:
+    """The outer reply: ‖Δμ_i‖_∞, |μ·c|_∞, and the first reply of the next subproblem."""
+
+    dmu: Array
+    product: Array
+    first: Any
+
+
+@settings
+class ProxAL(Algorithm):
+    """Constrained federated optimisation that ends in a KKT certificate."""
+
+    beta: float = setting(10.0, "β of the augmented Lagrangian", gt=0)
+    inner: str = setting(
+        "auto",
+        "'admm': PAL Algorithm 2; 'newton': clients send gradients and Hessians of P_i; 'lbfgs': gradients only; "
+        "'auto': newton up to 500 variables, lbfgs beyond",
+        choices=("auto", "admm", "newton", "lbfgs"),
+    )
+    rho: float | str = setting("auto", "ρ of the inner ADMM; 'auto' adapts it", gt=0, choices=("auto",))
+    q: float = setting(0.9, "ε_{t+1} = q^t of the inner ADMM", gt=0, lt=1)
+    s_bar: float = setting(1e-3, "s̄ of τ_k = s̄/(k+1)²", gt=0)
+    eps1: float = setting(1e-3, "stationarity to reach", gt=0)
+    eps2: float = setting(1e-3, "feasibility and complementarity to reach", gt=0)
+    max_outer: int = setting(200, "outer steps at most", ge=1, integer=True)
+
+    handles = frozenset({"constraints", "regularizer"})
+    default_rounds = 50_000
+    dense = 500  # variables up to which 'auto' has clients send Hessians: a message of 1 MB
+
+    def resolve(self, terms: Terms) -> "ProxAL":
+        if self.inner != "auto":
+            return self
+        size = terms.dim + terms.clients * terms.rows[2]
+        return replace(self, inner="newton" if size <= self.dense else "lbfgs")
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return Outer(self), Inner(self)
+
+    @property
+    def method(self) -> AdmmInner | NewtonInner:
+        if self.inner == "admm":
+            return AdmmInner(self.rho, self.q)
+        return NewtonInner(hessians=self.inner != "lbfgs")
+
+    def prox(self, terms: Terms) -> float:
+        return 1.0 / ((terms.clients + 1) * self.beta)
+
+    def tau(self, k: Array) -> Array:
+        return self.s_bar / (k + 1.0) ** 2
+
+    def client_P(self, terms: Terms, client: Client, data: Data) -> LocalP:
+        party, prox = Party(terms), self.prox(terms)
+
+        def P(u: Array, order: int) -> Piece:
+            return piece(
+                party, u, data, client.mu, client.centre, beta=self.beta, prox=prox, index=client.index, order=order
+            )
+
+        return P
+
+    def server_P(self, terms: Terms, server: Server) -> LocalP:
+        party, prox = Party(terms, server=True), self.prox(terms)
+
+        def P(u: Array, order: int) -> Piece:
+            return piece(party, u, server.own, server.mu, server.centre, beta=self.beta, prox=prox, order=order)
+
+        return P
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        n = terms.clients
+        point = jnp.concatenate([w0, jnp.zeros(n * terms.rows[2])])
+        return Server(
+            w=point,
+            centre=point,
+            mu=jnp.zeros(Party(terms, server=True).rows),
+            own=own,
+            inner=self.method.blank(terms, point),
+            outer=jnp.ones((), bool),
+            dmu=jnp.zeros(n),
+            product=jnp.zeros(n),
+            heard=jnp.zeros(n, bool),
+            track=Track.blank(),
+        )
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+        point = jnp.concatenate([w0, jnp.zeros(terms.clients * terms.rows[2])])
+        none = jnp.full((), -1)
+        return Client(jnp.zeros(Party(terms).rows), point, none, jnp.zeros((), int), self.method.join(point))
+
+    def phase(self, server: Server) -> Array:
+        return jnp.where(server.outer, 0, 1)
+
+    def converged(self, server: Server) -> Array:
+        return server.track.done
+
+    def stuck(self, server: Server) -> Array:
+        return server.track.stuck
+
+    def parameters(self, terms: Terms, server: Server) -> Array:
+        return server.w[: terms.dim]
+
+    def multipliers(self, terms: Terms, server: Server, clients: Client) -> dict[str, Array]:
+        local, own, _ = terms.rows
+        return {
+            "local": clients.mu[:, :local],
+            "global": server.mu[:own],
+            "coupled": jnp.sum(clients.mu[:, local:], axis=0),
+        }
+
+    def report(self, server: Server) -> dict[str, Array]:
+        status = self.method.status(server.inner)
+        return {
+            "objective": jnp.mean(status.f),
+            "feasibility": jnp.maximum(jnp.max(status.violation), 0.0),
+            "outer": server.track.k,
+        } | self.method.report(server.inner)
+
+    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+        track = server.track
+        if converged:
+            return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps"
+        least = float(track.least)
+        whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
+        found = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
+        silent = [name for name, heard in zip(names, server.heard, strict=True) if not bool(heard)]
+        if bool(track.stuck) and int(track.k) < self.max_outer:
+            return f"no point was found that meets the terms: {found}, and {PATIENCE} outer steps did not lessen it"
+        if bool(track.stuck):
+            return f"stopped after {self.max_outer} outer steps; {found}"
+        if bool(server.outer) and silent and least == float("inf"):
+            return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
+        waiting = f"still waiting for client {silent[0]!r}; " if bool(server.outer) and silent else ""
+        return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{found or 'no outer step was finished'}"
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A new point w^k is announced: multipliers are updated, and the next subproblem starts."""
+
+    settings: ProxAL
+
+    def broadcast(self, terms: Terms, server: Server, key: Array) -> News:
+        return News(server.w, server.track.k, Each(jnp.arange(terms.clients)) if terms.rows[2] else ())
+
+    def local(self, terms: Terms, client: Client, news: News, data: Data, key: Array) -> tuple[Client, Told]:
+        algorithm, party = self.settings, Party(terms)
+        index = news.index if terms.rows[2] else client.index
+        old = replace(client, index=index)
+        at = algorithm.client_P(terms, old, data)(news.w, 1)
+        update = (news.k > client.k) & (client.k >= 0)  # the first point is only a place to start from
+        mu = jnp.where(update, at.v, client.mu)
+        new = Client(mu, news.w, news.k, index, client.inner)
+
+        def status(here: Piece) -> Status:
+            return Status(here.f * terms.clients, violation(party, data, here.c))
+
+        P = algorithm.client_P(terms, new, data)
+        inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, status)
+        dmu = jnp.max(jnp.abs(mu - client.mu), initial=0.0)
+        return replace(new, inner=inner), Told(dmu, jnp.max(jnp.abs(mu * at.c), initial=0.0), first)
+
+    def aggregate(self, terms: Terms, server: Server, replies: Told, present: Present) -> Server:
+        algorithm, track = self.settings, server.track
+        dmu, product, heard = present.remember(
+            (server.dmu, server.product, server.heard), (replies.dmu, replies.product, jnp.ones_like(present.here))
+        )
+        inner = algorithm.method.hear(server.inner, replies.first, present)
+        waiting = replace(server, inner=inner, dmu=dmu, product=product, heard=heard)
+
+        own = algorithm.server_P(terms, server)(server.w, 1)
+        update = track.k > 0
+        mu = jnp.where(update, own.v, server.mu)
+        violations = jnp.append(
+            algorithm.method.status(inner).violation, violation(Party(terms, server=True), server.own, own.c)
+        )
+        track = self.follow(
+            terms,
+            track,
+            dw=jnp.max(jnp.abs(server.w - server.centre)),
+            dmu=jnp.maximum(jnp.max(dmu), jnp.max(jnp.abs(mu - server.mu), initial=0.0)),
+            product=jnp.maximum(jnp.max(product), jnp.max(jnp.abs(mu * own.c), initial=0.0)),
+            violations=violations,
+        )
+        next_round = replace(waiting, mu=mu, centre=server.w, track=select(update, track, server.track))
+        started, w, ready = algorithm.method.server_start(
+            terms, algorithm.server_P(terms, next_round), inner, server.w, algorithm.prox(terms), algorithm.tau(track.k)
+        )
+        over = next_round.track.done | next_round.track.stuck
+        next_round = replace(
+            next_round,
+            w=jnp.where(over, server.w, w),
+            inner=select(over, inner, started),
+            outer=ready,
+            heard=jnp.zeros_like(heard),
+            track=replace(next_round.track, k=jnp.where(ready & ~over, track.k + 1, track.k)),
+        )
+        return select(jnp.all(heard), next_round, waiting)
+
+    def follow(
+        self, terms: Terms, track: Track, dw: Array, dmu: Array, product: Array, violations: Array
+    ) -> Track:
+        """The stopping test of Algorithm 1, and the test for terms that cannot be met."""
+        algorithm = self.settings
+        beta, eps1, eps2 = algorithm.beta, algorithm.eps1, algorithm.eps2
+        worst, at = jnp.maximum(jnp.max(violations), 0.0), jnp.argmax(violations)
+        # |μ·c| is not part of PAL's test; a certificate has it, so a run that stops must have it too
+        done = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
+        past = jnp.concatenate([worst[None], track.violations[:-1]])
+        stalled = (worst > eps2) & (worst > 0.99 * past[-1])
+        return Track(
+            k=track.k,
+            dw=dw,
+            dmu=dmu,
+            product=product,
+            violations=past,
+            least=jnp.minimum(worst, track.least),
+            least_at=jnp.where(worst < track.least, at, track.least_at),
+            done=done,
+            stuck=~done & (stalled | (track.k >= algorithm.max_outer)),
+        )
+
+
+@dataclass(frozen=True)
+class Inner:
+    """One round of the inner method."""
+
+    settings: ProxAL
+
+    def broadcast(self, terms: Terms, server: Server, key: Array) -> Any:
+        return self.settings.method.broadcast(server.inner)
+
+    def local(self, terms: Terms, client: Client, message: Any, data: Data, key: Array) -> tuple[Client, Any]:
+        algorithm, party = self.settings, Party(terms)
+
+        def status(here: Piece) -> Status:
+            return Status(here.f * terms.clients, violation(party, data, here.c))
+
+        P = algorithm.client_P(terms, client, data)
+        inner, reply = algorithm.method.client_step(terms, P, client.inner, message, status)
+        return replace(client, inner=inner), reply
+
+    def aggregate(self, terms: Terms, server: Server, replies: Any, present: Present) -> Server:
+        algorithm, track = self.settings, server.track
+        inner, w, done = algorithm.method.server_step(
+            terms,
+            algorithm.server_P(terms, server),
+            server.inner,
+            replies,
+            present,
+            server.centre,
+            algorithm.prox(terms),
+            algorithm.tau(track.k),
+        )
+        return replace(
+            server, w=w, inner=inner, outer=done, track=replace(track, k=jnp.where(done, track.k + 1, track.k))
+        )

@@ -1,0 +1,84 @@
+"""ProxAL's subproblems by inexact ADMM, as PAL prints them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import Present
+from foedus.algorithms.admm import (
+    Agent,
+    Answer,
+    Call,
+    Consensus,
+    LocalP,
+    Status,
+    agent_start,
+    agent_step,
+    blank_answer,
+    consensus_start,
+    consensus_step,
+    newtonian,
+    own_rho,
+    server_step,
+)
+from foedus.local.lagrangian import Piece
+from foedus.local.newton import Solution
+from foedus.terms import Terms
+
+
+@dataclass(frozen=True)
+class AdmmInner:
+    """Algorithm 2 on Σ P_i + h."""
+
+    rho: float | str
+    q: float
+
+    def join(self, point: Array) -> Agent:
+        return Agent(point, jnp.zeros_like(point), jnp.full((), -1), blank_answer(point))
+
+    def blank(self, terms: Terms, point: Array) -> Consensus:
+        return Consensus.blank(terms, point)
+
+    def status(self, inner: Consensus) -> Status:
+        return inner.answers.status
+
+    def report(self, inner: Consensus) -> dict[str, Array]:
+        return {"residual": inner.eps + jnp.sum(inner.answers.eps), "rho": inner.rho, "solver": inner.worst_residual}
+
+    def client_start(
+        self, terms: Terms, P: LocalP, client: Agent, w: Array, status: Callable[[Piece], Status]
+    ) -> tuple[Agent, Answer]:
+        agent = agent_start(P, w, own_rho(P, w, self.rho), status)
+        return agent, agent.answer
+
+    def hear(self, inner: Consensus, replies: Answer, present: Present) -> Consensus:
+        return inner.hear(replies, present)
+
+    def solver(self, terms: Terms, server_P: LocalP, centre: Array, prox: float) -> Callable[[Consensus, Array], Solution]:
+        own = server_P if terms.rows[1] + terms.rows[2] > 0 else None
+        return lambda at, eps: server_step(terms.regularizer, own, at, centre, prox, eps)
+
+    def server_start(
+        self, terms: Terms, server_P: LocalP, inner: Consensus, w: Array, prox: float, tau: Array
+    ) -> tuple[Consensus, Array, Array]:
+        started = consensus_start(terms, w, inner, self.solver(terms, server_P, w, prox))
+        return started, started.w, jnp.zeros((), bool)
+
+    def broadcast(self, inner: Consensus) -> Call:
+        return Call(inner.w, inner.eps, inner.rho, inner.t)
+
+    def client_step(
+        self, terms: Terms, P: LocalP, client: Agent, call: Call, status: Callable[[Piece], Status]
+    ) -> tuple[Agent, Answer]:
+        agent = agent_step(P, client, call, status, newtonian(terms))
+        return agent, agent.answer
+
+    def server_step(
+        self, terms: Terms, server_P: LocalP, inner: Consensus, replies: Answer, present: Present, centre: Array,
+        prox: float, tau: Array,
+    ) -> tuple[Consensus, Array, Array]:  # fmt: skip
+        solver = self.solver(terms, server_P, centre, prox)
+        at, done = consensus_step(inner, replies, present, tau, self.q, self.rho == "auto", solver)
+        return at, at.w, done

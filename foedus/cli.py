@@ -1,0 +1,138 @@
+"""The command line. A wrong input ends in one sentence on the error stream and exit status 2."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foedus.errors import FoedusError, did_you_mean
+
+app = typer.Typer(
+    help="Federated optimisation with guarantees.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+INTERRUPTED = 130  # the exit status after Ctrl-C
+
+Seed = Annotated[int, typer.Option(help="Keys every random draw.", min=0, max=2**63 - 1)]
+Quick = Annotated[bool, typer.Option("--quick", help="Smaller and faster, to see that it works.")]
+Out = Annotated[Path, typer.Option(help="The folder to write into.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from foedus import __version__
+
+        typer.echo(f"foedus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Federated optimisation with guarantees."""
+
+
+@app.command()
+def demo(
+    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "FedGiA,FedAvg",
+    data: Annotated[
+        Path | None, typer.Option(help="A CSV file, label (0/1 or -1/+1) in the last column, instead of the example.")
+    ] = None,
+    sites: Annotated[int, typer.Option(help="How many sites to deal the examples out to.", min=1)] = 8,
+    seed: Seed = 0,
+    out: Out = Path("out/demo"),
+) -> None:
+    """Compare algorithms on one problem: a table, and a picture of the way to the optimum."""
+    _check_folder(out)
+    from rich.console import Console
+
+    from foedus.demo import demo as run_demo
+
+    console = Console(markup=False, highlight=False)  # a file's name may hold square brackets
+    # as the user can type it: after `make demo` the command may not be on the path
+    command = "foedus" if shutil.which("foedus") else sys.argv[0]
+    run_demo(algorithms=algorithms, data=data, sites=sites, seed=seed, out=out, console=console, command=command)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="The experiment.", show_default=False)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    trials: Annotated[int | None, typer.Option(help="How many instances to average over.", min=1)] = None,
+    seed: Seed = 0,
+    quick: Quick = False,
+    out: Out = Path("out"),
+) -> None:
+    """Repeat a table or figure of a paper: the printed value, ours, the difference."""
+    from foedus.papers import EXPERIMENTS, Options
+
+    if list_:
+        width = max(map(len, EXPERIMENTS), default=0)
+        for key, experiment in EXPERIMENTS.items():
+            typer.echo(f"{key:{width}}  {experiment.title}")
+        return
+    if name is None:
+        raise FoedusError("reproduce needs the name of an experiment; 'foedus reproduce --list' shows them.")
+    if name not in EXPERIMENTS:
+        hint = did_you_mean(name, EXPERIMENTS)
+        raise FoedusError(f"there is no experiment {name!r}; 'foedus reproduce --list' shows those there are.{hint}")
+    _check_folder(out)
+    EXPERIMENTS[name].run(Options(trials=trials, seed=seed, quick=quick, out=out, echo=typer.echo))
+
+
+@app.command()
+def bench(
+    only: Annotated[str | None, typer.Option(help="Only this part.", show_default=False)] = None,
+    quick: Quick = False,
+) -> None:
+    """Measure this machine: gradients, rounds, many clients, start-up; as ratios taken in one run."""
+    from foedus import benchmarks
+
+    benchmarks.run(only, quick)
+
+
+def _check_folder(out: Path) -> None:
+    """Raise before any work is done where a folder cannot be made at `out`."""
+    standing = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not standing.is_dir():
+        raise FoedusError(f"--out {out}: {standing} is a file; expected a folder.")
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without ‖ or ∇ shows a question mark
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        app(args=arguments, prog_name="foedus")
+    except FoedusError as error:
+        print(f"foedus: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    return 0
+
+
+def main() -> None:
+    """Run the command line; the entry point of the `foedus` command."""
+    status = run()
+    if status == INTERRUPTED:
+        print("foedus: interrupted.", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Constraints c(w) ≤ 0 or c(w) = 0: at every client (local), on the server's data (global), or on the mean over clients.
+
+A constraint is written as rows `value(w) − cap`. `scope="local"` holds it at each client, `"global"` on the data the
+server holds, `"coupled"` on the mean over clients of its rows, which no single party can evaluate.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.errors import FoedusError
+from foedus.losses import Loss
+from foedus.terms import Data, Mask, Terms
+
+SCOPES = ("local", "global", "coupled")
+KINDS = ("<=", "==")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """Rows `value − cap` that must be ≤ 0, or = 0."""
+
+    scope: str = "local"
+    kind: str = "<="
+    convex: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, known in (("scope", SCOPES), ("kind", KINDS)):
+            if getattr(self, name) not in known:
+                raise FoedusError(
+                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, known))}. "
+                    f"Got {getattr(self, name)!r} instead."
+                )
+
+    @property
+    def equality(self) -> bool:
+        return self.kind == "=="
+
+    def labels(self, terms: Terms, data: Data) -> list[str]:
+        """A few words for each row."""
+        raise NotImplementedError
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        """What each row's value is held against. (rows,)"""
+        raise NotImplementedError
+
+    def value(self, terms: Terms, w: Array, data: Data) -> Array:
+        """The rows' values, before the cap is taken off. (rows,)"""
+        raise NotImplementedError
+
+    def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
+        """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
+        return {}
+
+    def masks(self) -> tuple[Mask, ...]:
+        """Subsets of examples that must not be empty at any party."""
+        return ()
+
+
+def rows(terms: Terms, constraint: Constraint, w: Array, data: Data) -> Array:
+    """c(w): value − cap."""
+    return constraint.value(terms, w, data) - constraint.caps(terms, data)
+
+
+def _mean_weights(data: Data, mask: Mask) -> Array:
+    weight = data["weight"] * mask(data)
+    return weight / jnp.sum(weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRows(Constraint):
+    """Rows that are weighted sums of per-example losses, so that their derivatives share the objective's structure."""
+
+    loss: Loss | None = None
+
+    def loss_in(self, terms: Terms) -> Loss:
+        loss = self.loss or terms.loss
+        if loss is None:
+            raise FoedusError(f"{type(self).__name__} needs a loss of xᵀw: give it loss=, or the problem.")
+        return loss
+
+    def weights(self, data: Data) -> Array:
+        """The weight of each example's loss in each row. (rows, examples)"""
+        raise NotImplementedError
+
+    def value(self, terms: Terms, w: Array, data: Data) -> Array:
+        return self.weights(data) @ self.loss_in(terms).value(data["x"] @ w, data["y"])
+
+
+@dataclass(frozen=True)
+class LossCap(LossRows):
+    """The mean loss over a subgroup is at most `at_most` (Neyman-Pearson: the loss on label 1)."""
+
+    where: Mask
+    at_most: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not np.isfinite(self.at_most):
+            raise FoedusError(f"The 'at_most' of LossCap must be a finite number. Got {self.at_most!r} instead.")
+
+    def labels(self, terms: Terms, data: Data) -> list[str]:
+        return [f"loss on {_words(self.where)}"]
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        return jnp.full(1, self.at_most)
+
+    def weights(self, data: Data) -> Array:
+        return _mean_weights(data, self.where)[None, :]
+
+    def masks(self) -> tuple[Mask, ...]:
+        return (self.where,)
+
+
+@dataclass(frozen=True)
+class LossGap(LossRows):
+    """The mean losses over two subgroups differ by at most `at_most`: two one-sided rows, neither convex."""
+
+    first: Mask
+    second: Mask
+    at_most: float
+    convex: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.at_most >= 0:
+            raise FoedusError(f"The 'at_most' of LossGap must be a number >= 0. Got {self.at_most!r} instead.")
+        if self.equality:
+            raise FoedusError("A LossGap is an inequality; use at_most=0 to ask for equal losses.")
+
+    def labels(self, terms: Terms, data: Data) -> list[str]:
+        a, b = _words(self.first), _words(self.second)
+        return [f"loss on {a} − {b}", f"loss on {b} − {a}"]
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        return jnp.full(2, self.at_most)
+
+    def weights(self, data: Data) -> Array:
+        gap = _mean_weights(data, self.first) - _mean_weights(data, self.second)
+        return jnp.stack([gap, -gap])
+
+    def masks(self) -> tuple[Mask, ...]:
+        return (self.first, self.second)
+
+
+class Linear(Constraint):
+    """C·w ≤ d or C·w = d; one C for all, or one per client as a list, a dict by name or an array (clients, rows, dim).
+
+    The matrices travel with the parties' data, so problems that differ only in them share a compiled program.
+    """
+
+    def __init__(self, C: Any, d: Any, kind: str = "<=", *, scope: str = "local"):
+        for name, value in (("scope", scope), ("kind", kind), ("key", "")):
+            object.__setattr__(self, name, value)
+        super().__post_init__()
+        object.__setattr__(self, "_given", (C, d))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Linear) and hash(self) == hash(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.scope, self.kind, self.key))
+
+    def keyed(self, number: int) -> "Linear":
+        """This constraint, knowing the name under which its arrays are kept."""
+        made = object.__new__(Linear)
+        for name, value in (("scope", self.scope), ("kind", self.kind), ("_given", self._given)):
+            object.__setattr__(made, name, value)
+        object.__setattr__(made, "key", f"linear{number}")
+        return made
+
+    def __repr__(self) -> str:
+        return f"Linear(kind={self.kind!r}, scope={self.scope!r})"
+
+    def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
+        C, d = (_per_client(part, names) for part in self._given)
+        C, d = np.asarray(C, dtype=float), np.asarray(d, dtype=float)
+        if C.ndim == 1:
+            C = C[None, :]
+        if C.ndim == 2:
+            C = np.broadcast_to(C, (clients, *C.shape))
+        if d.ndim == 0:
+            d = d[None]
+        if d.ndim == 1 and not (d.shape[0] == clients and clients != C.shape[1]):
+            d = np.broadcast_to(d, (clients, d.shape[0]))
+        elif d.ndim == 1:
+            d = d[:, None]
+        if C.ndim != 3 or C.shape[0] != clients or C.shape[2] != dim or d.shape != C.shape[:2]:
+            raise FoedusError(
+                f"Linear: C must have {dim} columns and d one entry per row of C, for one party or for {clients}. "
+                f"Got C of shape {C.shape} and d of shape {d.shape} instead."
+            )
+        if not (np.all(np.isfinite(C)) and np.all(np.isfinite(d))):
+            raise FoedusError("Linear: C and d must be finite numbers.")
+        return {f"{self.key}.C": C, f"{self.key}.d": d}
+
+    def labels(self, terms: Terms, data: Data) -> list[str]:
+        count = data[f"{self.key}.d"].shape[-1]
+        return ["linear" if count == 1 else f"linear row {i}" for i in range(count)]
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        return data[f"{self.key}.d"]
+
+    def value(self, terms: Terms, w: Array, data: Data) -> Array:
+        return data[f"{self.key}.C"] @ w
+
+
+def _per_client(part: Any, names: list[str]) -> Any:
+    if isinstance(part, Mapping):
+        missing = [name for name in names if name not in part]
+        if missing:
+            raise FoedusError(f"Linear: no rows are given for client {missing[0]!r}.")
+        return [part[name] for name in names]
+    return part
+
+
+@dataclass(frozen=True)
+class NormBall(Constraint):
+    """‖w‖ ≤ radius, as the smooth row ‖w‖² − radius²."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.radius > 0:
+            raise FoedusError(f"The 'radius' of NormBall must be > 0. Got {self.radius!r} instead.")
+        if self.equality:
+            raise FoedusError("A NormBall is an inequality; a sphere is not convex and not offered.")
+
+    def labels(self, terms: Terms, data: Data) -> list[str]:
+        return ["‖w‖²"]
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        return jnp.full(1, self.radius**2)
+
+    def value(self, terms: Terms, w: Array, data: Data) -> Array:
+        return jnp.sum(w**2)[None]
+
+
+@dataclass(frozen=True)
+class Custom(Constraint):
+    """Your own rows `fn(w, data)`, a scalar or a vector, differentiable in JAX; held to be ≤ 0 or = 0.
+
+    Take means over examples with `data.mean(values)`. Say `is_convex=True` only where every row is convex in w.
+    """
+
+    fn: Callable[[Any, Data], Array]
+    name: str = ""
+    is_convex: bool = False
+
+    @property
+    def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.is_convex
+
+    def _count(self, terms: Terms, data: Data) -> int:
+        out = jax.eval_shape(lambda d: jnp.ravel(self.fn(terms.shape.unravel(jnp.zeros(terms.dim)), d)), data)
+        return out.shape[0]
+
+    def labels(self, terms: Terms, data: Data) -> list[str]:
+        name = self.name or getattr(self.fn, "__name__", "custom")
+        count = self._count(terms, data)
+        return [name] if count == 1 else [f"{name} row {i}" for i in range(count)]
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        return jnp.zeros(self._count(terms, data))
+
+    def value(self, terms: Terms, w: Array, data: Data) -> Array:
+        return jnp.ravel(self.fn(terms.shape.unravel(w), data))
+
+
+def _words(mask: Mask) -> str:
+    if dataclasses.is_dataclass(mask):
+        return str(mask)
+    return getattr(mask, "__name__", "a subgroup")

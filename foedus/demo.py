@@ -1,0 +1,212 @@
+"""The demo: one model over several sites, trained by a few algorithms on the same terms, in a table and a picture."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from rich.console import Console
+
+import foedus as fd
+from foedus.algorithm import Algorithm
+from foedus.errors import FoedusError, did_you_mean
+from foedus.report.comparison import Entry, draw, drawable, standing, table
+from foedus.terms import Data, Terms
+
+RIDGE = 0.02  # mu of the penalty (mu/2)‖w‖²
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A table of examples before it is split: features (rows, columns), labels (rows,), and what to call it."""
+
+    x: np.ndarray
+    y: np.ndarray
+    title: str
+
+    @property
+    def rows(self) -> int:
+        return len(self.y)
+
+
+def breast_cancer() -> Examples:
+    """Scikit-learn's breast-cancer data, 569 examples of 30 features; label 1 is malignant."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    return Examples(x, 1.0 - y, "breast-cancer data")
+
+
+def read_csv(path: Path) -> Examples:
+    """Read a comma-separated file whose last column is the label; a first line without numbers is a header."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except OSError as error:
+        raise FoedusError(f"cannot read {path}: {error.strerror or error}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FoedusError(f"cannot read {path}: expected comma-separated text in UTF-8 ({error}).") from None
+    header: list[str] | None = None
+    if lines and all(_number(cell) is None for cell in lines[0][1]):
+        header = [cell.strip() for cell in lines.pop(0)[1]]
+    if not lines:
+        raise FoedusError(f"{path} has no examples; expected one a line, with the label in the last column.")
+    width = len(lines[0][1]) if header is None else len(header)
+    if width < 2:
+        raise FoedusError(f"{path} has one column; expected features and a label, separated by commas.")
+    values = np.empty((len(lines), width))
+    for row, (line, cells) in enumerate(lines):
+        if len(cells) != width:
+            first = "the header" if header is not None else f"line {lines[0][0]}"
+            raise FoedusError(f"{path}, line {line}: it has {len(cells)} cells, but {first} has {width}.")
+        for column, cell in enumerate(cells):
+            value = _number(cell)
+            if value is None or not math.isfinite(value):
+                place = f"column {column + 1}" + (f" ({header[column]})" if header is not None else "")
+                raise FoedusError(
+                    f"{path}, line {line}, {place}: expected a finite number. Got {cell.strip()!r} instead."
+                )
+            values[row, column] = value
+    _check_labels(path, values[:, -1], [line for line, _ in lines])
+    return Examples(values[:, :-1], values[:, -1], path.name)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _check_labels(path: Path, y: np.ndarray, lines: Sequence[int]) -> None:
+    found = set(y.tolist())
+    allowed = {0.0, 1.0} if 0.0 in found else {-1.0, 1.0}
+    if wrong := found - allowed:
+        row = next(i for i, value in enumerate(y) if value in wrong)
+        raise FoedusError(
+            f"{path}, line {lines[row]}: the label, in the last column, is {y[row]:g}; "
+            "expected 0/1 or -1/+1 throughout the file."
+        )
+    if len(found) == 1:
+        raise FoedusError(f"{path}: every label is {y[0]:g}; expected examples of both classes, 0/1 or -1/+1.")
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    """Columns of mean 0 and deviation 1, then a column of ones for the intercept; a constant column becomes 0.
+
+    Means and deviations are those of the whole table. Real sites would have to agree on them first.
+    """
+    size = np.max(np.abs(x), axis=0)
+    x = x / np.where(size > 0, size, 1.0)  # the squares of very large entries must not overflow
+    x = x - x.mean(axis=0)
+    deviation = x.std(axis=0)
+    x = np.where(deviation > 1e-12, x / np.where(deviation > 1e-12, deviation, 1.0), 0.0)
+    return np.column_stack([x, np.ones(len(x))])
+
+
+def problem_of(examples: Examples, sites: int, seed: int) -> fd.Problem:
+    """The demo's problem: ridge-penalised logistic regression over the examples, dealt out to the sites."""
+    if not 1 <= sites <= examples.rows:
+        raise FoedusError(f"--sites must be in [1, {examples.rows}], the number of examples. Got {sites} instead.")
+    clients = fd.data.split(standardised(examples.x), examples.y, clients=sites, seed=seed)
+    return fd.Problem(clients, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(RIDGE, per_example=False))
+
+
+def algorithms_called(names: str) -> dict[str, Algorithm]:
+    """The algorithms with these names, separated by commas and in any case, each with its default settings."""
+    exported = (getattr(fd, name) for name in fd.__all__)
+    known = {made.__name__: made for made in exported if isinstance(made, type) and issubclass(made, Algorithm)}
+    by_lower = {name.lower(): name for name in known}
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise FoedusError(f"--algorithms names none; expected some of {', '.join(sorted(known))}.")
+    chosen = {}
+    for name in wanted:
+        if name.lower() not in by_lower:
+            hint = did_you_mean(name.lower(), by_lower)
+            raise FoedusError(f"there is no algorithm {name!r}, only {', '.join(sorted(known))}.{hint}")
+        called = by_lower[name.lower()]
+        chosen[called] = known[called]()
+    return chosen
+
+
+@partial(jax.jit, static_argnames=("terms",))
+def _pooled(terms: Terms, w: Array, data: Data) -> tuple[Array, Array]:
+    values, gradients = jax.vmap(lambda d: jax.value_and_grad(terms.value)(w, d))(data)
+    return jnp.mean(values), jnp.mean(gradients, axis=0)
+
+
+def squared_gradient(problem: fd.Problem, w: np.ndarray) -> float:
+    """‖∇f(w)‖² over all clients."""
+    return float(jnp.sum(_pooled(problem.terms, jnp.asarray(w), problem.data)[1] ** 2))
+
+
+def optimum(problem: fd.Problem) -> float:
+    """The least f, found by scipy with all data in one place: what the federated runs are held against."""
+    from scipy.optimize import minimize
+
+    def pooled(w: np.ndarray) -> tuple[float, np.ndarray]:
+        f, g = _pooled(problem.terms, jnp.asarray(w), problem.data)
+        return float(f), np.asarray(g)
+
+    limits = {"maxiter": 20_000, "maxfun": 40_000, "gtol": 1e-10, "ftol": 1e-16}
+    return float(minimize(pooled, np.zeros(problem.terms.dim), jac=True, method="L-BFGS-B", options=limits).fun)
+
+
+def compare(
+    problem: fd.Problem, algorithms: Mapping[str, Algorithm], seed: int, progress: bool = False
+) -> dict[str, Entry]:
+    """Solve the problem with each algorithm."""
+    entries = {}
+    for name, algorithm in algorithms.items():
+        run = fd.solve(problem, algorithm, seed=seed, progress=progress)
+        if run.interrupted:
+            raise KeyboardInterrupt
+        entries[name] = Entry(run, squared_gradient(problem, run.w))
+    return entries
+
+
+def demo(
+    *, algorithms: str, data: Path | None, sites: int, seed: int, out: Path, console: Console, command: str = "foedus"
+) -> None:
+    """Run the comparison, show it, and keep it in the folder `out`."""
+    chosen = algorithms_called(algorithms)
+    examples = breast_cancer() if data is None else read_csv(data)
+    problem = problem_of(examples, sites, seed)
+    console.print(
+        f"{examples.title}: {examples.rows} examples at {sites} sites, logistic regression, "
+        f"{problem.terms.dim} parameters, ridge penalty",
+        soft_wrap=True,
+    )
+    entries = compare(problem, chosen, seed, progress=console.is_terminal)
+    best = optimum(problem)
+    console.print(table(entries))
+    for name, entry in entries.items():
+        console.print(f"{name}: {entry.run.reason}.", soft_wrap=True)
+
+    runs = {name: entry.run for name, entry in entries.items()}
+    for name, run in runs.items():
+        run.save(out / name)
+    kept = f"The runs are kept in {out}"
+    if drawable():
+        picture = out / "comparison.png"
+        drawn = draw(runs, best, picture, title=f"{examples.title}, {sites} sites")
+        kept += f", their picture is {picture}"
+        if missing := [name for name in runs if name not in drawn]:
+            kept += f" (without {', '.join(missing)}: no record of the objective)"
+    else:
+        kept += "; a picture of them needs matplotlib: pip install 'foedus[plot]'"
+    console.print()
+    console.print(
+        f"With all data in one place scipy finds {best:.8f}; above it end {standing(runs, best)}.", soft_wrap=True
+    )
+    console.print(f"{kept}.", soft_wrap=True)
+    console.print(f"Try next: {command} demo --algorithms FedGiA,Scaffold,FedPD", soft_wrap=True)
+    console.print(f"or, on a table of your own: {command} demo --data FILE.csv", soft_wrap=True)

@@ -1,0 +1,189 @@
+"""One party's share of the problem, P_i, with value, gradient and Hessian from a single pass over its data.
+
+With rows c ≤ 0 (or = 0) held at the party, multipliers μ and a proximal centre (SPEC 2),
+    P(w) = f_i(w)/n + (‖[μ + βc(w)]₊‖² − ‖μ‖²)/(2β) + (prox/2)‖w − centre‖²,      no [·]₊ on equality rows,
+and the server's P_0 has no f. A coupled constraint adds variables: the point is (w, s), s of shape (clients, rows), a
+client holds c̃_i(w) ≤ n·s_i and the server Σ s_i ≤ 0 (PAL 001, Eqs. (3)-(4); the factor n makes a residual in s of ε
+bound the multipliers' spread by ε/n, which is what the certificate of the coupled constraint itself needs).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import state
+from foedus.constraints import Constraint, Linear, LossRows, NormBall, rows
+from foedus.terms import Data, Terms
+
+
+@dataclass(frozen=True)
+class Party:
+    """Who evaluates: a client or the server, and the rows it holds."""
+
+    terms: Terms
+    server: bool = False
+
+    @property
+    def held(self) -> tuple[Constraint, ...]:
+        """The constraints this party evaluates on its own data: local rows first, then coupled ones."""
+        scopes = ("global",) if self.server else ("local", "coupled")
+        return tuple(c for scope in scopes for c in self.terms.constraints if c.scope == scope)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds in all."""
+        local, own, coupled = self.terms.rows
+        return own + coupled if self.server else local + coupled
+
+
+def equalities(party: Party, data: Data | None) -> np.ndarray:
+    """Which of the party's rows are equalities, the server's sum of s included. (rows,)"""
+    marks: list[bool] = []
+    for c in party.held:
+        count = jax.eval_shape(lambda d, c=c: c.caps(party.terms, d), data).shape[0]
+        marks += [c.equality] * count
+    if party.server:
+        marks += [c.equality for c in party.terms.constraints if c.scope == "coupled"][:1] * party.terms.rows[2]
+    return np.array(marks, dtype=bool)
+
+
+@state
+class Shares:
+    """A party's functions at a point: f_i/n with its gradient, the rows with their Jacobian."""
+
+    f: Array
+    g: Array
+    c: Array
+    J: Array
+
+
+def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callable[[Array], Array]]:
+    """f/n, c and first derivatives at the model w, and a function v ↦ ∇²f/n + Σ v_r ∇²c_r."""
+    terms, n, dim = party.terms, party.terms.clients, party.terms.dim
+    held = party.held
+    if data is None:
+        data = Data({"weight": jnp.ones(1)})
+    linear = terms.loss is not None and "x" in data
+    f, g = jnp.zeros(()), jnp.zeros(dim)
+    pieces: list[tuple[Array, Array]] = []
+    bends: list[Callable[[Array], Array]] = []
+    grams: list[tuple[slice | None, Array, Array]] = []  # (rows, weights of examples, ℓ'')
+
+    if not party.server:
+        if linear:
+            assert terms.loss is not None
+            x, y, share = data["x"], data["y"], terms.share(data) / n
+            z = x @ w
+            f, g = jnp.dot(share, terms.loss.value(z, y)), (share * terms.loss.slope(z, y)) @ x
+            grams.append((None, share, terms.loss.bend(z, y)))
+            if terms.penalty is not None:
+                f, g = f + terms.penalty.value(w, data.count) / n, g + terms.penalty.gradient(w, data.count) / n
+                bends.append(lambda v: jnp.diag(terms.penalty.bend(w, data.count)) / n)  # pyright: ignore
+        else:
+            f, g = terms.value_and_gradient(w, data)
+            f, g = f / n, g / n
+            bends.append(lambda v: terms.hessian(w, data) / n)
+
+    start = 0
+    for constraint in held:
+        if isinstance(constraint, LossRows):
+            loss, x, y = constraint.loss_in(terms), data["x"], data["y"]
+            z = x @ w
+            weights = constraint.weights(data)
+            c = weights @ loss.value(z, y) - constraint.caps(terms, data)
+            J = (weights * loss.slope(z, y)) @ x
+            grams.append((slice(start, start + c.shape[0]), weights, loss.bend(z, y)))
+        elif isinstance(constraint, Linear):
+            c, J = rows(terms, constraint, w, data), data[f"{constraint.key}.C"]
+        elif isinstance(constraint, NormBall):
+            c, J = rows(terms, constraint, w, data), 2.0 * w[None, :]
+            bends.append(lambda v, at=start: 2.0 * v[at] * jnp.eye(dim))
+        else:
+            c = rows(terms, constraint, w, data)
+            J = jax.jacrev(lambda u, k=constraint: rows(terms, k, u, data))(w)
+            at = slice(start, start + c.shape[0])
+            bends.append(
+                lambda v, k=constraint, at=at: jax.hessian(lambda u: jnp.dot(v[at], rows(terms, k, u, data)))(w)
+            )
+        pieces.append((c, J))
+        start += c.shape[0]
+
+    def hessian(v: Array) -> Array:
+        total = jnp.zeros((dim, dim))
+        if grams:
+            x = data["x"]
+            weight = jnp.zeros(x.shape[0])
+            for at, weights, bend in grams:
+                weight = weight + (weights if at is None else v[at] @ weights) * bend
+            total = (x * weight[:, None]).T @ x
+        for bend in bends:
+            total = total + bend(v)
+        return total
+
+    c = jnp.concatenate([c for c, _ in pieces]) if pieces else jnp.zeros(0)
+    J = jnp.concatenate([J for _, J in pieces]) if pieces else jnp.zeros((0, dim))
+    return Shares(f, g, c, J), hessian
+
+
+@state
+class Piece:
+    """P at a point, with what a progress report wants to know."""
+
+    value: Array
+    gradient: Array
+    hessian: Array | tuple[()]
+    f: Array  # f_i/n, 0 at the server
+    c: Array
+    v: Array  # μ + βc, its positive part on inequality rows: the next multipliers
+
+
+def piece(
+    party: Party,
+    point: Array,
+    data: Data | None,
+    mu: Array,
+    centre: Array,
+    *,
+    beta: float,
+    prox: float,
+    index: Array | None = None,
+    order: int = 2,
+) -> Piece:
+    """P_i at `point` = (w, s); `index` is the client's place among the s. Order 1 leaves the Hessian out."""
+    terms, n, dim = party.terms, party.terms.clients, party.terms.dim
+    w, s = point[:dim], point[dim:]
+    shares, hessian = evaluate(party, w, data)
+    c, J = shares.c, jnp.pad(shares.J, ((0, 0), (0, s.shape[0])))
+    equal = equalities(party, data)
+    coupled = terms.rows[2]
+    if coupled and not party.server:
+        assert index is not None
+        first = c.shape[0] - coupled
+        places = dim + index * coupled + jnp.arange(coupled)
+        c = c.at[first:].add(-n * point[places])
+        J = J.at[first + jnp.arange(coupled), places].add(-n)
+    elif coupled:
+        sums = jnp.tile(jnp.eye(coupled), (1, n))
+        c = jnp.concatenate([c, sums @ s])
+        J = jnp.concatenate([J, jnp.pad(sums, ((0, 0), (dim, 0)))])
+    v = mu + beta * c
+    v = jnp.where(equal, v, jnp.maximum(v, 0.0))
+    away = point - centre
+    value = shares.f + (jnp.sum(v**2) - jnp.sum(mu**2)) / (2.0 * beta) + 0.5 * prox * jnp.sum(away**2)
+    gradient = jnp.pad(shares.g, (0, s.shape[0])) + J.T @ v + prox * away
+    second: Array | tuple[()] = ()
+    if order == 2:
+        active = jnp.where(equal | (v > 0), 1.0, 0.0)
+        second = jnp.pad(hessian(v), (0, s.shape[0])) + beta * (J * active[:, None]).T @ J
+        second = second + prox * jnp.eye(point.shape[0])
+    return Piece(value, gradient, second, shares.f, c, v)
+
+
+def violation(party: Party, data: Data | None, c: Array) -> Array:
+    """‖[c]₊‖_∞ over the party's rows, |c| on equalities; −inf where it holds none."""
+    equal = equalities(party, data)
+    return jnp.max(jnp.where(equal, jnp.abs(c), c), initial=-jnp.inf)

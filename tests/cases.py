@@ -1,0 +1,102 @@
+"""Problems and algorithms that several test modules share, and with them the compiled programs."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from hypothesis import settings
+
+import foedus as fd
+from foedus.algorithm import Algorithm
+
+NAMES = ("a", "b", "c", "d", "e")
+SIZES = (12, 9, 15, 7, 11)
+DIM = 4
+RIDGE = 6.0
+
+# a first call compiles, so no deadline; the same examples every time, so that a failure is the code's doing
+properties = settings(deadline=None, derandomize=True, max_examples=25)
+
+
+@cache
+def regression() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Five ragged clients whose own optima differ."""
+    rng = np.random.default_rng(1)
+    centre = np.array([1.0, -2.0, 0.5, 1.5])
+    clients = {}
+    for name, rows in zip(NAMES, SIZES, strict=True):
+        X = rng.normal(size=(rows, DIM)) * np.array([1.0, 0.7, 1.3, 1.0])
+        clients[name] = (X, X @ (centre + 0.5 * rng.normal(size=DIM)) + 0.3 * rng.normal(size=rows))
+    return clients
+
+
+@cache
+def classification() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The same clients' rows with labels 0/1 that no plane separates."""
+    rng = np.random.default_rng(2)
+    centre = np.array([0.8, -0.6, 0.3, 0.4])
+    chances = {name: 1.0 / (1.0 + np.exp(-X @ centre)) for name, (X, _) in regression().items()}
+    return {name: (regression()[name][0], (rng.random(len(p)) < p).astype(float)) for name, p in chances.items()}
+
+
+def clients_of(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The clients of one of PROBLEMS."""
+    return classification() if name == "logistic" else regression()
+
+
+def terms_of(name: str) -> dict:
+    """The arguments of Problem beside the clients."""
+    return {
+        "least squares": {"loss": fd.losses.least_squares},
+        "logistic": {"loss": fd.losses.logistic},
+        "ridge": {"loss": fd.losses.least_squares, "penalty": fd.penalties.Ridge(RIDGE)},
+    }[name]
+
+
+PROBLEMS = ("least squares", "logistic", "ridge")
+
+
+@cache
+def problem(name: str = "least squares") -> fd.Problem:
+    """One of PROBLEMS over the ragged clients."""
+    return fd.Problem(clients_of(name), **terms_of(name))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm, the rounds it is given on each of PROBLEMS, and the largest error in w it may end with.
+
+    `problem` is the one on which its protocol is checked.
+    """
+
+    algorithm: Algorithm
+    rounds: int = 3000
+    error: float = 1e-7
+    problem: str = "least squares"
+
+    def __str__(self) -> str:
+        shown = [getattr(self.algorithm, name, None) for name in ("H", "alpha", "decay")]
+        return " ".join([self.algorithm.name, *(str(value) for value in shown if value is not None)])
+
+
+TIGHT = 1e-20
+
+# Every algorithm that foedus exports has its cases here; test_protocol fails where one is missing.
+CASES: dict[str, tuple[Case, ...]] = {
+    "FedAvg": (Case(fd.FedAvg(k0=1, tol=TIGHT)),),
+    "FedProx": (
+        Case(fd.FedProx(k0=1, steps=1, mu=0.0, tol=TIGHT)),
+        Case(fd.FedProx(decay=20.0, tol=TIGHT), rounds=4000, error=0.01),
+    ),
+    "FedPD": (Case(fd.FedPD(tol=TIGHT)),),
+    "Scaffold": (Case(fd.Scaffold(tol=TIGHT)),),
+    "FedGiA": (
+        Case(fd.FedGiA(tol=TIGHT)),
+        Case(fd.FedGiA(H="gram", tol=TIGHT)),
+        Case(fd.FedGiA(k0=3, alpha=1.0, tol=TIGHT)),
+        Case(fd.FedGiA(k0=3, H="gram", alpha=1.0, t=0.5, tol=TIGHT)),
+    ),
+    "LocalSGD": (Case(fd.LocalSGD(batch=4, k0=2, decay=100.0), rounds=6000, error=0.05),),
+}
+
+ALL = [case for cases in CASES.values() for case in cases]

@@ -1,0 +1,77 @@
+"""The three forms of (H_i/m + σI)⁻¹ give the same vectors as a dense solve."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import properties
+from hypothesis import given
+from hypothesis import strategies as st
+
+import foedus as fd
+from foedus.local import gram
+
+M = 3  # clients
+
+
+def made(rows: int, dim: int, name: str) -> fd.Problem:
+    rng = np.random.default_rng(rows + dim)
+    clients = [(rng.normal(size=(rows - i, dim)), (rng.random(rows - i) < 0.5).astype(float)) for i in range(M)]
+    penalty = fd.penalties.Ridge(2.0) if name == "ridge" else None
+    loss = fd.losses.logistic if name == "logistic" else fd.losses.least_squares
+    return fd.Problem(clients, loss=loss, penalty=penalty)
+
+
+def dense(problem: fd.Problem, i: int, sigma: float) -> np.ndarray:
+    """H_i/m + σI as SPEC 3 writes it, from the rows the client really has."""
+    X = np.asarray(problem.client(i)["x"])
+    scale = 0.25 if problem.terms.loss == fd.losses.logistic else 1.0
+    shift = 2.0 / len(X) if problem.terms.penalty is not None else 0.0
+    H = scale * X.T @ X / len(X) + shift * np.eye(X.shape[1])
+    return H / M + sigma * np.eye(X.shape[1])
+
+
+def solved(problem: fd.Problem, i: int, sigma: float, v: np.ndarray) -> np.ndarray:
+    data = fd.Data({k: array[i] for k, array in problem.data.items()})
+    inverse = gram.inverse_of(problem.terms, data, M, jnp.asarray(sigma))
+    return np.asarray(inverse.solver(problem.terms, data, M, jnp.asarray(sigma))(jnp.asarray(v)))
+
+
+@pytest.mark.parametrize("name", ["least squares", "logistic", "ridge"])
+@pytest.mark.parametrize(
+    ("rows", "dim", "large", "form"),
+    [(9, 4, 400, "primal"), (6, 6, 400, "primal"), (5, 12, 400, "woodbury"), (9, 4, 3, "cg"), (5, 12, 3, "cg")],
+)
+def test_every_form_is_the_dense_solve(monkeypatch, name, rows, dim, large, form):
+    monkeypatch.setattr(gram, "LARGE", large)
+    problem = made(rows, dim, name)
+    data = fd.Data({k: array[0] for k, array in problem.data.items()})
+    assert gram.form_of(problem.terms, data) == form
+    v = np.random.default_rng(0).normal(size=dim)
+    for i in range(M):  # clients 1 and 2 have filling rows
+        for sigma in (0.01, 1.0):
+            expected = np.linalg.solve(dense(problem, i, sigma), v)
+            np.testing.assert_allclose(solved(problem, i, sigma, v), expected, rtol=1e-9, atol=1e-10)
+
+
+@properties
+@given(v=st.lists(st.floats(-3, 3), min_size=6, max_size=6).map(np.array), sigma=st.sampled_from([0.003, 0.1, 5.0]))
+def test_woodbury_is_cholesky(v, sigma):
+    """The same five rows, alone (Woodbury) and with filling rows that make Cholesky on the columns the cheaper form."""
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(M, 5, 6)), rng.normal(size=(M, 5))
+    few = fd.Problem(fd.data.Stacked({"x": X, "y": y}), loss=fd.losses.least_squares)
+    many = {"x": np.concatenate([X, X], axis=1), "y": np.concatenate([y, y], axis=1)}
+    filled = fd.Problem(fd.data.Stacked(many, counts=[5] * M), loss=fd.losses.least_squares)
+    assert gram.form_of(few.terms, few.client(0)) == "woodbury"
+    assert gram.form_of(filled.terms, fd.Data({k: a[0] for k, a in filled.data.items()})) == "primal"
+    np.testing.assert_allclose(solved(few, 0, sigma, v), solved(filled, 0, sigma, v), rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(("rows", "dim", "large"), [(9, 4, 400), (5, 12, 400), (9, 4, 3)])
+def test_a_blank_inverse_has_the_shape_of_a_real_one(monkeypatch, rows, dim, large):
+    monkeypatch.setattr(gram, "LARGE", large)
+    problem = made(rows, dim, "ridge")
+    data = fd.Data({k: array[1] for k, array in problem.data.items()})
+    blank = gram.Inverse.blank(problem.terms, data)
+    real = gram.inverse_of(problem.terms, data, M, jnp.asarray(0.1))
+    assert np.shape(blank.matrix) == np.shape(real.matrix)

@@ -1,0 +1,122 @@
+"""Losses against plain formulas, their derivatives against finite differences."""
+
+import numpy as np
+import oracles
+import pytest
+from cases import properties
+from hypothesis import given
+from hypothesis import strategies as st
+
+import foedus as fd
+from foedus.losses import as_loss
+
+CLASSIFICATION = ("logistic", "hinge", "smooth_hinge")
+SETTINGS = {"huber": (0.3, 1.5), "epsilon_insensitive": (0.0, 0.4), "pinball": (0.0, 0.2, 0.5, 1.0)}
+PLAIN = [name for name in oracles.LOSSES if name not in SETTINGS]
+EVERY = [(name, ()) for name in PLAIN] + [(name, (eps,)) for name, values in SETTINGS.items() for eps in values]
+SMOOTH = [(name, eps) for name, eps in EVERY if name in ("least_squares", "logistic", "smooth_hinge", "huber")]
+
+# quarters, so that kinks and ties are met exactly; never so large that a difference quotient loses its digits
+quarters = st.lists(st.integers(-40, 40), min_size=8, max_size=8).map(lambda v: np.array(v) / 4.0)
+
+
+def made(name: str, eps: tuple[float, ...]) -> fd.losses.Loss:
+    loss = getattr(fd.losses, name)
+    return loss(*eps) if eps else loss
+
+
+def targets(name: str, y: np.ndarray) -> np.ndarray:
+    return np.where(y > 0, 1.0, -1.0) if name in CLASSIFICATION else y
+
+
+@pytest.mark.parametrize(("name", "eps"), EVERY)
+@properties
+@given(z=quarters, y=quarters)
+def test_value_is_the_formula(name, eps, z, y):
+    y = targets(name, y)
+    np.testing.assert_allclose(made(name, eps).value(z, y), oracles.LOSSES[name](z, y, *eps), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(("name", "eps"), EVERY)
+@properties
+@given(z=quarters, y=quarters)
+def test_slope_is_the_difference_quotient(name, eps, z, y):
+    # an eighth and a bit away from the quarters on which the kinks may lie
+    z, y = z + 0.1403, targets(name, y)
+    expected = oracles.central_difference(lambda s: oracles.LOSSES[name](s, y, *eps), z)
+    np.testing.assert_allclose(made(name, eps).slope(z, y), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "eps"), SMOOTH)
+@properties
+@given(z=quarters, y=quarters)
+def test_bend_is_the_difference_quotient_of_the_slope(name, eps, z, y):
+    z, y = z + 0.1403, targets(name, y)
+    loss = made(name, eps)
+    bend = np.asarray(loss.bend(z, y))
+    np.testing.assert_allclose(bend, oracles.central_difference(lambda s: np.asarray(loss.slope(s, y)), z), atol=1e-6)
+    assert loss.curvature is not None
+    assert np.all(np.abs(bend) <= loss.curvature * (1 + 1e-12))
+
+
+@pytest.mark.parametrize(("name", "eps"), SMOOTH)
+def test_the_slope_of_a_smooth_loss_is_continuous_at_its_joints(name, eps):
+    joints = np.array([0.0, 1.0, -1.0, *eps, *(-e for e in eps)])
+    loss, y = made(name, eps), np.ones(len(joints)) if name in CLASSIFICATION else np.zeros(len(joints))
+    for shift in (-1e-9, 1e-9):
+        np.testing.assert_allclose(loss.slope(joints + shift, y), loss.slope(joints, y), atol=2e-9)
+
+
+@pytest.mark.parametrize(("name", "eps"), EVERY)
+@properties
+@given(a=quarters, b=quarters, y=quarters, part=st.floats(0, 1))
+def test_losses_declared_convex_are(name, eps, a, b, y, part):
+    loss, y = made(name, eps), targets(name, y)
+    assert loss.convex
+    chord = part * np.asarray(loss.value(a, y)) + (1 - part) * np.asarray(loss.value(b, y))
+    assert np.all(loss.value(part * a + (1 - part) * b, y) <= chord + 1e-12)
+
+
+@pytest.mark.parametrize("name", CLASSIFICATION)
+@properties
+@given(z=quarters, y=quarters)
+def test_labels_of_both_kinds_mean_the_same(name, z, y):
+    loss = getattr(fd.losses, name)
+    zero_one, signed = (y > 0).astype(float), np.where(y > 0, 1.0, -1.0)
+    for part in (loss.value, loss.slope, loss.bend):
+        np.testing.assert_array_equal(part(z, zero_one), part(z, signed))
+
+
+def test_logistic_stays_finite_far_out():
+    z, y = np.array([1000.0, 1000.0, -1000.0, -1000.0]), np.array([1.0, 0.0, 1.0, 0.0])
+    np.testing.assert_allclose(fd.losses.logistic.value(z, y), [0.0, 1000.0, 1000.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(fd.losses.logistic.slope(z, y), [0.0, 1.0, -1.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(fd.losses.logistic.bend(z, y), np.zeros(4), atol=1e-12)
+
+
+def test_a_users_own_function_is_a_loss():
+    def cauchy(z, y):
+        return fd.losses.jnp.log1p((z - y) ** 2)
+
+    loss, z = as_loss(cauchy), np.array([0.3, -1.2])
+    np.testing.assert_allclose(loss.slope(z, 0 * z), 2 * z / (1 + z**2))
+    assert loss.name == "cauchy"
+    assert as_loss(cauchy) is loss, "one function is one loss, so that its programs are compiled once"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: fd.losses.huber(0.0), r"'eps' parameter of huber must be > 0\. Got 0\.0"),
+        (lambda: fd.losses.huber(float("nan")), "Got nan"),
+        (lambda: fd.losses.epsilon_insensitive(-0.1), r"must be >= 0\. Got -0\.1"),
+        (lambda: fd.losses.pinball(1.2), r"must be in \[0, 1\]\. Got 1\.2"),
+        (lambda: fd.losses.huber("wide"), "'eps' parameter of huber must be > 0. Got 'wide'"),
+        (lambda: as_loss(fd.losses.huber), r"losses\.huber needs its eps"),
+        (lambda: as_loss("logistic"), "Got 'logistic'"),
+        (lambda: as_loss(fd.losses.Logistic), "Logistic"),
+    ],
+)
+def test_a_wrong_loss_gets_a_sentence(make, words):
+    with pytest.raises(fd.FoedusError, match=words):
+        make()

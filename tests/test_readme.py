@@ -1,0 +1,43 @@
+"""What the README shows is what its code prints."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)( s\b)?")
+
+
+def same(shown: str, printed: str) -> None:
+    """The words agree exactly, the numbers to 2 %, and seconds are any."""
+    assert NUMBER.sub("#", shown) == NUMBER.sub("#", printed)
+    for said, found in zip(NUMBER.finditer(shown), NUMBER.finditer(printed), strict=True):
+        if not said[2]:
+            assert float(found[1]) == pytest.approx(float(said[1]), rel=0.02), f"in {printed!r}"
+
+
+def test_code_prints_what_is_shown():
+    blocks = BLOCK.findall(README.read_text(encoding="utf-8"))
+    assert [language for language, _ in blocks] == ["python", "text", "python", "text"]
+    names: dict[str, Any] = {}
+    for (_, code), (_, shown) in zip(blocks[::2], blocks[1::2], strict=True):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, str(README), "exec"), names)
+        same(shown.strip(), printed.getvalue().strip())
+
+
+def test_every_algorithm_is_in_the_table():
+    import foedus as fd
+    from foedus.algorithm import Algorithm
+
+    exported = [getattr(fd, name) for name in fd.__all__]
+    text = README.read_text(encoding="utf-8")
+    for made in exported:
+        if isinstance(made, type) and issubclass(made, Algorithm):
+            assert f"| `{made.__name__}` |" in text

@@ -1,0 +1,151 @@
+"""Regularisers: prox and subdifferential distance against CVXPY, and against each other."""
+
+from functools import cache
+
+import jax
+import numpy as np
+import oracles
+import pytest
+from cases import properties
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foedus as fd
+
+DIM = 5
+H = fd.regularizers
+GROUPS = (0, 0, 2, 2, -1)
+
+EVERY = [
+    H.Zero(),
+    H.L1(0.75),
+    H.L2(0.5),
+    H.ElasticNet(0.5, 2.0),
+    H.Box(-1.0, 0.5),
+    H.NonNegative(),
+    H.Simplex(),
+    H.Simplex(2.5),
+    H.L2Ball(),
+    H.L2Ball(2.0),
+    H.L1Ball(),
+    H.L1Ball(2.0),
+    H.Group(0.8, GROUPS),
+    H.Group(0.0, GROUPS),
+]
+every = pytest.mark.parametrize("h", EVERY, ids=str)
+
+# eighths: zeros, ties and bounds are met exactly
+vectors = st.lists(st.integers(-24, 24), min_size=DIM, max_size=DIM).map(lambda v: np.array(v) / 8.0)
+steps = st.sampled_from([0.125, 1.0, 3.0])
+
+
+@cache
+def compiled(h):
+    return jax.jit(h.value), jax.jit(h.prox), jax.jit(h.distance)
+
+
+def name_of(h) -> str:
+    return type(h).__name__
+
+
+@every
+@settings(properties, max_examples=10)
+@given(v=vectors, step=steps)
+def test_prox_is_cvxpys(h, v, step):
+    _, prox, _ = compiled(h)
+    # the oracle's gap of 1e-9 leaves its minimiser off by the root of that
+    np.testing.assert_allclose(prox(v, step), oracles.prox(name_of(h), v, step, **vars(h)), atol=1e-4)
+
+
+@every
+@properties
+@given(v=vectors, step=steps)
+def test_prox_is_optimal_exactly(h, v, step):
+    value, prox, distance = compiled(h)
+    w = prox(v, step)
+    assert np.isfinite(value(w))
+    assert distance(w, (w - v) / step) <= 1e-12 * (1 + np.max(np.abs(v)) / step)
+
+
+@every
+@properties
+@given(a=vectors, b=vectors, step=steps)
+def test_prox_is_firmly_non_expansive(h, a, b, step):
+    _, prox, _ = compiled(h)
+    moved = np.asarray(prox(a, step)) - np.asarray(prox(b, step))
+    assert moved @ moved <= moved @ (a - b) + 1e-10
+
+
+@every
+@settings(properties, max_examples=10)
+@given(v=vectors, g=vectors, step=steps)
+def test_distance_is_cvxpys(h, v, g, step):
+    _, prox, distance = compiled(h)
+    w = np.asarray(prox(v, step))  # a point of the domain, often on its boundary
+    expected = oracles.subdifferential_distance(name_of(h), w, g, **vars(h))
+    np.testing.assert_allclose(distance(w, g), expected, atol=1e-7)
+
+
+@every
+@properties
+@given(v=vectors, g=vectors, other=vectors, step=steps)
+def test_distance_bounds_how_far_any_other_point_is_below(h, v, g, other, step):
+    """From the definition of ∂h alone: h(u) + gᵀu ≥ h(w) + gᵀw − distance·‖u − w‖₁."""
+    value, prox, distance = compiled(h)
+    w, u = np.asarray(prox(v, step)), np.asarray(prox(other, step))
+    below = value(w) + g @ w - value(u) - g @ u
+    assert below <= distance(w, g) * np.sum(np.abs(u - w)) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("h", "outside"),
+    [
+        (H.Box(-1.0, 0.5), [0.0, 0.6, 0, 0, 0]),
+        (H.NonNegative(), [-1e-3, 0, 0, 0, 0]),
+        (H.Simplex(), [0.5, 0.6, 0, 0, 0]),
+        (H.Simplex(), [1.5, -0.5, 0, 0, 0]),
+        (H.L2Ball(), [0.8, 0.8, 0, 0, 0]),
+        (H.L1Ball(), [0.8, -0.8, 0, 0, 0]),
+    ],
+    ids=str,
+)
+def test_outside_the_domain_all_is_infinite(h, outside):
+    w = np.array(outside, dtype=float)
+    assert h.value(w) == np.inf
+    assert h.distance(w, np.zeros(DIM)) == np.inf
+
+
+@pytest.mark.parametrize("h", [H.Simplex(0.0), H.L2Ball(0.0), H.L1Ball(0.0), H.Box(0.0, 0.0)], ids=str)
+def test_a_set_of_one_point_is_a_set(h):
+    v = np.array([3.0, -2.0, 0.1, 0.0, 1.0])
+    np.testing.assert_array_equal(h.prox(v, 1.0), np.zeros(DIM))
+    assert h.value(np.zeros(DIM)) == 0
+    assert h.distance(np.zeros(DIM), v) == 0, "the normal cone at the only point is everything"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: H.L1(-0.1), "'lam1' parameter of ElasticNet must be a number >= 0. Got -0.1"),
+        (lambda: H.L2(float("nan")), "Got nan"),
+        (lambda: H.L2Ball(-1.0), "'radius' parameter of L2Ball"),
+        (lambda: H.L1Ball(float("inf")), "'radius' parameter of L1Ball"),
+        (lambda: H.Simplex(-1.0), "'total' parameter of Simplex"),
+        (lambda: H.Group(-1.0, (0,)), "'lam' parameter of Group"),
+        (lambda: H.Box(1.0, -1.0), "Box needs low <= high. Got low=1.0, high=-1.0"),
+    ],
+)
+def test_a_wrong_parameter_gets_a_sentence(make, words):
+    with pytest.raises(fd.FoedusError, match=words):
+        make()
+
+
+def test_a_group_of_the_wrong_length_gets_a_sentence():
+    clients = [(np.ones((2, 3)), np.ones(2))]
+    with pytest.raises(fd.FoedusError, match="Group names 5 coordinates, but the parameters have 3"):
+        fd.Problem(clients, loss=fd.losses.least_squares, regularizer=H.Group(1.0, GROUPS))
+
+
+def test_groups_may_be_given_as_a_list_or_an_array():
+    assert hash(H.Group(1.0, [0, 0, 1])) == hash(H.Group(1.0, (0, 0, 1)))
+    assert H.Group(1.0, np.array([0, 0, 1])) == H.Group(1.0, (0, 0, 1))
