@@ -149,6 +149,7 @@ class Algorithm:
 
     handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
     default_rounds: ClassVar[int] = 1000
+    pools: ClassVar[bool] = False  # whether it works on all data in one place, for comparison
 
     @property
     def name(self) -> str:
@@ -185,6 +186,14 @@ class Algorithm:
     def resolve(self, terms: Terms) -> "Algorithm":
         """This algorithm with every choice that depends on the problem made."""
         return self
+
+    def restate(self, problem: Any) -> Any:
+        """The problem in the form that the algorithm is run on."""
+        return problem
+
+    def regain(self, problem: Any, multipliers: dict[str, Any]) -> dict[str, Any]:
+        """The multipliers of the problem as it was stated, from those of its restatement."""
+        return multipliers
 
     def multipliers(self, terms: Terms, server: Any, clients: Any) -> dict[str, Array]:
         """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""

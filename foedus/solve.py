@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from foedus.algorithm import Algorithm
@@ -86,7 +86,7 @@ def solve(
 
     try:
         outcome = simulate(
-            problem,
+            algorithm.restate(problem),
             algorithm,
             start,
             seed=seed,
@@ -98,16 +98,23 @@ def solve(
     finally:
         if bar is not None:
             bar.close()
-    multipliers = {k: np.asarray(v) for k, v in algorithm.multipliers(terms, outcome.server, outcome.clients).items()}
-    objective, certificate = measure(problem, outcome.w, multipliers)
+    held = algorithm.multipliers(algorithm.restate(problem).terms, outcome.server, outcome.clients)
+    multipliers = {k: np.asarray(v) for k, v in algorithm.regain(problem, held).items()}
+    objective, certificate = measure(
+        problem, outcome.w, multipliers, getattr(algorithm, "eps1", 1e-3), getattr(algorithm, "eps2", 1e-3)
+    )
     reason = algorithm.reason(outcome.server, outcome.converged, problem.names)
     if not outcome.finite:
         reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
     elif outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     history = outcome.history
+    if algorithm.pools and "phase" in history:
+        nothing = np.zeros_like(history["bytes_up"])
+        shipped = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.data))
+        history |= {"bytes_down": nothing, "bytes_up": np.append(shipped, nothing[1:])}
     return Run(
-        w=_as_numpy(terms.shape.unravel(outcome.w)),
+        w=jax.tree.map(np.asarray, terms.shape.unravel(outcome.w)),
         objective=objective,
         rounds=len(history.get("phase", ())),
         converged=outcome.converged,
@@ -123,8 +130,3 @@ def solve(
         interrupted=outcome.interrupted,
     )
 
-
-def _as_numpy(tree: Any) -> Any:
-    import jax
-
-    return jax.tree.map(np.asarray, tree)

@@ -75,8 +75,11 @@ class Case:
     problem: str = "least squares"
 
     def __str__(self) -> str:
-        shown = [getattr(self.algorithm, name, None) for name in ("H", "alpha", "decay")]
-        return " ".join([self.algorithm.name, *(str(value) for value in shown if value is not None)])
+        names = ("H", "alpha", "t", "decay", "lr", "inner", "rho", "stop")
+        shown = [getattr(self.algorithm, name) for name in names if hasattr(self.algorithm, name)]
+        return " ".join(
+            [self.algorithm.name, *(str(value) for value in shown if value not in (None, "auto", "gradient"))]
+        )
 
 
 TIGHT = 1e-20
@@ -93,10 +96,25 @@ CASES: dict[str, tuple[Case, ...]] = {
     "FedGiA": (
         Case(fd.FedGiA(tol=TIGHT)),
         Case(fd.FedGiA(H="gram", tol=TIGHT)),
-        Case(fd.FedGiA(k0=3, alpha=1.0, tol=TIGHT)),
         Case(fd.FedGiA(k0=3, H="gram", alpha=1.0, t=0.5, tol=TIGHT)),
     ),
     "LocalSGD": (Case(fd.LocalSGD(batch=4, k0=2, decay=100.0), rounds=6000, error=0.05),),
+    "InexactADMM": (Case(fd.InexactADMM(tol=1e-9)),),
+    "ProxAL": (Case(fd.ProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
 }
 
 ALL = [case for cases in CASES.values() for case in cases]
+
+# further settings under which the functions differ; their protocol is checked, not their convergence
+VARIANTS = [
+    Case(fd.FedAvg(lr=0.1)),
+    Case(fd.FedAvg(stop=None)),
+    Case(fd.FedPD(lr=0.1)),
+    Case(fd.FedPD(lr=0.1, eta=0.1, stop=None)),
+    Case(fd.FedGiA(stop=None)),
+    Case(fd.FedGiA(H="gram", t=0.2, stop="released")),
+    Case(fd.LocalSGD(lr=0.1)),
+    Case(fd.ProxAL(inner="lbfgs")),
+    Case(fd.ProxAL(inner="admm")),
+    Case(fd.ProxAL(inner="admm", rho=1.0)),
+]

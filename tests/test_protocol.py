@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ALL, CASES, DIM, problem
+from cases import ALL, CASES, DIM, VARIANTS, problem
 
 import foedus as fd
 from foedus.algorithm import Algorithm, Each, Present
@@ -19,7 +19,7 @@ EXPORTED = {
     for name, thing in vars(fd).items()
     if name in fd.__all__ and isinstance(thing, type) and issubclass(thing, Algorithm)
 }
-every = pytest.mark.parametrize("case", ALL, ids=str)
+every = pytest.mark.parametrize("case", ALL + VARIANTS, ids=str)
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 START = jax.ShapeDtypeStruct((DIM,), float)
 
@@ -150,7 +150,8 @@ def test_the_functions_have_the_protocols_arguments(case):
 
     assert arguments(algorithm.init) == ["terms", "w0", "own"]
     assert arguments(algorithm.join) == ["terms", "data", "w0"]
-    for function in (algorithm.phase, algorithm.converged, algorithm.parameters, algorithm.report):
+    assert arguments(algorithm.parameters) == ["terms", "server"]
+    for function in (algorithm.phase, algorithm.converged, algorithm.stuck, algorithm.report):
         assert arguments(function) == ["server"]
     for kind in algorithm.kinds:
         assert arguments(kind.broadcast) == ["terms", "server", "key"]
@@ -210,12 +211,14 @@ def test_a_message_differs_between_clients_only_where_it_says_so(case):
 @every
 def test_answers_about_the_server_have_the_right_kind(case):
     algorithm, terms, server, _, _ = states(case)
-    model = jax.eval_shape(algorithm.parameters, server)
+    model = jax.eval_shape(lambda s: algorithm.parameters(terms, s), server)
     assert (model.shape, model.dtype) == ((terms.dim,), np.dtype(float))
     for name, value in jax.eval_shape(algorithm.report, server).items():
         assert isinstance(name, str)
         assert value.shape == (), "the history holds one number a round"
-    assert jax.eval_shape(lambda s: jnp.asarray(algorithm.converged(s)), server) == jax.ShapeDtypeStruct((), bool)
+    for answer in (algorithm.converged, algorithm.stuck):
+        found = jax.eval_shape(lambda s, answer=answer: jnp.asarray(answer(s)), server)
+        assert (found.shape, found.dtype) == ((), bool)
     phase = jax.eval_shape(lambda s: jnp.asarray(algorithm.phase(s)), server)
     assert phase.shape == ()
     assert jnp.issubdtype(phase.dtype, jnp.integer)
@@ -233,5 +236,5 @@ def test_a_setting_of_an_algorithm_with_no_family_is_checked_too():
         rho: float = setting(1.0, "penalty", gt=0)
 
     assert Alone(rho=2).rho == 2.0
-    with pytest.raises(fd.FoedusError, match="The 'rho' setting of Alone must be a number > 0. Got -1.0 instead"):
+    with pytest.raises(fd.FoedusError, match=r"The 'rho' setting of Alone must be a number > 0\. Got -1\.0 instead"):
         Alone(rho=-1.0)

@@ -41,3 +41,10 @@ def test_every_algorithm_is_in_the_table():
     for made in exported:
         if isinstance(made, type) and issubclass(made, Algorithm):
             assert f"| `{made.__name__}` |" in text
+
+
+def test_citation_names_this_version():
+    import foedus as fd
+
+    citation = (README.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {fd.__version__}\n" in citation

@@ -1,6 +1,7 @@
 """The algorithms, one file each."""
 
 from foedus.algorithms.admm import InexactADMM
+from foedus.algorithms.centralproxal import CentralProxAL
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
@@ -9,4 +10,4 @@ from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 
-__all__ = ["FedAvg", "FedGiA", "FedPD", "FedProx", "InexactADMM", "LocalSGD", "ProxAL", "Scaffold"]
+__all__ = ["CentralProxAL", "FedAvg", "FedGiA", "FedPD", "FedProx", "InexactADMM", "LocalSGD", "ProxAL", "Scaffold"]

@@ -45,7 +45,8 @@ class Answer:
     u_tilde: Array
     rho: Array  # the ρ that is inside ũ
     eps: Array  # ε̃_i
-    gap: Array  # ‖u_i − w‖², for the choice of ρ
+    gap: Array  # ‖u_i − w‖² and ‖λ_i‖², for the choice of ρ
+    force: Array
     residual: Array  # what the local solver reached, relative to what was asked
     status: Status
 
@@ -53,7 +54,7 @@ class Answer:
 def blank_answer(point: Array) -> Answer:
     """An answer before anything was asked."""
     zero = jnp.zeros(())
-    return Answer(point, jnp.ones(()), zero, zero, zero, Status(zero, zero))
+    return Answer(point, jnp.ones(()), zero, zero, zero, zero, Status(zero, zero))
 
 
 @state
@@ -71,7 +72,7 @@ def agent_start(P: LocalP, w: Array, rho: Array, status: Callable[[Piece], Statu
     here = P(w, 1)
     lam = -here.gradient
     zero = jnp.zeros(())
-    answer = Answer(w + lam / rho, rho, jnp.full((), jnp.inf), zero, zero, status(here))
+    answer = Answer(w + lam / rho, rho, jnp.full((), jnp.inf), zero, jnp.sum(lam**2), zero, status(here))
     return Agent(w, lam, jnp.zeros((), int), answer)
 
 
@@ -96,7 +97,7 @@ def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], St
         found = lbfgs.minimise(lambda u: P(u, 1).value + quadratic(u)[0], agent.u, call.eps)
     lam = agent.lam + rho * (found.w - w)
     gap = jnp.sum((found.w - w) ** 2)
-    answer = Answer(found.w + lam / rho, rho, eps, gap, found.residual / call.eps, status(here))
+    answer = Answer(found.w + lam / rho, rho, eps, gap, jnp.sum(lam**2), found.residual / call.eps, status(here))
     moved = Agent(found.w, lam, call.t, answer)
     return select(call.t > agent.t, moved, agent)
 
@@ -114,14 +115,16 @@ class Consensus:
     residual: Array  # what the server's solver reached for the present w, relative to ε
     worst_residual: Array  # of the clients' solvers, so far
     hold: Array  # w stays until all have spoken about it: the stopping test may pass
+    primal: Array  # the sums of the relative residuals since ρ was last looked at
+    dual: Array
 
     @staticmethod
     def blank(terms: Terms, w: Array) -> "Consensus":
         n, dim = terms.clients, w.shape[0]
         column, zero = jnp.zeros(n), jnp.zeros(())
-        answers = Answer(jnp.zeros((n, dim)), column, column, column, column, Status(column, column))
+        answers = Answer(jnp.zeros((n, dim)), column, column, column, column, column, Status(column, column))
         no = jnp.zeros((), bool)
-        return Consensus(w, jnp.zeros((), int), zero, answers, jnp.zeros(n, bool), zero, zero, zero, no)
+        return Consensus(w, jnp.zeros((), int), zero, answers, jnp.zeros(n, bool), zero, zero, zero, no, zero, zero)
 
     def hear(self, replies: Answer, present: Present) -> "Consensus":
         """Take in the answers of those present."""
@@ -149,21 +152,25 @@ def server_step(
     return newton.minimise(evaluate, at.w, eps, h=h)
 
 
-def balanced(at: Consensus, w: Array, adaptive: bool) -> Array:
-    """ρ for the next local steps: doubled or halved when ‖u − w‖ and ρ‖Δw‖ are far apart, ever more rarely."""
-    if not adaptive:
-        return at.rho
-    primal = jnp.sqrt(jnp.sum(at.answers.gap))
-    dual = at.rho * jnp.sqrt(at.fresh.shape[0] * jnp.sum((w - at.w) ** 2))
-    due = jnp.isin(at.t, jnp.asarray(BALANCE_AT))
-    factor = jnp.where(primal > 4.0 * dual, 2.0, jnp.where(dual > 4.0 * primal, 0.5, 1.0))
-    return jnp.where(due, at.rho * factor, at.rho)
+def balanced(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
+    """ρ for the next local steps, and the sums of the relative residuals ‖u − w‖/‖w‖ and ρ‖Δw‖/‖λ‖ it is chosen from.
+
+    Their ratio is free of the scales of w and of P (Wohlberg 2017). ADMM's residuals swing, so ρ follows their sums over
+    windows, which grow, so that ρ changes finitely often and ADMM's convergence proof applies.
+    """
+    n = at.fresh.shape[0]
+    primal = at.primal + jnp.sqrt(jnp.sum(at.answers.gap) / (n * jnp.sum(w**2) + 1e-300))
+    dual = at.dual + at.rho * jnp.sqrt(n * jnp.sum((w - at.w) ** 2) / (jnp.sum(at.answers.force) + 1e-300))
+    due = jnp.isin(at.t, jnp.asarray(WINDOWS))
+    factor = jnp.clip(jnp.sqrt(primal / jnp.maximum(dual, 1e-300)), 0.1, 10.0)
+    rho = jnp.where(due & (jnp.abs(jnp.log(factor)) > jnp.log(DEAD)), at.rho * factor, at.rho)
+    return rho, jnp.where(due, 0.0, primal), jnp.where(due, 0.0, dual)
 
 
-BALANCE_AT = tuple(range(4, 64, 4)) + tuple(64 + 16 * k for k in range(8)) + tuple(192 * 2**k for k in range(8))
+WINDOWS = tuple(range(20, 201, 20))
+DEAD = 2.0  # a change by less than this factor is not worth disturbing the iteration
 
-
-EPS_FLOOR = 0.01  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give
+EPS_FLOOR = 1e-4  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give
 
 
 def consensus_start(
@@ -192,11 +199,14 @@ def consensus_step(
     heard = replace(heard, worst_residual=worst, hold=near)
     eps = jnp.maximum(at.eps * q, EPS_FLOOR * tau)
     found = step(heard, eps)
+    rho, primal, dual = balanced(heard, found.w) if adaptive else (at.rho, at.primal, at.dual)
     moved = replace(
         heard,
         w=found.w,
         t=at.t + 1,
-        rho=balanced(heard, found.w, adaptive),
+        rho=rho,
+        primal=primal,
+        dual=dual,
         fresh=jnp.zeros_like(heard.fresh),
         eps=eps,
         residual=found.residual / eps,
@@ -204,15 +214,12 @@ def consensus_step(
     return select(near, heard, moved), near & jnp.all(heard.fresh)
 
 
-def own_rho(P: LocalP, w: Array, rho: float | str) -> Array:
-    """ρ_i to start with: as given, or from the curvature of P_i at w."""
+def own_rho(P: LocalP, w: Array, rho: float | str, hint: Array) -> Array:
+    """ρ_i to start with: as given; or what served the last subproblem; or the geometric mean of P_i's curvatures at w."""
     if not isinstance(rho, str):
         return jnp.asarray(rho)
-    at = P(w, 2)
-    return RHO_SHARE * jnp.trace(at.hessian) / w.shape[0]
-
-
-RHO_SHARE = 0.1
+    _, lower = newton.shifted(P(w, 2).hessian)
+    return jnp.where(hint > 0, hint, jnp.exp(2.0 * jnp.mean(jnp.log(jnp.diag(lower)))))
 
 
 @state
@@ -297,7 +304,7 @@ class Start:
 
     def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
         P = self.method.local_P(terms, data)
-        agent = agent_start(P, hello.w, own_rho(P, hello.w, self.method.rho), self.method.status(terms))
+        agent = agent_start(P, hello.w, own_rho(P, hello.w, self.method.rho, jnp.zeros(())), self.method.status(terms))
         return agent, agent.answer
 
     def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:

@@ -76,6 +76,7 @@ class News:
     w: Array
     k: Array
     index: Any
+    hint: Any  # what the inner method wants its clients to start from
 
 
 @state
@@ -200,8 +201,10 @@ class ProxAL(Algorithm):
 
     def reason(self, server: Server, converged: bool, names: list[str]) -> str:
         track = server.track
+        missed = float(self.method.missed(server.inner))
+        note = f"; a subproblem solver ended at {missed:.1g} times its tolerance" if missed > 1 else ""
         if converged:
-            return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps"
+            return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps{note}"
         least = float(track.least)
         whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
         found = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
@@ -223,7 +226,8 @@ class Outer:
     settings: ProxAL
 
     def broadcast(self, terms: Terms, server: Server, key: Array) -> News:
-        return News(server.w, server.track.k, Each(jnp.arange(terms.clients)) if terms.rows[2] else ())
+        hint = self.settings.method.hint(server.inner)
+        return News(server.w, server.track.k, Each(jnp.arange(terms.clients)) if terms.rows[2] else (), hint)
 
     def local(self, terms: Terms, client: Client, news: News, data: Data, key: Array) -> tuple[Client, Told]:
         algorithm, party = self.settings, Party(terms)
@@ -238,7 +242,7 @@ class Outer:
             return Status(here.f * terms.clients, violation(party, data, here.c))
 
         P = algorithm.client_P(terms, new, data)
-        inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, status)
+        inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, news.hint, status)
         dmu = jnp.max(jnp.abs(mu - client.mu), initial=0.0)
         return replace(new, inner=inner), Told(dmu, jnp.max(jnp.abs(mu * at.c), initial=0.0), first)
 

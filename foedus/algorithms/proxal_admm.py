@@ -47,14 +47,21 @@ class AdmmInner:
     def report(self, inner: Consensus) -> dict[str, Array]:
         return {"residual": inner.eps + jnp.sum(inner.answers.eps), "rho": inner.rho, "solver": inner.worst_residual}
 
+    def missed(self, inner: Consensus) -> Array:
+        """The worst residual of a local or server solver, relative to what was asked of it."""
+        return inner.worst_residual
+
     def client_start(
-        self, terms: Terms, P: LocalP, client: Agent, w: Array, status: Callable[[Piece], Status]
+        self, terms: Terms, P: LocalP, client: Agent, w: Array, hint: Array, status: Callable[[Piece], Status]
     ) -> tuple[Agent, Answer]:
-        agent = agent_start(P, w, own_rho(P, w, self.rho), status)
+        agent = agent_start(P, w, own_rho(P, w, self.rho, hint), status)
         return agent, agent.answer
 
     def hear(self, inner: Consensus, replies: Answer, present: Present) -> Consensus:
         return inner.hear(replies, present)
+
+    def hint(self, inner: Consensus) -> Array:
+        return inner.rho
 
     def solver(self, terms: Terms, server_P: LocalP, centre: Array, prox: float) -> Callable[[Consensus, Array], Solution]:
         own = server_P if terms.rows[1] + terms.rows[2] > 0 else None

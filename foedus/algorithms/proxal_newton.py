@@ -102,8 +102,12 @@ class NewtonInner:
     def report(self, inner: Search) -> dict[str, Array]:
         return {"residual": inner.residual}
 
+    def missed(self, inner: Search) -> Array:
+        """Clients only evaluate, so no solver can miss its tolerance."""
+        return jnp.zeros(())
+
     def client_start(
-        self, terms: Terms, P: LocalP, client: tuple[()], w: Array, status: Callable[[Piece], Status]
+        self, terms: Terms, P: LocalP, client: tuple[()], w: Array, hint: tuple[()], status: Callable[[Piece], Status]
     ) -> tuple[tuple[()], Slope]:
         at = P(w, 2)
         second = pack(at.hessian) if self.hessians else jnp.diag(at.hessian)
@@ -118,6 +122,9 @@ class NewtonInner:
             (slopes, inner.point, fresh), (replies, trial, jnp.ones_like(present.here))
         )
         return replace(inner, slopes=slopes, point=point, fresh=fresh)
+
+    def hint(self, inner: Search) -> tuple[()]:
+        return ()
 
     def broadcast(self, inner: Search) -> Array:
         return inner.trial

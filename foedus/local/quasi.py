@@ -47,8 +47,14 @@ class Memory:
             s, y, r, a = pair
             return z + s * (a - r * jnp.dot(y, z)), None
 
-        z, _ = jax.lax.scan(up, q / diagonal, (self.steps, self.changes, weights, alphas))
+        z, _ = jax.lax.scan(up, q / self._scaled(diagonal), (self.steps, self.changes, weights, alphas))
         return -z
+
+    def _scaled(self, diagonal: Array) -> Array:
+        """The diagonal, scaled to the curvature of the newest pair."""
+        s, y = self.steps[-1], self.changes[-1]
+        product = jnp.dot(s, y)
+        return diagonal * jnp.where(product > 0, jnp.sum(y**2 / diagonal) / jnp.where(product > 0, product, 1.0), 1.0)
 
     def matrix(self, diagonal: Array) -> Array:
         """The approximate Hessian itself, by the BFGS updates in order."""
@@ -62,4 +68,4 @@ class Memory:
             new = B - jnp.outer(Bs, Bs) / jnp.where(used, sBs, 1.0) + r * jnp.outer(y, y)
             return jnp.where(used, new, B), None
 
-        return jax.lax.scan(update, jnp.diag(diagonal), (self.steps, self.changes, weights))[0]
+        return jax.lax.scan(update, jnp.diag(self._scaled(diagonal)), (self.steps, self.changes, weights))[0]

@@ -1,0 +1,199 @@
+"""Figures 1-6 of the FedGiA paper: its axes and series, on instances drawn here."""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from foedus.algorithms import FedGiA
+from foedus.algorithms.first_order import FirstOrder
+from foedus.errors import FoedusError
+from foedus.papers.experiment import Experiment, Options
+from foedus.papers.fedgia_examples import CLIENTS, K0, V1, V2, V3, Example, linear_regression
+from foedus.problem import Problem
+from foedus.run import Run
+from foedus.solve import solve
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7")  # told apart also without full colour vision
+STYLES = {"gram": "-", "diagonal": "--"}  # as in the paper: Gram solid, diagonal dashed
+SUBSCRIPTS = {"gram": "FedGiA$_G$", "diagonal": "FedGiA$_D$"}
+MATRICES = ("gram", "diagonal")
+
+
+def _solve(problem: Problem, algorithm: FirstOrder, trial: int, most: int) -> Run:
+    run = solve(problem, algorithm, seed=trial, max_rounds=most)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return run
+
+
+def _panels(width: float, count: int, **sharing: Any) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise FoedusError("a figure needs matplotlib; install it with: pip install 'foedus[plot]'.") from None
+    figure = Figure(figsize=(width, 3.9), layout="constrained")
+    panels = figure.subplots(1, count, **sharing)
+    for axes in np.ravel(panels):
+        axes.grid(alpha=0.3, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def _keep(options: Options, name: str, figure: Any, caption: str) -> None:
+    figure.suptitle(caption, fontsize=10)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160)
+    options.keep(f"{name}.png", buffer.getvalue())
+
+
+def _key(figure: Any, axes: Any, names: Iterable[str], title: str) -> None:
+    """A legend to the right of all panels: colours for the series, line styles for H_i."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=colour, label=name) for colour, name in zip(COLOURS, names, strict=False)]
+    handles += [Line2D([], [], color="black", linestyle=STYLES[H], label=SUBSCRIPTS[H]) for H in MATRICES]
+    figure.legend(handles=handles, loc="outside right center", title=title, frameon=False)
+
+
+def figure_one(options: Options) -> None:
+    """Figure 1: objective and error against iterations k, a round being k0 of them."""
+    steps = (1, 5, 10) if options.quick else (1, 5, 10, 15, 20)
+    problem = V1.instance(options.seed, 0)
+    figure, (left, right) = _panels(10, 2)
+    for H in MATRICES:
+        for k0, colour in zip(steps, COLOURS, strict=False):
+            run = _solve(problem, FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol), 0, 1000)
+            options.echo(f"FedGiA, {H} H, k0 = {k0}: rule (35) met in {run.rounds} rounds")
+            # between two communications x stays, as in the paper's stairs
+            k = np.arange(run.rounds) * k0
+            look = {"color": colour, "linestyle": STYLES[H], "linewidth": 1.5, "where": "post"}
+            left.step(k, run.history["objective"], **look)
+            right.step(k, run.history["gradient"], **look)
+    right.axhline(V1.tol, color="grey", linewidth=0.8)
+    right.annotate(
+        "tol of (35)", (1.0, V1.tol), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
+    )
+    right.set_yscale("log")
+    left.set(xlabel="iterations", ylabel="$f(x)$")
+    right.set(xlabel="iterations", ylabel="error $\\|\\nabla f(x)\\|^2$")
+    _key(figure, right, [str(k0) for k0 in steps], "$k_0$")
+    _keep(options, "fedgia-fig1", figure, f"Example V.1, m = {CLIENTS}, α = 0.5, one instance, until rule (35) is met")
+
+
+def _averages(
+    problems: Callable[[int], Problem], algorithms: Sequence[FedGiA], trials: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean rounds and seconds to rule (35) of each algorithm, over instances that all of them solve."""
+    rounds, seconds = np.zeros((trials, len(algorithms))), np.zeros((trials, len(algorithms)))
+    for trial in range(trials):
+        problem = problems(trial)
+        for j, algorithm in enumerate(algorithms):
+            run = _solve(problem, algorithm, trial, 1000)
+            if not run.converged:
+                raise FoedusError(f"FedGiA(k0={algorithm.k0}, H={algorithm.H!r}) did not meet rule (35): {run.reason}.")
+            rounds[trial, j], seconds[trial, j] = run.rounds, run.seconds - run.compile_seconds
+    # a shared machine's slow moments are no property of the algorithm, so seconds are a median
+    return rounds.mean(axis=0), np.median(seconds, axis=0)
+
+
+def figure_two(options: Options) -> None:
+    """Figure 2: rounds and time against k0, for several numbers of clients."""
+    sizes = (64, 128) if options.quick else (64, 96, 128, 196, 256)
+    steps = (1, 5, 10) if options.quick else tuple(range(1, 21))
+    trials = options.instances(5)
+    figure, (left, right) = _panels(10, 2)
+    for m, colour in zip(sizes, COLOURS, strict=False):
+        for H in MATRICES:
+            algorithms = [FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol) for k0 in steps]
+            rounds, seconds = _averages(
+                lambda trial, m=m: linear_regression(options.seed, trial, m), algorithms, trials
+            )
+            options.echo(f"m = {m}, {H} H: rounds " + " ".join(f"{r:.1f}" for r in rounds) + f" for k0 = {list(steps)}")
+            look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
+            left.plot(steps, rounds, **look)
+            right.plot(steps, seconds, **look)
+    left.set(xlabel="$k_0$", ylabel="communication rounds", ylim=(0, None), xticks=_ticks(steps))
+    right.set(xlabel="$k_0$", ylabel="seconds (median)", ylim=(0, None), xticks=_ticks(steps))
+    _key(figure, right, [str(m) for m in sizes], "$m$")
+    _keep(options, "fedgia-fig2", figure, f"Example V.1, α = 0.5, to rule (35), over {_count(trials)}")
+
+
+def figure_three(options: Options) -> None:
+    """Figure 3: rounds and time against α, for several k0."""
+    shares = (0.2, 0.6, 1.0) if options.quick else tuple(np.round(np.arange(0.1, 1.01, 0.1), 1).tolist())
+    steps = (1, 10) if options.quick else (1, 5, 10, 15, 20)
+    trials = options.instances(5)
+    figure, (left, right) = _panels(10, 2)
+    for k0, colour in zip(steps, COLOURS, strict=False):
+        for H in MATRICES:
+            algorithms = [FedGiA(k0=k0, H=H, alpha=alpha, t=V1.t, tol=V1.tol) for alpha in shares]
+            rounds, seconds = _averages(lambda trial: V1.instance(options.seed, trial), algorithms, trials)
+            options.echo(
+                f"k0 = {k0}, {H} H: rounds " + " ".join(f"{r:.1f}" for r in rounds) + f" for α = {list(shares)}"
+            )
+            look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
+            left.plot(shares, rounds, **look)
+            right.plot(shares, seconds, **look)
+    left.set(xlabel="α, share of clients that take ADMM steps", ylabel="communication rounds", ylim=(0, None))
+    right.set(xlabel="α, share of clients that take ADMM steps", ylabel="seconds (median)", ylim=(0, None))
+    _key(figure, right, [str(k0) for k0 in steps], "$k_0$")
+    _keep(options, "fedgia-fig3", figure, f"Example V.1, m = {CLIENTS}, to rule (35), over {_count(trials)}")
+
+
+def _ticks(steps: Sequence[int]) -> list[int]:
+    return [k0 for k0 in steps if k0 == 1 or k0 % 5 == 0]
+
+
+def _count(trials: int) -> str:
+    return "one instance" if trials == 1 else f"{trials} instances"
+
+
+def comparison(example: Example, name: str, rounds: Sequence[int]) -> Callable[[Options], None]:
+    """Figures 4-6: the objective against communication rounds, one panel for each k0; `rounds` is how far each goes."""
+
+    def run(options: Options) -> None:
+        example.data()
+        problem = example.instance(options.seed, 0)
+        figure, panels = _panels(12, len(K0), sharey=True)
+        for axes, k0, far in zip(panels, K0, rounds, strict=True):
+            most = max(10, far // 10) if options.quick else far
+            chosen = example.algorithms(k0, "gradient")
+            for (label, algorithm), colour in zip(chosen.items(), COLOURS, strict=True):
+                found = _solve(problem, algorithm, 0, most)
+                f, error = found.history["objective"], found.history["gradient"]
+                options.echo(f"k0 = {k0}, {label}: f = {f[-1]:.4f} after {len(f)} rounds")
+                count = np.arange(1, len(f) + 1)
+                axes.plot(
+                    count, f, color=colour, linewidth=1.4, label=label.replace("_D", "$_D$").replace("_G", "$_G$")
+                )
+                for bound, marker in ((example.tol * CLIENTS**2, "o"), (example.tol, "s")):
+                    passed = np.flatnonzero(error <= bound)
+                    if len(passed):
+                        axes.plot(count[passed[0]], f[passed[0]], marker, color=colour, markersize=5)
+            axes.set(xlabel="communication rounds", title=f"$k_0$ = {k0}", xscale="log")
+        panels[0].set(ylabel="$f(x)$")
+        panels[0].plot([], [], "o", color="grey", label="released test met")
+        panels[0].plot([], [], "s", color="grey", label="rule (35) met")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", frameon=False)
+        _keep(options, name, figure, f"{example.title}, m = {CLIENTS}, one instance")
+
+    return run
+
+
+EXPERIMENTS = (
+    Experiment("fedgia-fig1", "FedGiA, Figure 1: objective and error against iterations", figure_one),
+    Experiment("fedgia-fig2", "FedGiA, Figure 2: effect of k0", figure_two),
+    Experiment("fedgia-fig3", "FedGiA, Figure 3: effect of α", figure_three),
+    Experiment(
+        "fedgia-fig4", "FedGiA, Figure 4: objective against rounds, V.1", comparison(V1, "fedgia-fig4", (500, 200, 100))
+    ),
+    Experiment(
+        "fedgia-fig5", "FedGiA, Figure 5: objective against rounds, V.2", comparison(V2, "fedgia-fig5", (300, 60, 30))
+    ),
+    Experiment(
+        "fedgia-fig6", "FedGiA, Figure 6: objective against rounds, V.3", comparison(V3, "fedgia-fig6", (300, 60, 30))
+    ),
+)

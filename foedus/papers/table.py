@@ -1,0 +1,47 @@
+"""A table of figures, for the terminal and as Markdown."""
+
+import io
+import shutil
+from dataclasses import dataclass
+
+NARROWEST = 100  # columns; a narrower terminal gets lines that it wraps itself
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text cells under headings; a row that starts with an empty cell goes on with the group of the row above it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """The table as a terminal shows it."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        made = RichTable(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, column in enumerate(self.columns):
+            made.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
+        for row, following in zip(self.rows, (*self.rows[1:], None), strict=True):
+            made.add_row(*row, end_section=following is not None and following[0] != "")
+        width = max(NARROWEST, shutil.get_terminal_size().columns)
+        console = Console(file=io.StringIO(), width=width, markup=False, highlight=False, color_system=None)
+        console.print(made)
+        for note in self.notes:
+            console.print(f"- {note}")
+        shown = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+        return "\n".join(line.rstrip() for line in shown.splitlines())
+
+    def markdown(self) -> str:
+        """The table as a section of a Markdown page."""
+        lines = [f"## {self.title}", "", _line(self.columns), _line(("---", *["---:"] * (len(self.columns) - 1)))]
+        lines += [_line(row) for row in self.rows]
+        lines += ["", *[f"- {note}" for note in self.notes]] if self.notes else []
+        return "\n".join(lines) + "\n"
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
