@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pytest
 from hypothesis import settings
 
 import foedus as fd
@@ -101,9 +102,20 @@ CASES: dict[str, tuple[Case, ...]] = {
     "LocalSGD": (Case(fd.LocalSGD(batch=4, k0=2, decay=100.0), rounds=6000, error=0.05),),
     "InexactADMM": (Case(fd.InexactADMM(tol=1e-9)),),
     "ProxAL": (Case(fd.ProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
+    "CentralProxAL": (Case(fd.CentralProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
 }
 
 ALL = [case for cases in CASES.values() for case in cases]
+
+
+def over(cases: list[Case]) -> pytest.MarkDecorator:
+    """Parametrise a test over cases; under `--dist loadgroup` a case stays with the worker that has compiled it."""
+    marked = [pytest.param(case, marks=pytest.mark.xdist_group(str(case)), id=str(case)) for case in cases]
+    return pytest.mark.parametrize("case", marked)
+
+
+# the one partial participation that tests share
+SOME = fd.Fraction(0.6, dropout=0.2)
 
 # further settings under which the functions differ; their protocol is checked, not their convergence
 VARIANTS = [

@@ -179,7 +179,7 @@ WRONG = {
     ),
     "stacked too many": (
         lambda: fd.data.Stacked({"x": np.ones((2, 3, 2)), "y": np.ones((2, 3))}, counts=[3, 4]),
-        r"client '1'.* 4 ",
+        r"client '1': its count is 4, but it has only 3 rows",
     ),
 }
 

@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ALL, CASES, DIM, NAMES, SIZES, classification, problem, regression
+from cases import ALL, CASES, DIM, NAMES, SIZES, SOME, Case, classification, over, problem, regression
 
 import foedus as fd
 from foedus.runtime import simulate as simulator
 from foedus.runtime.participation import as_participation
 from foedus.runtime.simulate import simulate
 
-every = pytest.mark.parametrize("case", ALL, ids=str)
+every = over(ALL)
 FEW = 9  # rounds, far from convergence
-STATEFUL = [case for case in ALL if case.algorithm.name in ("FedPD", "Scaffold", "FedGiA")]
+STATEFUL = [*CASES["FedPD"], *CASES["Scaffold"], *CASES["FedGiA"]]
 
 
 def same(a: fd.Run, b: fd.Run) -> None:
@@ -42,14 +42,25 @@ def test_the_order_of_clients_changes_nothing(case):
     close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(turned, case.algorithm, max_rounds=FEW))
 
 
-@every
-def test_filling_changes_nothing(case):
-    rows, rng = max(SIZES) + 5, np.random.default_rng(0)
+def filled(rows: int) -> fd.Problem:
+    """The ragged clients in a rectangle of as many rows, the rest of it wild numbers."""
+    rng = np.random.default_rng(0)
     X, y = 1e2 * rng.normal(size=(len(NAMES), rows, DIM)), 1e2 * rng.normal(size=(len(NAMES), rows))
     for i, (own_X, own_y) in enumerate(regression().values()):
         X[i, : len(own_y)], y[i, : len(own_y)] = own_X, own_y
-    filled = fd.Problem(fd.data.Stacked({"x": X, "y": y}, counts=SIZES, names=NAMES), loss=fd.losses.least_squares)
-    close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(filled, case.algorithm, max_rounds=FEW))
+    return fd.Problem(fd.data.Stacked({"x": X, "y": y}, counts=SIZES, names=NAMES), loss=fd.losses.least_squares)
+
+
+@every
+def test_what_the_filling_holds_changes_nothing(case):
+    other = filled(max(SIZES))
+    close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(other, case.algorithm, max_rounds=FEW))
+
+
+@over([*CASES["FedAvg"], CASES["FedGiA"][1], *CASES["LocalSGD"]])
+def test_how_much_filling_there_is_changes_nothing(case):
+    other = filled(max(SIZES) + 5)
+    close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(other, case.algorithm, max_rounds=FEW))
 
 
 @every
@@ -95,7 +106,7 @@ def states_after(case, rounds: int, fourth: list[int]) -> list:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(outcome.clients)]
 
 
-@pytest.mark.parametrize("case", STATEFUL, ids=str)
+@over([*CASES["FedPD"], *CASES["Scaffold"], CASES["FedGiA"][2]])
 def test_a_client_that_is_not_there_keeps_its_state(case):
     before, after = states_after(case, 3, WITHOUT_C), states_after(case, 5, WITHOUT_C)
     for old, new in zip(before, after, strict=True):
@@ -103,38 +114,27 @@ def test_a_client_that_is_not_there_keeps_its_state(case):
     assert any(np.any(old[3] != new[3]) for old, new in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("case", STATEFUL, ids=str)
+@over([*CASES["FedPD"], *CASES["Scaffold"], CASES["FedGiA"][2]])
 def test_dropping_a_client_does_not_change_the_others_state(case):
     with_it, without = states_after(case, 4, ALL_HERE), states_after(case, 4, WITHOUT_C)
     for full, part in zip(with_it, without, strict=True):
         np.testing.assert_array_equal(np.delete(full, 2, axis=0), np.delete(part, 2, axis=0))
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        fd.FedPD(tol=1e-16),
-        fd.Scaffold(stop=None),
-        fd.FedGiA(t=1.0, tol=1e-16),
-        fd.FedGiA(H="gram", alpha=1.0, t=1.0, tol=1e-16),
-        fd.FedGiA(tol=1e-16),
-        fd.FedGiA(H="gram", tol=1e-16),
-    ],
-    ids=lambda a: f"{a.name} {getattr(a, 'H', '')} {getattr(a, 't', '')}",
-)
-def test_methods_with_a_memory_reach_the_answer_when_only_some_take_part(algorithm):
+@over(STATEFUL)
+def test_methods_with_a_memory_reach_the_answer_when_only_some_take_part(case):
     expected = fd.solve(problem(), CASES["FedAvg"][0].algorithm)
-    run = fd.solve(problem(), algorithm, participation=fd.Fraction(0.6, dropout=0.2), max_rounds=3000)
+    run = fd.solve(problem(), case.algorithm, participation=SOME, max_rounds=3000)
     np.testing.assert_allclose(run.w, expected.w, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", [fd.FedAvg(), fd.FedPD(), fd.FedGiA(t=1.0)], ids=lambda a: a.name)
-def test_a_run_that_says_it_has_converged_has(algorithm):
+@over([Case(fd.FedPD()), Case(fd.FedGiA(t=1.0))])
+def test_a_run_that_says_it_has_converged_has(case):
     """After the first round only client a is heard, and what the others said then is no word on the model now."""
     plan = np.zeros((300, len(NAMES)), dtype=bool)
     plan[0], plan[:, 0] = True, True
-    run = fd.solve(problem(), algorithm, participation=plan, max_rounds=300)
-    assert not run.converged or run.certificate.stationarity**2 <= algorithm.tol
+    run = fd.solve(problem(), case.algorithm, participation=plan, max_rounds=300)
+    assert not run.converged or run.certificate.stationarity**2 <= case.algorithm.tol
 
 
 # --- traffic ---
@@ -215,9 +215,7 @@ def test_the_progress_bar_leaves_the_run_alone(capsys):
 
 
 def test_a_run_comes_back_from_its_folder(tmp_path):
-    run = fd.solve(
-        problem("logistic"), CASES["FedGiA"][0].algorithm, participation=fd.Fraction(0.8, dropout=0.1), max_rounds=30
-    )
+    run = fd.solve(problem(), CASES["FedGiA"][0].algorithm, participation=SOME, max_rounds=30)
     again = fd.load(run.save(tmp_path / "deep" / "run"))
     same(run, again)
     assert str(again) == str(run)
@@ -277,10 +275,9 @@ def test_the_run_prints_what_it_is():
     assert "stopped at the limit of rounds" in str(fd.solve(problem(), CASES["FedAvg"][0].algorithm, max_rounds=FEW))
 
 
-def test_a_single_client_and_a_single_example_are_problems_too():
+def test_a_single_client_with_a_single_example_is_a_problem_too():
     lonely = fd.Problem([(np.array([[2.0]]), np.array([3.0]))], loss=fd.losses.least_squares)
-    for algorithm in (fd.FedAvg(tol=1e-20), fd.FedGiA(H="gram", tol=1e-20)):
-        np.testing.assert_allclose(fd.solve(lonely, algorithm).w, [1.5], atol=1e-9)
+    np.testing.assert_allclose(fd.solve(lonely, fd.FedGiA(H="gram", tol=1e-20)).w, [1.5], atol=1e-9)
 
 
 def test_labels_of_both_kinds_give_the_same_run():

@@ -9,6 +9,7 @@ Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -38,6 +39,7 @@ class Agent:
     lam: Array
     t: Array  # the step answered last: asked again, it answers the same
     answer: "Answer"
+    lower: Array  # the Cholesky factor of the last Newton step, empty where L-BFGS solves
 
 
 @state
@@ -51,12 +53,6 @@ class Answer:
     status: Status
 
 
-def blank_answer(point: Array) -> Answer:
-    """An answer before anything was asked."""
-    zero = jnp.zeros(())
-    return Answer(point, jnp.ones(()), zero, zero, zero, zero, Status(zero, zero))
-
-
 @state
 class Call:
     """The message of one ADMM step: w^{t+1}, ε_{t+1}, ρ, t."""
@@ -67,16 +63,24 @@ class Call:
     t: Array
 
 
-def agent_start(P: LocalP, w: Array, rho: Array, status: Callable[[Piece], Status]) -> Agent:
+def blank_agent(terms: Terms, point: Array) -> Agent:
+    """A client before the first round."""
+    zero, dim = jnp.zeros(()), point.shape[0]
+    answer = Answer(point, jnp.ones(()), zero, zero, zero, zero, Status(zero, zero))
+    lower = jnp.zeros((dim, dim) if newtonian(terms) else (0, 0))
+    return Agent(point, jnp.zeros_like(point), jnp.full((), -1), answer, lower)
+
+
+def agent_start(P: LocalP, agent: Agent, w: Array, rho: Array, status: Callable[[Piece], Status]) -> Agent:
     """u_i = w, λ_i = −∇P_i(w)."""
     here = P(w, 1)
     lam = -here.gradient
     zero = jnp.zeros(())
     answer = Answer(w + lam / rho, rho, jnp.full((), jnp.inf), zero, jnp.sum(lam**2), zero, status(here))
-    return Agent(w, lam, jnp.zeros((), int), answer)
+    return Agent(w, lam, jnp.zeros((), int), answer, agent.lower)
 
 
-def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], Status], newtonian: bool) -> Agent:
+def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], Status]) -> Agent:
     """One step of Algorithm 2 at a client; a repeated call changes nothing."""
     w, rho = call.w, call.rho
     here = P(w, 1)
@@ -86,19 +90,22 @@ def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], St
         away = u - w
         return jnp.dot(agent.lam, away) + 0.5 * rho * jnp.sum(away**2), agent.lam + rho * away
 
-    if newtonian:
+    if agent.lower.size:
 
-        def evaluate(u: Array) -> tuple[Array, Array, Array]:
-            at, (value, slope) = P(u, 2), quadratic(u)
-            return at.value + value, at.gradient + slope, at.hessian + rho * jnp.eye(u.shape[0])
+        def evaluate(u: Array, order: int) -> tuple[Array, Array, Any]:
+            at, (value, slope) = P(u, order), quadratic(u)
+            second = at.hessian + rho * jnp.eye(u.shape[0]) if order == 2 else ()
+            return at.value + value, at.gradient + slope, second
 
-        found = newton.minimise(evaluate, agent.u, call.eps)
+        found = newton.minimise_again(evaluate, agent.u, call.eps, agent.lower)
+        lower = found.lower
     else:
+        lower = agent.lower
         found = lbfgs.minimise(lambda u: P(u, 1).value + quadratic(u)[0], agent.u, call.eps)
     lam = agent.lam + rho * (found.w - w)
     gap = jnp.sum((found.w - w) ** 2)
     answer = Answer(found.w + lam / rho, rho, eps, gap, jnp.sum(lam**2), found.residual / call.eps, status(here))
-    moved = Agent(found.w, lam, call.t, answer)
+    moved = Agent(found.w, lam, call.t, answer, lower)
     return select(call.t > agent.t, moved, agent)
 
 
@@ -144,10 +151,11 @@ def server_step(
         w = h.prox((middle + prox * centre) / total, 1.0 / total)
         return newton.Solution(w, h.distance(w, total * w - middle - prox * centre), jnp.zeros((), int))
 
-    def evaluate(w: Array) -> tuple[Array, Array, Array]:
-        mine = server_P(w, 2)
+    def evaluate(w: Array, order: int) -> tuple[Array, Array, Any]:
+        mine = server_P(w, order)
         value = 0.5 * weight * jnp.sum(w**2) - jnp.dot(middle, w)
-        return mine.value + value, mine.gradient + weight * w - middle, mine.hessian + weight * jnp.eye(w.shape[0])
+        second = mine.hessian + weight * jnp.eye(w.shape[0]) if order == 2 else ()
+        return mine.value + value, mine.gradient + weight * w - middle, second
 
     return newton.minimise(evaluate, at.w, eps, h=h)
 
@@ -255,7 +263,7 @@ class InexactADMM(Algorithm):
         return Server(w0, Consensus.blank(terms, w0), no, no)
 
     def join(self, terms: Terms, data: Data, w0: Array) -> Agent:
-        return Agent(w0, jnp.zeros_like(w0), jnp.full((), -1), blank_answer(w0))
+        return blank_agent(terms, w0)
 
     def phase(self, server: Server) -> Array:
         return server.started.astype(int)
@@ -304,7 +312,7 @@ class Start:
 
     def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
         P = self.method.local_P(terms, data)
-        agent = agent_start(P, hello.w, own_rho(P, hello.w, self.method.rho, jnp.zeros(())), self.method.status(terms))
+        agent = agent_start(P, client, hello.w, own_rho(P, hello.w, self.method.rho, jnp.zeros(())), self.method.status(terms))
         return agent, agent.answer
 
     def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
@@ -326,7 +334,7 @@ class Step:
 
     def local(self, terms: Terms, client: Agent, call: Call, data: Data, key: Array) -> tuple[Agent, Answer]:
         P = self.method.local_P(terms, data)
-        agent = agent_step(P, client, call, self.method.status(terms), newtonian(terms))
+        agent = agent_step(P, client, call, self.method.status(terms))
         return agent, agent.answer
 
     def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:

@@ -169,7 +169,7 @@ class ProxAL(Algorithm):
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         point = jnp.concatenate([w0, jnp.zeros(terms.clients * terms.rows[2])])
         none = jnp.full((), -1)
-        return Client(jnp.zeros(Party(terms).rows), point, none, jnp.zeros((), int), self.method.join(point))
+        return Client(jnp.zeros(Party(terms).rows), point, none, jnp.zeros((), int), self.method.join(terms, point))
 
     def phase(self, server: Server) -> Array:
         return jnp.where(server.outer, 0, 1)

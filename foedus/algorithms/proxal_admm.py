@@ -16,10 +16,9 @@ from foedus.algorithms.admm import (
     Status,
     agent_start,
     agent_step,
-    blank_answer,
+    blank_agent,
     consensus_start,
     consensus_step,
-    newtonian,
     own_rho,
     server_step,
 )
@@ -35,8 +34,8 @@ class AdmmInner:
     rho: float | str
     q: float
 
-    def join(self, point: Array) -> Agent:
-        return Agent(point, jnp.zeros_like(point), jnp.full((), -1), blank_answer(point))
+    def join(self, terms: Terms, point: Array) -> Agent:
+        return blank_agent(terms, point)
 
     def blank(self, terms: Terms, point: Array) -> Consensus:
         return Consensus.blank(terms, point)
@@ -54,7 +53,7 @@ class AdmmInner:
     def client_start(
         self, terms: Terms, P: LocalP, client: Agent, w: Array, hint: Array, status: Callable[[Piece], Status]
     ) -> tuple[Agent, Answer]:
-        agent = agent_start(P, w, own_rho(P, w, self.rho, hint), status)
+        agent = agent_start(P, client, w, own_rho(P, w, self.rho, hint), status)
         return agent, agent.answer
 
     def hear(self, inner: Consensus, replies: Answer, present: Present) -> Consensus:
@@ -79,7 +78,7 @@ class AdmmInner:
     def client_step(
         self, terms: Terms, P: LocalP, client: Agent, call: Call, status: Callable[[Piece], Status]
     ) -> tuple[Agent, Answer]:
-        agent = agent_step(P, client, call, status, newtonian(terms))
+        agent = agent_step(P, client, call, status)
         return agent, agent.answer
 
     def server_step(

@@ -72,7 +72,7 @@ class NewtonInner:
 
     hessians: bool
 
-    def join(self, point: Array) -> tuple[()]:
+    def join(self, terms: Terms, point: Array) -> tuple[()]:
         return ()
 
     def blank(self, terms: Terms, point: Array) -> Search:
@@ -187,9 +187,9 @@ class NewtonInner:
                 q = memory.direction(gradient, inner.diagonal)
                 slope = jnp.dot(gradient, q)
             else:
-                q, slope = direction(inner.trial, gradient, memory.matrix(inner.diagonal), h, tau)
+                q, slope, _ = direction(inner.trial, gradient, memory.matrix(inner.diagonal), h, tau)
         else:
-            q, slope = direction(inner.trial, gradient, hessian, h, tau)
+            q, slope, _ = direction(inner.trial, gradient, hessian, h, tau)
         moved = replace(
             inner,
             base=inner.trial,

@@ -1,26 +1,28 @@
 """Newton's method for a smooth function plus h, safeguarded by a line search, run until its residual is verified."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import state
+from foedus.algorithm import select, state
 from foedus.regularizers import Regularizer, Zero
 
-Evaluate = Callable[[Array], tuple[Array, Array, Array]]  # point -> value, gradient, Hessian
+Evaluate = Callable[[Array, int], tuple[Array, Array, Any]]  # point, order -> value, gradient, Hessian if order is 2
 
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
 
 
 @state
 class Solution:
-    """A point, its sup-norm residual dist_∞(0, ∇F + ∂h), and the evaluations spent."""
+    """A point, its sup-norm residual dist_∞(0, ∇F + ∂h), the steps taken, and the last Cholesky factor."""
 
     w: Array
     residual: Array
     steps: Array
+    lower: Array | tuple[()] = ()
 
 
 def shifted(hessian: Array) -> tuple[Array, Array]:
@@ -75,45 +77,74 @@ def proximal_direction(
     return u - w
 
 
-def direction(w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array) -> tuple[Array, Array]:
-    """The (proximal) Newton direction and the decrease it predicts to first order, a number ≤ 0."""
+def direction(
+    w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array
+) -> tuple[Array, Array, Array]:
+    """The (proximal) Newton direction, the decrease it predicts to first order (a number ≤ 0), and H's factor."""
     definite, lower = shifted(hessian)
     if isinstance(h, Zero):
         q = -jax.scipy.linalg.cho_solve((lower, True), gradient)
-        return q, jnp.dot(gradient, q)
+        return q, jnp.dot(gradient, q), lower
     q = proximal_direction(w, gradient, definite, h, 0.1 * tol)
-    return q, jnp.dot(gradient, q) + h.value(w + q) - h.value(w)
+    return q, jnp.dot(gradient, q) + h.value(w + q) - h.value(w), lower
 
 
 def minimise(
     evaluate: Evaluate, start: Array, tol: Array, *, h: Regularizer | None = None, steps: int = 60
 ) -> Solution:
-    """Minimise F + h from `start` until dist_∞(0, ∇F + ∂h) ≤ tol or `steps` evaluations are spent."""
+    """Minimise F + h from `start` until dist_∞(0, ∇F + ∂h) ≤ tol or `steps` steps are taken."""
     h = h or Zero()
     start = start if isinstance(h, Zero) else h.prox(start, 1e-8)
+    value, gradient, _ = evaluate(start, 1)
+    blank = jnp.zeros((start.shape[0], start.shape[0]))
+    return _newton(evaluate, h, start, value, gradient, tol, steps, blank)
 
-    def fresh(w, value, gradient, hessian):
-        q, slope = direction(w, gradient, hessian, h, tol)
-        return w, value + h.value(w), q, slope, h.distance(w, gradient)
 
+def _newton(
+    evaluate: Evaluate, h: Regularizer, w: Array, value: Array, gradient: Array, tol: Array, steps: int, lower: Array
+) -> Solution:
     def going(loop):
-        _, _, _, _, residual, size, k = loop
+        _, _, _, residual, size, k, _ = loop
         return (residual > tol) & (k < steps) & (size > 1e-12)
 
     def body(loop):
-        w, total, q, slope, residual, size, k = loop
+        w, value, gradient, residual, size, k, _ = loop
+        q, slope, lower = direction(w, gradient, evaluate(w, 2)[2], h, tol)
+        total = value + h.value(w)
         trial = w + size * q
-        value, gradient, hessian = evaluate(trial)
-        new_residual = h.distance(trial, gradient)
-        enough = value + h.value(trial) <= total + SUFFICIENT * size * slope + 1e-14 * jnp.abs(total)
+        new_value, new_gradient, _ = evaluate(trial, 1)
+        new_residual = h.distance(trial, new_gradient)
+        enough = new_value + h.value(trial) <= total + SUFFICIENT * size * slope + 1e-14 * jnp.abs(total)
         # rounding hides the last decreases of the value; the residual still sees them
         accept = enough | ((jnp.abs(slope) <= 1e-10 * (1.0 + jnp.abs(total))) & (new_residual < 0.9 * residual))
-        accept = accept & jnp.isfinite(value)
-        kept = w, total, q, slope, residual
-        moved = fresh(trial, value, gradient, hessian)
-        new = jax.tree.map(lambda a, b: jnp.where(accept, a, b), moved, kept)
-        return *new, jnp.where(accept, 1.0, 0.5 * size), k + 1
+        accept = accept & jnp.isfinite(new_value)
+        moved, stayed = (trial, new_value, new_gradient, new_residual), (w, value, gradient, residual)
+        return *select(accept, moved, stayed), jnp.where(accept, 1.0, 0.5 * size), k + 1, lower
 
-    first = fresh(start, *evaluate(start))
-    w, _, _, _, residual, _, k = jax.lax.while_loop(going, body, (*first, jnp.ones(()), jnp.zeros((), int)))
-    return Solution(w, residual, k)
+    first = (w, value, gradient, h.distance(w, gradient), jnp.ones(()), jnp.zeros((), int), lower)
+    w, _, _, residual, _, k, lower = jax.lax.while_loop(going, body, first)
+    return Solution(w, residual, k, lower)
+
+
+def minimise_again(evaluate: Evaluate, start: Array, tol: Array, lower: Array, steps: int = 60) -> Solution:
+    """Minimise a smooth F that differs little from the last one, whose Cholesky factor `lower` is at hand.
+
+    Steps with the old factor cost a gradient and two triangular solves. They go on while each at least halves the
+    residual; Newton's method does the rest. A factor of zeros stands for none.
+    """
+    value, gradient, _ = evaluate(start, 1)
+
+    def going(loop):
+        _, _, gradient, useful, k = loop
+        return useful & (jnp.max(jnp.abs(gradient)) > tol) & (k < 8)
+
+    def body(loop):
+        w, value, gradient, _, k = loop
+        trial = w - jax.scipy.linalg.cho_solve((lower, True), gradient)
+        there = (trial, *evaluate(trial, 1)[:2])
+        useful = jnp.max(jnp.abs(there[2])) <= 0.5 * jnp.max(jnp.abs(gradient))  # false for NaN
+        return *select(useful, there, (w, value, gradient)), useful, k + 1
+
+    known = lower[0, 0] > 0
+    w, value, gradient, _, _ = jax.lax.while_loop(going, body, (start, value, gradient, known, jnp.zeros((), int)))
+    return _newton(evaluate, Zero(), w, value, gradient, tol, steps, lower)
