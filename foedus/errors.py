@@ -10,5 +10,6 @@ class FoedusError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean …?' when `word` is close to a known name, else an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    return f" Did you mean {names[close[0]]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Per-example losses of a linear model's prediction z = xᵀw and a target y (SPEC of each: its docstring).
+"""Per-example losses of a linear model's prediction z = xᵀw and a target y.
 
 A loss answers fixed questions: its value, whether it is smooth (`curvature`, the largest second derivative in z),
 and what kind of target it takes. Derivatives in z come from JAX.

@@ -1,4 +1,4 @@
-"""Smooth penalties that belong to each client's f_i, scaled by its number of examples d_i (SPEC 1)."""
+"""Smooth penalties that belong to each client's f_i, scaled by its number of examples d_i."""
 
 from dataclasses import dataclass
 from typing import ClassVar

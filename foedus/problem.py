@@ -223,7 +223,7 @@ def _check_labels(stacked: Stacked, loss: Loss) -> None:
 
 
 class Problem:
-    """A federated problem: minimise (1/n) Σ f_i(w) + h(w) subject to constraints (SPEC 1).
+    """A federated problem: minimise (1/n) Σ f_i(w) + h(w) subject to constraints.
 
     Args:
         clients: a list, or a dict by name, of `(X, y)`, `(X, y, group)` or dicts of arrays; or a `Stacked`.

@@ -136,7 +136,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Terms:
-    """The public statement of a problem: minimise (1/n) Σ f_i + h subject to the constraints (SPEC 1)."""
+    """The public statement of a problem: minimise (1/n) Σ f_i + h subject to the constraints."""
 
     clients: int
     shape: Shape

@@ -43,6 +43,11 @@ class Descent(FirstOrder):
     )
 
     @property
+    def passes(self) -> int:
+        """How often a round goes over a client's data."""
+        return self.k0 * getattr(self, "steps", 1)
+
+    @property
     def automatic(self) -> bool:
         return self.lr == "auto"
 

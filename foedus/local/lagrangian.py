@@ -1,6 +1,6 @@
 """One party's share of the problem, P_i, with value, gradient and Hessian from a single pass over its data.
 
-With rows c ≤ 0 (or = 0) held at the party, multipliers μ and a proximal centre (SPEC 2),
+With rows c ≤ 0 (or = 0) held at the party, multipliers μ and a proximal centre,
     P(w) = f_i(w)/n + (‖[μ + βc(w)]₊‖² − ‖μ‖²)/(2β) + (prox/2)‖w − centre‖²,      no [·]₊ on equality rows,
 and the server's P_0 has no f. A coupled constraint adds variables: the point is (w, s), s of shape (clients, rows), a
 client holds c̃_i(w) ≤ n·s_i and the server Σ s_i ≤ 0 (PAL 001, Eqs. (3)-(4); the factor n makes a residual in s of ε

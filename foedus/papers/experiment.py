@@ -10,7 +10,7 @@ from foedus.runtime.checkpoint import write_whole
 
 @dataclass(frozen=True)
 class Options:
-    """How to run an experiment: instances to average over (None: its own choice), seed, size, where to write and say."""
+    """How to run an experiment: on how many instances (None: its own choice), where to write, how to speak."""
 
     trials: int | None
     seed: int

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,7 @@ def figure_one(options: Options) -> None:
             left.step(k, run.history["objective"], **look)
             right.step(k, run.history["gradient"], **look)
     right.axhline(V1.tol, color="grey", linewidth=0.8)
-    right.annotate(
-        "tol of (35)", (1.0, V1.tol), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
-    )
+    right.text(0.9, V1.tol, "tol of (35)", transform=right.get_yaxis_transform(), ha="right", va="top", fontsize=8)
     right.set_yscale("log")
     left.set(xlabel="iterations", ylabel="$f(x)$")
     right.set(xlabel="iterations", ylabel="error $\\|\\nabla f(x)\\|^2$")
@@ -110,7 +109,7 @@ def figure_two(options: Options) -> None:
             rounds, seconds = _averages(
                 lambda trial, m=m: linear_regression(options.seed, trial, m), algorithms, trials
             )
-            options.echo(f"m = {m}, {H} H: rounds " + " ".join(f"{r:.1f}" for r in rounds) + f" for k0 = {list(steps)}")
+            options.echo(f"m = {m}, {H} H, k0 = {_list(steps)}: {_list(rounds)} rounds")
             look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
             left.plot(steps, rounds, **look)
             right.plot(steps, seconds, **look)
@@ -129,7 +128,7 @@ def figure_three(options: Options) -> None:
     for k0, colour in zip(steps, COLOURS, strict=False):
         for H in MATRICES:
             algorithms = [FedGiA(k0=k0, H=H, alpha=alpha, t=V1.t, tol=V1.tol) for alpha in shares]
-            rounds, seconds = _averages(lambda trial: V1.instance(options.seed, trial), algorithms, trials)
+            rounds, seconds = _averages(partial(V1.instance, options.seed), algorithms, trials)
             options.echo(
                 f"k0 = {k0}, {H} H: rounds " + " ".join(f"{r:.1f}" for r in rounds) + f" for α = {list(shares)}"
             )
@@ -146,54 +145,51 @@ def _ticks(steps: Sequence[int]) -> list[int]:
     return [k0 for k0 in steps if k0 == 1 or k0 % 5 == 0]
 
 
+def _list(numbers: Iterable[float]) -> str:
+    return " ".join(f"{number:.3g}" for number in numbers)
+
+
 def _count(trials: int) -> str:
     return "one instance" if trials == 1 else f"{trials} instances"
 
 
-def comparison(example: Example, name: str, rounds: Sequence[int]) -> Callable[[Options], None]:
+def comparison(example: Example, name: str, rounds: Sequence[int], options: Options) -> None:
     """Figures 4-6: the objective against communication rounds, one panel for each k0; `rounds` is how far each goes."""
+    problem = example.instance(options.seed, 0)
+    figure, panels = _panels(12, len(K0), sharey=True)
+    for axes, k0, far in zip(panels, K0, rounds, strict=True):
+        most = max(10, far // 10) if options.quick else far
+        for (label, algorithm), colour in zip(example.algorithms(k0, "gradient").items(), COLOURS, strict=True):
+            run = _solve(problem, algorithm, 0, most)
+            f, error = run.history["objective"], run.history["gradient"]
+            options.echo(f"k0 = {k0}, {label}: f = {f[-1]:.4f} after {run.rounds} rounds")
+            count = np.arange(1, len(f) + 1)
+            words = label.replace("_D", "$_D$").replace("_G", "$_G$")
+            axes.plot(count, f, color=colour, linewidth=1.4, label=words)
+            for bound, marker in ((example.tol * CLIENTS**2, "o"), (example.tol, "s")):
+                passed = np.flatnonzero(error <= bound)
+                if len(passed):
+                    axes.plot(count[passed[0]], f[passed[0]], marker, color=colour, markersize=5)
+        axes.set(xlabel="communication rounds", title=f"$k_0$ = {k0}", xscale="log")
+    panels[0].set(ylabel="$f(x)$")
+    panels[0].plot([], [], "o", color="grey", label="released test met")
+    panels[0].plot([], [], "s", color="grey", label="rule (35) met")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False)
+    _keep(options, name, figure, f"{example.title}, m = {CLIENTS}, one instance")
 
-    def run(options: Options) -> None:
-        example.data()
-        problem = example.instance(options.seed, 0)
-        figure, panels = _panels(12, len(K0), sharey=True)
-        for axes, k0, far in zip(panels, K0, rounds, strict=True):
-            most = max(10, far // 10) if options.quick else far
-            chosen = example.algorithms(k0, "gradient")
-            for (label, algorithm), colour in zip(chosen.items(), COLOURS, strict=True):
-                found = _solve(problem, algorithm, 0, most)
-                f, error = found.history["objective"], found.history["gradient"]
-                options.echo(f"k0 = {k0}, {label}: f = {f[-1]:.4f} after {len(f)} rounds")
-                count = np.arange(1, len(f) + 1)
-                axes.plot(
-                    count, f, color=colour, linewidth=1.4, label=label.replace("_D", "$_D$").replace("_G", "$_G$")
-                )
-                for bound, marker in ((example.tol * CLIENTS**2, "o"), (example.tol, "s")):
-                    passed = np.flatnonzero(error <= bound)
-                    if len(passed):
-                        axes.plot(count[passed[0]], f[passed[0]], marker, color=colour, markersize=5)
-            axes.set(xlabel="communication rounds", title=f"$k_0$ = {k0}", xscale="log")
-        panels[0].set(ylabel="$f(x)$")
-        panels[0].plot([], [], "o", color="grey", label="released test met")
-        panels[0].plot([], [], "s", color="grey", label="rule (35) met")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", frameon=False)
-        _keep(options, name, figure, f"{example.title}, m = {CLIENTS}, one instance")
 
-    return run
+def _against_rounds(number: int, example: Example, rounds: Sequence[int]) -> Experiment:
+    name = f"fedgia-fig{number}"
+    title = f"FedGiA, Figure {number}: objective against rounds, Example {example.name}"
+    return Experiment(name, title, partial(comparison, example, name, rounds))
 
 
 EXPERIMENTS = (
     Experiment("fedgia-fig1", "FedGiA, Figure 1: objective and error against iterations", figure_one),
     Experiment("fedgia-fig2", "FedGiA, Figure 2: effect of k0", figure_two),
     Experiment("fedgia-fig3", "FedGiA, Figure 3: effect of α", figure_three),
-    Experiment(
-        "fedgia-fig4", "FedGiA, Figure 4: objective against rounds, V.1", comparison(V1, "fedgia-fig4", (500, 200, 100))
-    ),
-    Experiment(
-        "fedgia-fig5", "FedGiA, Figure 5: objective against rounds, V.2", comparison(V2, "fedgia-fig5", (300, 60, 30))
-    ),
-    Experiment(
-        "fedgia-fig6", "FedGiA, Figure 6: objective against rounds, V.3", comparison(V3, "fedgia-fig6", (300, 60, 30))
-    ),
+    _against_rounds(4, V1, (500, 200, 100)),
+    _against_rounds(5, V2, (300, 60, 30)),
+    _against_rounds(6, V3, (300, 60, 30)),
 )

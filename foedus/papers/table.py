@@ -4,8 +4,6 @@ import io
 import shutil
 from dataclasses import dataclass
 
-NARROWEST = 100  # columns; a narrower terminal gets lines that it wraps itself
-
 
 @dataclass(frozen=True)
 class Table:
@@ -24,11 +22,13 @@ class Table:
 
         made = RichTable(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(self.columns):
-            made.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
+            made.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row, following in zip(self.rows, (*self.rows[1:], None), strict=True):
             made.add_row(*row, end_section=following is not None and following[0] != "")
-        width = max(NARROWEST, shutil.get_terminal_size().columns)
-        console = Console(file=io.StringIO(), width=width, markup=False, highlight=False, color_system=None)
+        screen = shutil.get_terminal_size().columns
+        console = Console(file=io.StringIO(), width=1000, markup=False, highlight=False, color_system=None)
+        natural = console.measure(made).maximum
+        console.width = max(screen, natural, len(self.title))  # figures are never cut off; a narrow terminal wraps them
         console.print(made)
         for note in self.notes:
             console.print(f"- {note}")

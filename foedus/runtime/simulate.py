@@ -26,6 +26,7 @@ from foedus.terms import Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold
 CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
+BLOCK_BYTES = 2**18  # the data of one block of clients stays in a core's cache while they make their local steps
 
 
 @state
@@ -74,7 +75,7 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     def one(client, data, uid, *leaves):
         return kind.local(terms, client, wire.assemble(list(leaves), structure), data, client_key(local_key, uid))
 
-    mine, replies = jax.vmap(one, in_axes=(0, 0, 0, *axes))(*chosen, *leaves)
+    mine, replies = over_clients(one, (*chosen, *leaves), (0, 0, 0, *axes), block_of(kind, chosen[1]))
     if everyone and who.dropout == 0:
         clients = mine
     else:
@@ -83,6 +84,35 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     if who.dropout > 0 or not everyone:  # a round that nobody answered changes nothing
         following = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, server)
     return following, clients, asked, jnp.sum(here)
+
+
+def block_of(kind: Kind, data: Data) -> int:
+    """How many clients to work on at a time: all, unless `local` passes over data that no cache holds several times.
+
+    A block size that divides the number of clients leaves no remainder to compile for.
+    """
+    n = data["weight"].shape[0]
+    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(data))
+    if getattr(kind, "passes", 1) < 3 or total <= 4 * BLOCK_BYTES:
+        return n
+    fits = max(1, n * BLOCK_BYTES // total)
+    return max((b for b in range(max(1, fits // 4), min(n, 2 * fits) + 1) if n % b == 0), default=fits)
+
+
+def over_clients(one: Callable[..., Any], args: tuple[Any, ...], axes: tuple[int | None, ...], block: int) -> Any:
+    """`vmap` over the client axis of `args`, block by block."""
+    n = jax.tree.leaves(args[1])[0].shape[0]
+    if block >= n:
+        return jax.vmap(one, in_axes=axes)(*args)
+    split = [i for i, axis in enumerate(axes) if axis == 0]
+
+    def call(parts: list[Any]) -> Any:
+        whole = list(args)
+        for i, part in zip(split, parts, strict=True):
+            whole[i] = part
+        return one(*whole)
+
+    return jax.lax.map(call, [args[i] for i in split], batch_size=block)
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"), donate_argnames=("carry",))
@@ -208,12 +238,11 @@ def simulate(
     recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, carry.clients, fixed.data))
     if checkpoint is not None and (kept := checkpoint.load(carry)) is not None:
         carry, recorder.columns = kept
-    carry, _, _ = _chunk(algorithm, terms, carry, fixed, np.int64(0))  # compiles, plays no round
-    compiled = time.perf_counter()
-
     size, interrupted = 4, False
     with _Interrupt() as interrupt:
-        while recorder.rounds < max_rounds and not bool(carry.done):
+        carry, _, _ = _chunk(algorithm, terms, carry, fixed, np.int64(0))  # compiles, plays no round
+        compiled = time.perf_counter()
+        while not interrupt.asked and recorder.rounds < max_rounds and not bool(carry.done):
             tick = time.perf_counter()
             limit = min(size, CAPACITY, max_rounds - recorder.rounds)
             carry, records, used = _chunk(algorithm, terms, carry, fixed, np.int64(limit))
@@ -221,11 +250,12 @@ def simulate(
             recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
             spent = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(spent, 1e-9), 1, CAPACITY))
-            interrupted = interrupt.asked or bool(watch is not None and watch(recorder))
+            interrupted = bool(watch is not None and watch(recorder))
             if checkpoint is not None:
-                checkpoint.keep(carry, recorder.columns, final=interrupted)
+                checkpoint.keep(carry, recorder.columns)
             if interrupted:
                 break
+        interrupted = interrupted or interrupt.asked
     if checkpoint is not None:
         checkpoint.keep(carry, recorder.columns, final=True)
     return Outcome(

@@ -1,0 +1,163 @@
+"""Gradients, rounds and solves against NumPy, and against other frameworks where they are installed."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import foedus as fd
+from foedus.benchmarks.harness import Measured, best, in_turn
+from foedus.runtime import simulate
+
+SHAPES = ((128, 100, 100), (128, 70, 1024), (128, 1562, 200), (1000, 20, 50))
+
+
+def random_problem(clients: int, rows: int, dim: int) -> tuple[fd.Problem, np.ndarray, np.ndarray]:
+    """A least-squares problem of standard normal numbers, and its arrays."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((clients, rows, dim)), rng.standard_normal((clients, rows))
+    return fd.Problem(fd.data.Stacked({"x": x, "y": y}), loss=fd.losses.least_squares), x, y
+
+
+def gradients(quick: bool) -> list[Measured]:
+    """Gradients of all clients at one w, against numpy.sum of the features, twice."""
+    lines = []
+    for shape in SHAPES:
+        problem, x, _ = random_problem(*shape)
+        terms, data, w = problem.terms, problem.data, jnp.zeros(shape[2])
+        all_gradients = jax.jit(lambda w, data, terms=terms: jax.vmap(terms.gradient, in_axes=(None, 0))(w, data))
+        times = in_turn(
+            {
+                "ours": lambda f=all_gradients, w=w, data=data: f(w, data).block_until_ready(),
+                "two passes": lambda x=x: (x.sum(), x.sum()),
+            },
+            repeats=9 if quick else 41,
+        )
+        lines.append(
+            Measured(f"gradients, {shape}", times["ours"], "two passes", times["two passes"], limit=1.25)
+        )
+    return lines
+
+
+def numpy_round(x: np.ndarray, y: np.ndarray, w: np.ndarray, steps: int, lr: float) -> np.ndarray:
+    """A FedAvg round with all clients in one batch."""
+    u = np.repeat(w[None], len(x), axis=0)
+    for _ in range(steps):
+        residual = np.matmul(x, u[:, :, None])[:, :, 0] - y
+        u -= lr / x.shape[1] * np.matmul(residual[:, None, :], x)[:, 0, :]
+    return u.mean(axis=0)
+
+
+def loop_round(x: np.ndarray, y: np.ndarray, w: np.ndarray, steps: int, lr: float) -> np.ndarray:
+    """A FedAvg round as a Python loop over clients."""
+    total = np.zeros_like(w)
+    for features, targets in zip(x, y, strict=True):
+        u = w.copy()
+        for _ in range(steps):
+            u = u - lr * (features.T @ (features @ u - targets)) / len(targets)
+        total += u
+    return total / len(x)
+
+
+class Rounds:
+    """Rounds of an algorithm as the simulator plays them, after compilation."""
+
+    def __init__(self, problem: fd.Problem, algorithm: Any):
+        self.problem, self.algorithm = problem, algorithm
+        uids = jnp.asarray(problem.stacked.uids())
+        self.fixed = simulate.Fixed(problem.data, uids, jax.random.key(0), fd.Fraction(1.0))
+
+    def play(self, rounds: int) -> Any:
+        """Play so many rounds from the start; returns the number played."""
+        terms = self.problem.terms
+        carry = simulate._start(self.algorithm, terms, jnp.zeros(terms.dim), self.problem.data, self.problem.server)
+        carry, _, used = simulate._chunk(self.algorithm, terms, carry, self.fixed, np.int64(rounds))
+        return int(used)
+
+
+def fedavg_round(quick: bool) -> list[Measured]:
+    """128 clients, 100 rows, dimension 50, 5 full-batch steps."""
+    problem, x, y = random_problem(128, 100, 50)
+    w, many = np.zeros(50), 20
+    ours = Rounds(problem, fd.FedAvg(k0=5, lr=0.01, stop=None))
+    times = in_turn(
+        {
+            "ours": lambda: ours.play(many),
+            "batch": lambda: [numpy_round(x, y, w, 5, 0.01) for _ in range(many)],
+            "loop": lambda: [loop_round(x, y, w, 5, 0.01) for _ in range(many)],
+        },
+        repeats=5 if quick else 21,
+    )
+    mine, batch, loop = (times[name] / many for name in ("ours", "batch", "loop"))
+    lines = [
+        Measured("FedAvg round, foedus", mine, "NumPy in one batch", batch, limit=1.0),
+        Measured("FedAvg round, Python loop over clients", loop, "foedus", mine, limit=5.0, at_least=True),
+    ]
+    peers = {"flwr": "Flower", "pfl": "pfl", "fedjax": "FedJAX"}
+    missing = [title for package, title in peers.items() if find_spec(package) is None]
+    if find_spec("fedjax") is not None:
+        lines.append(Measured("FedAvg round, FedJAX", _fedjax_round(x, y), "foedus", mine))
+    if missing:
+        lines[0].extra["not installed"] = " / ".join(missing)
+    return lines
+
+
+def _fedjax_round(x: np.ndarray, y: np.ndarray) -> float:
+    """The same round by FedJAX's own for_each_client."""
+    import fedjax
+
+    def loss(params: Any, batch: Any, rng: Any) -> Any:
+        return jnp.mean(0.5 * (batch["x"] @ params - batch["y"]) ** 2)
+
+    gradient = fedjax.grad(loss)
+
+    def step(state: Any, batch: Any) -> Any:
+        return {"params": state["params"] - 0.01 * gradient(state["params"], batch, state["rng"]), "rng": state["rng"]}
+
+    each = fedjax.for_each_client(lambda shared, mine: {"params": shared, "rng": mine}, step, lambda shared, s: s["params"])
+    clients = [
+        (str(i), [{"x": features, "y": targets}] * 5, jax.random.PRNGKey(i))
+        for i, (features, targets) in enumerate(zip(x, y, strict=True))
+    ]
+    start = jnp.zeros(x.shape[2])
+    return best(lambda: np.mean([out for _, out in each(start, clients)], axis=0), repeats=3)
+
+
+def thirds(clients: int = 128, dim: int = 100, seed: int = 0) -> fd.Problem:
+    """GIA's Example V.1: equal thirds of three distributions, shuffled, 50 to 150 rows a client."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(50, 151, clients)
+    total = int(counts.sum())
+    sizes = [total // 3, total // 3, total - 2 * (total // 3)]
+    parts = [
+        rng.standard_normal((sizes[0], dim + 1)),
+        rng.standard_t(5, (sizes[1], dim + 1)),
+        rng.uniform(-5, 5, (sizes[2], dim + 1)),
+    ]
+    rows = rng.permutation(np.concatenate(parts))
+    x, y = np.zeros((clients, 150, dim)), np.zeros((clients, 150))
+    for i, (start, count) in enumerate(zip(np.cumsum(counts) - counts, counts, strict=True)):
+        x[i, :count], y[i, :count] = rows[start : start + count, :dim], rows[start : start + count, dim]
+    return fd.Problem(fd.data.Stacked({"x": x, "y": y}, counts=counts), loss=fd.losses.least_squares)
+
+
+def fedgia_solve(quick: bool) -> list[Measured]:
+    """A whole FedGiA solve after compilation, Lipschitz constants included, in NumPy gradients of all clients."""
+    problem = thirds()
+    x, y = np.asarray(problem.data["x"]), np.asarray(problem.data["y"])
+    counts, w = problem.counts[:, None], np.zeros(x.shape[2])
+
+    def gradient() -> np.ndarray:
+        residual = x @ w - y
+        return np.matmul(residual[:, None, :], x)[:, 0, :] / counts
+
+    lines = []
+    for k0 in (1, 5, 10):
+        ours = Rounds(problem, fd.FedGiA(k0=k0))
+        times = in_turn({"ours": lambda ours=ours: ours.play(1000), "numpy": gradient}, repeats=5 if quick else 15)
+        line = Measured(f"FedGiA solve, k0={k0}", times["ours"], "NumPy gradients", times["numpy"], limit=60.0)
+        line.extra["rounds"] = ours.play(1000)
+        lines.append(line)
+    return lines
