@@ -48,11 +48,13 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="A CSV file, label (0/1 or -1/+1) in the last column, instead of the example.")
     ] = None,
-    sites: Annotated[int, typer.Option(help="How many sites to deal the examples out to.", min=1)] = 8,
+    hospitals: Annotated[int, typer.Option(help="How many sites the model under terms is trained over.", min=1)] = 5,
+    max_loss: Annotated[float, typer.Option(help="The cap on the mean loss of label 1 at each of them.")] = 0.2,
+    sites: Annotated[int, typer.Option(help="How many sites the algorithms are compared over.", min=1)] = 8,
     seed: Seed = 0,
     out: Out = Path("out/demo"),
 ) -> None:
-    """Compare algorithms on one problem: a table, and a picture of the way to the optimum."""
+    """Train a model whose loss is capped at every hospital and print its certificate; then compare algorithms."""
     _check_folder(out)
     from rich.console import Console
 
@@ -61,7 +63,17 @@ def demo(
     console = Console(markup=False, highlight=False)  # a file's name may hold square brackets
     # as the user can type it: after `make demo` the command may not be on the path
     command = "foedus" if shutil.which("foedus") else sys.argv[0]
-    run_demo(algorithms=algorithms, data=data, sites=sites, seed=seed, out=out, console=console, command=command)
+    run_demo(
+        algorithms=algorithms,
+        data=data,
+        hospitals=hospitals,
+        max_loss=max_loss,
+        sites=sites,
+        seed=seed,
+        out=out,
+        console=console,
+        command=command,
+    )
 
 
 @app.command()

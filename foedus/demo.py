@@ -1,4 +1,4 @@
-"""The demo: one model over several sites, trained by a few algorithms on the same terms, in a table and a picture."""
+"""The demo: one model under terms that every site can check, then the same data without terms by several algorithms."""
 
 import csv
 import math
@@ -20,6 +20,7 @@ from foedus.report.comparison import Entry, draw, drawable, standing, table
 from foedus.terms import Data, Terms
 
 RIDGE = 0.02  # mu of the penalty (mu/2)‖w‖²
+BREAST_CANCER = "breast-cancer data"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def breast_cancer() -> Examples:
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
-    return Examples(x, 1.0 - y, "breast-cancer data")
+    return Examples(x, 1.0 - y, BREAST_CANCER)
 
 
 def read_csv(path: Path) -> Examples:
@@ -119,6 +120,16 @@ def problem_of(examples: Examples, sites: int, seed: int) -> fd.Problem:
     return fd.Problem(clients, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(RIDGE, per_example=False))
 
 
+def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.Problem:
+    """The Neyman-Pearson problem: the least loss on label 0, with the loss on label 1 capped at every site."""
+    clients = fd.data.split(standardised(examples.x), examples.y, clients=sites, seed=seed, by="label")
+    if examples.title == BREAST_CANCER:
+        clients = {name.replace("site", "hospital"): arrays for name, arrays in clients.items()}
+    low = float(np.min(examples.y))
+    cap = fd.constraints.LossCap(fd.label(1), at_most=max_loss)
+    return fd.Problem(clients, loss=fd.losses.logistic, where=fd.label(low), constraints=[cap])
+
+
 def algorithms_called(names: str) -> dict[str, Algorithm]:
     """The algorithms with these names, separated by commas and in any case, each with its default settings."""
     exported = (getattr(fd, name) for name in fd.__all__)
@@ -174,14 +185,35 @@ def compare(
 
 
 def demo(
-    *, algorithms: str, data: Path | None, sites: int, seed: int, out: Path, console: Console, command: str = "foedus"
+    *,
+    algorithms: str,
+    data: Path | None,
+    hospitals: int,
+    max_loss: float,
+    sites: int,
+    seed: int,
+    out: Path,
+    console: Console,
+    command: str = "foedus",
 ) -> None:
-    """Run the comparison, show it, and keep it in the folder `out`."""
+    """Train under terms, then compare algorithms without; show both, and keep them in the folder `out`."""
     chosen = algorithms_called(algorithms)
     examples = breast_cancer() if data is None else read_csv(data)
+    held = terms_of(examples, hospitals, seed, max_loss)
     problem = problem_of(examples, sites, seed)
     console.print(
-        f"{examples.title}: {examples.rows} examples at {sites} sites, logistic regression, "
+        f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression.\n"
+        f"   Least loss on {'benign' if data is None else 'negative'} cases, while the mean loss on "
+        f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
+        soft_wrap=True,
+    )
+    run = fd.solve(held, fd.ProxAL(beta=300), seed=seed, progress=console.is_terminal)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    console.print(str(run), soft_wrap=True)
+    run.save(out / "ProxAL")
+    console.print(
+        f"\n2. Without terms. {examples.title}: {examples.rows} examples at {sites} sites, logistic regression, "
         f"{problem.terms.dim} parameters, ridge penalty",
         soft_wrap=True,
     )
@@ -208,5 +240,8 @@ def demo(
         f"With all data in one place scipy finds {best:.8f}; above it end {standing(runs, best)}.", soft_wrap=True
     )
     console.print(f"{kept}.", soft_wrap=True)
-    console.print(f"Try next: {command} demo --algorithms FedGiA,Scaffold,FedPD", soft_wrap=True)
-    console.print(f"or, on a table of your own: {command} demo --data FILE.csv", soft_wrap=True)
+    console.print(
+        f"Try next: {command} demo --max-loss 0.1 --hospitals 10 --algorithms FedGiA,Scaffold,FedPD, "
+        f"or {command} demo --data FILE.csv on a table of your own.",
+        soft_wrap=True,
+    )

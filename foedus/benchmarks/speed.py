@@ -66,15 +66,13 @@ class Rounds:
 
     def __init__(self, problem: fd.Problem, algorithm: Any):
         self.problem, self.algorithm = problem, algorithm
-        uids = jnp.asarray(problem.stacked.uids())
-        self.fixed = simulate.Fixed(problem.data, uids, jax.random.key(0), fd.Fraction(1.0))
+        self.fixed = simulate.fixed_for(problem, fd.Fraction(1.0), seed=0)
 
-    def play(self, rounds: int) -> Any:
+    def play(self, rounds: int) -> int:
         """Play so many rounds from the start; returns the number played."""
         terms = self.problem.terms
-        carry = simulate._start(self.algorithm, terms, jnp.zeros(terms.dim), self.problem.data, self.problem.server)
-        carry, _, used = simulate._chunk(self.algorithm, terms, carry, self.fixed, np.int64(rounds))
-        return int(used)
+        carry = simulate.start(self.problem, self.algorithm, jnp.zeros(terms.dim), self.fixed)
+        return int(simulate.chunk(self.algorithm, terms, carry, self.fixed, np.int64(rounds))[2])
 
 
 def fedavg_round(quick: bool) -> list[Measured]:
