@@ -1,0 +1,6 @@
+"""Estimators in scikit-learn's manners, trained over sites and returned with the certificate of their terms."""
+
+from foedus.estimators.fair import FairClassifier
+from foedus.estimators.neyman_pearson import NeymanPearsonClassifier
+
+__all__ = ["FairClassifier", "NeymanPearsonClassifier"]

@@ -1,0 +1,156 @@
+"""The umbrella rule: a threshold that bounds the miss rate at every site with a stated confidence, from counts alone.
+
+A positive is missed when its score lies below the threshold. Tong, Feng and Li (2018), "Neyman-Pearson classification
+algorithms and NP receiver operating characteristics", Science Advances 4(2), Proposition 1: for n positives that were
+not used in training, the miss rate R(t) = P(score < t) at t = S_(k), their k-th smallest score, obeys
+
+    P(R(S_(k)) > α) ≤ P(Bin(n, α) ≤ k − 1),
+
+with equality for a continuous law of the scores. The rank k is the largest for which this is at most δ = 1 − confidence;
+there is none unless n ≥ log δ / log(1 − α).
+
+Over sites. Site i, with n_i positives and rank k_i, admits the thresholds t of which at most k_i − 1 of its positives lie
+below, which is to say t ≤ S_(k_i) there. The threshold chosen is the largest on a fixed grid that every site admits.
+
+What holds. With probability at least `confidence` over the held-out positives, given the trained model, the miss rate
+is at most α AT EVERY SITE AT ONCE, and so in every mixture of the sites too. No union bound is needed, because all sites
+share one threshold. The t with max_i R_i(t) ≤ α are a half-line, t ≤ q, since each R_i increases; as there are finitely
+many sites, one of them, j, has R_j(t) > α for all t > q. It depends on the sites' laws alone, not on the sample. If the
+threshold t* is too large for any site, then t* > q, hence R_j(S_(k_j)) ≥ R_j(t*) > α, which has probability at most δ.
+
+What it rests on. At each site the held-out positives are independent draws of the positives that the site will meet, and
+took no part in training. Sites may differ, and depend on each other, in any way. Nothing is said of positives from
+elsewhere, nor of negatives. Ties and the grid only lower the threshold: the bound then holds with something to spare.
+
+What is sent. Each site tells its n_i; then the server proposes thresholds, halving the grid, and each site answers how
+many of its positives lie below. No score leaves a site. The counts are exact, so they are not differentially private:
+who knows all other positives of a site learns from them where the last one's score lies.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, exp, log, log1p
+
+import numpy as np
+from scipy.special import bdtr
+
+from foedus.errors import FoedusError
+from foedus.run import Traffic
+
+LIMIT = 32.0  # thresholds are log-odds in [−32, 32], a range that no data has a say in
+STEP = 2.0**-10  # and multiples of this
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The threshold that the umbrella rule chose, what it rests on at each site, and what finding it cost."""
+
+    cut: float  # the threshold in log-odds: a score below it is called negative; −inf calls everything positive
+    max_miss_rate: float
+    confidence: float
+    sites: tuple[str, ...]
+    held_out: tuple[int, ...]  # n_i
+    ranks: tuple[int, ...]  # k_i
+    missed: tuple[int, ...]  # held-out positives below the threshold, at most k_i − 1
+    rounds: int
+    traffic: Traffic
+
+    @property
+    def threshold(self) -> float:
+        """The threshold as a probability of the positive class."""
+        return 1.0 / (1.0 + exp(-self.cut)) if self.cut > -LIMIT else 0.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"miss rate at most {self.max_miss_rate:g} at every site with confidence {self.confidence:g}: threshold "
+            f"{self.threshold:.4g}, found in {self.rounds} rounds, {self.traffic.up} bytes up and {self.traffic.down} down"
+        ]
+        for site, n, k, below in zip(self.sites, self.held_out, self.ranks, self.missed, strict=True):
+            lines.append(f"  {site}: misses {below} of {n} held-out positives; up to {k - 1} are allowed")
+        return "\n".join(lines)
+
+
+def needed(max_miss_rate: float, confidence: float) -> int:
+    """The least number of held-out positives with which a site can bound its miss rate at all."""
+    n = max(1, ceil(log(1.0 - confidence) / log1p(-max_miss_rate)))
+    # the quotient of two rounded logarithms may be off by one
+    while rank(n, max_miss_rate, confidence) == 0:
+        n += 1
+    while n > 1 and rank(n - 1, max_miss_rate, confidence) > 0:
+        n -= 1
+    return n
+
+
+def rank(n: int, max_miss_rate: float, confidence: float) -> int:
+    """The largest k with P(Bin(n, max_miss_rate) ≤ k − 1) ≤ 1 − confidence; 0 where there is none."""
+    # the tail exceeds one half beyond the mean n·α, so that ranks up to there are enough unless confidence is small
+    last = n if confidence < 0.5 else min(n, ceil(n * max_miss_rate) + 1)
+    tails = bdtr(np.arange(last), n, max_miss_rate)
+    return int(np.sum(tails <= 1.0 - confidence))
+
+
+def below(scores: np.ndarray, cut: float) -> int:
+    """How many of a site's scores lie below a threshold: a site's answer, and all that its scores are used for."""
+    return int(np.count_nonzero(scores < cut))
+
+
+def check_counts(held_out: Mapping[str, int], max_miss_rate: float, confidence: float, remedy: str) -> None:
+    """Raise where a site has too few held-out positives, with the number it needs."""
+    least = needed(max_miss_rate, confidence)
+    for site, n in held_out.items():
+        if n < least:
+            raise FoedusError(
+                f"site {site!r}: it has {n} held-out positives, and a miss rate of at most {max_miss_rate:g} with "
+                f"confidence {confidence:g} needs at least {least} at each site; {remedy}."
+            )
+
+
+def search(
+    held_out: Mapping[str, int],
+    ask: Callable[[float], Sequence[int]],
+    max_miss_rate: float,
+    confidence: float,
+) -> Calibration:
+    """Find the largest threshold on the grid that every site admits: the server's part.
+
+    `held_out` is what the sites told in the first round; `ask(cut)` is a round in which each of them, in the same order,
+    answers how many of its held-out positives have a score below `cut`.
+    """
+    check_counts(held_out, max_miss_rate, confidence, "hold out more there, or merge the site with another")
+    ranks = np.array([rank(n, max_miss_rate, confidence) for n in held_out.values()])
+    number = np.dtype(np.int64).itemsize
+    rounds, up, down = 1, number * len(ranks), 0
+
+    # cut number 0 is −inf, which every site admits; cut number `high` is one that some site is taken to refuse
+    low, high = 0, int(2 * LIMIT / STEP) + 2
+    missed = np.zeros(len(ranks), dtype=np.int64)
+    while high - low > 1:
+        middle = (low + high) // 2
+        counts = np.asarray(ask(_cut(middle)), dtype=np.int64)
+        rounds, up, down = rounds + 1, up + counts.nbytes, down + number * len(ranks)
+        if np.all(counts < ranks):
+            low, missed = middle, counts
+        else:
+            high = middle
+    return Calibration(
+        cut=_cut(low),
+        max_miss_rate=max_miss_rate,
+        confidence=confidence,
+        sites=tuple(held_out),
+        held_out=tuple(int(n) for n in held_out.values()),
+        ranks=tuple(int(k) for k in ranks),
+        missed=tuple(int(m) for m in missed),
+        rounds=rounds,
+        traffic=Traffic(up=up, down=down),
+    )
+
+
+def _cut(number: int) -> float:
+    """The cuts in order: −inf, then −LIMIT to LIMIT in steps."""
+    return -LIMIT + STEP * (number - 1) if number > 0 else -np.inf
+
+
+def calibrate(scores: Mapping[str, np.ndarray], max_miss_rate: float, confidence: float) -> Calibration:
+    """Run `search` over sites in this process, given each site's log-odds of its held-out positives."""
+    held_out = {site: len(mine) for site, mine in scores.items()}
+    return search(held_out, lambda cut: [below(mine, cut) for mine in scores.values()], max_miss_rate, confidence)
