@@ -1,6 +1,5 @@
-"""The JAX settings everything else relies on: float64, the devices, and a compilation cache that outlives the process."""
+"""The JAX settings everything else relies on: float64 and a compilation cache that outlives the process."""
 
-import contextlib
 import hashlib
 import os
 import platform
@@ -26,11 +25,8 @@ def cache_dir() -> Path:
 
 
 def configure() -> None:
-    """Switch JAX to float64, to one CPU device per core, and to the persistent cache; safe to call twice."""
+    """Switch JAX to float64 and to the persistent cache; safe to call twice."""
     jax.config.update("jax_enable_x64", True)
-    with contextlib.suppress(RuntimeError):  # the user's program has started JAX already: its devices stay
-        if jax.config.jax_num_cpu_devices <= 0:
-            jax.config.update("jax_num_cpu_devices", int(os.environ.get("FOEDUS_DEVICES", os.cpu_count() or 1)))
     if os.environ.get("FOEDUS_CACHE") != "off" and not jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

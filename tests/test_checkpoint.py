@@ -43,7 +43,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
 @pytest.mark.usefixtures("one_round_chunks")
 @pytest.mark.parametrize(
     "who",
-    [SOME, fd.Coverage(0.4, every=3), fd.Schedule(np.eye(5, dtype=bool), dropout=0.1)],
+    [fd.Coverage(0.4, every=3), fd.Schedule(np.eye(5, dtype=bool), dropout=0.1)],
     ids=str,
 )
 def test_a_resumed_run_asks_the_same_clients(who, tmp_path):

@@ -27,12 +27,13 @@ many of its positives lie below. No score leaves a site. The counts are exact, s
 who knows all other positives of a site learns from them where the last one's score lies.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, log, log1p
+from math import ceil, log, log1p
 
 import numpy as np
-from scipy.special import bdtr
+from scipy.special import bdtr, expit
 
 from foedus.errors import FoedusError
 from foedus.run import Traffic
@@ -58,7 +59,7 @@ class Calibration:
     @property
     def threshold(self) -> float:
         """The threshold as a probability of the positive class."""
-        return 1.0 / (1.0 + exp(-self.cut)) if self.cut > -LIMIT else 0.0
+        return float(expit(self.cut))
 
     def __str__(self) -> str:
         lines = [
@@ -83,10 +84,7 @@ def needed(max_miss_rate: float, confidence: float) -> int:
 
 def rank(n: int, max_miss_rate: float, confidence: float) -> int:
     """The largest k with P(Bin(n, max_miss_rate) ≤ k − 1) ≤ 1 − confidence; 0 where there is none."""
-    # the tail exceeds one half beyond the mean n·α, so that ranks up to there are enough unless confidence is small
-    last = n if confidence < 0.5 else min(n, ceil(n * max_miss_rate) + 1)
-    tails = bdtr(np.arange(last), n, max_miss_rate)
-    return int(np.sum(tails <= 1.0 - confidence))
+    return bisect_right(range(n), 1.0 - confidence, key=lambda j: float(bdtr(j, n, max_miss_rate)))
 
 
 def below(scores: np.ndarray, cut: float) -> int:

@@ -1,14 +1,14 @@
 """The simulator: all clients in one compiled process, rounds run in chunks between which Python can look.
 
 Clients are stacked on a leading axis and `local` is `vmap`ped over those that take part; the kind of round is switched
-outside the `vmap`. Large problems are divided by clients among the devices: the cores of a CPU, or several accelerators. A chunk is a `while_loop` that ends at its limit or when the algorithm has converged.
+outside the `vmap`. A chunk is a `while_loop` that ends at its limit or when the algorithm has converged.
 """
 
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from foedus.algorithm import Algorithm, Kind, Present, state
 from foedus.problem import Problem
@@ -37,7 +35,6 @@ from foedus.terms import Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold
 CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
-SHARD_BYTES = 2**22  # with less data than this, dividing clients among devices costs more than it saves
 BLOCK_BYTES = 2**18  # the data of one block of clients stays in a core's cache while they make their local steps
 
 
@@ -53,31 +50,14 @@ class Carry:
     finite: Array
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data", "uids", "key", "participation"], meta_fields=["mesh"])
-@dataclass(frozen=True)
+@state
 class Fixed:
-    """What does not change during a run. With a mesh, clients are divided among its devices."""
+    """What does not change during a run."""
 
     data: Data
     uids: Array
     key: Array
     participation: Participation
-    mesh: Mesh | None = None
-
-
-def mesh_for(problem: Problem, participation: Participation) -> Mesh | None:
-    """All devices, where every client takes part in every round and there is enough work to divide; else None."""
-    devices, n = jax.devices(), problem.terms.clients
-    everyone = participation.size(n) == n and not isinstance(participation, Schedule)
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.data))
-    if len(devices) < 2 or n % len(devices) or not everyone or size < SHARD_BYTES:
-        return None
-    return Mesh(np.array(devices), ("clients",))
-
-
-def place(tree: Any, mesh: Mesh | None, divided: bool) -> Any:
-    """Put a tree on the mesh: divided by its leading client axis, or whole on every device."""
-    return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, P("clients") if divided else P()))
 
 
 def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: Any, round: Array, fixed: Fixed):
@@ -104,15 +84,7 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     def one(client, data, uid, *leaves):
         return kind.local(terms, client, wire.assemble(list(leaves), structure), data, client_key(local_key, uid))
 
-    axes = (0, 0, 0, *axes)
-
-    def work(*args):
-        return over_clients(one, args, axes, block_of(kind, args[1]))
-
-    if fixed.mesh is not None:
-        parts = tuple(P("clients") if axis == 0 else P() for axis in axes)
-        work = jax.shard_map(work, mesh=fixed.mesh, in_specs=parts, out_specs=P("clients"), check_vma=False)
-    mine, replies = work(*chosen, *leaves)
+    mine, replies = over_clients(one, (*chosen, *leaves), (0, 0, 0, *axes), block_of(kind, chosen[1]))
     if everyone and who.dropout == 0:
         clients = mine
     else:
@@ -179,8 +151,6 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
         w = algorithm.parameters(terms, server)
         finite = jnp.all(jnp.isfinite(w))
         records = jax.tree.map(lambda buffer, value: buffer.at[t].set(value), records, row)
-        if fixed.mesh is not None:
-            server = jax.lax.with_sharding_constraint(server, NamedSharding(fixed.mesh, P()))
         done = jnp.asarray(algorithm.converged(server)) | jnp.asarray(algorithm.stuck(server)) | ~finite
         return Carry(server, clients, carry.round + 1, jnp.where(finite, w, carry.w), done, finite), records, t + 1
 
@@ -188,7 +158,8 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _start_states(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data | None) -> Carry:
+def start(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data | None) -> Carry:
+    """The state before the first round."""
     server = algorithm.init(terms, w0, own)
     clients = jax.vmap(lambda d: algorithm.join(terms, d, w0))(data)
     carry = Carry(server, clients, jnp.zeros((), int), w0, jnp.zeros((), bool), jnp.ones((), bool))
@@ -196,22 +167,9 @@ def _start_states(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own
     return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), carry)
 
 
-def placed(carry: Carry, mesh: Mesh | None) -> Carry:
-    """A carry with its clients' part divided among the devices, and the server's on each."""
-    return replace(place(carry, mesh, divided=False), clients=place(carry.clients, mesh, divided=True))
-
-
-def start(problem: Problem, algorithm: Algorithm, w0: Array, fixed: Fixed) -> Carry:
-    """The state before the first round."""
-    return placed(_start_states(algorithm, problem.terms, w0, problem.data, problem.server), fixed.mesh)
-
-
 def fixed_for(problem: Problem, participation: Participation, seed: int) -> Fixed:
-    """What a run of this problem keeps throughout, placed on the devices."""
-    mesh = mesh_for(problem, participation)
-    data, uids = place((problem.data, jnp.asarray(problem.stacked.uids())), mesh, divided=True)
-    key, participation = place((jax.random.key(seed), participation), mesh, divided=False)
-    return Fixed(data, uids, key, participation, mesh)
+    """What a run of this problem keeps throughout."""
+    return Fixed(problem.data, jnp.asarray(problem.stacked.uids()), jax.random.key(seed), participation)
 
 
 @dataclass
@@ -291,10 +249,10 @@ def simulate(
     began = time.perf_counter()
     terms = problem.terms
     fixed = fixed_for(problem, participation, seed)
-    carry = start(problem, algorithm, w0, fixed)
+    carry = start(algorithm, terms, w0, problem.data, problem.server)
     recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, carry.clients, fixed.data))
     if checkpoint is not None and (kept := checkpoint.load(carry)) is not None:
-        carry, recorder.columns = placed(kept[0], fixed.mesh), kept[1]
+        carry, recorder.columns = kept
     size, interrupted = 4, False
     with _Interrupt() as interrupt:
         carry, _, _ = chunk(algorithm, terms, carry, fixed, np.int64(0))  # compiles, plays no round
