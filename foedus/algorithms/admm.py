@@ -17,7 +17,7 @@ from jax import Array
 from foedus.algorithm import Algorithm, Kind, Present, select, setting, settings, state
 from foedus.local import lbfgs, newton
 from foedus.local.lagrangian import Party, Piece, piece
-from foedus.regularizers import Regularizer, Zero
+from foedus.regularizers import Regularizer
 from foedus.terms import Data, Terms
 
 LocalP = Callable[[Array, int], Piece]  # point, order -> P_i there

@@ -35,7 +35,7 @@ from foedus.terms import Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold
 CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
-BLOCK_BYTES = 2**18  # the data of one block of clients stays in a core's cache while they make their local steps
+BLOCK_BYTES = 2**17  # the data of one block of clients stays in a core's cache while they make their local steps
 
 
 @state
