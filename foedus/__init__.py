@@ -1,5 +1,7 @@
 """foedus: federated optimisation with guarantees. State a problem, pick an algorithm, get an answer with its terms."""
 
+from typing import TYPE_CHECKING, Any
+
 from foedus.engine import configure as _configure
 
 _configure()
@@ -23,12 +25,16 @@ from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E
 from foedus.solve import solve  # noqa: E402
 from foedus.terms import Data, group, label  # noqa: E402
 
+if TYPE_CHECKING:
+    from foedus.estimators import FairClassifier, NeymanPearsonClassifier
+
 __version__ = "0.1.0"
 
 __all__ = [
     "CentralProxAL",
     "Coverage",
     "Data",
+    "FairClassifier",
     "FedAvg",
     "FedGiA",
     "FedPD",
@@ -37,6 +43,7 @@ __all__ = [
     "Fraction",
     "InexactADMM",
     "LocalSGD",
+    "NeymanPearsonClassifier",
     "Problem",
     "ProxAL",
     "Run",
@@ -52,3 +59,12 @@ __all__ = [
     "regularizers",
     "solve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, which bring scikit-learn with them, are imported when they are first asked for."""
+    if name in ("FairClassifier", "NeymanPearsonClassifier"):
+        from foedus import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

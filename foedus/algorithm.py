@@ -3,7 +3,7 @@
     init(terms, w0, own)                        -> server state    `own` is data the server itself holds, or None
     join(terms, data, w0)                       -> client state
     phase(server)                               -> index into `kinds` of the round that comes next
-    broadcast(terms, server, key)               -> message to the clients of this round
+    broadcast(terms, server, draws)             -> message to the clients of this round; `draws`: a uniform number for each
     local(terms, client, message, data, key)    -> client state, reply       the only function that touches data
     aggregate(terms, server, replies, present)  -> server state
     converged(server), stuck(server)            -> stop, with or without success?
@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
@@ -45,7 +46,7 @@ def settings(cls: type[T]) -> type[T]:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             _check_setting(type(self).__name__, f, value)
-            if f.metadata and isinstance(value, int | float) and not isinstance(value, bool):
+            if f.metadata and _is_number(value):
                 object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
         if inner is not None:
             inner(self)
@@ -70,15 +71,21 @@ def setting(
     return field(default=default, metadata={"doc": doc, "choices": choices, "integer": integer, "limits": limits})
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
 def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     meta = f.metadata
-    if not meta or value in meta["choices"] or (value is None and f.default is None):
+    choices = meta.get("choices", ())
+    if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
         return
     limits = {k: v for k, v in meta["limits"].items() if v is not None}
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = _is_number(value)
     if not limits and not meta["choices"] and not meta["integer"]:
         return
     if number and (limits or meta["integer"]):
+        assert isinstance(value, int | float | np.integer | np.floating)
         whole = not meta["integer"] or float(value).is_integer()
         tests = {"gt": value > limits.get("gt", -math.inf), "ge": value >= limits.get("ge", -math.inf)}
         tests |= {"lt": value < limits.get("lt", math.inf), "le": value <= limits.get("le", math.inf)}
@@ -88,7 +95,7 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
     kind = "a whole number " if meta["integer"] else "a number " if limits else ""
     options = [kind + " and ".join(expected)] if kind else []
-    options += [repr(c) for c in meta["choices"]] + (["None"] if f.default is None else [])
+    options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
 
 
@@ -137,7 +144,7 @@ class Present:
 class Kind(Protocol):
     """One kind of round."""
 
-    def broadcast(self, terms: Terms, server: Any, key: Array) -> Any: ...
+    def broadcast(self, terms: Terms, server: Any, draws: Array) -> Any: ...
 
     def local(self, terms: Terms, client: Any, message: Any, data: Data, key: Array) -> tuple[Any, Any]: ...
 

@@ -92,7 +92,7 @@ def load(folder: str | Path) -> Run:
         raise FoedusError(f"{folder} is not a run folder: {Path(error.filename).name} is missing.") from None
     except Exception as error:
         raise FoedusError(f"{folder} cannot be read as a run: {error}.") from None
-    if kept.pop("schema") != SCHEMA:
+    if not isinstance(kept, dict) or kept.pop("schema", None) != SCHEMA:
         raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
     leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
     kept["certificate"] = Certificate.from_json(kept["certificate"])

@@ -51,8 +51,9 @@ def solve(
         hint = f"; write {algorithm.__name__}()" if isinstance(algorithm, type) else ""
         raise FoedusError(f"solve needs an algorithm second. Got {algorithm!r} instead{hint}.")
     limit = algorithm.default_rounds if max_rounds is None else max_rounds
-    if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
-        raise FoedusError(f"The 'max_rounds' argument of solve must be a whole number >= 1. Got {limit!r} instead.")
+    for name, value, least in (("max_rounds", limit, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
+            raise FoedusError(f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead.")
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError("this problem has its own objective and no X: give solve a w0 in the shape of the parameters.")
@@ -72,10 +73,11 @@ def solve(
         "max_rounds": int(limit),
         "versions": versions(),
     }
+    restated = algorithm.restate(problem)
     kept = None
     if checkpoint is not None:
         told = {k: v for k, v in settings.items() if k not in ("max_rounds", "versions")}
-        kept = Checkpoint(checkpoint, fingerprint(repr(told), problem.data, problem.server, start, who))
+        kept = Checkpoint(checkpoint, fingerprint(repr(told), problem.data, problem.server, start, who, problem.stacked.uids()))
 
     bar = ProgressBar(int(limit), algorithm.name) if progress else None
 
@@ -86,7 +88,7 @@ def solve(
 
     try:
         outcome = simulate(
-            algorithm.restate(problem),
+            restated,
             algorithm,
             start,
             seed=seed,
@@ -98,12 +100,12 @@ def solve(
     finally:
         if bar is not None:
             bar.close()
-    held = algorithm.multipliers(algorithm.restate(problem).terms, outcome.server, outcome.clients)
+    held = algorithm.multipliers(restated.terms, outcome.server, outcome.clients)
     multipliers = {k: np.asarray(v) for k, v in algorithm.regain(problem, held).items()}
     objective, certificate = measure(
         problem, outcome.w, multipliers, getattr(algorithm, "eps1", 1e-3), getattr(algorithm, "eps2", 1e-3)
     )
-    reason = algorithm.reason(outcome.server, outcome.converged, problem.names)
+    reason = algorithm.reason(outcome.server, outcome.converged, restated.names)
     if not outcome.finite:
         reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
     elif outcome.interrupted:

@@ -255,7 +255,7 @@ def test_a_minibatch_step_is_the_full_gradient_on_average(arguments):
     made = fd.Problem(regression(), loss=fd.losses.least_squares, **arguments)
     data = fd.Data({k: array[3] for k, array in made.data.items()})  # the client with most filling rows
     method, w, draws = LocalSGD(batch=2, k0=1, lr=1.0), jnp.array([0.5, -1.0, 0.2, 0.3]), 40000
-    message = method.broadcast(made.terms, method.init(made.terms, w, None), jax.random.key(0))
+    message = method.broadcast(made.terms, method.init(made.terms, w, None), np.zeros(made.terms.clients))
     keys = jax.random.split(jax.random.key(1), draws)
     sent = jax.jit(jax.vmap(lambda key: method.local(made.terms, (), message, data, key)[1].w))(keys)
     steps = np.asarray(w - sent)

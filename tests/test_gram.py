@@ -1,5 +1,9 @@
 """The three forms of (H_i/m + σI)⁻¹ give the same vectors as a dense solve."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,3 +83,28 @@ def test_a_blank_inverse_has_the_shape_of_a_real_one(monkeypatch, rows, dim, lar
     blank = gram.Inverse.blank(problem.terms, data)
     real = gram.inverse_of(problem.terms, data, M, jnp.asarray(0.1))
     assert np.shape(blank.matrix) == np.shape(real.matrix)
+
+
+CROWD = """
+import jax, numpy as np
+import foedus as fd
+from foedus.local import gram
+
+rng = np.random.default_rng(0)
+stacked = fd.data.Stacked({"x": rng.normal(size=(128, 120, 100)), "y": rng.normal(size=(128, 120))})
+problem = fd.Problem(stacked, loss=fd.losses.least_squares)
+
+@jax.jit
+def two(data):
+    once = lambda sigma: jax.vmap(lambda d: gram.inverse_of(problem.terms, d, 128, sigma).matrix)(data)
+    return once(0.1), once(0.2)
+
+for _ in range(5):
+    jax.block_until_ready(two(problem.data))
+"""
+
+
+def test_many_factorisations_do_not_wait_for_each_other():
+    """Two batched LAPACK calls in one program stop a machine with two cores for ever; this one must come to an end."""
+    folder = os.path.dirname(os.path.dirname(fd.__file__))
+    subprocess.run([sys.executable, "-c", CROWD], cwd=folder, timeout=120, check=True)

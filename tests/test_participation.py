@@ -40,7 +40,7 @@ class Diary(Algorithm):
     def join(self, terms, data, w0):
         return jnp.full(ROUNDS, jnp.nan)
 
-    def broadcast(self, terms, server, key):
+    def broadcast(self, terms, server, draws):
         return server.round
 
     def local(self, terms, client, message, data, key):

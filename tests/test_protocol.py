@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ALL, CASES, DIM, VARIANTS, problem
+from cases import ALL, CASES, DIM, NAMES, VARIANTS, problem
 
 import foedus as fd
 from foedus.algorithm import Algorithm, Each, Present
@@ -16,11 +16,12 @@ from foedus.runtime.wire import message_for
 
 EXPORTED = {
     name: thing
-    for name, thing in vars(fd).items()
-    if name in fd.__all__ and isinstance(thing, type) and issubclass(thing, Algorithm)
+    for name, thing in ((name, getattr(fd, name)) for name in fd.__all__)
+    if isinstance(thing, type) and issubclass(thing, Algorithm)
 }
 every = pytest.mark.parametrize("case", ALL + VARIANTS, ids=str)
 KEY = jax.eval_shape(lambda: jax.random.key(0))
+DRAWS = jax.ShapeDtypeStruct((len(NAMES),), float)
 START = jax.ShapeDtypeStruct((DIM,), float)
 
 
@@ -53,7 +54,7 @@ def states(case, rows: int | None = None):
 
 def round_of(algorithm, kind, terms, server, client, data):
     """The shapes of the message one client gets, of its state afterwards, of its reply."""
-    message = jax.eval_shape(lambda s, k: message_for(kind.broadcast(terms, s, k), 0), server, KEY)
+    message = jax.eval_shape(lambda s, d: message_for(kind.broadcast(terms, s, d), 0), server, DRAWS)
     after, reply = jax.eval_shape(lambda c, m, d, k: kind.local(terms, c, m, d, k), client, message, data, KEY)
     return message, after, reply
 
@@ -154,7 +155,7 @@ def test_the_functions_have_the_protocols_arguments(case):
     for function in (algorithm.phase, algorithm.converged, algorithm.stuck, algorithm.report):
         assert arguments(function) == ["server"]
     for kind in algorithm.kinds:
-        assert arguments(kind.broadcast) == ["terms", "server", "key"]
+        assert arguments(kind.broadcast) == ["terms", "server", "draws"]
         # the client's state and the message may carry the paper's names
         assert arguments(kind.local)[:1] + arguments(kind.local)[3:] == ["terms", "data", "key"]
         assert arguments(kind.aggregate)[:2] + arguments(kind.aggregate)[3:] == ["terms", "server", "present"]
@@ -202,7 +203,7 @@ def test_a_message_differs_between_clients_only_where_it_says_so(case):
     """Fields marked Each have one row per client; the others are what every client reads."""
     algorithm, terms, server, _, _ = states(case)
     for kind in algorithm.kinds:
-        message = jax.eval_shape(lambda s, k, kind=kind: kind.broadcast(terms, s, k), server, KEY)
+        message = jax.eval_shape(lambda s, d, kind=kind: kind.broadcast(terms, s, d), server, DRAWS)
         for node in jax.tree.leaves(message, is_leaf=lambda n: isinstance(n, Each)):
             if isinstance(node, Each):
                 assert all(leaf.shape[0] == terms.clients for leaf in jax.tree.leaves(node))

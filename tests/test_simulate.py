@@ -85,6 +85,18 @@ def test_chunks_are_only_a_way_of_looking(case, monkeypatch):
     assert seen == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 9])
+def test_blocks_of_clients_are_only_a_way_of_working(block):
+    data, shift = {"x": np.arange(15.0).reshape(5, 3)}, np.array([1.0, 2.0, 3.0])
+
+    def one(name, data, shift):
+        return data["x"] @ shift + name, {"twice": 2 * data["x"]}
+
+    dots, twice = simulator.over_clients(one, (np.arange(5.0), data, shift), (0, 0, None), block)
+    np.testing.assert_array_equal(dots, data["x"] @ shift + np.arange(5.0))
+    np.testing.assert_array_equal(twice["twice"], 2 * data["x"])
+
+
 # --- clients that are not there ---
 
 

@@ -307,7 +307,7 @@ class Start:
 
     method: InexactADMM
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Hello:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Hello:
         return Hello(server.w)
 
     def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
@@ -328,7 +328,7 @@ class Step:
 
     method: InexactADMM
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Call:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Call:
         at = server.consensus
         return Call(at.w, at.eps, at.rho, at.t)
 

@@ -66,7 +66,7 @@ class Descent(FirstOrder):
     def phase(self, server: Server) -> Array:
         return (server.gamma > 0).astype(int) if self.automatic else jnp.zeros((), int)
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Model:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Model:
         return Model(server.w, server.gamma, server.round, server.own)
 
     def rate(self, model: Model, step: Array | int) -> Array:
@@ -85,7 +85,7 @@ class Greet:
 
     method: Descent
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Array:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Array:
         return server.w
 
     def local(self, terms: Terms, client: Any, message: Array, data: Data, key: Array) -> tuple[Any, Greeting]:

@@ -9,7 +9,7 @@ cost does not grow with k0. The first round (C empty) finds r_i and is otherwise
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Each, Kind, Present, setting, settings, state
-from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, Seen
+from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, Seen, complete
 from foedus.errors import FoedusError
 from foedus.local.gram import Inverse, inverse_of
 from foedus.losses import LeastSquares
@@ -29,7 +29,6 @@ class Server:
     w: Array  # x, the average
     z: Array  # z_i, last heard. (m, dim)
     seen: Seen  # f_i, ∇f_i, last heard
-    heard: Array  # who has ever answered
     sigma: Array  # σ; 0 until the first round
     stale: Array  # whether clients must factorise H_i/m + σI anew
     best: Array  # the x with the smallest f so far, and that f; used with t="auto"
@@ -86,7 +85,6 @@ class FedGiA(FirstOrder):
             w=w0,
             z=jnp.broadcast_to(w0, (m, terms.dim)),
             seen=views,
-            heard=jnp.zeros(m, bool),
             sigma=jnp.zeros(()),
             stale=jnp.ones((), bool),
             best=w0,
@@ -111,20 +109,21 @@ class FedGiA(FirstOrder):
 
     def combine(self, terms: Terms, server: Server, replies: Update, present: Present, sigma: Array) -> Server:
         """(11), with the last z_i of silent clients; under t=None, back to the best x and 2σ when f has risen."""
-        z, seen, heard = present.remember(
-            (server.z, server.seen, server.heard), (replies.z, replies.seen, jnp.ones_like(present.here))
-        )
+        z, seen = present.remember((server.z, server.seen), (replies.z, replies.seen))
         mean_seen = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), seen)
-        progress = self.judge(terms, mean_seen, jnp.all(heard))
+        everyone = complete(terms, present)
+        progress = self.judge(terms, mean_seen, everyone)
         x = jnp.mean(z, axis=0)
         f, stale, best, best_f = progress.objective, jnp.zeros((), bool), server.best, server.best_f
         if self.t is None:
-            rise = ~(f <= best_f + 1e-9 * (1.0 + jnp.abs(best_f))) & ~self.passed(progress)
+            # only a round that all answered says what f is; the words of silent clients are about an older x
+            rise = everyone & ~(f <= best_f + 1e-9 * (1.0 + jnp.abs(best_f))) & ~self.passed(progress)
             sigma = jnp.where(rise, 2.0 * sigma, sigma)
             x = jnp.where(rise, best, x)
-            stale, best, best_f = rise, jnp.where(rise, best, server.w), jnp.where(rise, best_f, f)
+            better = everyone & ~rise
+            stale, best, best_f = rise, jnp.where(better, server.w, best), jnp.where(better, f, best_f)
         w = self.settle(progress, server.w, x)
-        return Server(w, z, seen, heard, sigma, stale, best, best_f, progress)
+        return Server(w, z, seen, sigma, stale, best, best_f, progress)
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Greet:
 
     method: FedGiA
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Array:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Array:
         return server.w
 
     def local(self, terms: Terms, client: Client, x: Array, data: Data, key: Array) -> tuple[Client, Greeting]:
@@ -148,7 +147,8 @@ class Greet:
         sigma = self.method.table_three(terms, examples) * r / m
         gradients = replies.seen.g if self.method.stop is not None else jnp.zeros_like(server.z[present.index])
         z = server.w - gradients / (m * sigma)  # (17)
-        return self.method.combine(terms, server, Update(z, replies.seen), present, sigma)
+        greeted = self.method.combine(terms, server, Update(z, replies.seen), present, sigma)
+        return replace(greeted, stale=jnp.ones((), bool))
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,10 @@ class Step:
     method: FedGiA
     factorise: bool
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Order:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Order:
         m = terms.clients
         size = math.ceil(self.method.alpha * m - 1e-9)
-        chosen = jnp.zeros(m, bool).at[jax.random.permutation(key, m)[:size]].set(True) if size < m else jnp.ones(m, bool)
+        chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
         return Order(server.w, server.sigma, Each(chosen))
 
     def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:

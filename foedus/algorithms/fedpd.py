@@ -8,7 +8,7 @@ from jax import Array
 
 from foedus.algorithm import Present, setting, settings, state
 from foedus.algorithms.descent import Descent, Model, Server
-from foedus.algorithms.first_order import Seen
+from foedus.algorithms.first_order import Seen, complete
 from foedus.terms import Data, Terms
 
 
@@ -40,7 +40,7 @@ class FedPD(Descent):
     def own_state(self, terms: Terms, w0: Array) -> Any:
         """The last x_0 of each client, and its last view of the model: a silent client's stay in the mean."""
         blank = Seen(jnp.zeros(terms.clients), jnp.zeros((terms.clients, terms.dim)) if self.stop else ())
-        return Update(jnp.broadcast_to(w0, (terms.clients, terms.dim)), blank), jnp.zeros(terms.clients, bool)
+        return Update(jnp.broadcast_to(w0, (terms.clients, terms.dim)), blank)
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
         server = super().init(terms, w0, own)
@@ -51,7 +51,7 @@ class FedPD(Descent):
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         return Client(w0, jnp.zeros_like(w0))
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Model:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Model:
         return Model(server.w, server.gamma, server.round, ())
 
     def local(self, terms: Terms, client: Client, model: Model, data: Data, key: Array) -> tuple[Client, Update]:
@@ -73,8 +73,8 @@ class FedPD(Descent):
         return Client(x, lam), Update(x0, seen)
 
     def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
-        table, heard = present.remember(server.own, (replies, jnp.ones_like(present.here)))
+        table = present.remember(server.own, replies)
         mean = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), table)
-        progress = self.judge(terms, mean.seen, jnp.all(heard))
+        progress = self.judge(terms, mean.seen, complete(terms, present))
         w = self.settle(progress, server.w, mean.x0)
-        return Server(w, server.round + 1, server.gamma, progress, (table, heard))
+        return Server(w, server.round + 1, server.gamma, progress, table)

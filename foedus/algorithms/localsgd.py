@@ -1,5 +1,7 @@
 """Local SGD: FedAvg with minibatches drawn at each client (Stich 2019; McMahan et al. 2017)."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -16,11 +18,11 @@ class Update:
     f: Array  # on the first minibatch
 
 
-def minibatch(data: Data, key: Array, size: int) -> Data:
-    """`size` examples drawn with replacement from those the client really has."""
-    draws = jax.random.uniform(key, (size,))
-    rows = jnp.floor(draws * data.count).astype(int)  # real examples come first, filling rows last
+def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
+    """`size` examples drawn with replacement from those that count in f_i, each as often as it counts."""
+    rows = jnp.searchsorted(jnp.cumsum(terms.share(data)), jax.random.uniform(key, (size,)), side="right")
     length = data["weight"].shape[0]
+    rows = jnp.minimum(rows, length - 1)  # the sum of the shares may fall short of 1 by rounding
     taken = {k: v[rows] if v.ndim and v.shape[0] == length else v for k, v in data.items()}
     return Data(taken | {"weight": jnp.ones(size)})
 
@@ -33,8 +35,13 @@ class LocalSGD(Descent):
     stop: str | None = setting(None, "no stopping test: no client looks at all its data", choices=(None,))
 
     def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Update]:
+        examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
+
         def step(u: Array, j: Array) -> tuple[Array, Array]:
-            f, g = terms.value_and_gradient(u, minibatch(data, jax.random.fold_in(key, j), self.batch))
+            batch = minibatch(terms, data, jax.random.fold_in(key, j), self.batch)
+            f, g = examples.value_and_gradient(u, batch)
+            if terms.penalty is not None:
+                f, g = f + terms.penalty.value(u, data.count), g + terms.penalty.gradient(u, data.count)
             return u - self.rate(model, j) * g, f
 
         u, f = jax.lax.scan(step, model.w, jnp.arange(self.k0))

@@ -225,7 +225,7 @@ class Outer:
 
     settings: ProxAL
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> News:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> News:
         hint = self.settings.method.hint(server.inner)
         return News(server.w, server.track.k, Each(jnp.arange(terms.clients)) if terms.rows[2] else (), hint)
 
@@ -293,7 +293,7 @@ class Outer:
         # |μ·c| is not part of PAL's test; a certificate has it, so a run that stops must have it too
         done = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
         past = jnp.concatenate([worst[None], track.violations[:-1]])
-        stalled = (worst > eps2) & (worst > 0.99 * past[-1])
+        stalled = (jnp.minimum(worst, track.least) > eps2) & (worst > 0.99 * past[-1])
         return Track(
             k=track.k,
             dw=dw,
@@ -313,7 +313,7 @@ class Inner:
 
     settings: ProxAL
 
-    def broadcast(self, terms: Terms, server: Server, key: Array) -> Any:
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Any:
         return self.settings.method.broadcast(server.inner)
 
     def local(self, terms: Terms, client: Client, message: Any, data: Data, key: Array) -> tuple[Client, Any]:

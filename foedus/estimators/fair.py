@@ -8,7 +8,7 @@ import numpy as np
 
 from foedus.constraints import LossGap
 from foedus.errors import FoedusError
-from foedus.estimators.linear import LinearClassifierOverSites
+from foedus.estimators.linear import LinearClassifierOverSites, distinct
 from foedus.terms import group as in_group
 
 
@@ -79,12 +79,14 @@ class FairClassifier(LinearClassifierOverSites):
         self._check_settings()
         self._check("max_gap", ge=0)
         members = self._take_sites(X, y, sites, group, grouped=True)
-        own = [] if server is None else [self._from_site("server", server, grouped=True)]
+        own = self._take_server(server, members, grouped=True)
         everyone = [*members, *own]
         self._take_classes(everyone)
-        self.groups_ = np.unique(np.concatenate([site.group for site in everyone if site.group is not None]))
+        self.groups_ = distinct("groups", {site.name: site.group for site in everyone if site.group is not None})
         if len(self.groups_) < 2:
-            raise FoedusError(f"{type(self).__name__} needs at least two groups. Got only {self.groups_[0]!r}.")
+            raise FoedusError(
+                f"{type(self).__name__} needs at least two groups. Got only {self.groups_.tolist()[0]!r}."
+            )
         coded = []
         for site in everyone:
             assert site.group is not None

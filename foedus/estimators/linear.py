@@ -1,11 +1,12 @@
 """What the estimators share: sites in scikit-learn's manners, the intercept, a run of ProxAL, and prediction."""
 
+import operator
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import Array
@@ -13,7 +14,7 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foedus.algorithms import ProxAL
@@ -65,6 +66,7 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
     eps2: float
     max_rounds: int
     seed: int
+    n_features_in_: int  # set by scikit-learn's validate_data
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The log-odds of `classes_[1]` for each row of X."""
@@ -110,15 +112,22 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
         optional: bool = False,
     ) -> None:
         """Raise, in one sentence, where a setting is not a number in its range."""
-        value = getattr(self, name)
+        value: Any = getattr(self, name)
         if optional and value is None:
             return
-        right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool) and np.isfinite(value)
-        right = right and (gt is None or value > gt) and (ge is None or value >= ge) and (lt is None or value < lt)
-        if not right:
-            limits = [f"{sign} {limit:g}" for sign, limit in ((">", gt), (">=", ge), ("<", lt)) if limit is not None]
+        number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+        within = {">": gt, ">=": ge, "<": lt}
+        tests = {">": operator.gt, ">=": operator.ge, "<": operator.lt}
+        if (
+            not number
+            or not np.isfinite(float(value))
+            or not all(tests[k](value, v) for k, v in within.items() if v is not None)
+        ):
+            limits = [f"{sign} {limit:g}" for sign, limit in within.items() if limit is not None]
             expected = f"a {'whole ' if whole else ''}number {' and '.join(limits)}{' or None' if optional else ''}"
-            raise FoedusError(f"The {name!r} parameter of {type(self).__name__} must be {expected}. Got {value!r} instead.")
+            raise FoedusError(
+                f"The {name!r} parameter of {type(self).__name__} must be {expected}. Got {value!r} instead."
+            )
 
     def _algorithm(self) -> ProxAL:
         return ProxAL(beta=self.beta, eps1=self.eps1, eps2=self.eps2)
@@ -127,9 +136,11 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
         """The sites from either form of `fit`; sets `n_features_in_` and, where X has names, `feature_names_in_`."""
         if y is None and _are_sites(X):
             if sites is not None or group is not None:
-                raise FoedusError("fit(sites) takes neither sites= nor group=; put a site's group third: (X, y, group).")
+                raise FoedusError(
+                    "fit(sites) takes neither sites= nor group=; a site's group comes third: (X, y, group)."
+                )
             return self._from_sites(X, grouped)
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = validate_data(self, X, cast(Any, y), dtype=np.float64)
         check_classification_targets(y)
         if grouped:
             if group is None:
@@ -166,24 +177,34 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             parts = [None, None, None]
         x, y, group = parts
         if x is None or y is None or (grouped and group is None):
-            raise FoedusError(f"site {name!r}: expected {form} or a dict of these arrays. Got {_describe(site)} instead.")
+            raise FoedusError(
+                f"site {name!r}: expected {form} or a dict of these arrays. Got {_describe(site)} instead."
+            )
         try:
-            x, y = validate_data(self, x, y, dtype=np.float64, reset=first)
+            x, y = cast(Any, validate_data(self, x, y, dtype=np.float64, reset=first))
             check_classification_targets(y)
             group = _one_per_row("group", group, len(y)) if grouped else None
         except ValueError as error:
             raise FoedusError(f"site {name!r}: {str(error).splitlines()[0]}") from None
         return Site(name, x, y, group)
 
+    def _take_server(self, server: Any, members: Sequence[Site], *, grouped: bool) -> list[Site]:
+        """The server's own data as a site called "server", if it has any."""
+        if server is None:
+            return []
+        if any(site.name == "server" for site in members):
+            raise FoedusError("a site is called 'server', the name under which the server's own data are reported.")
+        return [self._from_site("server", server, grouped)]
+
     def _take_classes(self, sites: Sequence[Site]) -> None:
         """Set `classes_`, from the labels of all sites."""
-        y = np.concatenate([site.y for site in sites])
-        classes = np.unique(y)
+        classes = distinct("labels", {site.name: site.y for site in sites})
         if len(classes) == 1:
-            raise FoedusError(f"{type(self).__name__} needs examples of two classes. Got only one class, {classes[0]!r}.")
+            only = classes.tolist()[0]
+            raise FoedusError(f"{type(self).__name__} needs examples of two classes. Got only one class, {only!r}.")
         if len(classes) > 2:
             raise FoedusError(
-                f"Only binary classification is supported. The type of the target is {type_of_target(y)}, "
+                "Only binary classification is supported. The type of the target is multiclass, "
                 f"with {len(classes)} classes."
             )
         self.classes_ = classes
@@ -232,6 +253,17 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             )
 
 
+def distinct(what: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The values that occur at any site, sorted; they must be all words or all numbers."""
+    words = {name: column.dtype.kind in "OUST" for name, column in columns.items()}
+    first, *others = words
+    for name in others:
+        if words[name] != words[first]:
+            found = ["words" if words[site] else "numbers" for site in (name, first)]
+            raise FoedusError(f"site {name!r}: its {what} are {found[0]}, but those of {first!r} are {found[1]}.")
+    return np.unique(np.concatenate(list(columns.values())))
+
+
 def _are_sites(X: Any) -> bool:
     """Whether the first argument of `fit` is a collection of sites rather than one table."""
     if isinstance(X, Mapping):
@@ -267,7 +299,7 @@ def _one_per_row(what: str, values: Any, rows: int) -> np.ndarray:
 def _roomy(stacked: Stacked) -> Stacked:
     """The sites filled up to one of a few numbers of rows, with rows of weight 0.
 
-    A program is compiled for each shape; with this, the folds of a cross-validation share one, and so do small problems.
+    A program is compiled for each shape; filled up, the folds of a cross-validation share one, and small problems do.
     """
     rows = max(stacked.rows, SMALL // stacked.clients, 4)
     step = 2 ** (rows.bit_length() - 3)
@@ -291,4 +323,3 @@ def _by_site(run: Run, server: bool) -> dict[str, Any]:
     tables: Iterable[tuple[str, np.ndarray]] = zip(run.names, run.multipliers["local"], strict=True)
     held = dict(tables) | ({"server": run.multipliers["global"]} if server else {})
     return {site: mu.item() if mu.size == 1 else mu.copy() for site, mu in held.items()}
-

@@ -25,7 +25,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
     proposed thresholds, one threshold for all sites is then chosen by the umbrella rule of Tong, Feng and Li (2018), so
     that with probability `confidence` over the positives kept out, **the share of positives that `predict` misses is at
     most `max_miss_rate` at every site at once**. This assumes that a site's positives are independent draws from a law
-    of that site, now and later; it assumes nothing about how sites differ. `foedus/estimators/umbrella.py` has the proof.
+    of that site, now and later; it assumes nothing about how sites differ. The module `umbrella` has the proof.
 
     Args:
         max_loss: the cap r on the mean logistic loss of the positives at each site. None takes
@@ -102,15 +102,17 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         """
         self._check_settings()
         members = self._take_sites(X, y, sites, None, grouped=False)
-        own = [] if server is None else [self._from_site("server", server, grouped=False)]
+        own = self._take_server(server, members, grouped=False)
         self._take_classes([*members, *own])
         known = self.classes_.tolist()
         if self.pos_label is not None and self.pos_label not in known:
-            raise FoedusError(f"The 'pos_label' of {type(self).__name__} must be one of {known}. Got {self.pos_label!r}.")
+            raise FoedusError(
+                f"The 'pos_label' of {type(self).__name__} must be one of {known}. Got {self.pos_label!r}."
+            )
         positive = known[1] if self.pos_label is None else self.pos_label
         members, own = ([replace(s, y=(s.y == positive).astype(float)) for s in part] for part in (members, own))
-        self._check_both_classes(members, positive)
-        cap = log(2.0) * self.max_miss_rate if self.max_loss is None else float(self.max_loss)
+        self._check_classes_of(members, own, positive)
+        cap = log(2.0) * (self.max_miss_rate or 0.0) if self.max_loss is None else float(self.max_loss)
         trained, held = self._split(members) if self.max_miss_rate is not None else (members, {})
 
         constraints = [LossCap(label(1), cap)] + [LossCap(label(1), cap, scope="global") for _ in own]
@@ -126,7 +128,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The log-odds of `classes_[1]` for each row of X, less those at the threshold: their sign is the prediction."""
+        """The log-odds of `classes_[1]` for each row of X, less those at the threshold: the sign is the prediction."""
         odds = self._log_odds(X)
         return odds if self.calibration_ is None else odds - self._sign * self.calibration_.cut
 
@@ -148,15 +150,15 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         self._check("confidence", gt=0, lt=1)
         self._check("holdout", gt=0, lt=1)
 
-    def _check_both_classes(self, sites: Sequence[Site], positive: Any) -> None:
+    def _check_classes_of(self, members: Sequence[Site], own: Sequence[Site], positive: Any) -> None:
         negative = next(c for c in self.classes_.tolist() if c != positive)
-        for site in sites:
-            for coded, name, what in ((1.0, positive, "its loss cap"), (0.0, negative, "its objective")):
-                if not np.any(site.y == coded):
-                    raise FoedusError(
-                        f"site {site.name!r}: no example has class {name!r}, so {what} is undefined; "
-                        "merge the site with another or leave it out."
-                    )
+        capped = [(site, 1.0, positive, "its loss cap") for site in (*members, *own)]
+        for site, coded, name, what in capped + [(site, 0.0, negative, "its objective") for site in members]:
+            if not np.any(site.y == coded):
+                raise FoedusError(
+                    f"site {site.name!r}: no example has class {name!r}, so {what} is undefined; "
+                    "merge the site with another or leave it out."
+                )
 
     def _split(self, sites: Sequence[Site]) -> tuple[list[Site], dict[str, np.ndarray]]:
         """The sites without the positives that are kept out, and these by site; refuses where they are too few."""

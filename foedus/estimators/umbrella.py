@@ -6,25 +6,27 @@ not used in training, the miss rate R(t) = P(score < t) at t = S_(k), their k-th
 
     P(R(S_(k)) > α) ≤ P(Bin(n, α) ≤ k − 1),
 
-with equality for a continuous law of the scores. The rank k is the largest for which this is at most δ = 1 − confidence;
-there is none unless n ≥ log δ / log(1 − α).
+with equality for a continuous law of the scores. The rank k is the largest for which this is at most 1 − confidence =
+δ; there is none unless n ≥ log δ / log(1 − α).
 
-Over sites. Site i, with n_i positives and rank k_i, admits the thresholds t of which at most k_i − 1 of its positives lie
+Over sites. Site i, with n_i positives and rank k_i, admits the thresholds t with at most k_i − 1 of its positives
 below, which is to say t ≤ S_(k_i) there. The threshold chosen is the largest on a fixed grid that every site admits.
 
 What holds. With probability at least `confidence` over the held-out positives, given the trained model, the miss rate
-is at most α AT EVERY SITE AT ONCE, and so in every mixture of the sites too. No union bound is needed, because all sites
-share one threshold. The t with max_i R_i(t) ≤ α are a half-line, t ≤ q, since each R_i increases; as there are finitely
-many sites, one of them, j, has R_j(t) > α for all t > q. It depends on the sites' laws alone, not on the sample. If the
-threshold t* is too large for any site, then t* > q, hence R_j(S_(k_j)) ≥ R_j(t*) > α, which has probability at most δ.
+is at most α AT EVERY SITE AT ONCE, and so in every mixture of the sites too. No union bound is needed, since all
+sites share one threshold t*. The t with max_i R_i(t) ≤ α are a half-line t ≤ q, as each R_i increases and is
+left-continuous; sites being finitely many, one of them, j, has R_j(t) > α for all t > q. Which one depends on the
+sites' laws alone, not on the sample. If t* is too large for any site, then t* > q, hence R_j(S_(k_j)) ≥ R_j(t*) > α:
+of probability at most δ.
 
-What it rests on. At each site the held-out positives are independent draws of the positives that the site will meet, and
-took no part in training. Sites may differ, and depend on each other, in any way. Nothing is said of positives from
-elsewhere, nor of negatives. Ties and the grid only lower the threshold: the bound then holds with something to spare.
+What it rests on. At each site the held-out positives are independent draws of the positives that the site will meet,
+and took no part in training. Sites may differ, and depend on each other, in any way. Nothing is said of positives
+from elsewhere, nor of negatives. Ties and the grid only lower the threshold: the bound then holds with something to
+spare.
 
-What is sent. Each site tells its n_i; then the server proposes thresholds, halving the grid, and each site answers how
-many of its positives lie below. No score leaves a site. The counts are exact, so they are not differentially private:
-who knows all other positives of a site learns from them where the last one's score lies.
+What is sent. Each site tells its n_i; then the server proposes thresholds, halving the grid, and each site answers
+how many of its positives lie below. No score leaves a site. The counts are exact, so they are not differentially
+private: who knows all other positives of a site may learn from them where the last one's score lies.
 """
 
 from bisect import bisect_right
@@ -63,8 +65,9 @@ class Calibration:
 
     def __str__(self) -> str:
         lines = [
-            f"miss rate at most {self.max_miss_rate:g} at every site with confidence {self.confidence:g}: threshold "
-            f"{self.threshold:.4g}, found in {self.rounds} rounds, {self.traffic.up} bytes up and {self.traffic.down} down"
+            f"miss rate at most {self.max_miss_rate:g} at every site with confidence {self.confidence:g}: "
+            f"threshold {self.threshold:.4g}, found in {self.rounds} rounds, {self.traffic.up} bytes up and "
+            f"{self.traffic.down} down"
         ]
         for site, n, k, below in zip(self.sites, self.held_out, self.ranks, self.missed, strict=True):
             lines.append(f"  {site}: misses {below} of {n} held-out positives; up to {k - 1} are allowed")
@@ -111,7 +114,7 @@ def search(
 ) -> Calibration:
     """Find the largest threshold on the grid that every site admits: the server's part.
 
-    `held_out` is what the sites told in the first round; `ask(cut)` is a round in which each of them, in the same order,
+    `held_out` is what the sites told in the first round; `ask(cut)` is a round in which each of them, in that order,
     answers how many of its held-out positives have a score below `cut`.
     """
     check_counts(held_out, max_miss_rate, confidence, "hold out more there, or merge the site with another")

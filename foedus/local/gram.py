@@ -57,6 +57,14 @@ class Inverse:
         return lambda v: jax.scipy.sparse.linalg.cg(lambda u: root.T @ (root @ u) + total * u, v, tol=1e-12, maxiter=200)[0]
 
 
+# One client after another: two batched LAPACK calls in one program can each hold the threads the other waits for.
+@jax.custom_batching.sequential_vmap
+def _inverse(matrix: Array) -> Array:
+    """The inverse of a positive definite matrix."""
+    factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
+    return jax.scipy.linalg.cho_solve(factor, jnp.eye(matrix.shape[0]))
+
+
 def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
     """Factorise once; the result serves every later round with the same σ."""
     form = form_of(terms, data)
@@ -68,5 +76,4 @@ def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
         matrix = root.T @ root + total * jnp.eye(terms.dim)
     else:
         matrix = root @ root.T + total * jnp.eye(root.shape[0])
-    factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
-    return Inverse(jax.scipy.linalg.cho_solve(factor, jnp.eye(matrix.shape[0])))
+    return Inverse(_inverse(matrix))

@@ -66,9 +66,8 @@ NOTES = (
 
 @dataclass
 class Cell:
-    """What the instances of one setting gave; `limit` is the number of rounds at which a run was ended."""
+    """What the instances of one setting gave."""
 
-    limit: int
     objectives: list[float] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -138,7 +137,7 @@ def measure(example: Example, options: Options) -> list[Line]:
         for rule in RULES:
             for name, k0, algorithm in settings(example, problem, rule):
                 limit = example.limit(algorithm, QUICK_GRADIENTS) if options.quick else example.limit(algorithm)
-                cell = cells.setdefault((rule, name, k0), Cell(limit))
+                cell = cells.setdefault((rule, name, k0), Cell())
                 if cell.hopeless:
                     continue
                 run = solve(problem, algorithm, seed=trial, max_rounds=limit)

@@ -20,6 +20,15 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7")  # told apart 
 STYLES = {"gram": "-", "diagonal": "--"}  # as in the paper: Gram solid, diagonal dashed
 SUBSCRIPTS = {"gram": "FedGiA$_G$", "diagonal": "FedGiA$_D$"}
 MATRICES = ("gram", "diagonal")
+# of Figures 4-6; the diagonal FedGiA lies over the Gram one, which it often covers
+LOOKS = {
+    "FedAvg": {"color": COLOURS[0], "linestyle": "-", "linewidth": 1.4, "zorder": 2},
+    "FedProx": {"color": COLOURS[1], "linestyle": "-", "linewidth": 1.4, "zorder": 2},
+    "FedPD": {"color": COLOURS[2], "linestyle": "-", "linewidth": 1.4, "zorder": 2},
+    "FedGiA_D": {"color": COLOURS[3], "linestyle": "--", "linewidth": 1.4, "zorder": 5},
+    "FedGiA_G": {"color": COLOURS[4], "linestyle": "-", "linewidth": 1.8, "zorder": 4},
+    "gradient descent": {"color": "black", "linestyle": ":", "linewidth": 1.2, "zorder": 3},
+}
 
 
 def _solve(problem: Problem, algorithm: FirstOrder, trial: int, most: int) -> Run:
@@ -35,8 +44,8 @@ def _panels(width: float, count: int, **sharing: Any) -> tuple[Any, Any]:
     except ImportError:
         raise FoedusError("a figure needs matplotlib; install it with: pip install 'foedus[plot]'.") from None
     figure = Figure(figsize=(width, 3.9), layout="constrained")
-    panels = figure.subplots(1, count, **sharing)
-    for axes in np.ravel(panels):
+    panels = np.ravel(figure.subplots(1, count, **sharing))
+    for axes in panels:
         axes.grid(alpha=0.3, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
@@ -49,7 +58,7 @@ def _keep(options: Options, name: str, figure: Any, caption: str) -> None:
     options.keep(f"{name}.png", buffer.getvalue())
 
 
-def _key(figure: Any, axes: Any, names: Iterable[str], title: str) -> None:
+def _key(figure: Any, names: Iterable[str], title: str) -> None:
     """A legend to the right of all panels: colours for the series, line styles for H_i."""
     from matplotlib.lines import Line2D
 
@@ -66,7 +75,7 @@ def figure_one(options: Options) -> None:
     for H in MATRICES:
         for k0, colour in zip(steps, COLOURS, strict=False):
             run = _solve(problem, FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol), 0, 1000)
-            options.echo(f"FedGiA, {H} H, k0 = {k0}: rule (35) met in {run.rounds} rounds")
+            options.echo(f"FedGiA, {H} H, k0 = {k0}: {run.rounds} rounds, {run.reason}")
             # between two communications x stays, as in the paper's stairs
             k = np.arange(run.rounds) * k0
             look = {"color": colour, "linestyle": STYLES[H], "linewidth": 1.5, "where": "post"}
@@ -77,7 +86,7 @@ def figure_one(options: Options) -> None:
     right.set_yscale("log")
     left.set(xlabel="iterations", ylabel="$f(x)$")
     right.set(xlabel="iterations", ylabel="error $\\|\\nabla f(x)\\|^2$")
-    _key(figure, right, [str(k0) for k0 in steps], "$k_0$")
+    _key(figure, [str(k0) for k0 in steps], "$k_0$")
     _keep(options, "fedgia-fig1", figure, f"Example V.1, m = {CLIENTS}, α = 0.5, one instance, until rule (35) is met")
 
 
@@ -115,7 +124,7 @@ def figure_two(options: Options) -> None:
             right.plot(steps, seconds, **look)
     left.set(xlabel="$k_0$", ylabel="communication rounds", ylim=(0, None), xticks=_ticks(steps))
     right.set(xlabel="$k_0$", ylabel="seconds (median)", ylim=(0, None), xticks=_ticks(steps))
-    _key(figure, right, [str(m) for m in sizes], "$m$")
+    _key(figure, [str(m) for m in sizes], "$m$")
     _keep(options, "fedgia-fig2", figure, f"Example V.1, α = 0.5, to rule (35), over {_count(trials)}")
 
 
@@ -129,15 +138,13 @@ def figure_three(options: Options) -> None:
         for H in MATRICES:
             algorithms = [FedGiA(k0=k0, H=H, alpha=alpha, t=V1.t, tol=V1.tol) for alpha in shares]
             rounds, seconds = _averages(partial(V1.instance, options.seed), algorithms, trials)
-            options.echo(
-                f"k0 = {k0}, {H} H: rounds " + " ".join(f"{r:.1f}" for r in rounds) + f" for α = {list(shares)}"
-            )
+            options.echo(f"k0 = {k0}, {H} H, α = {_list(shares)}: {_list(rounds)} rounds")
             look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
             left.plot(shares, rounds, **look)
             right.plot(shares, seconds, **look)
     left.set(xlabel="α, share of clients that take ADMM steps", ylabel="communication rounds", ylim=(0, None))
     right.set(xlabel="α, share of clients that take ADMM steps", ylabel="seconds (median)", ylim=(0, None))
-    _key(figure, right, [str(k0) for k0 in steps], "$k_0$")
+    _key(figure, [str(k0) for k0 in steps], "$k_0$")
     _keep(options, "fedgia-fig3", figure, f"Example V.1, m = {CLIENTS}, to rule (35), over {_count(trials)}")
 
 
@@ -156,21 +163,25 @@ def _count(trials: int) -> str:
 def comparison(example: Example, name: str, rounds: Sequence[int], options: Options) -> None:
     """Figures 4-6: the objective against communication rounds, one panel for each k0; `rounds` is how far each goes."""
     problem = example.instance(options.seed, 0)
+    descent = example.gradient_descent(problem, "gradient")
     figure, panels = _panels(12, len(K0), sharey=True)
     for axes, k0, far in zip(panels, K0, rounds, strict=True):
         most = max(10, far // 10) if options.quick else far
-        for (label, algorithm), colour in zip(example.algorithms(k0, "gradient").items(), COLOURS, strict=True):
+        series = example.algorithms(k0, "gradient") | {"gradient descent": descent}
+        for label, algorithm in series.items():
+            look = LOOKS[label]
             run = _solve(problem, algorithm, 0, most)
             f, error = run.history["objective"], run.history["gradient"]
             options.echo(f"k0 = {k0}, {label}: f = {f[-1]:.4f} after {run.rounds} rounds")
             count = np.arange(1, len(f) + 1)
-            words = label.replace("_D", "$_D$").replace("_G", "$_G$")
-            axes.plot(count, f, color=colour, linewidth=1.4, label=words)
+            axes.plot(count, f, label=label.replace("_D", "$_D$").replace("_G", "$_G$"), **look)
             for bound, marker in ((example.tol * CLIENTS**2, "o"), (example.tol, "s")):
                 passed = np.flatnonzero(error <= bound)
                 if len(passed):
-                    axes.plot(count[passed[0]], f[passed[0]], marker, color=colour, markersize=5)
+                    first = passed[0]
+                    axes.plot(count[first], f[first], marker, color=look["color"], markersize=5, zorder=look["zorder"])
         axes.set(xlabel="communication rounds", title=f"$k_0$ = {k0}", xscale="log")
+        axes.xaxis.set_major_formatter("{x:.0f}")
     panels[0].set(ylabel="$f(x)$")
     panels[0].plot([], [], "o", color="grey", label="released test met")
     panels[0].plot([], [], "s", color="grey", label="rule (35) met")

@@ -15,7 +15,8 @@ import numpy as np
 
 from foedus.errors import FoedusError
 
-FORMAT = 1
+MAGIC = b"foedus checkpoint 1\n"  # then the SHA-256 of the rest, then the rest
+MARK = len(MAGIC) + hashlib.sha256().digest_size
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -75,13 +76,13 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            arrays, note = unpack(self.path.read_bytes())
-            leaves = [arrays[f"carry{i}"] for i in range(note["leaves"])]
-            digest = _digest(leaves)
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise FoedusError(f"checkpoint {self.path}: it cannot be read ({error}); delete it to start anew.") from None
-        if note.get("format") != FORMAT or note["digest"] != digest:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise FoedusError(f"checkpoint {self.path}: it cannot be read ({error.strerror}).") from None
+        if not content.startswith(MAGIC) or hashlib.sha256(content[MARK:]).digest() != content[len(MAGIC) : MARK]:
             raise FoedusError(f"checkpoint {self.path}: it is damaged or of another version; delete it to start anew.")
+        arrays, note = unpack(content[MARK:])
+        leaves = [arrays[f"carry{i}"] for i in range(note["leaves"])]
         if note["fingerprint"] != self.fingerprint:
             raise FoedusError(
                 f"checkpoint {self.path}: it belongs to another run (problem, algorithm, seed or participation differ); "
@@ -99,8 +100,8 @@ class Checkpoint:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(carry)]
         arrays = {f"carry{i}": leaf for i, leaf in enumerate(leaves)}
         arrays |= {f"history.{name}": values for name, values in history.items()}
-        note = {"format": FORMAT, "fingerprint": self.fingerprint, "leaves": len(leaves), "digest": _digest(leaves)}
-        write_whole(self.path, pack(arrays, note))
+        content = pack(arrays, {"fingerprint": self.fingerprint, "leaves": len(leaves)})
+        write_whole(self.path, MAGIC + hashlib.sha256(content).digest() + content)
         self.last = time.monotonic()
 
 

@@ -30,6 +30,11 @@ def client_uniforms(key: Array, uids: Array) -> Array:
     return jax.vmap(lambda uid: jax.random.uniform(client_key(key, uid)))(uids)
 
 
+def _check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise FoedusError(f"The 'dropout' of replies must be in [0, 1). Got {dropout!r} instead.")
+
+
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Fraction:
@@ -41,8 +46,7 @@ class Fraction:
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise FoedusError(f"The 'participation' fraction must be in (0, 1]. Got {self.fraction!r} instead.")
-        if not 0 <= self.dropout < 1:
-            raise FoedusError(f"The 'dropout' of replies must be in [0, 1). Got {self.dropout!r} instead.")
+        _check_dropout(self.dropout)
 
     def check(self, n: int) -> None:
         pass
@@ -68,6 +72,8 @@ class Coverage(Fraction):
     every: int = 2
 
     def check(self, n: int) -> None:
+        if not isinstance(self.every, int | np.integer) or self.every < 1:
+            raise FoedusError(f"The 'every' of Coverage must be a whole number >= 1. Got {self.every!r} instead.")
         if self.size(n) * self.every < n:
             raise FoedusError(
                 f"Coverage asks {self.size(n)} of {n} clients a round, which cannot reach all of them in "
@@ -93,6 +99,7 @@ class Schedule:
         plan = np.asarray(plan, dtype=bool)
         if plan.ndim != 2 or plan.shape[0] == 0:
             raise FoedusError(f"A Schedule needs an array (rounds, clients). Got shape {plan.shape} instead.")
+        _check_dropout(dropout)
         n = plan.shape[1]
         width = max(1, int(plan.sum(axis=1).max()))
         self.dropout = dropout
@@ -135,4 +142,9 @@ def as_participation(value: Any) -> Participation:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Fraction(float(value))
-    return Schedule(value)
+    if isinstance(value, np.ndarray | list | tuple):
+        return Schedule(value)
+    raise FoedusError(
+        "The 'participation' argument of solve must be a number in (0, 1], a Fraction, a Coverage, or a boolean array "
+        f"(rounds, clients). Got {value!r} instead."
+    )

@@ -63,7 +63,7 @@ class Fixed:
 def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: Any, round: Array, fixed: Fixed):
     """One round of one kind. Returns the states, how many clients were asked and how many answered."""
     n, who = terms.clients, fixed.participation
-    message = kind.broadcast(terms, server, round_key(fixed.key, SERVER, round))
+    message = kind.broadcast(terms, server, client_uniforms(round_key(fixed.key, SERVER, round), fixed.uids))
     everyone = who.size(n) == n and not isinstance(who, Schedule)
     if everyone:
         index, chosen = jnp.arange(n), (clients, fixed.data, fixed.uids)

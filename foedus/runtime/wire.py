@@ -70,9 +70,10 @@ def traffic_of(algorithm: Algorithm, terms: Terms, server: Any, clients: Any, da
 def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[Any, ...], tree: Any) -> tuple[tuple[int, int], ...]:
     server, client, data = jax.tree.unflatten(tree, leaves)
     key = jax.eval_shape(lambda: jax.random.key(0))
+    draws = jax.ShapeDtypeStruct((terms.clients,), float)
     sizes = []
     for kind in algorithm.kinds:
-        one = jax.eval_shape(lambda s, k, kind=kind: message_for(kind.broadcast(terms, s, k), 0), server, key)
+        one = jax.eval_shape(lambda s, d, kind=kind: message_for(kind.broadcast(terms, s, d), 0), server, draws)
         reply = jax.eval_shape(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)[1], client, one, data, key)
         sizes.append((nbytes(one), nbytes(reply)))
     return tuple(sizes)
