@@ -38,7 +38,7 @@ class Row:
 
     @property
     def violation(self) -> float:
-        return max(0.0, -self.slack)
+        return float(np.maximum(0.0, -self.slack))  # NaN stays NaN
 
     @property
     def distance(self) -> float:
@@ -46,14 +46,14 @@ class Row:
         c = self.value - self.cap
         if self.kind == "==":
             return abs(c)
-        return np.inf if self.multiplier < 0 else abs(c) if self.multiplier > 0 else max(c, 0.0)
+        return np.inf if self.multiplier < 0 else abs(c) if self.multiplier > 0 else float(np.maximum(c, 0.0))
 
     @property
     def complementarity(self) -> float:
         return abs(self.multiplier * (self.value - self.cap))
 
     def verdict(self, eps2: float) -> str:
-        if self.violation > eps2:
+        if not self.violation <= eps2:
             return "broken"
         return "binding" if self.kind == "==" or self.multiplier > 0 else "met"
 
@@ -80,7 +80,8 @@ class Certificate:
     def holds(self, eps1: float | None = None, eps2: float | None = None) -> bool:
         """Whether stationarity is within eps1, and feasibility, complementarity and distance are within eps2."""
         eps1, eps2 = self.eps1 if eps1 is None else eps1, self.eps2 if eps2 is None else eps2
-        return self.stationarity <= eps1 and max(self.feasibility, self.complementarity, self.distance) <= eps2
+        within = (self.feasibility <= eps2, self.complementarity <= eps2, self.distance <= eps2)
+        return self.stationarity <= eps1 and all(within)  # not of the largest: NaN is within nothing
 
     def by_site(self) -> dict[str, tuple[Row, ...]]:
         """The rows of each site."""
@@ -119,7 +120,9 @@ class Certificate:
         left = {0, 1, 6}
 
         def line(row: tuple[str, ...]) -> str:
-            return "  ".join(c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
+            return "  ".join(
+                c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
 
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)])
 
@@ -178,7 +181,8 @@ def measure(
     one = Data({k: v[0] for k, v in problem.data.items()})
     own = problem.server if problem.server is not None else Data({"weight": jnp.ones(1)})
     counts = {
-        scope: sum(len(c.labels(terms, own if scope == "global" else one)) for c in _of(terms, scope)) for scope in SCOPES
+        scope: sum(len(c.labels(terms, own if scope == "global" else one)) for c in _of(terms, scope))
+        for scope in SCOPES
     }
     shapes = {"local": (terms.clients, counts["local"]), "global": (counts["global"],), "coupled": (counts["coupled"],)}
     mu = {scope: jnp.asarray(given.get(scope, np.zeros(shapes[scope]))) for scope in SCOPES}
@@ -196,9 +200,9 @@ def measure(
     inequalities = [row for row in found if row.kind == "<="]
     return float(objective), Certificate(
         stationarity=float(stationarity),
-        feasibility=max((row.violation for row in found), default=0.0),
-        complementarity=max((row.complementarity for row in inequalities), default=0.0),
-        distance=max((row.distance for row in found), default=0.0),
+        feasibility=float(np.max([row.violation for row in found], initial=0.0)),
+        complementarity=float(np.max([row.complementarity for row in inequalities], initial=0.0)),
+        distance=float(np.max([row.distance for row in found], initial=0.0)),
         eps1=eps1,
         eps2=eps2,
         rows=tuple(found),

@@ -1,4 +1,4 @@
-"""Constraints c(w) ≤ 0 or c(w) = 0: at every client (local), on the server's data (global), or on the mean over clients.
+"""Constraints c(w) ≤ 0 or c(w) = 0: at every client (local), on the server's data (global), or on the clients' mean.
 
 A constraint is written as rows `value(w) − cap`. `scope="local"` holds it at each client, `"global"` on the data the
 server holds, `"coupled"` on the mean over clients of its rows, which no single party can evaluate.
@@ -7,6 +7,7 @@ server holds, `"coupled"` on the mean over clients of its rows, which no single 
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
-from foedus.losses import Loss
+from foedus.losses import Loss, as_loss
 from foedus.terms import Data, Mask, Terms
 
 SCOPES = ("local", "global", "coupled")
@@ -79,6 +80,16 @@ class LossRows(Constraint):
 
     loss: Loss | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss is not None:
+            object.__setattr__(self, "loss", as_loss(self.loss))
+        for wrong in (mask for mask in self.masks() if not callable(mask)):
+            raise FoedusError(
+                f"The subgroup of {type(self).__name__} must be fd.label(v), fd.group(v) or a function of the data. "
+                f"Got {wrong!r} instead."
+            )
+
     def loss_in(self, terms: Terms) -> Loss:
         loss = self.loss or terms.loss
         if loss is None:
@@ -102,7 +113,7 @@ class LossCap(LossRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not np.isfinite(self.at_most):
+        if not (isinstance(self.at_most, Real) and np.isfinite(self.at_most)):
             raise FoedusError(f"The 'at_most' of LossCap must be a finite number. Got {self.at_most!r} instead.")
 
     def labels(self, terms: Terms, data: Data) -> list[str]:
@@ -129,7 +140,7 @@ class LossGap(LossRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.at_most >= 0:
+        if not (isinstance(self.at_most, Real) and 0 <= self.at_most < np.inf):
             raise FoedusError(f"The 'at_most' of LossGap must be a number >= 0. Got {self.at_most!r} instead.")
         if self.equality:
             raise FoedusError("A LossGap is an inequality; use at_most=0 to ask for equal losses.")
@@ -179,8 +190,12 @@ class Linear(Constraint):
         return f"Linear(kind={self.kind!r}, scope={self.scope!r})"
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
-        C, d = (_per_client(part, names) for part in self._given)
-        C, d = np.asarray(C, dtype=float), np.asarray(d, dtype=float)
+        try:
+            C, d = (np.asarray(_per_client(part, names), dtype=float) for part in self._given)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, FoedusError):
+                raise
+            raise FoedusError("Linear: C and d must hold numbers, and as many rows for each client.") from None
         if C.ndim == 1:
             C = C[None, :]
         if C.ndim == 2:
@@ -216,6 +231,8 @@ def _per_client(part: Any, names: list[str]) -> Any:
         missing = [name for name in names if name not in part]
         if missing:
             raise FoedusError(f"Linear: no rows are given for client {missing[0]!r}.")
+        if unknown := [name for name in part if name not in names]:
+            raise FoedusError(f"Linear: rows are given for {unknown[0]!r}, but there is no such client.")
         return [part[name] for name in names]
     return part
 
@@ -228,8 +245,8 @@ class NormBall(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.radius > 0:
-            raise FoedusError(f"The 'radius' of NormBall must be > 0. Got {self.radius!r} instead.")
+        if not (isinstance(self.radius, Real) and 0 < self.radius < np.inf):
+            raise FoedusError(f"The 'radius' of NormBall must be a number > 0. Got {self.radius!r} instead.")
         if self.equality:
             raise FoedusError("A NormBall is an inequality; a sphere is not convex and not offered.")
 
@@ -253,6 +270,11 @@ class Custom(Constraint):
     fn: Callable[[Any, Data], Array]
     name: str = ""
     is_convex: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.fn):
+            raise FoedusError(f"The 'fn' of Custom must be a function of (w, data). Got {self.fn!r} instead.")
 
     @property
     def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

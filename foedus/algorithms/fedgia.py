@@ -30,7 +30,7 @@ class Server:
     z: Array  # z_i, last heard. (m, dim)
     seen: Seen  # f_i, ∇f_i, last heard
     sigma: Array  # σ; 0 until the first round
-    stale: Array  # whether clients must factorise H_i/m + σI anew
+    stale: Array  # which clients must factorise H_i/m + σI anew
     best: Array  # the x with the smallest f so far, and that f; used with t="auto"
     best_f: Array
     progress: Progress
@@ -64,7 +64,7 @@ class FedGiA(FirstOrder):
     H: str = setting("diagonal", "H_i of Table III: r_i·I or the Gram matrix", choices=("diagonal", "gram"))
     alpha: float = setting(0.5, "share of clients in C, which take ADMM steps", gt=0, le=1)
     t: float | None = setting(
-        None, "σ = t·r/m; None takes Table III's value and doubles it whenever the objective rises", gt=0
+        None, "σ = t·r/m; None takes Table III's value and doubles it when f rises, or 6 where clients are missing", gt=0
     )
 
     automatic = True
@@ -86,7 +86,7 @@ class FedGiA(FirstOrder):
             z=jnp.broadcast_to(w0, (m, terms.dim)),
             seen=views,
             sigma=jnp.zeros(()),
-            stale=jnp.ones((), bool),
+            stale=jnp.ones(m, bool),
             best=w0,
             best_f=jnp.full((), jnp.inf),
             progress=Progress.none(),
@@ -97,15 +97,18 @@ class FedGiA(FirstOrder):
         return Client(jnp.zeros_like(w0), jnp.zeros(()), blank)
 
     def phase(self, server: Server) -> Array:
-        return jnp.where(server.sigma == 0, 0, jnp.where(server.stale & (self.H == "gram"), 1, 2))
+        return jnp.where(server.sigma == 0, 0, jnp.where(jnp.any(server.stale) & (self.H == "gram"), 1, 2))
 
-    def table_three(self, terms: Terms, examples: Array) -> Array | float:
-        """Table III's t: 0.15 for least squares, max{0.025, 4 ln(d)/n} otherwise."""
+    def ratio(self, terms: Terms, examples: Array, everyone: Array) -> Array | float:
+        """t: as given; or Table III's, 0.15 for least squares and max{0.025, 4 ln(d)/n} otherwise.
+
+        Table III's is a bold choice that the rise of f would correct. Where clients are missing nobody sees f, so it is
+        Theorem IV.1's t = 6.
+        """
         if self.t is not None:
             return self.t
-        if isinstance(terms.loss, LeastSquares):
-            return 0.15
-        return jnp.maximum(0.025, 4.0 * jnp.log(examples) / terms.dim)
+        bold = 0.15 if isinstance(terms.loss, LeastSquares) else jnp.maximum(0.025, 4.0 * jnp.log(examples) / terms.dim)
+        return jnp.where(everyone, bold, 6.0)
 
     def combine(self, terms: Terms, server: Server, replies: Update, present: Present, sigma: Array) -> Server:
         """(11), with the last z_i of silent clients; under t=None, back to the best x and 2σ when f has risen."""
@@ -114,14 +117,15 @@ class FedGiA(FirstOrder):
         everyone = complete(terms, present)
         progress = self.judge(terms, mean_seen, everyone)
         x = jnp.mean(z, axis=0)
-        f, stale, best, best_f = progress.objective, jnp.zeros((), bool), server.best, server.best_f
+        f, best, best_f = progress.objective, server.best, server.best_f
+        stale = present.remember(server.stale, jnp.zeros_like(present.here))
         if self.t is None:
             # only a round that all answered says what f is; the words of silent clients are about an older x
             rise = everyone & ~(f <= best_f + 1e-9 * (1.0 + jnp.abs(best_f))) & ~self.passed(progress)
             sigma = jnp.where(rise, 2.0 * sigma, sigma)
             x = jnp.where(rise, best, x)
             better = everyone & ~rise
-            stale, best, best_f = rise, jnp.where(better, server.w, best), jnp.where(better, f, best_f)
+            stale, best, best_f = stale | rise, jnp.where(better, server.w, best), jnp.where(better, f, best_f)
         w = self.settle(progress, server.w, x)
         return Server(w, z, seen, sigma, stale, best, best_f, progress)
 
@@ -144,11 +148,11 @@ class Greet:
         m = terms.clients
         r = jnp.maximum(present.max(replies.r), 1e-300)
         examples = jnp.sum(jnp.where(present.here, replies.count, 0.0))
-        sigma = self.method.table_three(terms, examples) * r / m
+        sigma = self.method.ratio(terms, examples, complete(terms, present)) * r / m
         gradients = replies.seen.g if self.method.stop is not None else jnp.zeros_like(server.z[present.index])
         z = server.w - gradients / (m * sigma)  # (17)
         greeted = self.method.combine(terms, server, Update(z, replies.seen), present, sigma)
-        return replace(greeted, stale=jnp.ones((), bool))
+        return replace(greeted, stale=jnp.ones(m, bool))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ def shifted(hessian: Array) -> tuple[Array, Array]:
 
     A convex problem takes δ = 0 and pays one factorisation.
     """
-    size = jnp.maximum(jnp.max(jnp.abs(hessian)), 1e-300)
+    size = jnp.max(jnp.abs(hessian))
+    size = jnp.where(size > 0, size, 1.0)  # a denormal shift would be flushed to zero and never grow
 
     def factor(shift: Array) -> Array:
         return jnp.linalg.cholesky(hessian + shift * jnp.eye(hessian.shape[0]))
@@ -77,9 +78,7 @@ def proximal_direction(
     return u - w
 
 
-def direction(
-    w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array
-) -> tuple[Array, Array, Array]:
+def direction(w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array) -> tuple[Array, Array, Array]:
     """The (proximal) Newton direction, the decrease it predicts to first order (a number ≤ 0), and H's factor."""
     definite, lower = shifted(hessian)
     if isinstance(h, Zero):
