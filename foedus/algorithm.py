@@ -3,7 +3,7 @@
     init(terms, w0, own)                        -> server state    `own` is data the server itself holds, or None
     join(terms, data, w0)                       -> client state
     phase(server)                               -> index into `kinds` of the round that comes next
-    broadcast(terms, server, draws)             -> message to the clients of this round; `draws`: a uniform number for each
+    broadcast(terms, server, draws)             -> message to this round's clients; `draws`: a uniform number for each
     local(terms, client, message, data, key)    -> client state, reply       the only function that touches data
     aggregate(terms, server, replies, present)  -> server state
     converged(server), stuck(server)            -> stop, with or without success?

@@ -126,7 +126,9 @@ def _title(key: str) -> str:
 def _row_count(name: str, arrays: dict[str, np.ndarray]) -> int:
     key = next((k for k in ("x", "y") if k in arrays), next(iter(arrays)))
     if "x" in arrays and arrays["x"].ndim != 2:
-        raise FoedusError(f"client {name!r}: X must have 2 axes (rows, columns). Got shape {arrays['x'].shape} instead.")
+        raise FoedusError(
+            f"client {name!r}: X must have 2 axes (rows, columns). Got shape {arrays['x'].shape} instead."
+        )
     if "x" in arrays and arrays["x"].shape[1] == 0:
         raise FoedusError(f"client {name!r}: X has no columns. Got shape {arrays['x'].shape} instead.")
     if arrays[key].ndim == 0:
@@ -162,7 +164,9 @@ def stack(clients: "Sequence[Client] | Mapping[str, Client] | Stacked") -> Stack
     keys = list(arrays[0])
     for name, mine in zip(called, arrays, strict=True):
         if set(mine) != set(keys):
-            raise FoedusError(f"client {name!r}: it has arrays {sorted(mine)}, but client {called[0]!r} has {sorted(keys)}.")
+            raise FoedusError(
+                f"client {name!r}: it has arrays {sorted(mine)}, but client {called[0]!r} has {sorted(keys)}."
+            )
     stacked = {key: _stack_one(key, called, [a[key] for a in arrays], counts) for key in keys}
     result = Stacked(stacked, None if len(set(counts)) == 1 else counts, names)
     _check_finite(result)
@@ -204,8 +208,8 @@ def _check_finite(stacked: Stacked) -> None:
         value = float(array[tuple(where)])
         words = [f"{axis} {int(k)}" for axis, k in zip(("row", "column", "axis 3", "axis 4"), where[1:], strict=False)]
         raise FoedusError(
-            f"client {stacked.name(int(where[0]))!r}: {_title(key)} has {value!r} at {', '.join(words) or 'its only entry'}; "
-            "expected finite numbers."
+            f"client {stacked.name(int(where[0]))!r}: {_title(key)} has {value!r} at "
+            f"{', '.join(words) or 'its only entry'}; expected finite numbers."
         )
 
 
@@ -260,7 +264,9 @@ class Problem:
         if checked_loss is not None:
             for key in ("x", "y"):
                 if key not in arrays:
-                    raise FoedusError(f"loss= needs clients with X and y; array {key!r} is missing, found {list(arrays)}.")
+                    raise FoedusError(
+                        f"loss= needs clients with X and y; array {key!r} is missing, found {list(arrays)}."
+                    )
             if checked_loss.kind == "classification":
                 _check_labels(self.stacked, checked_loss)
         width = np.shape(arrays["x"])[2] if "x" in arrays else None
@@ -309,7 +315,9 @@ class Problem:
                     self._check_mask(mask, f"its {_kind_of(constraint)}", "drop the constraint there or merge the site")
                 continue
             if self.server is None and not isinstance(constraint, NormBall):
-                raise FoedusError(f"a {_kind_of(constraint)} of global scope needs data at the server: give Problem(server=...).")
+                raise FoedusError(
+                    f"a {_kind_of(constraint)} of global scope needs data at the server: give Problem(server=...)."
+                )
             for mask in constraint.masks():
                 assert self.server is not None
                 if not np.any(np.asarray(self.server["weight"] * mask(self.server)) > 0):
@@ -333,7 +341,9 @@ class Problem:
         """This problem with its parameters shaped like `w0`."""
         shape = Shape.of(w0)
         if self.terms.linear and shape != self.terms.shape:
-            raise FoedusError(f"w0 must be a vector of {self.terms.dim} numbers. Got shapes {list(shape.shapes)} instead.")
+            raise FoedusError(
+                f"w0 must be a vector of {self.terms.dim} numbers. Got shapes {list(shape.shapes)} instead."
+            )
         if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(w0)):
             raise FoedusError("w0 has an entry that is not finite.")
         problem = object.__new__(Problem)
@@ -370,7 +380,9 @@ class Problem:
         name = self.stacked.name(small)
         filled = objective(w0, Data({k: v[small] for k, v in self.data.items()}))
         if jnp.shape(filled) != ():
-            raise FoedusError(f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(filled)} instead.")
+            raise FoedusError(
+                f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(filled)} instead."
+            )
         if not np.isfinite(filled):
             raise FoedusError(f"client {name!r}: the objective at w0 is {float(filled)!r}; expected a finite number.")
         if self.stacked.counts is None:
@@ -389,7 +401,8 @@ class Problem:
         counts = self.counts
         what = self.terms.loss.name if self.terms.loss else getattr(self.terms.objective, "__name__", "objective")
         size = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
-        return f"Problem({self.terms.clients} clients of {size} examples, {what}, {len(self.terms.constraints)} constraints)"
+        held = len(self.terms.constraints)
+        return f"Problem({self.terms.clients} clients of {size} examples, {what}, {held} constraints)"
 
 
 def _kind_of(constraint: Constraint) -> str:

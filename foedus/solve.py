@@ -53,10 +53,14 @@ def solve(
     limit = algorithm.default_rounds if max_rounds is None else max_rounds
     for name, value, least in (("max_rounds", limit, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
-            raise FoedusError(f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead.")
+            raise FoedusError(
+                f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead."
+            )
     if w0 is None:
         if problem.terms.dim == 0:
-            raise FoedusError("this problem has its own objective and no X: give solve a w0 in the shape of the parameters.")
+            raise FoedusError(
+                "this problem has its own objective and no X: give solve a w0 in the shape of the parameters."
+            )
         w0 = np.zeros(problem.terms.dim)
     problem = problem.over(w0)
     terms = problem.terms
@@ -77,7 +81,9 @@ def solve(
     kept = None
     if checkpoint is not None:
         told = {k: v for k, v in settings.items() if k not in ("max_rounds", "versions")}
-        kept = Checkpoint(checkpoint, fingerprint(repr(told), problem.data, problem.server, start, who, problem.stacked.uids()))
+        kept = Checkpoint(
+            checkpoint, fingerprint(repr(told), problem.data, problem.server, start, who, problem.stacked.uids())
+        )
 
     bar = ProgressBar(int(limit), algorithm.name) if progress else None
 
@@ -131,4 +137,3 @@ def solve(
         names=problem.names,
         interrupted=outcome.interrupted,
     )
-

@@ -163,7 +163,7 @@ def server_step(
 def balanced(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
     """ρ for the next local steps, and the sums of the relative residuals ‖u − w‖/‖w‖ and ρ‖Δw‖/‖λ‖ it is chosen from.
 
-    Their ratio is free of the scales of w and of P (Wohlberg 2017). ADMM's residuals swing, so ρ follows their sums over
+    Their ratio is free of the scales of w and of P (Wohlberg 2017). The residuals swing, so ρ follows their sums over
     windows, which grow, so that ρ changes finitely often and ADMM's convergence proof applies.
     """
     n = at.fresh.shape[0]
@@ -186,7 +186,9 @@ def consensus_start(
 ) -> Consensus:
     """The first w of a subproblem, once every client has sent its first ũ_i."""
     n, eps = terms.clients, jnp.ones(())
-    at = replace(heard, w=w, rho=jnp.mean(heard.answers.rho), eps=eps, hold=jnp.zeros((), bool), fresh=jnp.zeros(n, bool))
+    at = replace(
+        heard, w=w, rho=jnp.mean(heard.answers.rho), eps=eps, hold=jnp.zeros((), bool), fresh=jnp.zeros(n, bool)
+    )
     found = step(at, eps)
     return replace(at, w=found.w, t=jnp.ones((), int), residual=found.residual / eps)
 
@@ -223,7 +225,7 @@ def consensus_step(
 
 
 def own_rho(P: LocalP, w: Array, rho: float | str, hint: Array) -> Array:
-    """ρ_i to start with: as given; or what served the last subproblem; or the geometric mean of P_i's curvatures at w."""
+    """ρ_i to start with: as given; or what served the last subproblem; or the geometric mean of P_i's curvatures."""
     if not isinstance(rho, str):
         return jnp.asarray(rho)
     _, lower = newton.shifted(P(w, 2).hessian)
@@ -247,7 +249,9 @@ class Hello:
 class InexactADMM(Algorithm):
     """Algorithm 2 on its own, for (1/n) Σ f_i + h without constraints."""
 
-    rho: float | str = setting("auto", "penalty ρ; 'auto' starts from the curvature and balances", gt=0, choices=("auto",))
+    rho: float | str = setting(
+        "auto", "penalty ρ; 'auto' starts from the curvature and balances", gt=0, choices=("auto",)
+    )
     q: float = setting(0.9, "ε_{t+1} = q^t", gt=0, lt=1)
     tol: float = setting(1e-5, "τ: stop when ε_{t+1} + Σ ε̃_i <= τ, which bounds dist_∞(0, ∇f + ∂h)", gt=0)
 
@@ -312,7 +316,9 @@ class Start:
 
     def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
         P = self.method.local_P(terms, data)
-        agent = agent_start(P, client, hello.w, own_rho(P, hello.w, self.method.rho, jnp.zeros(())), self.method.status(terms))
+        agent = agent_start(
+            P, client, hello.w, own_rho(P, hello.w, self.method.rho, jnp.zeros(())), self.method.status(terms)
+        )
         return agent, agent.answer
 
     def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:

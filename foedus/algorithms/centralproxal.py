@@ -1,6 +1,6 @@
 """CentralProxAL: ProxAL's outer loop on pooled data (PAL Algorithm 3), for comparison only.
 
-The problem is restated as that of one party that holds everybody's data: f is the mean of the f_i, and every site's rows
+The problem is restated as that of one party that holds all the data: f is the mean of the f_i, and every site's rows
 are its rows. Derivatives come from automatic differentiation, so a run also checks the structured ones of ProxAL. Its
 traffic is the data, shipped once; its rounds are evaluations in one place, not communication.
 """

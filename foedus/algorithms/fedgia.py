@@ -64,7 +64,9 @@ class FedGiA(FirstOrder):
     H: str = setting("diagonal", "H_i of Table III: r_i·I or the Gram matrix", choices=("diagonal", "gram"))
     alpha: float = setting(0.5, "share of clients in C, which take ADMM steps", gt=0, le=1)
     t: float | None = setting(
-        None, "σ = t·r/m; None takes Table III's value and doubles it when f rises, or 6 where clients are missing", gt=0
+        None,
+        "σ = t·r/m; None takes Table III's value and doubles it when f rises, or 6 where clients are missing",
+        gt=0,
     )
 
     automatic = True

@@ -60,7 +60,9 @@ class FedPD(Descent):
 
         def update(carry: tuple[Array, Array, Array], j: Array) -> tuple[tuple[Array, Array, Array], None]:
             x, lam, x0 = carry
-            rate = 0.5 * self.rate(model, j) if isinstance(self.lr, str) else self.rate(model, j) / model.gamma * self.lr
+            rate = (
+                0.5 * self.rate(model, j) if isinstance(self.lr, str) else self.rate(model, j) / model.gamma * self.lr
+            )
 
             def step(_: int, u: Array) -> Array:
                 return u - rate * (terms.gradient(u, data) + lam + (u - x0) / eta)

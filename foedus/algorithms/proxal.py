@@ -4,8 +4,7 @@ Outer step k, τ_k = s̄/(k+1)²: find w^{k+1} with dist_∞(0, ∂ℓ_k(w^{k+1}
     P_{i,k}(w) = f_i(w)/n + (‖[μ_i + βc_i(w)]₊‖² − ‖μ_i‖²)/(2β) + ‖w − w^k‖²/(2(n+1)β);
 then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} − w^k‖_∞ + βτ_k ≤ βε1 and max ‖Δμ_i‖_∞ ≤ βε2.
 
-The subproblem is solved by one of three inner methods (files proxal_*.py) that reach the same τ_k. The outer round tells
-the clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is
+Three inner methods (files proxal_*.py) solve the subproblem to the same τ_k. The outer round tells the clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is
 spent on starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the
 certificate one over all clients, whoever was silent on the way.
 """
@@ -216,7 +215,8 @@ class ProxAL(Algorithm):
         if bool(server.outer) and silent and least == float("inf"):
             return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
         waiting = f"still waiting for client {silent[0]!r}; " if bool(server.outer) and silent else ""
-        return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{found or 'no outer step was finished'}"
+        end = found or "no outer step was finished"
+        return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{end}"
 
 
 @dataclass(frozen=True)
@@ -283,9 +283,7 @@ class Outer:
         )
         return select(jnp.all(heard), next_round, waiting)
 
-    def follow(
-        self, terms: Terms, track: Track, dw: Array, dmu: Array, product: Array, violations: Array
-    ) -> Track:
+    def follow(self, terms: Terms, track: Track, dw: Array, dmu: Array, product: Array, violations: Array) -> Track:
         """The stopping test of Algorithm 1, and the test for terms that cannot be met."""
         algorithm = self.settings
         beta, eps1, eps2 = algorithm.beta, algorithm.eps1, algorithm.eps2

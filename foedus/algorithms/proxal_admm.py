@@ -62,7 +62,9 @@ class AdmmInner:
     def hint(self, inner: Consensus) -> Array:
         return inner.rho
 
-    def solver(self, terms: Terms, server_P: LocalP, centre: Array, prox: float) -> Callable[[Consensus, Array], Solution]:
+    def solver(
+        self, terms: Terms, server_P: LocalP, centre: Array, prox: float
+    ) -> Callable[[Consensus, Array], Solution]:
         own = server_P if terms.rows[1] + terms.rows[2] > 0 else None
         return lambda at, eps: server_step(terms.regularizer, own, at, centre, prox, eps)
 

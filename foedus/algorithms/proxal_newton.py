@@ -1,6 +1,6 @@
 """ProxAL's subproblems by Newton's method at the server: clients send derivatives of P_i instead of solving for it.
 
-With `hessians`, a reply is P_i, ∇P_i and the upper triangle of ∇²P_i at the trial point, and the server takes (proximal)
+With `hessians`, a reply is P_i, ∇P_i and the upper triangle of ∇²P_i at the trial point, and the server takes proximal
 Newton steps with a line search: a few rounds a subproblem. Without, a reply is P_i and ∇P_i, and the server's metric is
 L-BFGS started from the diagonal of the Hessian, which clients send once a subproblem.
 
@@ -159,7 +159,9 @@ class NewtonInner:
         inner = replace(inner, trial=w, hold=jnp.ones((), bool))
         if not self.hessians:
             own = jnp.diag(server_P(w, 2).hessian)
-            inner = replace(inner, diagonal=jnp.sum(inner.slopes.hessian, axis=0) + own, memory=Memory.empty(w.shape[0]))
+            inner = replace(
+                inner, diagonal=jnp.sum(inner.slopes.hessian, axis=0) + own, memory=Memory.empty(w.shape[0])
+            )
         return self.move(terms, server_P, inner, tau)
 
     def server_step(
@@ -169,13 +171,15 @@ class NewtonInner:
         return self.move(terms, server_P, self.hear(inner, replies, present), tau)
 
     def move(self, terms: Terms, server_P: LocalP, inner: Search, tau: Array) -> tuple[Search, Array, Array]:
-        """Judge the trial point, and choose the next. Returns the search, its trial point, and whether that is the answer."""
+        """Judge the trial point and choose the next; returns the search, that point, and whether it is the answer."""
         h = terms.regularizer
         value, gradient, hessian = self.totals(server_P, inner)
         total, residual = value + h.value(inner.trial), h.distance(inner.trial, gradient)
         enough = total <= inner.total + SUFFICIENT * inner.size * inner.slope + 1e-13 * jnp.abs(inner.total)
         flat = (jnp.abs(inner.slope) <= 1e-9 * (1.0 + jnp.abs(inner.total))) & (residual <= inner.residual)
-        accept = (inner.hold | enough | flat | (inner.size < 1e-8)) & jnp.isfinite(total) & jnp.all(jnp.isfinite(gradient))
+        accept = (
+            (inner.hold | enough | flat | (inner.size < 1e-8)) & jnp.isfinite(total) & jnp.all(jnp.isfinite(gradient))
+        )
         near = accept & (residual <= tau)
         done = near & jnp.all(inner.fresh)
 

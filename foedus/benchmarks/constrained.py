@@ -112,4 +112,6 @@ def _cvxpy(arrays: list[tuple[np.ndarray, np.ndarray]], ours: float) -> Measured
     goal = sum(mean_loss(x[y == 0], 1.0) for x, y in arrays) / len(arrays)
     problem = cp.Problem(cp.Minimize(goal), [mean_loss(x[y == 1], -1.0) <= 0.2 for x, y in arrays])
     seconds = best(lambda: problem.solve(solver=cp.CLARABEL), repeats=1)
-    return Measured("n=5, CVXPY + Clarabel, pooled", seconds, "foedus solve", ours, extra={"objective": f"{problem.value:.6f}"})
+    return Measured(
+        "n=5, CVXPY + Clarabel, pooled", seconds, "foedus solve", ours, extra={"objective": f"{problem.value:.6f}"}
+    )

@@ -1,4 +1,4 @@
-"""How things are timed: the best of several repetitions, both sides of a ratio in turn, with the machine's load noted."""
+"""How things are timed: the best of several repetitions, both sides of a ratio in turn, the machine's load noted."""
 
 import json
 import os

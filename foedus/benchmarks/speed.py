@@ -35,9 +35,7 @@ def gradients(quick: bool) -> list[Measured]:
             },
             repeats=9 if quick else 41,
         )
-        lines.append(
-            Measured(f"gradients, {shape}", times["ours"], "two passes", times["two passes"], limit=1.25)
-        )
+        lines.append(Measured(f"gradients, {shape}", times["ours"], "two passes", times["two passes"], limit=1.25))
     return lines
 
 
@@ -114,7 +112,9 @@ def _fedjax_round(x: np.ndarray, y: np.ndarray) -> float:
     def step(state: Any, batch: Any) -> Any:
         return {"params": state["params"] - 0.01 * gradient(state["params"], batch, state["rng"]), "rng": state["rng"]}
 
-    each = fedjax.for_each_client(lambda shared, mine: {"params": shared, "rng": mine}, step, lambda shared, s: s["params"])
+    each = fedjax.for_each_client(
+        lambda shared, mine: {"params": shared, "rng": mine}, step, lambda shared, s: s["params"]
+    )
     clients = [
         (str(i), [{"x": features, "y": targets}] * 5, jax.random.PRNGKey(i))
         for i, (features, targets) in enumerate(zip(x, y, strict=True))

@@ -15,9 +15,13 @@ def split(X: Any, y: Any, group: Any = None, *, clients: int, seed: int = 0, by:
     X, y = np.asarray(X), np.asarray(y)
     for name, array in (("y", y), ("group", group)):
         if array is not None and np.shape(array) != (len(X),):
-            raise FoedusError(f"split: {name} must have one entry per row of X ({len(X)}). Got shape {np.shape(array)}.")
+            raise FoedusError(
+                f"split: {name} must have one entry per row of X ({len(X)}). Got shape {np.shape(array)}."
+            )
     if not isinstance(clients, int | np.integer) or not 1 <= clients <= len(X):
-        raise FoedusError(f"The 'clients' argument of split must be in [1, {len(X)}], the number of rows. Got {clients!r}.")
+        raise FoedusError(
+            f"The 'clients' argument of split must be in [1, {len(X)}], the number of rows. Got {clients!r}."
+        )
     if by not in (None, "label"):
         raise FoedusError(f"The 'by' argument of split must be None or 'label'. Got {by!r} instead.")
     order = np.random.default_rng(seed).permutation(len(X))

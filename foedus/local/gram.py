@@ -54,7 +54,9 @@ class Inverse:
         total = sigma + shift
         if form == "woodbury":
             return lambda v: (v - root.T @ (self.matrix @ (root @ v))) / total
-        return lambda v: jax.scipy.sparse.linalg.cg(lambda u: root.T @ (root @ u) + total * u, v, tol=1e-12, maxiter=200)[0]
+        return lambda v: jax.scipy.sparse.linalg.cg(
+            lambda u: root.T @ (root @ u) + total * u, v, tol=1e-12, maxiter=200
+        )[0]
 
 
 # One client after another: two batched LAPACK calls in one program can each hold the threads the other waits for.

@@ -29,7 +29,9 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise FoedusError(f"cannot write {path}: {error.strerror or error}; what was there before is unchanged.") from None
+        raise FoedusError(
+            f"cannot write {path}: {error.strerror or error}; what was there before is unchanged."
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -85,8 +87,8 @@ class Checkpoint:
         leaves = [arrays[f"carry{i}"] for i in range(note["leaves"])]
         if note["fingerprint"] != self.fingerprint:
             raise FoedusError(
-                f"checkpoint {self.path}: it belongs to another run (problem, algorithm, seed or participation differ); "
-                "give another file name, or delete it to start anew."
+                f"checkpoint {self.path}: it belongs to another run (problem, algorithm, seed or participation differ);"
+                " give another file name, or delete it to start anew."
             )
         tree = jax.tree.structure(like)
         carry = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in leaves])

@@ -7,7 +7,12 @@ class ProgressBar:
     """A rich bar that names what matters in the last round's record."""
 
     def __init__(self, total: int, title: str):
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}")
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}"),
+        )
         self.progress = Progress(*columns, TimeRemainingColumn(), transient=True)
         self.task = self.progress.add_task(title, total=total, words="compiling")
         self.progress.start()

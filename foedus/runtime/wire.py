@@ -44,7 +44,9 @@ def assemble(leaves: list[Array], structure: Any) -> Any:
 def message_for(message: Any, client: int) -> Any:
     """The message that one client receives."""
     return jax.tree.map(
-        lambda node: jax.tree.map(lambda v: v[client], node.values) if _is_each(node) else node, message, is_leaf=_is_each
+        lambda node: jax.tree.map(lambda v: v[client], node.values) if _is_each(node) else node,
+        message,
+        is_leaf=_is_each,
     )
 
 
@@ -57,7 +59,9 @@ def _shapes(tree: Any, drop: int) -> Any:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
 
 
-def traffic_of(algorithm: Algorithm, terms: Terms, server: Any, clients: Any, data: Data) -> tuple[tuple[int, int], ...]:
+def traffic_of(
+    algorithm: Algorithm, terms: Terms, server: Any, clients: Any, data: Data
+) -> tuple[tuple[int, int], ...]:
     """For each kind of round: the bytes one client receives, and the bytes it sends. Nothing is computed.
 
     `clients` and `data` are stacked on a leading client axis.
