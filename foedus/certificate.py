@@ -131,7 +131,8 @@ class Certificate:
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
-        return Certificate(**kept | {"rows": tuple(Row(**row) for row in kept["rows"])})
+        found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
+        return Certificate(**found)
 
 
 def _of(terms: Terms, scope: str) -> tuple[Constraint, ...]:

@@ -166,6 +166,9 @@ class Linear(Constraint):
     The matrices travel with the parties' data, so problems that differ only in them share a compiled program.
     """
 
+    key: str
+    _given: tuple[Any, Any]
+
     def __init__(self, C: Any, d: Any, kind: str = "<=", *, scope: str = "local"):
         for name, value in (("scope", scope), ("kind", kind), ("key", "")):
             object.__setattr__(self, name, value)

@@ -27,7 +27,7 @@ def cache_dir() -> Path:
 def configure() -> None:
     """Switch JAX to float64 and to the persistent cache; safe to call twice."""
     jax.config.update("jax_enable_x64", True)
-    if os.environ.get("FOEDUS_CACHE") != "off" and not jax.config.jax_compilation_cache_dir:
+    if os.environ.get("FOEDUS_CACHE") != "off" and not jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(cache_dir()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -263,16 +263,19 @@ def dealt(X: np.ndarray, y: np.ndarray, names: tuple[str, ...]) -> dict[str, tup
     return {name: (X[order[i::n]], y[order[i::n]]) for i, name in enumerate(names)}
 
 
+APART = (0, 1, 4, 5, 8, 9)  # columns of the breast-cancer data that do not repeat each other
+
+
 @cache
-def breast_cancer(sites: int = 3, columns: int = 10) -> NeymanPearson:
+def breast_cancer(sites: int = 3, columns: tuple[int, ...] = APART) -> NeymanPearson:
     """Scikit-learn's breast-cancer data, standardised, with an intercept; label 1 is malignant.
 
-    The first ten columns do not separate the labels. All thirty do, and then the objective has no minimiser.
+    A few columns do not separate the labels. All thirty do, and then the objective has no minimiser.
     """
     from sklearn.datasets import load_breast_cancer
 
     X, y = load_breast_cancer(return_X_y=True)
-    X = X[:, :columns]
+    X = X[:, list(columns)]
     X = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
     names = NAMES if sites == len(NAMES) else tuple(f"site {i}" for i in range(sites))
     return NeymanPearson(dealt(X, 1.0 - y, names))

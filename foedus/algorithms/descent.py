@@ -76,7 +76,7 @@ class Descent(FirstOrder):
             return model.gamma
         if self.decay == "log":
             return model.gamma / jnp.log2(k + 2.0)
-        return model.gamma / (1.0 + k / self.decay)
+        return model.gamma / (1.0 + k / float(self.decay))
 
 
 @dataclass(frozen=True)

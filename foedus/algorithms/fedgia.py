@@ -69,7 +69,9 @@ class FedGiA(FirstOrder):
         gt=0,
     )
 
-    automatic = True
+    @property
+    def automatic(self) -> bool:
+        return True
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -19,7 +19,7 @@ class Seen:
     """A client's view of the received model: f_i(w), and ∇f_i(w) where the stopping test needs it."""
 
     f: Array
-    g: Array | tuple[()]
+    g: Any  # an array, or () without a stopping test
 
 
 @state

@@ -4,8 +4,9 @@ Outer step k, τ_k = s̄/(k+1)²: find w^{k+1} with dist_∞(0, ∂ℓ_k(w^{k+1}
     P_{i,k}(w) = f_i(w)/n + (‖[μ_i + βc_i(w)]₊‖² − ‖μ_i‖²)/(2β) + ‖w − w^k‖²/(2(n+1)β);
 then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} − w^k‖_∞ + βτ_k ≤ βε1 and max ‖Δμ_i‖_∞ ≤ βε2.
 
-Three inner methods (files proxal_*.py) solve the subproblem to the same τ_k. The outer round tells the clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is
-spent on starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the
+Three inner methods (files proxal_*.py) solve the subproblem to the same τ_k. The outer round tells the clients w^{k+1}
+and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent on starting it.
+It is repeated until every client has answered: a dual step nobody missed is what makes the
 certificate one over all clients, whoever was silent on the way.
 """
 
@@ -120,7 +121,7 @@ class ProxAL(Algorithm):
         return Outer(self), Inner(self)
 
     @property
-    def method(self) -> AdmmInner | NewtonInner:
+    def method(self) -> Any:
         if self.inner == "admm":
             return AdmmInner(self.rho, self.q)
         return NewtonInner(hessians=self.inner != "lbfgs")

@@ -10,6 +10,7 @@ client has spoken.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class Slope:
 
     value: Array
     gradient: Array
-    hessian: Array | tuple[()]
+    hessian: Any
     status: Status
 
 
@@ -51,8 +52,8 @@ class Search:
     size: Array
     residual: Array
     hold: Array
-    diagonal: Array | tuple[()]
-    memory: Memory | tuple[()]
+    diagonal: Any  # of Σ ∇²P_i at the start of the subproblem, and the pairs since; () with Hessians
+    memory: Any
 
 
 def pack(matrix: Array) -> Array:
@@ -135,7 +136,7 @@ class NewtonInner:
         at = P(w, 2 if self.hessians else 1)
         return client, Slope(at.value, at.gradient, pack(at.hessian) if self.hessians else (), status(at))
 
-    def totals(self, server_P: LocalP, inner: Search) -> tuple[Array, Array, Array | tuple[()]]:
+    def totals(self, server_P: LocalP, inner: Search) -> tuple[Array, Array, Any]:
         """Σ P_i, its gradient and Hessian at the trial point; silent clients by their last model."""
         dim, slopes = inner.trial.shape[0], inner.slopes
         away = jnp.where(inner.fresh[:, None], 0.0, inner.trial - inner.point)

@@ -9,6 +9,7 @@ bound the multipliers' spread by ε/n, which is what the certificate of the coup
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +136,7 @@ class Piece:
 
     value: Array
     gradient: Array
-    hessian: Array | tuple[()]
+    hessian: Any  # an array, or () where it was not asked for
     f: Array  # f_i/n, 0 at the server
     c: Array
     v: Array  # μ + βc, its positive part on inequality rows: the next multipliers
@@ -175,7 +176,7 @@ def piece(
     away = point - centre
     value = shares.f + (jnp.sum(v**2) - jnp.sum(mu**2)) / (2.0 * beta) + 0.5 * prox * jnp.sum(away**2)
     gradient = jnp.pad(shares.g, (0, s.shape[0])) + J.T @ v + prox * away
-    second: Array | tuple[()] = ()
+    second: Any = ()
     if order == 2:
         active = jnp.where(equal | (v > 0), 1.0, 0.0)
         second = jnp.pad(hessian(v), (0, s.shape[0])) + beta * (J * active[:, None]).T @ J

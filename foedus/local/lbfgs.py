@@ -28,4 +28,4 @@ def minimise(function: Callable[[Array], Array], start: Array, tol: Array, *, st
 
     first = (start, method.init(start), jnp.max(jnp.abs(jax.grad(function)(start))), jnp.zeros((), int))
     w, _, residual, k = jax.lax.while_loop(going, body, first)
-    return Solution(w, residual, k)
+    return Solution(jnp.asarray(w), residual, k)

@@ -22,7 +22,7 @@ class Solution:
     w: Array
     residual: Array
     steps: Array
-    lower: Array | tuple[()] = ()
+    lower: Any = ()
 
 
 def shifted(hessian: Array) -> tuple[Array, Array]:

@@ -1,6 +1,8 @@
 """What `foedus reproduce` runs: an experiment by name, and the options it is run with."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,3 +43,21 @@ class Experiment:
     name: str
     title: str
     run: Callable[[Options], None]
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar over `total` pieces of work, on a terminal only; call what it gives before each piece with its name."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
+    with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as shown:
+        task = shown.add_task("", total=total)
+        begun = False
+
+        def step(name: str) -> None:
+            nonlocal begun
+            shown.update(task, description=name, advance=1 if begun else 0)
+            begun = True
+
+        yield step

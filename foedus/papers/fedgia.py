@@ -12,11 +12,11 @@ import numpy as np
 from foedus.algorithms.first_order import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import fedgia_figures as figures
-from foedus.papers.experiment import Experiment, Options
+from foedus.papers.experiment import Experiment, Options, progress
 from foedus.papers.fedgia_examples import EXAMPLES, K0, Example
 from foedus.papers.table import Table
 from foedus.problem import Problem
-from foedus.run import versions
+from foedus.run import Run, versions
 from foedus.solve import solve
 
 RULES = {"released": "stopped at ‖∇f‖²/m² <= tol, as released", "gradient": "stopped at ‖∇f‖² <= tol, rule (35)"}
@@ -77,6 +77,14 @@ class Cell:
     def hopeless(self) -> bool:
         return bool(self.rounds) and self.met == 0
 
+    def add(self, run: Run) -> None:
+        if run.interrupted:
+            raise KeyboardInterrupt
+        self.objectives.append(run.objective)
+        self.rounds.append(run.rounds)
+        self.seconds.append(run.seconds - run.compile_seconds)
+        self.met += run.converged
+
 
 @dataclass(frozen=True)
 class Line:
@@ -131,25 +139,23 @@ def measure(example: Example, options: Options) -> list[Line]:
     """Solve the example's instances with every algorithm under both rules."""
     cells: dict[tuple[str, str, int], Cell] = {}
     trials = options.instances(5)
-    for trial in range(trials):
-        began = time.perf_counter()
-        problem = example.instance(options.seed, trial)
-        for rule in RULES:
-            for name, k0, algorithm in settings(example, problem, rule):
-                limit = example.limit(algorithm, QUICK_GRADIENTS) if options.quick else example.limit(algorithm)
-                cell = cells.setdefault((rule, name, k0), Cell())
-                if cell.hopeless:
-                    continue
-                run = solve(problem, algorithm, seed=trial, max_rounds=limit)
-                if run.interrupted:
-                    raise KeyboardInterrupt
-                cell.objectives.append(run.objective)
-                cell.rounds.append(run.rounds)
-                cell.seconds.append(run.seconds - run.compile_seconds)
-                cell.met += run.converged
-        del problem
-        gc.collect()  # an instance of V.2 takes half a gigabyte
-        options.echo(f"{example.name}: instance {trial + 1} of {trials}, {time.perf_counter() - began:.0f} s")
+    each = sum(len(example.algorithms(k0, rule) | example.variants(k0, rule)) for k0 in K0 for rule in RULES) + len(
+        RULES
+    )
+    with progress(trials * each) as step:
+        for trial in range(trials):
+            began = time.perf_counter()
+            problem = example.instance(options.seed, trial)
+            for rule in RULES:
+                for name, k0, algorithm in settings(example, problem, rule):
+                    step(f"{example.name}, instance {trial + 1} of {trials}, {name}, k0 = {k0}")
+                    cell = cells.setdefault((rule, name, k0), Cell())
+                    if not cell.hopeless:
+                        limit = example.limit(algorithm, QUICK_GRADIENTS) if options.quick else example.limit(algorithm)
+                        cell.add(solve(problem, algorithm, seed=trial, max_rounds=limit))
+            del problem
+            gc.collect()  # an instance of V.2 takes half a gigabyte
+            options.echo(f"{example.name}: instance {trial + 1} of {trials}, {time.perf_counter() - began:.0f} s")
     return list(lines(example, cells))
 
 
