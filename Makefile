@@ -26,10 +26,10 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Each, Kind, Present, setting, settings, state
+from foedus.algorithm import Each, Kind, Present, select, setting, settings, state
 from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, Seen, complete
 from foedus.errors import FoedusError
 from foedus.local.gram import Inverse, inverse_of
@@ -29,7 +29,9 @@ class Server:
     w: Array  # x, the average
     z: Array  # z_i, last heard. (m, dim)
     seen: Seen  # f_i, ∇f_i, last heard
-    sigma: Array  # σ; 0 until the first round
+    greetings: Greeting  # from the first round, which is repeated until everybody has been heard
+    heard: Array
+    sigma: Array  # σ; 0 until then
     stale: Array  # which clients must factorise H_i/m + σI anew
     best: Array  # the x with the smallest f so far, and that f; used with t="auto"
     best_f: Array
@@ -89,6 +91,8 @@ class FedGiA(FirstOrder):
             w=w0,
             z=jnp.broadcast_to(w0, (m, terms.dim)),
             seen=views,
+            greetings=Greeting(jnp.zeros(m), jnp.zeros(m), views),
+            heard=jnp.zeros(m, bool),
             sigma=jnp.zeros(()),
             stale=jnp.ones(m, bool),
             best=w0,
@@ -131,7 +135,9 @@ class FedGiA(FirstOrder):
             better = everyone & ~rise
             stale, best, best_f = stale | rise, jnp.where(better, server.w, best), jnp.where(better, f, best_f)
         w = self.settle(progress, server.w, x)
-        return Server(w, z, seen, sigma, stale, best, best_f, progress)
+        return replace(
+            server, w=w, z=z, seen=seen, sigma=sigma, stale=stale, best=best, best_f=best_f, progress=progress
+        )
 
 
 @dataclass(frozen=True)
@@ -150,13 +156,15 @@ class Greet:
 
     def aggregate(self, terms: Terms, server: Server, replies: Greeting, present: Present) -> Server:
         m = terms.clients
-        r = jnp.maximum(present.max(replies.r), 1e-300)
-        examples = jnp.sum(jnp.where(present.here, replies.count, 0.0))
-        sigma = self.method.ratio(terms, examples, complete(terms, present)) * r / m
-        gradients = replies.seen.g if self.method.stop is not None else jnp.zeros_like(server.z[present.index])
+        greetings, heard = present.remember((server.greetings, server.heard), (replies, jnp.ones_like(present.here)))
+        waiting = replace(server, greetings=greetings, heard=heard)
+        r = jnp.maximum(jnp.max(greetings.r), 1e-300)
+        sigma = self.method.ratio(terms, jnp.sum(greetings.count), complete(terms, present)) * r / m
+        gradients = greetings.seen.g if self.method.stop is not None else jnp.zeros_like(server.z)
         z = server.w - gradients / (m * sigma)  # (17)
-        greeted = self.method.combine(terms, server, Update(z, replies.seen), present, sigma)
-        return replace(greeted, stale=jnp.ones(m, bool))
+        all_of_them = Present(jnp.arange(m), jnp.ones(m, bool))
+        greeted = self.method.combine(terms, waiting, Update(z, greetings.seen), all_of_them, sigma)
+        return select(jnp.all(heard), replace(greeted, stale=jnp.ones(m, bool)), waiting)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import state
+from foedus.local.cholesky import cholesky, cholesky_solve
 from foedus.terms import Data, Terms
 
 LARGE = 400  # beyond this many rows and columns, no matrix is formed
@@ -59,14 +60,6 @@ class Inverse:
         )[0]
 
 
-# One client after another: two batched LAPACK calls in one program can each hold the threads the other waits for.
-@jax.custom_batching.sequential_vmap
-def _inverse(matrix: Array) -> Array:
-    """The inverse of a positive definite matrix."""
-    factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
-    return jax.scipy.linalg.cho_solve(factor, jnp.eye(matrix.shape[0]))
-
-
 def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
     """Factorise once; the result serves every later round with the same σ."""
     form = form_of(terms, data)
@@ -78,4 +71,4 @@ def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
         matrix = root.T @ root + total * jnp.eye(terms.dim)
     else:
         matrix = root @ root.T + total * jnp.eye(root.shape[0])
-    return Inverse(_inverse(matrix))
+    return Inverse(cholesky_solve(cholesky(matrix), jnp.eye(matrix.shape[0])))

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import select, state
+from foedus.local.cholesky import cholesky, cholesky_solve
+from foedus.local.spectrum import largest_eigenvalue
 from foedus.regularizers import Regularizer, Zero
 
 Evaluate = Callable[[Array, int], tuple[Array, Array, Any]]  # point, order -> value, gradient, Hessian if order is 2
@@ -34,7 +36,7 @@ def shifted(hessian: Array) -> tuple[Array, Array]:
     size = jnp.where(size > 0, size, 1.0)  # a denormal shift would be flushed to zero and never grow
 
     def factor(shift: Array) -> Array:
-        return jnp.linalg.cholesky(hessian + shift * jnp.eye(hessian.shape[0]))
+        return cholesky(hessian + shift * jnp.eye(hessian.shape[0]))
 
     def going(loop):
         return ~jnp.isfinite(loop[1][-1, -1]) & (loop[0] < 1e6 * size)
@@ -54,7 +56,7 @@ def proximal_direction(
 
     The diagonal of H scales nothing here: h's prox is known for multiples of the identity only.
     """
-    top = jnp.maximum(jnp.linalg.norm(hessian, 2), 1e-300)
+    top = jnp.maximum(largest_eigenvalue(lambda v: hessian @ v, w.shape[0]), 1e-300)
 
     def model_gradient(u: Array) -> Array:
         return gradient + hessian @ (u - w)
@@ -82,7 +84,7 @@ def direction(w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Ar
     """The (proximal) Newton direction, the decrease it predicts to first order (a number ≤ 0), and H's factor."""
     definite, lower = shifted(hessian)
     if isinstance(h, Zero):
-        q = -jax.scipy.linalg.cho_solve((lower, True), gradient)
+        q = -cholesky_solve(lower, gradient)
         return q, jnp.dot(gradient, q), lower
     q = proximal_direction(w, gradient, definite, h, 0.1 * tol)
     return q, jnp.dot(gradient, q) + h.value(w + q) - h.value(w), lower
@@ -139,7 +141,7 @@ def minimise_again(evaluate: Evaluate, start: Array, tol: Array, lower: Array, s
 
     def body(loop):
         w, value, gradient, _, k = loop
-        trial = w - jax.scipy.linalg.cho_solve((lower, True), gradient)
+        trial = w - cholesky_solve(lower, gradient)
         there = (trial, *evaluate(trial, 1)[:2])
         useful = jnp.max(jnp.abs(there[2])) <= 0.5 * jnp.max(jnp.abs(gradient))  # false for NaN
         return *select(useful, there, (w, value, gradient)), useful, k + 1

@@ -1,0 +1,20 @@
+"""Cholesky factors and solves that are safe under `vmap`: one matrix after the other.
+
+Two batched LAPACK calls in one program can each hold the threads that the other waits for, and then neither ends.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+@jax.custom_batching.sequential_vmap
+def cholesky(matrix: Array) -> Array:
+    """The lower factor; NaN where the matrix is not positive definite."""
+    return jnp.linalg.cholesky(matrix)
+
+
+@jax.custom_batching.sequential_vmap
+def cholesky_solve(lower: Array, right: Array) -> Array:
+    """(L·Lᵀ)⁻¹·right, for a vector or a matrix."""
+    return jax.scipy.linalg.cho_solve((lower, True), right)
