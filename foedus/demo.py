@@ -122,6 +122,11 @@ def problem_of(examples: Examples, sites: int, seed: int) -> fd.Problem:
 
 def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.Problem:
     """The Neyman-Pearson problem: the least loss on label 0, with the loss on label 1 capped at every site."""
+    fewest = int(min(np.sum(examples.y == label) for label in np.unique(examples.y)))
+    if not 1 <= sites <= fewest:
+        raise FoedusError(
+            f"--hospitals must be in [1, {fewest}], so that each has examples of both labels. Got {sites} instead."
+        )
     clients = fd.data.split(standardised(examples.x), examples.y, clients=sites, seed=seed, by="label")
     if examples.title == BREAST_CANCER:
         clients = {name.replace("site", "hospital"): arrays for name, arrays in clients.items()}
@@ -199,8 +204,8 @@ def demo(
     """Train under terms, then compare algorithms without; show both, and keep them in the folder `out`."""
     chosen = algorithms_called(algorithms)
     examples = breast_cancer() if data is None else read_csv(data)
-    held = terms_of(examples, hospitals, seed, max_loss)
     problem = problem_of(examples, sites, seed)
+    held = terms_of(examples, hospitals, seed, max_loss)
     console.print(
         f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression.\n"
         f"   Least loss on {'benign' if data is None else 'negative'} cases, while the mean loss on "

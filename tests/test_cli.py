@@ -182,6 +182,7 @@ def test_wrong_table(command: Command, table: Callable[[str], str], text: str, w
 
 def test_more_sites_than_examples(command: Command, table: Callable[[str], str]):
     refused(command("demo", "--data", table("1,0\n2,1\n"), "--sites", "3"), "--sites", "[1, 2]", "Got 3")
+    refused(command("demo", "--data", table("1,0\n2,1\n"), "--sites", "2"), "--hospitals", "[1, 1]", "Got 5")
 
 
 def test_out_must_be_a_folder(command: Command, tmp_path: Path):

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class Line:
     instances: int
     printed: tuple[float, float, float] | None
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> dict[str, Any]:
         """The row with a named field for every figure."""
         names = ("objective", "rounds", "seconds")
         kept = {k: v for k, v in vars(self).items() if k != "printed"}

@@ -125,7 +125,8 @@ class Example:
         rule = {"tol": self.tol, "stop": stop}
         tripled = FedProx(k0=k0, mu=1e-4, steps=5, lr=0.003, decay="log", **rule)
         literal = FedPD(k0=k0, steps=5, lr=self.fedpd, eta=self.eta, decay="log", **rule)
-        return {"FedProx, a = 0.003": tripled} | ({"FedPD, λ at every k": literal} if k0 > 1 else {})
+        readings: dict[str, FirstOrder] = {"FedProx, a = 0.003": tripled}
+        return readings | {"FedPD, λ at every k": literal} if k0 > 1 else readings
 
     def gradient_descent(self, problem: Problem, stop: str) -> FirstOrder:
         """Gradient descent with step 1/(t·r), to which FedGiA tends as k0 grows."""

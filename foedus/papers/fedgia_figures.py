@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from foedus.run import Run
 from foedus.solve import solve
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7")  # told apart also without full colour vision
-STYLES = {"gram": "-", "diagonal": "--"}  # as in the paper: Gram solid, diagonal dashed
+STYLES: dict[str, Literal["-", "--"]] = {"gram": "-", "diagonal": "--"}  # as in the paper: Gram solid, diagonal dashed
 SUBSCRIPTS = {"gram": "FedGiA$_G$", "diagonal": "FedGiA$_D$"}
 MATRICES = ("gram", "diagonal")
 # of Figures 4-6; the diagonal FedGiA lies over the Gram one, which it often covers
