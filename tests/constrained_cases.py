@@ -279,3 +279,22 @@ def breast_cancer(sites: int = 3, columns: tuple[int, ...] = APART) -> NeymanPea
     X = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
     names = NAMES if sites == len(NAMES) else tuple(f"site {i}" for i in range(sites))
     return NeymanPearson(dealt(X, 1.0 - y, names))
+
+
+# --- the runs that modules share ---
+
+NEWTON = fd.ProxAL(inner="newton", **TIGHT)
+ADMM = fd.ProxAL(inner="admm", **TIGHT)
+CAPPED = {inner: fd.ProxAL(beta=300.0, inner=inner) for inner in ("newton", "lbfgs", "admm")}
+
+
+@cache
+def quadratic_run(seed: int, algorithm: fd.ProxAL = NEWTON) -> fd.Run:
+    """A random quadratic program, solved."""
+    return fd.solve(Quadratic.random(seed).problem(), algorithm, w0=np.zeros(DIM))
+
+
+@cache
+def capped_run(inner: str) -> fd.Run:
+    """The Neyman-Pearson problem, solved."""
+    return fd.solve(breast_cancer().problem(), CAPPED[inner])

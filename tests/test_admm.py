@@ -135,7 +135,7 @@ def test_which_clients_are_solved_by_newton():
 
 @pytest.mark.parametrize("algorithm", [FIXED, *(fd.ProxAL(inner=i) for i in ("newton", "lbfgs", "admm"))], ids=str)
 def test_states_come_out_of_a_round_with_the_types_they_went_in_with(algorithm):
-    """Or the second chunk of rounds would be compiled again: JAX tells 1.0 that was written from 1.0 that was computed."""
+    """JAX tells a written 1.0 from a computed one, and would compile the second chunk of rounds again."""
     problem = lasso().over(np.zeros(DIM))
     fixed = fixed_for(problem, fd.Fraction(1.0), 0)
     before = jax.eval_shape(lambda w: start(algorithm, problem.terms, w, problem.data, None), jnp.zeros(DIM))

@@ -155,9 +155,8 @@ class Sheet:
         self.records: list[dict[str, object]] = []
         self.began = time.perf_counter()
 
-    def add(self, row: tuple[str, ...], record: dict[str, object]) -> None:
-        head = " ".join(cell for cell in row[:2] if cell)
-        self.options.echo(f"{self.name}: {head}, {time.perf_counter() - self.began:.0f} s")
+    def add(self, what: str, row: tuple[str, ...], record: dict[str, object]) -> None:
+        self.options.echo(f"{what}: done after {time.perf_counter() - self.began:.0f} s")
         self.rows.append(row)
         self.records.append(record)
 
@@ -224,6 +223,7 @@ def table_one(options: Options) -> None:
             away = None if again is None else abs(again.objectives[0] / other.optimum() - 1.0)
             first, second, violation, violated = PRINTED_QUADRATIC[n, d]
             sheet.add(
+                f"n = {n}, d = {d}",
                 (
                     f"{n}",
                     f"{d}",
@@ -289,6 +289,7 @@ def table_two(options: Options) -> None:
             first, within, second, printed_mean, printed_max = PRINTED_PEARSON[examples.name][n]
             reached = "" if admm is None else f"{admm.rounds:.0f}" if admm.runs[0].converged else f"> {ADMM_ROUNDS}"
             sheet.add(
+                f"{examples.name}, n = {n}",
                 (
                     examples.name,
                     f"{n}",
@@ -334,7 +335,7 @@ FAIRNESS_NOTES = (
 
 def table_three(options: Options) -> None:
     """Table 3: classification with a bound on the loss gap between the sexes, at every client and at the server."""
-    columns = ("n", "objective", "centralised", "diff.", "printed", "gap", "centralised", "printed", "rounds",
+    columns = ("n", "objective", "centralised", "diff.", "printed", "gap", "centralised gap", "printed", "rounds",
                "stationarity", "certified", "spread", "printed")  # fmt: skip
     sheet = Sheet(options, "proxal-fair", "Table 3: classification with fairness constraints (28), r = 0.1", columns)
     notes = []
@@ -350,6 +351,7 @@ def table_three(options: Options) -> None:
         spread = np.mean([loss.std() for loss, _ in measured])
         first, within, second, printed_mean, printed_max = PRINTED_FAIRNESS[n]
         sheet.add(
+            f"n = {n}",
             (
                 f"{n}",
                 mine.objective(4),

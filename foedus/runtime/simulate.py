@@ -95,6 +95,11 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     return following, clients, asked, jnp.sum(here)
 
 
+def strong(carry: Carry) -> Carry:
+    """The carry without weak types, for which the next chunk would be compiled again."""
+    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), carry)
+
+
 def block_of(kind: Kind, data: Data) -> int:
     """How many clients to work on at a time: all, unless `local` passes over data that no cache holds several times.
 
@@ -154,7 +159,8 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
         done = jnp.asarray(algorithm.converged(server)) | jnp.asarray(algorithm.stuck(server)) | ~finite
         return Carry(server, clients, carry.round + 1, jnp.where(finite, w, carry.w), done, finite), records, t + 1
 
-    return jax.lax.while_loop(going, body, (carry, records, jnp.zeros((), int)))
+    carry, records, used = jax.lax.while_loop(going, body, (carry, records, jnp.zeros((), int)))
+    return strong(carry), records, used
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
@@ -163,8 +169,7 @@ def start(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data |
     server = algorithm.init(terms, w0, own)
     clients = jax.vmap(lambda d: algorithm.join(terms, d, w0))(data)
     carry = Carry(server, clients, jnp.zeros((), int), w0, jnp.zeros((), bool), jnp.ones((), bool))
-    # strong types from the outset, or the second chunk would be compiled again
-    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), carry)
+    return strong(carry)
 
 
 def fixed_for(problem: Problem, participation: Participation, seed: int) -> Fixed:

@@ -1,0 +1,292 @@
+"""ProxAL ends at CVXPY's optimum with CVXPY's duals and a certificate that NumPy confirms, whoever was missing."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from constrained_cases import (
+    ADMM,
+    CAPPED,
+    DIM,
+    NAMES,
+    NEWTON,
+    TIGHT,
+    Coupled,
+    NeymanPearson,
+    Quadratic,
+    breast_cancer,
+    capped_run,
+    quadratic_run,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foedus as fd
+
+LBFGS = fd.ProxAL(inner="lbfgs", **TIGHT)
+START = np.zeros(DIM)
+
+
+def confirmed(run: fd.Run, residuals) -> None:
+    """The certificate is what NumPy finds at the returned point, and it holds."""
+    assert run.converged, run.reason
+    assert run.certificate.holds(), str(run.certificate)
+    for name in ("stationarity", "feasibility", "complementarity", "distance"):
+        assert getattr(run.certificate, name) == pytest.approx(getattr(residuals, name), rel=1e-6, abs=1e-12), name
+
+
+# --- Neyman-Pearson ---
+
+
+@pytest.mark.parametrize("inner", CAPPED)
+def test_a_neyman_pearson_model_is_certified_and_near_cvxpys_optimum(inner):
+    run, case = capped_run(inner), breast_cancer()
+    best = case.answer()
+    confirmed(run, case.residuals(run.w, run.multipliers))
+    assert run.certificate.holds(1e-3, 1e-3)
+    f, losses = case.values(run.w)
+    assert run.objective == pytest.approx(f, rel=1e-12)
+    assert abs(f - best.objective) <= 2e-3 + 5e-3 * best.objective
+    assert np.max(losses) <= case.cap + 1e-3
+    np.testing.assert_allclose(run.multipliers["local"], best.multipliers["local"], atol=5e-3)
+    assert np.all(run.multipliers["local"] >= 0)
+    assert np.max(run.multipliers["local"]) > 1.0, "the cap costs something"
+
+
+def test_newton_needs_the_fewest_rounds_and_gradients_the_fewest_bytes():
+    newton, lbfgs, admm = (capped_run(inner) for inner in ("newton", "lbfgs", "admm"))
+    assert newton.rounds < lbfgs.rounds < admm.rounds
+    assert newton.rounds <= admm.rounds / 10
+    for run in (newton, lbfgs):
+        assert run.traffic.up + run.traffic.down < (admm.traffic.up + admm.traffic.down) / 2
+
+
+def test_the_history_tells_outer_from_inner_rounds():
+    run = capped_run("newton")
+    outer = run.history["outer"]
+    assert run.rounds == len(outer) == len(run.history["phase"])
+    assert np.all(np.diff(outer) >= 0)
+    assert f"{outer[-1]} outer steps" in run.reason
+    assert np.sum(run.history["phase"] == 0) == outer[-1] + 1, "with everybody present, an outer step is one round"
+    assert run.history["objective"][-1] == pytest.approx(run.objective, rel=1e-9)
+    assert run.history["feasibility"][-1] == pytest.approx(run.certificate.feasibility, abs=1e-9)
+
+
+def test_auto_takes_newton_for_few_variables_and_gradients_for_many():
+    few = breast_cancer().problem().terms
+    many = replace(few, shape=replace(few.shape, shapes=((501,),)))
+    assert fd.ProxAL().resolve(few).inner == "newton"
+    assert fd.ProxAL().resolve(many).inner == "lbfgs"
+    assert fd.ProxAL().resolve(replace(few, rows=(1, 0, 165))).inner == "lbfgs", "decoupling variables count"
+    assert fd.ProxAL(inner="admm").resolve(many).inner == "admm"
+
+
+# --- quadratic programs: equalities and inequalities, local and global ---
+
+
+@pytest.mark.parametrize("algorithm", [NEWTON, LBFGS, ADMM], ids=lambda a: a.inner)
+def test_a_quadratic_program_ends_at_cvxpys_optimum_with_its_duals(algorithm):
+    case = Quadratic.random(1)
+    run, best = quadratic_run(1, algorithm), case.answer()
+    confirmed(run, case.residuals(run.w, run.multipliers))
+    assert run.objective == pytest.approx(best.objective, rel=1e-5)
+    np.testing.assert_allclose(run.w, best.w, atol=1e-5)
+    for scope in ("local", "global"):
+        np.testing.assert_allclose(run.multipliers[scope], best.multipliers[scope], atol=1e-4)
+    equal, most = run.multipliers["local"][:, 0], run.multipliers["local"][:, 1:]
+    assert np.min(equal) < -0.1, "an equality's multiplier has either sign"
+    assert np.all(most >= 0)
+    assert np.max(most) > 0.1
+    assert np.all(run.multipliers["global"] >= 0)
+    assert run.multipliers["coupled"].shape == (0,)
+
+
+def test_a_multiplier_is_the_price_of_its_cap():
+    """Moving the right-hand sides by δ changes the optimum by −μ·δ."""
+    case, step = Quadratic.random(1), 1e-3
+    base = quadratic_run(1)
+    moved = replace(case, equal=(case.equal[0], case.equal[1] + step), most=(case.most[0], case.most[1] + step))
+    run = fd.solve(moved.problem(), NEWTON, w0=START)
+    price = -np.sum(base.multipliers["local"])
+    assert (run.objective - base.objective) / step == pytest.approx(price, rel=0.02)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**31 - 1), st.sampled_from([0.3, 1.0, 10.0]))
+def test_the_certificate_holds_on_random_convex_programs(seed, scale):
+    """Whatever the instance and the size of f beside β."""
+    made = Quadratic.random(seed)
+    case = replace(made, A=scale * made.A, b=scale * made.b)
+    run = fd.solve(case.problem(), NEWTON, w0=START)
+    assert "no point was found" not in run.reason, "some point meets the terms"
+    if run.converged:
+        confirmed(run, case.residuals(run.w, run.multipliers))
+    else:
+        assert "outer steps" in run.reason
+        assert not run.certificate.holds()
+    if scale <= 1.0:
+        assert run.converged, run.reason
+
+
+def test_terms_that_are_met_slowly_are_not_called_infeasible():
+    """With f large beside β the multipliers climb for many outer steps, during which the violation hardly falls."""
+    made = Quadratic.random(0)
+    case = replace(made, A=10.0 * made.A, b=10.0 * made.b)
+    run = fd.solve(case.problem(), NEWTON, w0=START)
+    assert "no point was found" not in run.reason
+    assert run.history["outer"][-1] > 20
+    assert run.certificate.feasibility < 1e-2
+
+
+def test_a_start_that_is_far_off_leads_to_the_same_point():
+    run = fd.solve(Quadratic.random(1).problem(), NEWTON, w0=np.full(DIM, 50.0))
+    assert run.converged, run.reason
+    np.testing.assert_allclose(run.w, quadratic_run(1).w, atol=1e-5)
+
+
+# --- coupled constraints ---
+
+
+def test_a_coupled_constraint_is_the_pooled_one():
+    case = Coupled.random(1)
+    best = case.answer()
+    run = fd.solve(case.problem(), NEWTON, w0=START)
+    confirmed(run, case.residuals(run.w, run.multipliers))
+    shares = np.einsum("irj,j->ir", case.mean[0], run.w) - case.mean[1]
+    assert np.max(shares) > 0.5, "no site meets the rows alone"
+    np.testing.assert_allclose(run.w, best.w, atol=1e-5)
+    assert run.objective == pytest.approx(best.objective, rel=1e-5)
+    assert np.min(best.multipliers["coupled"]) > 0.1
+    for scope in ("local", "global", "coupled"):
+        np.testing.assert_allclose(run.multipliers[scope], best.multipliers[scope], atol=1e-4)
+        assert np.all(run.multipliers[scope] >= 0)
+
+    central = fd.solve(case.problem(), fd.CentralProxAL(**TIGHT), w0=START)
+    confirmed(central, case.residuals(central.w, central.multipliers))
+    np.testing.assert_allclose(central.w, run.w, atol=1e-5)
+    for scope in ("local", "global", "coupled"):
+        np.testing.assert_allclose(central.multipliers[scope], run.multipliers[scope], atol=1e-4)
+    assert central.traffic.down == 0
+    assert central.traffic.up == sum(leaf.nbytes for leaf in case.problem().over(START).data.values())
+
+
+def test_a_regulariser_leaves_the_decoupling_variables_alone():
+    case, lam = Coupled.random(1), 0.3
+    run = fd.solve(case.problem(regularizer=fd.regularizers.L1(lam)), ADMM, w0=START)
+    best = case.answer(lam)
+    confirmed(run, case.residuals(run.w, run.multipliers, lam))
+    assert run.objective == pytest.approx(best.objective, rel=1e-5)
+    np.testing.assert_allclose(run.w, best.w, atol=1e-5)
+    assert np.any(run.w == 0)
+    assert np.min(best.multipliers["coupled"]) > 0.1
+    np.testing.assert_allclose(run.multipliers["coupled"], best.multipliers["coupled"], atol=1e-4)
+
+
+def test_a_regulariser_and_constraints_together():
+    case, lam = Quadratic.random(1), 0.5
+    run = fd.solve(case.problem(regularizer=fd.regularizers.L1(lam)), NEWTON, w0=START)
+    best = case.answer(lam)
+    confirmed(run, case.residuals(run.w, run.multipliers, lam))
+    assert run.objective == pytest.approx(best.objective, rel=1e-5)
+    np.testing.assert_allclose(run.w, best.w, atol=1e-5)
+
+
+# --- constraints that are not convex ---
+
+
+def hole(w, data):
+    """Stay out of a ball around a client's own point."""
+    return data["radius"] - jnp.sum((w - data["b"]) ** 2)
+
+
+@pytest.mark.parametrize("inner", ["newton", "lbfgs"])
+def test_a_constraint_that_is_not_convex_is_met_and_stationary(inner):
+    made = Quadratic.random(1)
+    clients = [{"A": A, "b": b, "radius": 0.3 * np.ones(1)} for A, b in zip(made.A, 0.1 * made.b, strict=True)]
+    problem = fd.Problem(
+        clients,
+        objective=lambda w, data: 0.5 * jnp.dot(w, data["A"] @ w) + 0.1 * jnp.dot(data["b"], w),
+        constraints=[fd.constraints.Custom(hole, name="hole")],
+    )
+    run = fd.solve(problem, fd.ProxAL(inner=inner), w0=np.full(DIM, 0.01), max_rounds=2000)
+    assert run.converged, run.reason
+    assert run.certificate.holds(1e-3, 1e-3)
+    away = [np.sum((run.w - client["b"]) ** 2) for client in clients]
+    assert np.min(away) >= 0.3 - 1e-3
+    gradient = np.mean(made.A, axis=0) @ run.w + 0.1 * np.mean([client["b"] for client in clients], axis=0)
+    pull = sum(-2.0 * mu * (run.w - c["b"]) for mu, c in zip(run.multipliers["local"][:, 0], clients, strict=True))
+    assert np.max(np.abs(gradient + pull)) <= 1e-3
+    assert np.max(run.multipliers["local"]) > 0
+
+
+# --- participation ---
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "participation"),
+    [(NEWTON, 0.5), (NEWTON, fd.Fraction(1.0, dropout=0.3)), (ADMM, fd.Fraction(0.6, dropout=0.2))],
+    ids=["newton half", "newton dropout", "admm both"],
+)
+def test_missing_replies_delay_the_certificate_but_do_not_weaken_it(algorithm, participation):
+    case = Quadratic.random(1)
+    run = fd.solve(case.problem(), algorithm, w0=START, participation=participation, seed=5)
+    confirmed(run, case.residuals(run.w, run.multipliers))
+    np.testing.assert_allclose(run.w, case.answer().w, atol=1e-5)
+    assert np.min(run.history["answered"]) < 3, "somebody was missing"
+    assert run.rounds > quadratic_run(1, algorithm).rounds
+
+
+def test_a_client_that_is_asked_twice_does_not_hide_how_far_its_multiplier_moved():
+    """One client's equality row converges slowly; it is asked again while another one is awaited."""
+    nothing, target = np.zeros((3, 2, DIM)), 5e-5 * np.eye(DIM)[0]
+    rows = np.zeros((3, 1, DIM))
+    rows[0, 0, 0] = 1.0
+    case = Quadratic(
+        A=np.stack([100.0 * np.eye(DIM)] * 3),
+        b=-np.stack([100.0 * target] * 3),
+        equal=(rows, np.zeros((3, 1))),
+        most=(nothing, np.ones((3, 2))),
+        own=(np.zeros((2, DIM)), np.ones(2)),
+    )
+    plan = np.tile(np.array([[1, 1, 0], [1, 0, 1]], bool), (100, 1))
+    run = fd.solve(case.problem(), NEWTON, w0=target, participation=plan)
+    confirmed(run, case.residuals(run.w, run.multipliers))
+
+
+@pytest.mark.parametrize("from_round", [0, 7])
+def test_a_client_that_never_answers_again_is_named(from_round):
+    plan = np.ones((200, 3), bool)
+    plan[from_round:, 1] = False
+    plan[:, 2] = np.arange(200) % 2 == 0
+    run = fd.solve(Quadratic.random(1).problem(), NEWTON, w0=START, participation=plan, max_rounds=60)
+    assert (run.converged, run.rounds) == (False, 60)
+    assert f"{NAMES[1]!r}" in run.reason
+    assert "limit of rounds" in run.reason
+    assert np.all(np.isfinite(run.w))
+
+
+# --- the reference runs of the released experiments ---
+
+
+@pytest.mark.slow
+def test_the_papers_settings_need_thousands_of_rounds_and_newton_a_thirtieth():
+    """Breast cancer over 20 sites, all columns: SPEC's reference run has 3,484 rounds of inexact ADMM."""
+    case = breast_cancer(20, tuple(range(30)))
+    paper = fd.solve(case.problem(), fd.ProxAL(beta=300.0, inner="admm", rho=0.01))
+    default = fd.solve(case.problem(), fd.ProxAL(beta=300.0))
+    for run in (paper, default):
+        confirmed(run, case.residuals(run.w, run.multipliers))
+    assert 3000 <= paper.rounds <= 4000
+    assert default.rounds <= paper.rounds / 30
+    assert default.traffic.up + default.traffic.down <= (paper.traffic.up + paper.traffic.down) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sites", [1, 5, 10])
+def test_the_certificate_holds_over_any_number_of_sites(sites):
+    case: NeymanPearson = breast_cancer(sites)
+    run = fd.solve(case.problem(), fd.ProxAL(beta=300.0))
+    confirmed(run, case.residuals(run.w, run.multipliers))
+    best = case.answer()
+    assert abs(run.objective - best.objective) <= 2e-3 + 5e-3 * best.objective
