@@ -291,8 +291,10 @@ class Problem:
             raise FoedusError(f"where must be fd.label(v), fd.group(v) or a function of the data. Got {where!r}.")
         if where is not None:
             self._check_mask(where, "its objective", "drop or merge the client")
-        if width is not None:
-            self.terms.regularizer.check(self.terms.dim)
+        if (
+            width is not None and checked_loss is not None
+        ):  # with an own objective, w0 says how many parameters there are
+            self.terms.regularizer.check(width)
             self._take_constraints(width)
 
     def _take_constraints(self, dim: int) -> None:

@@ -63,6 +63,23 @@ class Regularizer:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Leading(Regularizer):
+    """h of the first `dim` coordinates; the others are free."""
+
+    inside: Regularizer
+    dim: int
+
+    def value(self, w: Array) -> Array:
+        return self.inside.value(w[: self.dim])
+
+    def prox(self, v: Array, step: Array | float) -> Array:
+        return jnp.concatenate([self.inside.prox(v[: self.dim], step), v[self.dim :]])
+
+    def distance(self, w: Array, g: Array) -> Array:
+        return jnp.maximum(self.inside.distance(w[: self.dim], g[: self.dim]), _sup(g[self.dim :]))
+
+
 class Zero(Regularizer):
     """h = 0."""
 

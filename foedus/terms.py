@@ -4,6 +4,7 @@
 Its methods speak of ONE client; runtimes `vmap` them or call them beside the data.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,7 +115,7 @@ class Shape:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(int(jnp.prod(jnp.array(shape, dtype=int))) for shape in self.shapes)
+        return tuple(math.prod(shape) for shape in self.shapes)
 
     @cached_property
     def dim(self) -> int:

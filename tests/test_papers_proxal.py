@@ -19,7 +19,15 @@ from foedus.papers.proxal_examples import ADULT, BREAST, MONKS, Quadratic, start
 from foedus.papers.proxal_figures import outer_points
 
 DATA = os.environ.get("FOEDUS_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="the papers' data sets are read from the folder FOEDUS_DATA")
+FILES = ("adult.data", "adult.test", "breast-cancer-wisconsin.data", "monks-1.train")
+
+
+def missing() -> list[str]:
+    kept = {path.name.removesuffix(".gz") for path in Path(DATA).iterdir()} if DATA and Path(DATA).is_dir() else set()
+    return [name for name in FILES if name not in kept]
+
+
+needs_data = pytest.mark.skipif(bool(missing()), reason=f"FOEDUS_DATA holds no {', '.join(missing())}")
 EPS = 1e-3
 SETS = {held.name: held for held in (BREAST, ADULT, MONKS)}
 
@@ -163,7 +171,7 @@ def test_an_instance_is_drawn_as_section_5_1_says() -> None:
 def test_quadratic_programs_are_solved_from_zero_multipliers(n: int, d: int) -> None:
     example = Quadratic.printed(d, n)
     (w0,) = starts(0, 1, d)
-    run = fd.solve(example.problem(), examples.ours(examples.QUADRATIC_SETTINGS), w0=w0)
+    run = fd.solve(example.problem(), examples.QUADRATIC.ours(), w0=w0)
     w, mu = run.w, run.multipliers
     _, best = quadratic_optimum(example)
     f = float(0.5 * w @ example.A.sum(axis=0) @ w + example.b.sum(axis=0) @ w)
@@ -186,7 +194,7 @@ def test_quadratic_programs_are_solved_from_zero_multipliers(n: int, d: int) -> 
 @cache
 def pearson(name: str, n: int) -> tuple[fd.Problem, fd.Run]:
     problem = SETS[name].problem(n, seed=0)
-    return problem, fd.solve(problem, examples.ours(examples.PEARSON_SETTINGS), w0=starts(0, 1, problem.terms.dim)[0])
+    return problem, fd.solve(problem, examples.PEARSON.ours(), w0=starts(0, 1, problem.terms.dim)[0])
 
 
 INSTANCES = [(name, n) for name in (BREAST.name, MONKS.name) for n in (1, 5, 10, 20)]
@@ -231,8 +239,8 @@ def test_the_fair_model_of_five_clients_is_certified_and_as_good_as_the_centrali
     assert problem.server is not None
     assert len(np.asarray(problem.server["y"])) == 5_659
     (w0,) = starts(0, 1, problem.terms.dim)
-    run = fd.solve(problem, examples.ours(examples.FAIRNESS_SETTINGS), w0=w0)
-    pooled = fd.solve(problem, examples.central(examples.FAIRNESS_SETTINGS), w0=w0)
+    run = fd.solve(problem, examples.FAIR.ours(), w0=w0)
+    pooled = fd.solve(problem, examples.FAIR.central(), w0=w0)
 
     gradient, rows, values = np.zeros(problem.terms.dim), [], []
     own = {key: np.asarray(value) for key, value in problem.server.items()}
@@ -286,7 +294,7 @@ def test_table_2_shows_ours_beside_the_optimum_and_the_printed_figure(
 def test_figure_1_shows_the_iterates_of_algorithm_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     problem, _ = pearson(MONKS.name, 5)
     (w0,) = starts(0, 1, problem.terms.dim)
-    run, points = outer_points(problem, examples.ours(examples.PEARSON_SETTINGS), w0)
+    run, points = outer_points(problem, examples.PEARSON.ours(), w0)
     assert len(points) == int(run.history["outer"][-1]) + 1
     np.testing.assert_array_equal(points[0], w0)
     np.testing.assert_array_equal(points[-1], run.w)

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import foedus as fd
 
-LBFGS = fd.ProxAL(inner="lbfgs", **TIGHT)
 START = np.zeros(DIM)
+PAIRS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]], bool)  # who answers; plans of pairs share a program
 
 
 def confirmed(run: fd.Run, residuals) -> None:
@@ -85,7 +85,7 @@ def test_auto_takes_newton_for_few_variables_and_gradients_for_many():
 # --- quadratic programs: equalities and inequalities, local and global ---
 
 
-@pytest.mark.parametrize("algorithm", [NEWTON, LBFGS, ADMM], ids=lambda a: a.inner)
+@pytest.mark.parametrize("algorithm", [NEWTON, ADMM], ids=lambda a: a.inner)
 def test_a_quadratic_program_ends_at_cvxpys_optimum_with_its_duals(algorithm):
     case = Quadratic.random(1)
     run, best = quadratic_run(1, algorithm), case.answer()
@@ -104,12 +104,13 @@ def test_a_quadratic_program_ends_at_cvxpys_optimum_with_its_duals(algorithm):
 
 def test_a_multiplier_is_the_price_of_its_cap():
     """Moving the right-hand sides by δ changes the optimum by −μ·δ."""
-    case, step = Quadratic.random(1), 1e-3
-    base = quadratic_run(1)
-    moved = replace(case, equal=(case.equal[0], case.equal[1] + step), most=(case.most[0], case.most[1] + step))
+    case, base = Quadratic.random(1), quadratic_run(1)
+    mu = base.multipliers["local"]
+    steps = 1e-3 * np.sign(mu)
+    moved = replace(case, equal=(case.equal[0], case.equal[1] + steps[:, :1]))
+    moved = replace(moved, most=(case.most[0], case.most[1] + steps[:, 1:]))
     run = fd.solve(moved.problem(), NEWTON, w0=START)
-    price = -np.sum(base.multipliers["local"])
-    assert (run.objective - base.objective) / step == pytest.approx(price, rel=0.02)
+    assert run.objective - base.objective == pytest.approx(-np.sum(mu * steps), rel=0.02)
 
 
 @settings(max_examples=15)
@@ -171,25 +172,18 @@ def test_a_coupled_constraint_is_the_pooled_one():
     assert central.traffic.up == sum(leaf.nbytes for leaf in case.problem().over(START).data.values())
 
 
-def test_a_regulariser_leaves_the_decoupling_variables_alone():
-    case, lam = Coupled.random(1), 0.3
-    run = fd.solve(case.problem(regularizer=fd.regularizers.L1(lam)), ADMM, w0=START)
+@pytest.mark.parametrize("algorithm", [NEWTON, ADMM], ids=lambda a: a.inner)
+def test_a_regulariser_goes_with_constraints_and_leaves_the_decoupling_variables_alone(algorithm):
+    case, lam = Coupled.random(5), 0.6
+    run = fd.solve(case.problem(regularizer=fd.regularizers.L1(lam)), algorithm, w0=START)
     best = case.answer(lam)
     confirmed(run, case.residuals(run.w, run.multipliers, lam))
     assert run.objective == pytest.approx(best.objective, rel=1e-5)
     np.testing.assert_allclose(run.w, best.w, atol=1e-5)
-    assert np.any(run.w == 0)
+    assert np.sum(run.w == 0) >= 2
     assert np.min(best.multipliers["coupled"]) > 0.1
-    np.testing.assert_allclose(run.multipliers["coupled"], best.multipliers["coupled"], atol=1e-4)
-
-
-def test_a_regulariser_and_constraints_together():
-    case, lam = Quadratic.random(1), 0.5
-    run = fd.solve(case.problem(regularizer=fd.regularizers.L1(lam)), NEWTON, w0=START)
-    best = case.answer(lam)
-    confirmed(run, case.residuals(run.w, run.multipliers, lam))
-    assert run.objective == pytest.approx(best.objective, rel=1e-5)
-    np.testing.assert_allclose(run.w, best.w, atol=1e-5)
+    for scope in ("local", "global", "coupled"):
+        np.testing.assert_allclose(run.multipliers[scope], best.multipliers[scope], atol=1e-4)
 
 
 # --- constraints that are not convex ---
@@ -200,8 +194,8 @@ def hole(w, data):
     return data["radius"] - jnp.sum((w - data["b"]) ** 2)
 
 
-@pytest.mark.parametrize("inner", ["newton", "lbfgs"])
-def test_a_constraint_that_is_not_convex_is_met_and_stationary(inner):
+def test_a_constraint_that_is_not_convex_is_met_and_stationary():
+    """At the start the Hessian has negative entries on its diagonal, from which L-BFGS makes its first metric."""
     made = Quadratic.random(1)
     clients = [{"A": A, "b": b, "radius": 0.3 * np.ones(1)} for A, b in zip(made.A, 0.1 * made.b, strict=True)]
     problem = fd.Problem(
@@ -209,7 +203,7 @@ def test_a_constraint_that_is_not_convex_is_met_and_stationary(inner):
         objective=lambda w, data: 0.5 * jnp.dot(w, data["A"] @ w) + 0.1 * jnp.dot(data["b"], w),
         constraints=[fd.constraints.Custom(hole, name="hole")],
     )
-    run = fd.solve(problem, fd.ProxAL(inner=inner), w0=np.full(DIM, 0.01), max_rounds=2000)
+    run = fd.solve(problem, fd.ProxAL(inner="lbfgs"), w0=np.full(DIM, 0.01), max_rounds=2000)
     assert run.converged, run.reason
     assert run.certificate.holds(1e-3, 1e-3)
     away = [np.sum((run.w - client["b"]) ** 2) for client in clients]
@@ -249,16 +243,15 @@ def test_a_client_that_is_asked_twice_does_not_hide_how_far_its_multiplier_moved
         most=(nothing, np.ones((3, 2))),
         own=(np.zeros((2, DIM)), np.ones(2)),
     )
-    plan = np.tile(np.array([[1, 1, 0], [1, 0, 1]], bool), (100, 1))
-    run = fd.solve(case.problem(), NEWTON, w0=target, participation=plan)
+    run = fd.solve(case.problem(), NEWTON, w0=target, participation=np.tile(PAIRS[[0, 1]], (100, 1)))
     confirmed(run, case.residuals(run.w, run.multipliers))
 
 
 @pytest.mark.parametrize("from_round", [0, 7])
 def test_a_client_that_never_answers_again_is_named(from_round):
-    plan = np.ones((200, 3), bool)
+    plan = np.tile(PAIRS[[0, 2]], (100, 1))
     plan[from_round:, 1] = False
-    plan[:, 2] = np.arange(200) % 2 == 0
+    plan[from_round::2, 2] = True
     run = fd.solve(Quadratic.random(1).problem(), NEWTON, w0=START, participation=plan, max_rounds=60)
     assert (run.converged, run.rounds) == (False, 60)
     assert f"{NAMES[1]!r}" in run.reason

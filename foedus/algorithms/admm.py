@@ -284,6 +284,9 @@ class InexactADMM(Algorithm):
         }
 
     def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+        silent = [name for name, heard in zip(names, server.consensus.fresh, strict=True) if not bool(heard)]
+        if silent and not (converged or bool(server.started)):
+            return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
         reached = float(server.consensus.eps + jnp.sum(server.consensus.answers.eps))
         if converged:
             return f"ε + Σ ε̃_i = {reached:.2g} <= {self.tol:g}"

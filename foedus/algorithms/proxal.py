@@ -34,7 +34,8 @@ class Track:
     dw: Array  # ‖w^k − w^{k−1}‖_∞
     dmu: Array  # max_i ‖μ_i^k − μ_i^{k−1}‖_∞, the server's included
     product: Array  # max |μ·c|
-    violations: Array  # at the last outer points, newest first
+    violations: Array  # at the last outer points, newest first, and how far these moved
+    moves: Array
     least: Array  # the smallest of them all, and whose it was; n stands for the server
     least_at: Array
     done: Array
@@ -43,7 +44,8 @@ class Track:
     @staticmethod
     def blank() -> "Track":
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
-        return Track(none, far, far, far, jnp.full(PATIENCE + 1, jnp.inf), far, none, no, no)
+        past = jnp.full(PATIENCE + 1, jnp.inf)
+        return Track(none, far, far, far, past, past, far, none, no, no)
 
 
 @state
@@ -66,6 +68,8 @@ class Client:
     centre: Array
     k: Array
     index: Array
+    dmu: Array  # ‖Δμ_i‖_∞ and |μ·c|_∞ of the last update: asked again, it tells the same
+    product: Array
     inner: Any
 
 
@@ -168,8 +172,9 @@ class ProxAL(Algorithm):
 
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         point = jnp.concatenate([w0, jnp.zeros(terms.clients * terms.rows[2])])
-        none = jnp.full((), -1)
-        return Client(jnp.zeros(Party(terms).rows), point, none, jnp.zeros((), int), self.method.join(terms, point))
+        none, zero = jnp.full((), -1), jnp.zeros(())
+        mu = jnp.zeros(Party(terms).rows)
+        return Client(mu, point, none, jnp.zeros((), int), zero, zero, self.method.join(terms, point))
 
     def phase(self, server: Server) -> Array:
         return jnp.where(server.outer, 0, 1)
@@ -208,14 +213,16 @@ class ProxAL(Algorithm):
         least = float(track.least)
         whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
         found = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
-        silent = [name for name, heard in zip(names, server.heard, strict=True) if not bool(heard)]
+        spoken = server.heard if bool(server.outer) else server.inner.fresh
+        silent = [name for name, heard in zip(names, spoken, strict=True) if not bool(heard)]
         if bool(track.stuck) and int(track.k) < self.max_outer:
             return f"no point was found that meets the terms: {found}, and {PATIENCE} outer steps did not lessen it"
         if bool(track.stuck):
             return f"stopped after {self.max_outer} outer steps; {found}"
         if bool(server.outer) and silent and least == float("inf"):
             return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
-        waiting = f"still waiting for client {silent[0]!r}; " if bool(server.outer) and silent else ""
+        held = bool(server.outer) or bool(server.inner.hold)
+        waiting = f"still waiting for client {silent[0]!r}; " if held and silent else ""
         end = found or "no outer step was finished"
         return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{end}"
 
@@ -237,15 +244,16 @@ class Outer:
         at = algorithm.client_P(terms, old, data)(news.w, 1)
         update = (news.k > client.k) & (client.k >= 0)  # the first point is only a place to start from
         mu = jnp.where(update, at.v, client.mu)
-        new = Client(mu, news.w, news.k, index, client.inner)
+        dmu = jnp.where(update, jnp.max(jnp.abs(mu - client.mu), initial=0.0), client.dmu)
+        product = jnp.where(update, jnp.max(jnp.abs(mu * at.c), initial=0.0), client.product)
+        new = Client(mu, news.w, news.k, index, dmu, product, client.inner)
 
         def status(here: Piece) -> Status:
             return Status(here.f * terms.clients, violation(party, data, here.c))
 
         P = algorithm.client_P(terms, new, data)
         inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, news.hint, status)
-        dmu = jnp.max(jnp.abs(mu - client.mu), initial=0.0)
-        return replace(new, inner=inner), Told(dmu, jnp.max(jnp.abs(mu * at.c), initial=0.0), first)
+        return replace(new, inner=inner), Told(dmu, product, first)
 
     def aggregate(self, terms: Terms, server: Server, replies: Told, present: Present) -> Server:
         algorithm, track = self.settings, server.track
@@ -292,13 +300,18 @@ class Outer:
         # |μ·c| is not part of PAL's test; a certificate has it, so a run that stops must have it too
         done = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
         past = jnp.concatenate([worst[None], track.violations[:-1]])
-        stalled = (jnp.minimum(worst, track.least) > eps2) & (worst > 0.99 * past[-1])
+        moves = jnp.concatenate([dw[None], track.moves[:-1]])
+        # Where terms cannot be met, the violation stays and the points settle; where they are met slowly, while the
+        # multipliers climb, each outer step moves as far as the one before.
+        settled = (dw <= 0.1 * moves[-1]) & (worst > 0.99 * past[-1])
+        stalled = settled & (jnp.minimum(worst, track.least) > eps2)
         return Track(
             k=track.k,
             dw=dw,
             dmu=dmu,
             product=product,
             violations=past,
+            moves=moves,
             least=jnp.minimum(worst, track.least),
             least_at=jnp.where(worst < track.least, at, track.least_at),
             done=done,

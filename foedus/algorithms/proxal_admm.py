@@ -22,7 +22,7 @@ from foedus.algorithms.admm import (
     own_rho,
     server_step,
 )
-from foedus.local.lagrangian import Piece
+from foedus.local.lagrangian import Piece, extended
 from foedus.local.newton import Solution
 from foedus.terms import Terms
 
@@ -66,7 +66,7 @@ class AdmmInner:
         self, terms: Terms, server_P: LocalP, centre: Array, prox: float
     ) -> Callable[[Consensus, Array], Solution]:
         own = server_P if terms.rows[1] + terms.rows[2] > 0 else None
-        return lambda at, eps: server_step(terms.regularizer, own, at, centre, prox, eps)
+        return lambda at, eps: server_step(extended(terms), own, at, centre, prox, eps)
 
     def server_start(
         self, terms: Terms, server_P: LocalP, inner: Consensus, w: Array, prox: float, tau: Array

@@ -19,7 +19,7 @@ from jax import Array
 
 from foedus.algorithm import Present, select, state
 from foedus.algorithms.admm import LocalP, Status
-from foedus.local.lagrangian import Piece
+from foedus.local.lagrangian import Piece, extended
 from foedus.local.newton import SUFFICIENT, direction
 from foedus.local.quasi import Memory
 from foedus.regularizers import Zero
@@ -160,9 +160,9 @@ class NewtonInner:
         inner = replace(inner, trial=w, hold=jnp.ones((), bool))
         if not self.hessians:
             own = jnp.diag(server_P(w, 2).hessian)
-            inner = replace(
-                inner, diagonal=jnp.sum(inner.slopes.hessian, axis=0) + own, memory=Memory.empty(w.shape[0])
-            )
+            diagonal = jnp.abs(jnp.sum(inner.slopes.hessian, axis=0) + own)  # a positive start, convex or not
+            diagonal = jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal))
+            inner = replace(inner, diagonal=diagonal, memory=Memory.empty(w.shape[0]))
         return self.move(terms, server_P, inner, tau)
 
     def server_step(
@@ -173,7 +173,7 @@ class NewtonInner:
 
     def move(self, terms: Terms, server_P: LocalP, inner: Search, tau: Array) -> tuple[Search, Array, Array]:
         """Judge the trial point and choose the next; returns the search, that point, and whether it is the answer."""
-        h = terms.regularizer
+        h = extended(terms)
         value, gradient, hessian = self.totals(server_P, inner)
         total, residual = value + h.value(inner.trial), h.distance(inner.trial, gradient)
         enough = total <= inner.total + SUFFICIENT * inner.size * inner.slope + 1e-13 * jnp.abs(inner.total)

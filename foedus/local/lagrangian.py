@@ -18,6 +18,7 @@ from jax import Array
 
 from foedus.algorithm import state
 from foedus.constraints import Constraint, Linear, LossRows, NormBall, rows
+from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Data, Terms
 
 
@@ -50,6 +51,12 @@ def equalities(party: Party, data: Data | None) -> np.ndarray:
     if party.server:
         marks += [c.equality for c in party.terms.constraints if c.scope == "coupled"][:1] * party.terms.rows[2]
     return np.array(marks, dtype=bool)
+
+
+def extended(terms: Terms) -> Regularizer:
+    """h over (w, s): it acts on the model alone."""
+    h = terms.regularizer
+    return Leading(h, terms.dim) if terms.rows[2] and not isinstance(h, Zero) else h
 
 
 @state

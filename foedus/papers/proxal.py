@@ -18,18 +18,15 @@ from foedus.papers import proxal_figures as figures
 from foedus.papers.experiment import Experiment, Options
 from foedus.papers.proxal_examples import (
     CLIENTS,
-    FAIRNESS_SETTINGS,
-    PEARSON_SETTINGS,
-    QUADRATIC_SETTINGS,
+    FAIR,
+    PEARSON,
+    QUADRATIC,
     STARTS,
     Quadratic,
     available_sets,
-    central,
     class_losses,
     disparities,
     fairness,
-    ours,
-    paper,
     pooled_optimum,
     starts,
 )
@@ -213,13 +210,13 @@ def table_one(options: Options) -> None:
             problem = example.problem()
             # the optimum is unique and the starts hardly matter; large programs are solved from three of them
             points = starts(options.seed, options.instances(STARTS if d == 100 else 3), d)
-            mine = series(problem, ours(QUADRATIC_SETTINGS), points)
-            pooled = series(problem, central(QUADRATIC_SETTINGS), points)
-            admm = series(problem, paper(QUADRATIC_SETTINGS, 1.0), points[:1]) if d == 100 else None
+            mine = series(problem, QUADRATIC.ours(), points)
+            pooled = series(problem, QUADRATIC.central(), points)
+            admm = series(problem, QUADRATIC.paper(1.0), points[:1]) if d == 100 else None
             best = example.optimum() if checked else None
             off = None if best is None else float(np.max(np.abs(mine.objectives - best)) / abs(best))
             other = Quadratic.described(options.seed, d, n)
-            again = series(other.problem(), ours(QUADRATIC_SETTINGS), points[:1]) if checked else None
+            again = series(other.problem(), QUADRATIC.ours(), points[:1]) if checked else None
             away = None if again is None else abs(again.objectives[0] / other.optimum() - 1.0)
             first, second, violation, violated = PRINTED_QUADRATIC[n, d]
             sheet.add(
@@ -278,9 +275,9 @@ def table_two(options: Options) -> None:
         for n in (5,) if options.quick else CLIENTS:
             problem = examples.problem(n, options.seed)
             points = starts(options.seed, options.instances(STARTS), problem.terms.dim)
-            mine = series(problem, ours(PEARSON_SETTINGS), points)
-            pooled = series(problem, central(PEARSON_SETTINGS), points)
-            admm = None if options.quick else series(problem, paper(PEARSON_SETTINGS, 0.01), points[:1], ADMM_ROUNDS)
+            mine = series(problem, PEARSON.ours(), points)
+            pooled = series(problem, PEARSON.central(), points)
+            admm = None if options.quick else series(problem, PEARSON.paper(0.01), points[:1], ADMM_ROUNDS)
             best = pooled_optimum(problem) if _has_cvxpy() else None
             losses = [class_losses(problem, run.w) for run in mine.runs]
             mean, largest = np.mean([one.mean() for _, one in losses]), np.max([one.max() for _, one in losses])
@@ -342,8 +339,8 @@ def table_three(options: Options) -> None:
     for n in (5,) if options.quick else CLIENTS:
         problem = fairness(n, options.seed)
         points = starts(options.seed, options.instances(STARTS), problem.terms.dim)
-        mine = series(problem, ours(FAIRNESS_SETTINGS), points)
-        pooled = series(problem, central(FAIRNESS_SETTINGS), points)
+        mine = series(problem, FAIR.ours(), points)
+        pooled = series(problem, FAIR.central(), points)
         off = float(np.max(np.abs(mine.objectives - pooled.objectives)))
         measured = [disparities(problem, run.w) for run in mine.runs]
         gaps = np.array([gap for _, gap in measured])
@@ -382,7 +379,7 @@ def table_three(options: Options) -> None:
 
 def _printed_rho(problem: Problem, w0: np.ndarray) -> str:
     """What Algorithm 2 does at the printed ρ = 1e8."""
-    (run,) = series(problem, paper(FAIRNESS_SETTINGS, PRINTED_RHO), [w0], PRINTED_RHO_ROUNDS).runs
+    (run,) = series(problem, FAIR.paper(PRINTED_RHO), [w0], PRINTED_RHO_ROUNDS).runs
     moved = np.max(np.abs(run.w - w0))
     return (
         f"the printed ρ = 1e8 of Algorithm 2 holds the model where it is: from the first start with n = 5, after "

@@ -30,6 +30,31 @@ GAP = 0.1  # r of (28)
 AT_CLIENTS, AT_SERVER = 22_654, 5_659  # rows of (28)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """β and s̄ of section 5, for the algorithms that share them; ε1 = ε2 = 1e-3 throughout."""
+
+    beta: float
+    s_bar: float
+
+    def ours(self) -> ProxAL:
+        """Algorithm 1 with the default inner method."""
+        return ProxAL(beta=self.beta, s_bar=self.s_bar)
+
+    def paper(self, rho: float) -> ProxAL:
+        """Algorithm 1 with Algorithm 2 inside."""
+        return ProxAL(beta=self.beta, s_bar=self.s_bar, inner="admm", rho=rho)
+
+    def central(self) -> CentralProxAL:
+        """Algorithm 3."""
+        return CentralProxAL(beta=self.beta, s_bar=self.s_bar)
+
+
+QUADRATIC = Settings(beta=10.0, s_bar=0.1)
+PEARSON = Settings(beta=300.0, s_bar=1e-3)
+FAIR = Settings(beta=10.0, s_bar=1e-3)
+
+
 def starts(seed: int, count: int, dim: int) -> list[np.ndarray]:
     """Points w⁰ on the unit sphere."""
     drawn = np.random.default_rng(seed).standard_normal((count, dim))
@@ -254,25 +279,3 @@ def disparities(problem: Problem, w: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _losses(data: Data, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     y = np.asarray(data["y"])
     return np.logaddexp(0.0, np.where(y > 0, -1.0, 1.0) * (np.asarray(data["x"]) @ w)), y
-
-
-# --- settings of section 5 ---
-
-QUADRATIC_SETTINGS = {"beta": 10.0, "s_bar": 0.1}
-PEARSON_SETTINGS = {"beta": 300.0, "s_bar": 1e-3}
-FAIRNESS_SETTINGS = {"beta": 10.0, "s_bar": 1e-3}
-
-
-def ours(settings: dict[str, float]) -> ProxAL:
-    """Algorithm 1 with the default inner method."""
-    return ProxAL(**settings)
-
-
-def paper(settings: dict[str, float], rho: float) -> ProxAL:
-    """Algorithm 1 with Algorithm 2 inside, at the ρ given."""
-    return ProxAL(**settings, inner="admm", rho=rho)
-
-
-def central(settings: dict[str, float]) -> CentralProxAL:
-    """Algorithm 3."""
-    return CentralProxAL(**settings)

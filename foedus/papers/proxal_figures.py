@@ -11,14 +11,14 @@ from foedus.errors import FoedusError
 from foedus.papers.experiment import Experiment, Options
 from foedus.papers.proxal_examples import (
     CAP,
-    FAIRNESS_SETTINGS,
+    FAIR,
     GAP,
-    PEARSON_SETTINGS,
+    PEARSON,
+    Settings,
     available_sets,
     class_losses,
     disparities,
     fairness,
-    ours,
     starts,
 )
 from foedus.problem import Problem
@@ -99,7 +99,7 @@ def figure_one(options: Options) -> None:
     for axes, examples in zip(panels[0], sets, strict=True):
         problem = examples.problem(5, options.seed)
         w0 = starts(options.seed, 1, problem.terms.dim)[0]
-        run, points = outer_points(problem, ours(PEARSON_SETTINGS), w0)
+        run, points = outer_points(problem, PEARSON.ours(), w0)
         _tell(options, examples.name, 5, run)
         zero, one = (np.array(part) for part in zip(*(class_losses(problem, w) for w in points), strict=True))
         right = _course(axes, zero, one, CAP)
@@ -120,18 +120,23 @@ def figure_two(options: Options) -> None:
     for axes, n in zip(panels[0], sizes, strict=True):
         problem = fairness(n, options.seed)
         w0 = starts(options.seed, 1, problem.terms.dim)[0]
-        run, points = outer_points(problem, ours(FAIRNESS_SETTINGS), w0)
+        run, points = outer_points(problem, FAIR.ours(), w0)
         _tell(options, "adult-b", n, run)
         loss, gap = (np.array(part) for part in zip(*(disparities(problem, w) for w in points), strict=True))
         right = _course(axes, loss, gap[:, :-1], GAP)
         axes.plot(gap[:, -1], color=HELD, linestyle="-.", linewidth=1.2, label="at the server")
         axes.set_title(f"adult-b (n = {n})", fontsize=10)
         if n == sizes[0]:
-            axes.set_ylabel("loss gap between the sexes (dashed: its bound)", color=HELD)
+            axes.set_ylabel("loss gap (dashed: its bound)", color=HELD)
             axes.legend(frameon=False, labelcolor=HELD)
         if n == sizes[-1]:
             right.set_ylabel("loss, which is minimised", color=LEAST)
-    _keep(options, "proxal-fig2", figure, "Loss and loss gap at the clients over the outer iterations: mean and range")
+    _keep(
+        options,
+        "proxal-fig2",
+        figure,
+        "Loss and its gap between the sexes over the outer iterations: clients' mean and range",
+    )
 
 
 def _boxes(axes: Any, by_size: Sequence[tuple[np.ndarray, np.ndarray]], sizes: Sequence[int]) -> None:
@@ -155,11 +160,11 @@ def figure_three(options: Options) -> None:
     """Figure 3: the clients' losses, and what is constrained, with and without the constraints."""
     sizes = SIZES[:1] if options.quick else SIZES
     sets, absent = available_sets()
-    cases: list[tuple[str, Callable[[int], tuple[Problem, Problem]], dict[str, float], Measure, float]] = [
+    cases: list[tuple[str, Callable[[int], tuple[Problem, Problem]], Settings, Measure, float]] = [
         (
             examples.name,
             lambda n, examples=examples: (examples.problem(n, options.seed), examples.unconstrained(n, options.seed)),
-            PEARSON_SETTINGS,
+            PEARSON,
             class_losses,
             CAP,
         )
@@ -168,7 +173,7 @@ def figure_three(options: Options) -> None:
     try:
         fairness(1, options.seed)
         both = lambda n: (fairness(n, options.seed), fairness(n, options.seed, constrained=False))  # noqa: E731
-        cases.append(("adult-b", both, FAIRNESS_SETTINGS, disparities, GAP))
+        cases.append(("adult-b", both, FAIR, disparities, GAP))
     except FoedusError as error:
         absent.append(f"adult-b left out: {error}")
     figure, panels = _figure(3.3 * len(cases), 5.6, 2, len(cases))
@@ -177,7 +182,7 @@ def figure_three(options: Options) -> None:
         for n in sizes:
             pair = []
             for problem, words in zip(make(n), ("constrained", "unconstrained"), strict=True):
-                run = _solve(problem, ours(settings), starts(options.seed, 1, problem.terms.dim)[0])
+                run = _solve(problem, settings.ours(), starts(options.seed, 1, problem.terms.dim)[0])
                 _tell(options, f"{name}, {words}", n, run)
                 pair.append(measure(problem, run.w))
             least.append((pair[0][0], pair[1][0]))
@@ -186,8 +191,9 @@ def figure_three(options: Options) -> None:
         _boxes(lower, held, sizes)
         lower.axhline(limit, color="black", linestyle="--", linewidth=0.9)
         fair = measure is disparities
-        upper.set(title=name, ylabel="loss" if fair else "loss on class 0")
-        lower.set(xlabel="number of clients", ylabel="loss gap between the sexes" if fair else "loss on class 1")
+        upper.set_title(name, fontsize=10)
+        upper.set_ylabel("loss" if fair else "loss on class 0")
+        lower.set(xlabel="number of clients", ylabel="loss gap" if fair else "loss on class 1")
     from matplotlib.patches import Patch
 
     words = ("with constraints (dashed: the bound)", "without")

@@ -1,0 +1,125 @@
+"""Terms that cannot be met, and problems badly posed, end with a sentence in bounded rounds and without NaN."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer, dealt
+
+import foedus as fd
+
+START = np.zeros(DIM)
+
+
+def contradictory() -> Quadratic:
+    """Two sites ask for different values of the same combination of parameters: w₀ + w₁ = 1 and w₀ + w₁ = 2."""
+    case = Quadratic.random(1)
+    rows, values = case.equal[0].copy(), case.equal[1].copy()
+    rows[:2] = np.eye(DIM)[0] + np.eye(DIM)[1]
+    values[:2, 0] = 1.0, 2.0
+    rows[2], values[2] = np.eye(DIM)[5], 0.0
+    idle = np.zeros_like(case.most[0]), np.ones_like(case.most[1])
+    return replace(case, equal=(rows, values), most=idle, own=(np.zeros((2, DIM)), np.ones(2)))
+
+
+def told(run: fd.Run, violation: float, sites: tuple[str, ...]) -> None:
+    """The run has ended, without success, with a sentence on the smallest violation and where it is."""
+    assert not run.converged
+    assert not run.certificate.holds()
+    assert "no point was found that meets the terms" in run.reason
+    said = float(run.reason.split("smallest violation found is ")[1].split(",")[0])
+    assert said == pytest.approx(violation, rel=0.03)
+    assert any(f"client {site!r}" in run.reason for site in sites)
+    assert np.all(np.isfinite(run.w))
+    assert all(np.all(np.isfinite(mu)) for mu in run.multipliers.values())
+    assert run.certificate.feasibility == pytest.approx(violation, rel=0.03)
+    assert "NOT certified" in str(run)
+    assert "broken" in str(run)
+
+
+@pytest.mark.parametrize(("algorithm", "most"), [(NEWTON, 400), (ADMM, 5000)], ids=["newton", "admm"])
+def test_two_equalities_that_contradict_each_other(algorithm, most):
+    run = fd.solve(contradictory().problem(), algorithm, w0=START)
+    told(run, 0.5, NAMES[:2])  # the least squares of both is in the middle
+    assert run.w[0] + run.w[1] == pytest.approx(1.5, abs=0.02)
+    assert run.rounds <= most
+
+
+def unmeetable() -> NeymanPearson:
+    """At one site the examples with label 1 come in pairs ±x along a direction of their own: their loss is ≥ log 2.
+
+    The numbers of rows are those of the breast-cancer problem, and so is the compiled program.
+    """
+    case = breast_cancer()
+    rng = np.random.default_rng(0)
+    sites = {}
+    for name, (X, y) in case.sites.items():
+        X = X.copy()
+        X[:, 0] = 0.0
+        if name == NAMES[2]:
+            ones = np.flatnonzero(y == 1)[: 2 * (int(np.sum(y == 1)) // 2)]
+            X[y == 1] = 0.0
+            along = rng.normal(size=len(ones) // 2)
+            X[ones, 0] = np.concatenate([along, -along])
+        sites[name] = (X, y)
+    return NeymanPearson(sites)
+
+
+@pytest.mark.parametrize(("inner", "most"), [("newton", 200), ("admm", 5000)])
+def test_a_cap_that_no_model_can_meet(inner, most):
+    run = fd.solve(unmeetable().problem(), CAPPED[inner])
+    told(run, np.log(2.0) - 0.2, NAMES[2:])
+    assert run.rounds <= most
+    others = [row for row in run.certificate.rows if row.site != NAMES[2]]
+    assert all(row.verdict(1e-3) != "broken" for row in others), "the other sites' caps can be met, and are"
+
+
+def separable() -> NeymanPearson:
+    """A plane divides the labels, so the loss tends to zero along a ray and no model attains it."""
+    shape = breast_cancer().sites
+    rng = np.random.default_rng(3)
+    rows = sum(len(y) for _, y in shape.values())
+    ones = sum(int(np.sum(y)) for _, y in shape.values())
+    y = np.concatenate([np.ones(ones), np.zeros(rows - ones)])
+    X = rng.normal(size=(rows, shape[NAMES[0]][0].shape[1]))
+    X[:, 0] = np.where(y == 1, 1.0, -1.0) * (0.5 + np.abs(X[:, 0]))
+    X[:, -1] = 1.0
+    return NeymanPearson(dealt(X, y, NAMES))
+
+
+@pytest.mark.parametrize("inner", ["newton", "admm"])
+def test_separable_data_without_a_minimiser(inner):
+    case = separable()
+    run = fd.solve(case.problem(), CAPPED[inner])
+    assert np.all(np.isfinite(run.w))
+    assert run.converged, run.reason
+    assert run.certificate.holds(1e-3, 1e-3)
+    found = case.residuals(run.w, run.multipliers)
+    assert max(found.stationarity, found.feasibility, found.complementarity) <= 1e-3
+    assert run.objective < 0.01
+    assert run.rounds <= 2000
+
+
+def test_the_pooled_method_ends_with_a_sentence_too():
+    run = fd.solve(contradictory().problem(), fd.CentralProxAL(), w0=START)
+    assert not run.converged
+    assert "no point was found that meets the terms" in run.reason
+    assert run.rounds <= 400
+    assert np.all(np.isfinite(run.w))
+    stopped = fd.solve(contradictory().problem(), fd.CentralProxAL(), w0=START, max_rounds=2)
+    assert "limit of rounds" in stopped.reason
+
+
+def test_a_limit_of_outer_steps_is_said():
+    run = fd.solve(Quadratic.random(1).problem(), replace(NEWTON, max_outer=2), w0=START)
+    assert not run.converged
+    assert "stopped after 2 outer steps" in run.reason
+    assert "smallest violation found is" in run.reason
+
+
+def test_a_site_without_the_capped_label_is_named():
+    sites = dict(breast_cancer().sites)
+    X, y = sites[NAMES[1]]
+    sites[NAMES[1]] = (X, np.zeros_like(y))
+    with pytest.raises(fd.FoedusError, match=r"client 'birch': no example has label 1, so its loss cap is undefined"):
+        NeymanPearson(sites).problem()
