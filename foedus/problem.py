@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.constraints import Constraint, Linear, LossRows, NormBall
+from foedus.constraints import Constraint, Custom, Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
@@ -272,6 +272,8 @@ class Problem:
         width = np.shape(arrays["x"])[2] if "x" in arrays else None
         self.data: Data = self.stacked.data()
         self.server: Data | None = None if server is None else _server_data(server, width)
+        if isinstance(constraints, Constraint):
+            raise FoedusError("constraints must be a list: write constraints=[...] around the one you have.")
         keyed = tuple(c.keyed(j) if isinstance(c, Linear) else c for j, c in enumerate(constraints))
         for wrong in (c for c in keyed if not isinstance(c, Constraint)):
             raise FoedusError(f"constraints must come from fd.constraints. Got {wrong!r} instead.")
@@ -311,7 +313,7 @@ class Problem:
         one = Data({k: v[0] for k, v in self.data.items()})
         for constraint in self.terms.constraints:
             if isinstance(constraint, LossRows):
-                constraint.loss_in(self.terms)
+                self._check_loss_rows(constraint, dim)
             if constraint.scope != "global":
                 for mask in constraint.masks():
                     self._check_mask(mask, f"its {_kind_of(constraint)}", "drop the constraint there or merge the site")
@@ -322,13 +324,58 @@ class Problem:
                 )
             for mask in constraint.masks():
                 assert self.server is not None
+                key = getattr(mask, "key", None)
+                if key is not None and key not in self.server:
+                    raise FoedusError(f"the server has no array {key!r}, which {mask} needs; give (X, y, group).")
                 if not np.any(np.asarray(self.server["weight"] * mask(self.server)) > 0):
-                    raise FoedusError(f"server: no example has {mask}, so its {_kind_of(constraint)} is undefined.")
+                    which = mask if key is not None else "the chosen property"
+                    raise FoedusError(f"server: no example has {which}, so its {_kind_of(constraint)} is undefined.")
         counts = {"local": 0, "global": 0, "coupled": 0}
         for constraint in self.terms.constraints:
             data = one if constraint.scope != "global" else self.server or Data({"weight": jnp.ones(1)})
             counts[constraint.scope] += len(constraint.labels(self.terms, data))
         self.terms = replace(self.terms, rows=(counts["local"], counts["global"], counts["coupled"]))
+
+    def _check_loss_rows(self, constraint: LossRows, dim: int) -> None:
+        """A constraint on losses needs X and y where it is evaluated, known labels, and one parameter a column."""
+        loss, what = constraint.loss_in(self.terms), _kind_of(constraint)
+        at_server = constraint.scope == "global"
+        held = self.server if at_server else self.data
+        if held is None:
+            return
+        for key in ("x", "y"):
+            if key not in held:
+                who = "server has" if at_server else "clients have"
+                raise FoedusError(f"the {who} no array {key!r}, which a {what} needs.")
+        if held["x"].shape[-1] != dim:
+            raise FoedusError(
+                f"a {what} needs parameters like a row of X, {held['x'].shape[-1]} numbers. Got {dim} instead."
+            )
+        if loss.kind == "classification":
+            y = np.asarray(held["y"])
+            _check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
+
+    def _check_custom(self, w0: Any) -> None:
+        """A user's own rows must be finite at w0, and must not see the rows that fill a ragged client."""
+        small = int(np.argmin(self.counts))
+        name, w = self.stacked.name(small), self.terms.shape.ravel(w0)
+        filled = Data({k: v[small] for k, v in self.data.items()})
+        for constraint in self.terms.constraints:
+            if not isinstance(constraint, Custom) or constraint.scope == "global":
+                continue
+            rows = constraint.value(self.terms, w, filled)
+            if not np.all(np.isfinite(rows)):
+                raise FoedusError(f"client {name!r}: a row of Custom is not finite at w0; start elsewhere.")
+            for point in (w, w + 0.1) if self.stacked.counts is not None else ():
+                pair = (
+                    constraint.value(self.terms, point, filled),
+                    constraint.value(self.terms, point, self.client(small)),
+                )
+                if np.all(np.isfinite(pair)) and not np.allclose(*pair, rtol=1e-9, atol=1e-12):
+                    raise FoedusError(
+                        f"client {name!r}: a Custom constraint changes when the client is filled up with rows of weight 0;"
+                        " take means over examples with data.mean(values), which leaves them out."
+                    )
 
     @property
     def names(self) -> list[str]:
@@ -355,6 +402,7 @@ class Problem:
         if self.terms.objective is not None:
             problem._check_objective(w0)
             problem._take_constraints(shape.dim)
+        problem._check_custom(w0)
         return problem
 
     def client(self, i: int) -> Data:

@@ -23,7 +23,7 @@ from foedus.algorithms.proxal_newton import NewtonInner
 from foedus.local.lagrangian import Party, Piece, piece, violation
 from foedus.terms import Data, Terms
 
-PATIENCE = 20  # outer steps without a smaller violation after which the terms are called infeasible
+PATIENCE = 6  # outer steps without a smaller violation after which the terms are called infeasible
 
 
 @state
