@@ -373,8 +373,8 @@ class Problem:
                 )
                 if np.all(np.isfinite(pair)) and not np.allclose(*pair, rtol=1e-9, atol=1e-12):
                     raise FoedusError(
-                        f"client {name!r}: a Custom constraint changes when the client is filled up with rows of weight 0;"
-                        " take means over examples with data.mean(values), which leaves them out."
+                        f"client {name!r}: a Custom constraint changes when the client is filled up with rows of "
+                        "weight 0; take means over examples with data.mean(values), which leaves them out."
                     )
 
     @property
