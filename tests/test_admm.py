@@ -9,6 +9,8 @@ import pytest
 from constrained_cases import NAMES
 
 import foedus as fd
+
+pytestmark = pytest.mark.slow
 from foedus.algorithms import admm
 from foedus.runtime.simulate import chunk, fixed_for, start
 
