@@ -9,10 +9,10 @@ import pytest
 from constrained_cases import NAMES
 
 import foedus as fd
-
-pytestmark = pytest.mark.slow
 from foedus.algorithms import admm
 from foedus.runtime.simulate import chunk, fixed_for, start
+
+pytestmark = pytest.mark.slow
 
 DIM, ROWS, LAM = 8, 20, 0.1
 TRUE = np.array([2.0, -1.0, 1.5, 0.0, 0.0, 0.0, 0.0, 0.0])
