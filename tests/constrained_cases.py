@@ -267,18 +267,20 @@ APART = (0, 1, 4, 5, 8, 9)  # columns of the breast-cancer data that do not repe
 
 
 @cache
-def breast_cancer(sites: int = 3, columns: tuple[int, ...] = APART) -> NeymanPearson:
+def breast_cancer(sites: int = 3, columns: tuple[int, ...] = APART, seed: int | None = None) -> NeymanPearson:
     """Scikit-learn's breast-cancer data, standardised, with an intercept; label 1 is malignant.
 
-    A few columns do not separate the labels. All thirty do, and then the objective has no minimiser.
+    A few columns do not separate the labels. All thirty do, and then the objective has no minimiser. With a seed the rows
+    are shuffled before they are dealt out.
     """
     from sklearn.datasets import load_breast_cancer
 
     X, y = load_breast_cancer(return_X_y=True)
     X = X[:, list(columns)]
     X = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
+    order = np.arange(len(X)) if seed is None else np.random.default_rng(seed).permutation(len(X))
     names = NAMES if sites == len(NAMES) else tuple(f"site {i}" for i in range(sites))
-    return NeymanPearson(dealt(X, 1.0 - y, names))
+    return NeymanPearson(dealt(X[order], 1.0 - y[order], names))
 
 
 # --- the runs that modules share ---

@@ -10,7 +10,6 @@ stays away from the optimum of V.1 for k0 > 1; the table has that reading too.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +64,6 @@ def linear_regression(seed: int, trial: int, clients: int = CLIENTS, heavy: int 
     return Problem(data, loss=losses.least_squares)
 
 
-@lru_cache(maxsize=1)
 def toxicity_with_unit_columns() -> tuple[np.ndarray, np.ndarray]:
     """The toxicity data with every column of X scaled to norm 1."""
     X, y = files.toxicity()
