@@ -270,8 +270,8 @@ APART = (0, 1, 4, 5, 8, 9)  # columns of the breast-cancer data that do not repe
 def breast_cancer(sites: int = 3, columns: tuple[int, ...] = APART, seed: int | None = None) -> NeymanPearson:
     """Scikit-learn's breast-cancer data, standardised, with an intercept; label 1 is malignant.
 
-    A few columns do not separate the labels. All thirty do, and then the objective has no minimiser. With a seed the rows
-    are shuffled before they are dealt out.
+    A few columns do not separate the labels. All thirty do, and then the objective has no minimiser. With a seed the
+    rows are shuffled before they are dealt out.
     """
     from sklearn.datasets import load_breast_cancer
 
