@@ -134,7 +134,7 @@ def describe(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [describe(v) for v in thing]
     if hasattr(thing, "shape") and hasattr(thing, "dtype"):
-        return {"array": list(np.shape(thing)), "sum": float(np.sum(np.asarray(thing, dtype=float)))}
+        return {"array": list(thing.shape), "sum": float(np.sum(np.asarray(thing, dtype=float)))}
     if callable(thing) and hasattr(thing, "__qualname__"):
         return f"{thing.__module__}.{thing.__qualname__}"
     return repr(thing) if type(thing).__repr__ is not object.__repr__ else type(thing).__name__

@@ -12,8 +12,6 @@ import foedus as fd
 from foedus.algorithms import admm
 from foedus.runtime.simulate import chunk, fixed_for, start
 
-pytestmark = pytest.mark.slow
-
 DIM, ROWS, LAM = 8, 20, 0.1
 TRUE = np.array([2.0, -1.0, 1.5, 0.0, 0.0, 0.0, 0.0, 0.0])
 

@@ -24,8 +24,6 @@ from hypothesis import strategies as st
 
 import foedus as fd
 
-pytestmark = pytest.mark.slow
-
 START = np.zeros(DIM)
 PAIRS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]], bool)  # who answers; plans of pairs share a program
 

@@ -6,8 +6,9 @@ then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} �
 
 Three inner methods (files proxal_*.py) solve the subproblem to the same τ_k. The outer round tells the clients w^{k+1}
 and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent on starting it.
-It is repeated until every client has answered: a dual step nobody missed is what makes the
-certificate one over all clients, whoever was silent on the way.
+It is repeated until every client has answered: a dual step nobody missed is what makes the certificate one over all
+clients, whoever was silent on the way. Its replies also hold what two further tests need: the gradient of the squared
+violations, which vanishes where terms cannot be met, and each client's share in the coupled rows.
 """
 
 from dataclasses import dataclass, replace
@@ -20,10 +21,11 @@ from foedus.algorithm import Algorithm, Each, Kind, Present, select, setting, se
 from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
-from foedus.local.lagrangian import Party, Piece, piece, violation
+from foedus.local.lagrangian import Excess, Party, Piece, Share, equalities, excess, extended, piece, share, violation
 from foedus.terms import Data, Terms
 
-PATIENCE = 6  # outer steps without a smaller violation after which the terms are called infeasible
+FAR = 1e3  # no point closer than FAR·(1 + ‖w‖₁) meets the terms: then they are called infeasible
+STEEP = 1e9  # h/STEEP is but the indicator of its domain
 
 
 @state
@@ -34,9 +36,8 @@ class Track:
     dw: Array  # ‖w^k − w^{k−1}‖_∞
     dmu: Array  # max_i ‖μ_i^k − μ_i^{k−1}‖_∞, the server's included
     product: Array  # max |μ·c|
-    violations: Array  # at the last outer points, newest first, and how far these moved
-    moves: Array
-    least: Array  # the smallest of them all, and whose it was; n stands for the server
+    violations: Array  # at the last outer points, newest first
+    least: Array  # the smallest of all, and whose it was; n stands for the server
     least_at: Array
     done: Array
     stuck: Array
@@ -44,8 +45,17 @@ class Track:
     @staticmethod
     def blank() -> "Track":
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
-        past = jnp.full(PATIENCE + 1, jnp.inf)
-        return Track(none, far, far, far, past, past, far, none, no, no)
+        return Track(none, far, far, far, jnp.full(3, jnp.inf), far, none, no, no)
+
+
+@state
+class Account:
+    """What a client says about the point w^k."""
+
+    dmu: Array  # ‖Δμ_i‖_∞
+    product: Array  # |μ·c|_∞
+    excess: Excess
+    share: Any  # in the coupled rows, if there are any
 
 
 @state
@@ -56,8 +66,7 @@ class Server:
     own: Data | None  # the server's own data
     inner: Any
     outer: Array  # whether the next round is an outer one
-    dmu: Array  # the clients' answers to it
-    product: Array
+    accounts: Account  # the clients' answers to it
     heard: Array
     track: Track
 
@@ -68,27 +77,26 @@ class Client:
     centre: Array
     k: Array
     index: Array
-    dmu: Array  # ‖Δμ_i‖_∞ and |μ·c|_∞ of the last update: asked again, it tells the same
-    product: Array
+    dmu: Array  # ‖Δμ_i‖_∞ of the last update: asked again, it tells the same
     inner: Any
 
 
 @state
 class News:
-    """The outer message: the point w^k and k; and a client's place among the decoupling variables, if there are any."""
+    """The outer message: the point w^k and k; with coupled rows, their multiplier and a client's place among the s."""
 
     w: Array
     k: Array
+    nu: Any
     index: Any
     hint: Any  # what the inner method wants its clients to start from
 
 
 @state
 class Told:
-    """The outer reply: ‖Δμ_i‖_∞, |μ·c|_∞, and the first reply of the next subproblem."""
+    """The outer reply: the account of this point, and the first reply of the next subproblem."""
 
-    dmu: Array
-    product: Array
+    account: Account
     first: Any
 
 
@@ -156,6 +164,7 @@ class ProxAL(Algorithm):
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
         n = terms.clients
+        each = jnp.zeros((n, terms.rows[2]))
         point = jnp.concatenate([w0, jnp.zeros(n * terms.rows[2])])
         return Server(
             w=point,
@@ -164,17 +173,20 @@ class ProxAL(Algorithm):
             own=own,
             inner=self.method.blank(terms, point),
             outer=jnp.ones((), bool),
-            dmu=jnp.zeros(n),
-            product=jnp.zeros(n),
+            accounts=Account(
+                dmu=jnp.zeros(n),
+                product=jnp.zeros(n),
+                excess=Excess(jnp.zeros(n), jnp.zeros((n, *point.shape))),
+                share=Share(each, each, jnp.zeros(n)) if terms.rows[2] else (),
+            ),
             heard=jnp.zeros(n, bool),
             track=Track.blank(),
         )
 
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         point = jnp.concatenate([w0, jnp.zeros(terms.clients * terms.rows[2])])
-        none, zero = jnp.full((), -1), jnp.zeros(())
-        mu = jnp.zeros(Party(terms).rows)
-        return Client(mu, point, none, jnp.zeros((), int), zero, zero, self.method.join(terms, point))
+        mu, none = jnp.zeros(Party(terms).rows), jnp.full((), -1)
+        return Client(mu, point, none, jnp.zeros((), int), jnp.zeros(()), self.method.join(terms, point))
 
     def phase(self, server: Server) -> Array:
         return jnp.where(server.outer, 0, 1)
@@ -189,12 +201,21 @@ class ProxAL(Algorithm):
         return server.w[: terms.dim]
 
     def multipliers(self, terms: Terms, server: Server, clients: Client) -> dict[str, Array]:
-        local, own, _ = terms.rows
+        local, own, coupled = terms.rows
         return {
             "local": clients.mu[:, :local],
             "global": server.mu[:own],
-            "coupled": jnp.sum(clients.mu[:, local:], axis=0),
+            "coupled": self.coupled(terms, server, server.mu[own:]) if coupled else server.mu[own:],
         }
+
+    def coupled(self, terms: Terms, server: Server, nu: Array) -> Array:
+        """The coupled rows' multipliers: ν, and 0 on rows that are slack.
+
+        The slack of such a row is anywhere between its clients' rows and Σ s ≤ 0, so ν may be small and not zero.
+        """
+        c = jnp.mean(server.accounts.share.c, axis=0)
+        equal = equalities(Party(terms, server=True), server.own)[terms.rows[1] :]
+        return jnp.where(equal | (c >= -self.eps2), nu, 0.0)
 
     def report(self, server: Server) -> dict[str, Array]:
         status = self.method.status(server.inner)
@@ -216,7 +237,7 @@ class ProxAL(Algorithm):
         spoken = server.heard if bool(server.outer) else server.inner.fresh
         silent = [name for name, heard in zip(names, spoken, strict=True) if not bool(heard)]
         if bool(track.stuck) and int(track.k) < self.max_outer:
-            return f"no point was found that meets the terms: {found}, and {PATIENCE} outer steps did not lessen it"
+            return f"no point was found that meets the terms: {found}, and no small step lessens it"
         if bool(track.stuck):
             return f"stopped after {self.max_outer} outer steps; {found}"
         if bool(server.outer) and silent and least == float("inf"):
@@ -234,49 +255,45 @@ class Outer:
     settings: ProxAL
 
     def broadcast(self, terms: Terms, server: Server, draws: Array) -> News:
-        hint = self.settings.method.hint(server.inner)
-        return News(server.w, server.track.k, Each(jnp.arange(terms.clients)) if terms.rows[2] else (), hint)
+        algorithm, (_, own, coupled) = self.settings, terms.rows
+        nu = algorithm.server_P(terms, server)(server.w, 1).v[own:] if coupled else ()
+        index = Each(jnp.arange(terms.clients)) if coupled else ()
+        return News(server.w, server.track.k, nu, index, algorithm.method.hint(server.inner))
 
     def local(self, terms: Terms, client: Client, news: News, data: Data, key: Array) -> tuple[Client, Told]:
-        algorithm, party = self.settings, Party(terms)
-        index = news.index if terms.rows[2] else client.index
+        algorithm, party, coupled = self.settings, Party(terms), terms.rows[2]
+        index = news.index if coupled else client.index
         old = replace(client, index=index)
         at = algorithm.client_P(terms, old, data)(news.w, 1)
         update = (news.k > client.k) & (client.k >= 0)  # the first point is only a place to start from
         mu = jnp.where(update, at.v, client.mu)
-        dmu = jnp.where(update, jnp.max(jnp.abs(mu - client.mu), initial=0.0), client.dmu)
-        product = jnp.where(update, jnp.max(jnp.abs(mu * at.c), initial=0.0), client.product)
-        new = Client(mu, news.w, news.k, index, dmu, product, client.inner)
+        account = Account(
+            dmu=jnp.where(update, jnp.max(jnp.abs(mu - client.mu), initial=0.0), client.dmu),
+            product=jnp.max(jnp.abs(mu * at.c), initial=0.0),
+            excess=excess(party, news.w, data, index),
+            share=share(party, news.w[: terms.dim], data, mu, news.nu) if coupled else (),
+        )
+        new = Client(mu, news.w, news.k, index, account.dmu, client.inner)
 
         def status(here: Piece) -> Status:
             return Status(here.f * terms.clients, violation(party, data, here.c))
 
         P = algorithm.client_P(terms, new, data)
         inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, news.hint, status)
-        return replace(new, inner=inner), Told(dmu, product, first)
+        return replace(new, inner=inner), Told(account, first)
 
     def aggregate(self, terms: Terms, server: Server, replies: Told, present: Present) -> Server:
         algorithm, track = self.settings, server.track
-        dmu, product, heard = present.remember(
-            (server.dmu, server.product, server.heard), (replies.dmu, replies.product, jnp.ones_like(present.here))
+        accounts, heard = present.remember(
+            (server.accounts, server.heard), (replies.account, jnp.ones_like(present.here))
         )
         inner = algorithm.method.hear(server.inner, replies.first, present)
-        waiting = replace(server, inner=inner, dmu=dmu, product=product, heard=heard)
+        waiting = replace(server, inner=inner, accounts=accounts, heard=heard)
 
         own = algorithm.server_P(terms, server)(server.w, 1)
         update = track.k > 0
         mu = jnp.where(update, own.v, server.mu)
-        violations = jnp.append(
-            algorithm.method.status(inner).violation, violation(Party(terms, server=True), server.own, own.c)
-        )
-        track = self.follow(
-            terms,
-            track,
-            dw=jnp.max(jnp.abs(server.w - server.centre)),
-            dmu=jnp.maximum(jnp.max(dmu), jnp.max(jnp.abs(mu - server.mu), initial=0.0)),
-            product=jnp.maximum(jnp.max(product), jnp.max(jnp.abs(mu * own.c), initial=0.0)),
-            violations=violations,
-        )
+        track = self.follow(terms, waiting, own, mu)
         next_round = replace(waiting, mu=mu, centre=server.w, track=select(update, track, server.track))
         started, w, ready = algorithm.method.server_start(
             terms, algorithm.server_P(terms, next_round), inner, server.w, algorithm.prox(terms), algorithm.tau(track.k)
@@ -292,31 +309,55 @@ class Outer:
         )
         return select(jnp.all(heard), next_round, waiting)
 
-    def follow(self, terms: Terms, track: Track, dw: Array, dmu: Array, product: Array, violations: Array) -> Track:
-        """The stopping test of Algorithm 1, and the test for terms that cannot be met."""
-        algorithm = self.settings
-        beta, eps1, eps2 = algorithm.beta, algorithm.eps1, algorithm.eps2
+    def follow(self, terms: Terms, server: Server, own: Piece, mu: Array) -> Track:
+        """The stopping test of Algorithm 1, and the test for terms that cannot be met; `mu` is the server's new μ_0."""
+        algorithm, track, accounts = self.settings, server.track, server.accounts
+        beta, eps1, eps2, party = algorithm.beta, algorithm.eps1, algorithm.eps2, Party(terms, server=True)
+        dw = jnp.max(jnp.abs(server.w - server.centre))
+        dmu = jnp.maximum(jnp.max(accounts.dmu), jnp.max(jnp.abs(mu - server.mu), initial=0.0))
+        product = jnp.maximum(jnp.max(accounts.product), jnp.max(jnp.abs(mu * own.c), initial=0.0))
+        violations = jnp.append(algorithm.method.status(server.inner).violation, violation(party, server.own, own.c))
         worst, at = jnp.maximum(jnp.max(violations), 0.0), jnp.argmax(violations)
         # |μ·c| is not part of PAL's test; a certificate has it, so a run that stops must have it too
         done = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
+        if terms.rows[2]:
+            done &= self.coupled_rows_hold(terms, server, mu, dw / beta + algorithm.tau(track.k - 1))
         past = jnp.concatenate([worst[None], track.violations[:-1]])
-        moves = jnp.concatenate([dw[None], track.moves[:-1]])
-        # Where terms cannot be met, the violation stays and the points settle; where they are met slowly, while the
-        # multipliers climb, each outer step moves as far as the one before.
-        settled = (dw <= 0.1 * moves[-1]) & (worst > 0.99 * past[-1])
-        stalled = settled & (jnp.minimum(worst, track.least) > eps2)
+        least = jnp.minimum(worst, track.least)
+        stalled = (worst > 0.99 * past[-1]) & (least > eps2) & self.hopeless(terms, server)
         return Track(
             k=track.k,
             dw=dw,
             dmu=dmu,
             product=product,
             violations=past,
-            moves=moves,
-            least=jnp.minimum(worst, track.least),
+            least=least,
             least_at=jnp.where(worst < track.least, at, track.least_at),
             done=done,
             stuck=~done & (stalled | (track.k >= algorithm.max_outer)),
         )
+
+    def coupled_rows_hold(self, terms: Terms, server: Server, mu: Array, residual: Array) -> Array:
+        """Whether the coupled rows as they were stated pass, where the problem over (w, s) leaves `residual`."""
+        algorithm, share, nu = self.settings, server.accounts.share, mu[terms.rows[1] :]
+        stated = algorithm.coupled(terms, server, nu)
+        c = jnp.mean(share.c, axis=0)
+        changed = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - stated))
+        stationary = residual + jnp.sum(share.spread) + changed <= algorithm.eps1
+        distance = jnp.where(stated != 0, jnp.abs(c), jnp.maximum(c, 0.0))
+        return stationary & (jnp.max(distance) <= algorithm.eps2) & (jnp.max(jnp.abs(stated * c)) <= algorithm.eps2)
+
+    def hopeless(self, terms: Terms, server: Server) -> Array:
+        """Whether no point near this one meets the terms, if they are convex.
+
+        θ, half the sum of squared violations, is then convex, and 0 at a point w* that meets the terms; so
+        θ(w) ≤ ⟨∇θ(w), w − w*⟩ ≤ dist_∞(0, ∇θ + N(w))·‖w − w*‖₁ with the normal cone N of h's domain. A stationary
+        point of θ > 0 is where the method ends, too, on terms that are not convex.
+        """
+        each, own = server.accounts.excess, excess(Party(terms, server=True), server.w, server.own)
+        theta, gradient = own.theta + jnp.sum(each.theta), own.gradient + jnp.sum(each.gradient, axis=0)
+        slope = extended(terms).distance(server.w, STEEP * gradient) / STEEP
+        return theta >= slope * FAR * (1.0 + jnp.sum(jnp.abs(server.w)))
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def _pooled(problem: fd.Problem, ours: float) -> list[Measured]:
         return minimize(objective, start, jac=True, method="SLSQP", constraints=[held], options={"maxiter": 500})
 
     def trust() -> Any:
-        held = NonlinearConstraint(caps, -np.inf, 0.0, jac=jacobian)
+        held = NonlinearConstraint(caps, -np.inf, 0.0, jac=jacobian)  # pyright: ignore[reportArgumentType]
         return minimize(objective, start, jac=True, method="trust-constr", constraints=[held], options={"maxiter": 500})
 
     for name, call in (("SLSQP, pooled", slsqp), ("trust-constr, pooled", trust)):

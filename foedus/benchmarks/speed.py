@@ -102,7 +102,7 @@ def fedavg_round(quick: bool) -> list[Measured]:
 
 def _fedjax_round(x: np.ndarray, y: np.ndarray) -> float:
     """The same round by FedJAX's own for_each_client."""
-    import fedjax
+    import fedjax  # pyright: ignore[reportMissingImports]
 
     def loss(params: Any, batch: Any, rng: Any) -> Any:
         return jnp.mean(0.5 * (batch["x"] @ params - batch["y"]) ** 2)

@@ -149,6 +149,24 @@ class Piece:
     v: Array  # μ + βc, its positive part on inequality rows: the next multipliers
 
 
+def over_both(party: Party, shares: Shares, point: Array, index: Array | None) -> tuple[Array, Array]:
+    """The party's rows and their Jacobian over (w, s)."""
+    n, dim, coupled = party.terms.clients, party.terms.dim, party.terms.rows[2]
+    s = point[dim:]
+    c, J = shares.c, jnp.pad(shares.J, ((0, 0), (0, s.shape[0])))
+    if coupled and not party.server:
+        assert index is not None
+        first = c.shape[0] - coupled
+        places = dim + index * coupled + jnp.arange(coupled)
+        c = c.at[first:].add(-n * point[places])
+        J = J.at[first + jnp.arange(coupled), places].add(-n)
+    elif coupled:
+        sums = jnp.tile(jnp.eye(coupled), (1, n))
+        c = jnp.concatenate([c, sums @ s])
+        J = jnp.concatenate([J, jnp.pad(sums, ((0, 0), (dim, 0)))])
+    return c, J
+
+
 def piece(
     party: Party,
     point: Array,
@@ -162,31 +180,19 @@ def piece(
     order: int = 2,
 ) -> Piece:
     """P_i at `point` = (w, s); `index` is the client's place among the s. Order 1 leaves the Hessian out."""
-    terms, n, dim = party.terms, party.terms.clients, party.terms.dim
-    w, s = point[:dim], point[dim:]
-    shares, hessian = evaluate(party, w, data)
-    c, J = shares.c, jnp.pad(shares.J, ((0, 0), (0, s.shape[0])))
+    shares, hessian = evaluate(party, point[: party.terms.dim], data)
+    c, J = over_both(party, shares, point, index)
     equal = equalities(party, data)
-    coupled = terms.rows[2]
-    if coupled and not party.server:
-        assert index is not None
-        first = c.shape[0] - coupled
-        places = dim + index * coupled + jnp.arange(coupled)
-        c = c.at[first:].add(-n * point[places])
-        J = J.at[first + jnp.arange(coupled), places].add(-n)
-    elif coupled:
-        sums = jnp.tile(jnp.eye(coupled), (1, n))
-        c = jnp.concatenate([c, sums @ s])
-        J = jnp.concatenate([J, jnp.pad(sums, ((0, 0), (dim, 0)))])
+    rest = point.shape[0] - party.terms.dim
     v = mu + beta * c
     v = jnp.where(equal, v, jnp.maximum(v, 0.0))
     away = point - centre
     value = shares.f + (jnp.sum(v**2) - jnp.sum(mu**2)) / (2.0 * beta) + 0.5 * prox * jnp.sum(away**2)
-    gradient = jnp.pad(shares.g, (0, s.shape[0])) + J.T @ v + prox * away
+    gradient = jnp.pad(shares.g, (0, rest)) + J.T @ v + prox * away
     second: Any = ()
     if order == 2:
         active = jnp.where(equal | (v > 0), 1.0, 0.0)
-        second = jnp.pad(hessian(v), (0, s.shape[0])) + beta * (J * active[:, None]).T @ J
+        second = jnp.pad(hessian(v), (0, rest)) + beta * (J * active[:, None]).T @ J
         second = second + prox * jnp.eye(point.shape[0])
     return Piece(value, gradient, second, shares.f, c, v)
 
@@ -195,3 +201,36 @@ def violation(party: Party, data: Data | None, c: Array) -> Array:
     """‖[c]₊‖_∞ over the party's rows, |c| on equalities; −inf where it holds none."""
     equal = equalities(party, data)
     return jnp.max(jnp.where(equal, jnp.abs(c), c), initial=-jnp.inf)
+
+
+@state
+class Excess:
+    """θ = ‖[c]₊‖²/2 over a party's rows (c itself on equalities) with its gradient over (w, s)."""
+
+    theta: Array
+    gradient: Array
+
+
+def excess(party: Party, point: Array, data: Data | None, index: Array | None = None) -> Excess:
+    """How far the party's rows are from being met, and in which direction this grows."""
+    shares, _ = evaluate(party, point[: party.terms.dim], data)
+    c, J = over_both(party, shares, point, index)
+    over = jnp.where(equalities(party, data), c, jnp.maximum(c, 0.0))
+    return Excess(0.5 * jnp.sum(over**2), J.T @ over)
+
+
+@state
+class Share:
+    """A client's part in the coupled rows, with the server's multiplier ν."""
+
+    c: Array  # c̃_i(w)
+    steepness: Array  # ‖∇c̃_i‖_∞ of each row
+    spread: Array  # ‖∇c̃_i(μ_i − ν/n)‖_∞
+
+
+def share(party: Party, w: Array, data: Data, mu: Array, nu: Array) -> Share:
+    """What the certificate of a coupled constraint needs to know of one client."""
+    first = party.rows - party.terms.rows[2]
+    shares, _ = evaluate(party, w, data)
+    c, J = shares.c[first:], shares.J[first:]
+    return Share(c, jnp.max(jnp.abs(J), axis=1), jnp.max(jnp.abs((mu[first:] - nu / party.terms.clients) @ J)))
