@@ -133,7 +133,7 @@ def describe(thing: Any) -> Any:
         return {str(k): describe(v) for k, v in thing.items()}
     if isinstance(thing, list | tuple):
         return [describe(v) for v in thing]
-    if hasattr(thing, "shape") and hasattr(thing, "dtype"):
+    if isinstance(thing, np.ndarray | jax.Array):
         return {"array": list(thing.shape), "sum": float(np.sum(np.asarray(thing, dtype=float)))}
     if callable(thing) and hasattr(thing, "__qualname__"):
         return f"{thing.__module__}.{thing.__qualname__}"
