@@ -24,6 +24,7 @@ class Loss:
     kind: ClassVar[str] = "regression"
     convex: ClassVar[bool] = True
     curvature: ClassVar[float | None] = None
+    quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
 
     @property
     def name(self) -> str:
@@ -56,6 +57,7 @@ class LeastSquares(Loss):
     """½(z − y)²."""
 
     curvature = 1.0
+    quadratic = True
 
     def value(self, z: Array, y: Array) -> Array:
         return 0.5 * (z - y) ** 2

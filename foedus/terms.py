@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from foedus.constraints import Constraint
 
 
+GRAM, MOMENT, SQUARE = "x.gram", "x.moment", "y.square"  # arrays that `condensed` adds
+
+
 @jax.tree_util.register_pytree_with_keys_class
 class Data(Mapping[str, Array]):
     """One client's arrays by name. `weight` is 1 for its examples and 0 for rows that only fill a rectangle.
@@ -163,6 +166,17 @@ class Terms:
         weight = data["weight"] if self.where is None else data["weight"] * self.where(data)
         return weight / jnp.sum(weight)
 
+    def condensed(self, data: Data, passes: int) -> Data:
+        """The data with the moments XᵀSX and XᵀSy, where a quadratic loss makes `passes` a round the cheaper with them.
+
+        A gradient is then dim² multiplications instead of 2·rows·dim. Nothing else that is asked of the data changes.
+        """
+        if self.loss is None or not self.loss.quadratic or passes < 3 or self.dim >= 2 * data["x"].shape[0]:
+            return data
+        share, x, y = self.share(data), data["x"], data["y"]
+        moments = {GRAM: (x * share[:, None]).T @ x, MOMENT: (share * y) @ x, SQUARE: jnp.dot(share, y**2)}
+        return Data({**data, **moments})
+
     def value(self, w: Array, data: Data) -> Array:
         """f_i(w)."""
         if self.loss is not None:
@@ -180,10 +194,15 @@ class Terms:
         """f_i(w) and ∇f_i(w), from one pass over the predictions."""
         if self.loss is None:
             return jax.value_and_grad(self.value)(w, data)
-        share, x, y = self.share(data), data["x"], data["y"]
-        z = x @ w
-        f = jnp.dot(share, self.loss.value(z, y))
-        g = (share * self.loss.slope(z, y)) @ x
+        if GRAM in data:
+            bent = data[GRAM] @ w
+            f = 0.5 * (jnp.dot(w, bent - 2.0 * data[MOMENT]) + data[SQUARE])
+            g = bent - data[MOMENT]
+        else:
+            share, x, y = self.share(data), data["x"], data["y"]
+            z = x @ w
+            f = jnp.dot(share, self.loss.value(z, y))
+            g = (share * self.loss.slope(z, y)) @ x
         if self.penalty is None:
             return f, g
         return f + self.penalty.value(w, data.count), g + self.penalty.gradient(w, data.count)

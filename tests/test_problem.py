@@ -1,5 +1,7 @@
 """Problems: the forms data may come in, filling that changes nothing, and a sentence for every wrong input."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -314,3 +316,20 @@ def test_wrong_arguments_of_solve_get_a_sentence(arguments, words):
     first, second = arguments.pop("problem"), arguments.pop("algorithm")
     with pytest.raises(fd.FoedusError, match=words):
         fd.solve(first() if callable(first) else first, second, **arguments)
+
+
+def test_moments_give_the_same_values_and_gradients():
+    """Also where some rows only fill and others do not count, and only where they save work."""
+    rng = np.random.default_rng(0)
+    data = fd.Data({"x": rng.normal(size=(9, 4)), "y": rng.normal(size=9), "weight": np.repeat([1.0, 0.0], [7, 2])})
+    data = fd.Data({**data, "group": np.tile([0.0, 1.0, 1.0], 3)})
+    terms = fd.Problem([(data["x"], data["y"], data["group"])], loss=fd.losses.least_squares, where=fd.group(1)).terms
+    w = rng.normal(size=4)
+    short = terms.condensed(data, passes=5)
+    assert set(short) > set(data)
+    for found, expected in zip(terms.value_and_gradient(w, short), terms.value_and_gradient(w, data), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+    assert terms.condensed(data, passes=2) is data, "one gradient a round does not pay for a Gram matrix"
+    wide = fd.Data({**data, "x": rng.normal(size=(9, 18))})
+    assert replace(terms, shape=replace(terms.shape, shapes=((18,),))).condensed(wide, passes=5) is wide
+    assert replace(terms, loss=fd.losses.huber(1.0)).condensed(data, passes=5) is data

@@ -34,6 +34,10 @@ class LocalSGD(Descent):
     batch: int = setting(32, "examples per step, drawn with replacement", ge=1, integer=True)
     stop: str | None = setting(None, "no stopping test: no client looks at all its data", choices=(None,))
 
+    @property
+    def passes(self) -> int:
+        return 1  # a step looks at its minibatch only
+
     def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Update]:
         examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
 

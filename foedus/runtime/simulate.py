@@ -31,7 +31,7 @@ from foedus.runtime.participation import (
     client_uniforms,
     round_key,
 )
-from foedus.terms import Data, Terms
+from foedus.terms import GRAM, Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold
 CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
@@ -106,7 +106,8 @@ def block_of(kind: Kind, data: Data) -> int:
     A block size that divides the number of clients leaves no remainder to compile for.
     """
     n = data["weight"].shape[0]
-    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(data))
+    used = data.get(GRAM, data)
+    total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(used))
     if getattr(kind, "passes", 1) < 3 or total <= 4 * BLOCK_BYTES:
         return n
     fits = max(1, n * BLOCK_BYTES // total)
@@ -172,9 +173,16 @@ def start(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data |
     return strong(carry)
 
 
-def fixed_for(problem: Problem, participation: Participation, seed: int) -> Fixed:
+@partial(jax.jit, static_argnames=("terms", "passes"))
+def condensed(terms: Terms, data: Data, passes: int) -> Data:
+    return jax.vmap(lambda d: terms.condensed(d, passes))(data)
+
+
+def fixed_for(problem: Problem, algorithm: Algorithm, participation: Participation, seed: int) -> Fixed:
     """What a run of this problem keeps throughout."""
-    return Fixed(problem.data, jnp.asarray(problem.stacked.uids()), jax.random.key(seed), participation)
+    passes = max(getattr(kind, "passes", 1) for kind in algorithm.kinds)
+    data = condensed(problem.terms, problem.data, passes)
+    return Fixed(data, jnp.asarray(problem.stacked.uids()), jax.random.key(seed), participation)
 
 
 @dataclass
@@ -253,7 +261,7 @@ def simulate(
     """Run the algorithm over all clients in this process."""
     began = time.perf_counter()
     terms = problem.terms
-    fixed = fixed_for(problem, participation, seed)
+    fixed = fixed_for(problem, algorithm, participation, seed)
     carry = start(algorithm, terms, w0, problem.data, problem.server)
     recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, carry.clients, fixed.data))
     if checkpoint is not None and (kept := checkpoint.load(carry)) is not None:
