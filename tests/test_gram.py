@@ -38,7 +38,7 @@ def solver(problem: fd.Problem):
     @jax.jit
     def solve(data, sigma, v):
         inverse = gram.inverse_of(problem.terms, data, M, sigma)
-        return inverse.solver(problem.terms, data, M, sigma)(v)
+        return inverse.steps(problem.terms, data, M, sigma, v, k0=1)[1]
 
     return lambda i, sigma, v: np.asarray(solve(fd.Data({k: array[i] for k, array in problem.data.items()}), sigma, v))
 
@@ -58,6 +58,13 @@ def test_every_form_is_the_dense_solve(monkeypatch, name, rows, dim, large, form
         for sigma in (0.01, 1.0):
             expected = np.linalg.solve(dense(problem, i, sigma), v)
             np.testing.assert_allclose(solve(i, sigma, v), expected, rtol=1e-9, atol=1e-10)
+    inverse, q = gram.inverse_of(problem.terms, data, M, jnp.asarray(0.1)), v
+    for k0 in (1, 2, 3, 4):
+        before, last = inverse.steps(problem.terms, data, M, jnp.asarray(0.1), v, k0)
+        np.testing.assert_allclose(before, q, rtol=1e-9, atol=1e-10)
+        solved = np.linalg.solve(dense(problem, 0, 0.1), q)
+        np.testing.assert_allclose(last, solved, rtol=1e-9, atol=1e-10)
+        q = q - 0.1 * solved
 
 
 def test_woodbury_is_cholesky():

@@ -193,9 +193,7 @@ class Step:
         else:
             if self.factorise:
                 inverse = inverse_of(terms, data, m, sigma)
-            solve = inverse.solver(terms, data, m, sigma)
-            before = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * solve(q), p)
-            last = solve(before)
+            before, last = inverse.steps(terms, data, m, sigma, p, k0)
             x_i, pi = x - last, before - sigma * last - g
         x_i = jnp.where(order.chosen, x_i, x)
         pi = jnp.where(order.chosen, pi, -g)

@@ -5,7 +5,6 @@ conjugate gradients. The matrices are well conditioned (σ is a fixed share of H
 and its product is the fastest form of the k0 solves that follow.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -46,18 +45,35 @@ class Inverse:
         size = {"primal": terms.dim, "woodbury": rows, "cg": 0}[form]
         return Inverse(jnp.zeros((size, size)) if size else ())
 
-    def solver(self, terms: Terms, data: Data, m: int, sigma: Array) -> Callable[[Array], Array]:
-        """v ↦ (H_i/m + σI)⁻¹v."""
+    def steps(self, terms: Terms, data: Data, m: int, sigma: Array, p: Array, k0: int) -> tuple[Array, Array]:
+        """q = (I − σM)^{k0−1}·p and M·q, where M = (H_i/m + σI)⁻¹."""
         form = form_of(terms, data)
         if form == "primal":
-            return lambda v: self.matrix @ v
+            q = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * (self.matrix @ q), p)
+            return q, self.matrix @ q
         root, shift = _root(terms, data, m)
         total = sigma + shift
-        if form == "woodbury":
-            return lambda v: (v - root.T @ (self.matrix @ (root @ v))) / total
-        return lambda v: jax.scipy.sparse.linalg.cg(
-            lambda u: root.T @ (root @ u) + total * u, v, tol=1e-12, maxiter=200
-        )[0]
+        if form == "cg":
+
+            def M(v: Array) -> Array:
+                def times(u: Array) -> Array:
+                    return root.T @ (root @ u) + total * u
+
+                return jax.scipy.sparse.linalg.cg(times, v, tol=1e-12, maxiter=200)[0]
+
+            q = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * M(q), p)
+            return q, M(q)
+        # With K = (RRᵀ + total·I)⁻¹, a vector αp + Rᵀc has M(αp + Rᵀc) = (α/total)p + RᵀK(c − (α/total)Rp): the steps
+        # stay among vectors of this form, and only the first and the last of them go over the data.
+        K, seen = self.matrix, root @ p / total
+
+        def step(_: int, at: tuple[Array, Array]) -> tuple[Array, Array]:
+            alpha, c = at
+            return alpha * (1.0 - sigma / total), c - sigma * (K @ (c - alpha * seen))
+
+        alpha, c = jax.lax.fori_loop(1, k0, step, (jnp.ones_like(total), jnp.zeros_like(seen)))
+        back = jnp.stack([c, K @ (c - alpha * seen)]) @ root
+        return alpha * p + back[0], alpha / total * p + back[1]
 
 
 def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
@@ -66,9 +82,11 @@ def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
     if form == "cg":
         return Inverse(())
     root, shift = _root(terms, data, m)
-    total = sigma + shift
-    if form == "primal":
-        matrix = root.T @ root + total * jnp.eye(terms.dim)
-    else:
-        matrix = root @ root.T + total * jnp.eye(root.shape[0])
-    return Inverse(cholesky_solve(cholesky(matrix), jnp.eye(matrix.shape[0])))
+    return Inverse(_inverse(root.T if form == "primal" else root, sigma + shift))
+
+
+@jax.custom_batching.sequential_vmap
+def _inverse(root: Array, total: Array) -> Array:
+    """(RRᵀ + total·I)⁻¹; one client after the other, for a product of matrices is slower in a batch."""
+    matrix = root @ root.T + total * jnp.eye(root.shape[0])
+    return cholesky_solve(cholesky(matrix), jnp.eye(root.shape[0]))
