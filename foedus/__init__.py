@@ -18,6 +18,7 @@ from foedus.algorithms import (  # noqa: E402
     ProxAL,
     Scaffold,
 )
+from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
@@ -51,6 +52,7 @@ __all__ = [
     "Schedule",
     "constraints",
     "data",
+    "ens",
     "group",
     "label",
     "load",
