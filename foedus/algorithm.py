@@ -86,7 +86,7 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
         return
     limits = {k: v for k, v in meta["limits"].items() if v is not None}
     number = _is_number(value)
-    if not limits and not meta["choices"] and not meta["integer"]:
+    if not limits and not meta["choices"] and not meta["kinds"] and not meta["integer"]:
         return
     if number and (limits or meta["integer"]):
         assert isinstance(value, int | float | np.integer | np.floating)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from foedus.errors import FoedusError
 
@@ -30,7 +31,7 @@ def ens(z: Any, lam: float, eta: float) -> Any:
     Returns:
         w, (dim,): a NumPy array for a NumPy `z`, a JAX array inside compiled functions and for JAX arrays.
     """
-    traced = any(isinstance(a, jax.core.Tracer) for a in (z, lam, eta))
+    traced = any(isinstance(a, Tracer) for a in (z, lam, eta))
     if not traced:
         if np.ndim(z) != 2 or np.shape(z)[0] == 0:
             raise FoedusError(

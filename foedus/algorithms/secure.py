@@ -135,7 +135,7 @@ class Secure(Algorithm):
         return terms.gradient(w, data)
 
     def upload(
-        self, client: Client, order: Order, seen: Any, w: Array, key: Array, scale: tuple[Array, ...]
+        self, client: Client, order: Order, seen: Any, w: Array, key: Array, scale: tuple[Array, Array]
     ) -> tuple[Client, Update]:
         """(21): the new state and z_i = w_i + noise, or the old ones for a client outside S or without budget.
 
@@ -144,14 +144,21 @@ class Secure(Algorithm):
         spoke, spent = order.chosen, client.spent
         if isinstance(self.noise, Sound):
             spoke = speaks(self.noise, client.spent, spoke)
-            spent, z = release(self.noise, client.spent, w, *scale, key, spoke)
+            moved, carried = scale
+            spent, z = release(self.noise, client.spent, w, moved, carried, key, spoke)
         elif isinstance(self.noise, PaperLaplace):
-            z = w + self.noise.draw(key, *scale)
+            g, mu = scale
+            z = w + self.noise.draw(key, g, mu)
         else:
             z = w
         snr = jnp.log10(jnp.linalg.norm(w) / jnp.linalg.norm(z - w))
-        after = [jnp.where(spoke, new, old) for new, old in ((w, client.w), (z, client.z), (snr, client.snr))]
-        return Client(*after, spent), Update(after[1], spoke, seen)
+        kept = Client(
+            w=jnp.where(spoke, w, client.w),
+            z=jnp.where(spoke, z, client.z),
+            snr=jnp.where(spoke, snr, client.snr),
+            spent=spent,
+        )
+        return kept, Update(kept.z, spoke, seen)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         """The next w, from everybody's last z_i and the clients that have just sent one."""
@@ -203,7 +210,9 @@ class Secure(Algorithm):
         return self._rising(server) | all_spent(self.noise, server.releases)
 
     def observe(self, clients: Client) -> dict[str, Array]:
-        return ({} if self.noise is None else {"snr": jnp.min(clients.snr)}) | observed(clients.spent)
+        # the paper's SNR is of the data; it is noted only where no guarantee is given anyway
+        snr = {"snr": jnp.min(clients.snr)} if isinstance(self.noise, PaperLaplace) else {}
+        return snr | observed(clients.spent)
 
     def report(self, server: Server) -> dict[str, Array]:
         if self.stop is None:

@@ -20,8 +20,8 @@ REFUSALS = {
         "each round it sends {what} and how far its multipliers moved, and both are functions of multipliers that "
         "carry the data from round to round without a bound"
     ),
-    "InexactADMM": "its local solves end when their own gradient is small, so no bound on one example's effect is known",
-    "FedPD": "its multipliers carry the data from round to round, and no bound on one example's effect is proved here",
+    "InexactADMM": "its local solves end when their own gradient is small, so one example's effect has no known bound",
+    "FedPD": "its multipliers carry the data from round to round, and one example's effect has no proved bound",
     "Scaffold": "it sends its control variate beside its model, and no joint bound on the two is proved here",
     "LocalSGD": "its minibatches are drawn with replacement, so one example can count many times in a step",
     "CentralProxAL": "it sends the data themselves to the server",

@@ -156,9 +156,9 @@ class Ledger:
         at = "" if self.noise["kind"] == "Laplace" else f" at delta {self.delta:g}"
         relation = "replacing" if self.noise["neighbours"] == "replace" else "adding or removing"
         line = f"privacy: {self.noise['words']}; epsilon {spent:.4g}{at} in all by basic composition ({relation} one)"
-        return (
-            line + "\nobjective and certificate above are measured on the data, outside the protocol and its guarantee"
-        )
+        if self.most is not None:
+            line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
+        return line + "\nobjective and certificate are measured on the data, outside the protocol and its guarantee"
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -234,20 +234,19 @@ def _range(values: np.ndarray) -> str:
     return f"{high:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}"
 
 
-def ledger_of(noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str):
+def ledger_of(
+    noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
+) -> Ledger | None:
     """The ledger of a run, from the columns that the simulator noted, which are taken out of the history."""
-    columns = {key: history.pop(f"ledger.{key}", None) for key in ("releases", "sensitivity", "scale")}
+    nothing = np.zeros((0, len(names)))
+    count, sensitivity, scale = (history.pop(f"ledger.{key}", nothing) for key in ("releases", "sensitivity", "scale"))
     if noise is None:
         return None
-    shape = (0, len(names)) if columns["releases"] is None else columns["releases"].shape
-    if isinstance(noise, Sound) and columns["releases"] is not None:
-        new = np.diff(columns["releases"], axis=0, prepend=0) > 0
-        arrays = [np.where(new, columns[key], 0.0) for key in ("sensitivity", "scale")]
-    else:
-        arrays = [np.zeros(shape), np.zeros(shape)]
+    new = np.diff(count, axis=0, prepend=0) > 0  # a row keeps what was released last until the next release
+    sensitivity, scale = np.where(new, sensitivity, 0.0), np.where(new, scale, 0.0)
     told: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
     told |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
         told |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
     most = noise.most if isinstance(noise, Sound) else None
-    return Ledger(told, tuple(names), tuple(int(c) for c in counts), *arrays, what, most)
+    return Ledger(told, tuple(names), tuple(int(c) for c in counts), sensitivity, scale, what, most)

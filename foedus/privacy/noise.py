@@ -106,6 +106,10 @@ class Sound(Noise):
             )
 
     @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+    @property
     def changed(self) -> float:
         """By how much the sum of clipped gradients can change between neighbours."""
         return (2.0 if self.neighbours == "replace" else 1.0) * self.clip
