@@ -1,7 +1,7 @@
 """An audit: run a client on two neighbouring data sets many times, and bound from below the ε that its releases have.
 
 The auditor is the strongest one the definition allows: it knows both data sets, sends the messages itself, and sees
-every release. It fits noise scales to half of the trials, takes the threshold on the likelihood ratio that is best there,
+every release. It fits noise scales to half of the trials, takes the threshold on the ratio that is best there,
 and counts on the other half. Clopper-Pearson limits turn the counts into a lower bound on ε that holds with the stated
 confidence, whatever the mechanism is. A bound above the promised ε disproves the promise; one below proves nothing.
 """
