@@ -9,6 +9,7 @@ confidence, whatever the mechanism is. A bound above the promised ε disproves t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from foedus.privacy.composition import total
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
 from foedus.problem import Problem
 from foedus.runtime.wire import message_for
+from foedus.terms import Data, Terms
 
 CONFIDENCE = 0.95
 
@@ -42,14 +44,16 @@ def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys:
     Returns an array (trials, rounds, dim). The client is the algorithm's own `local`, noise included.
     """
     algorithm.check(problem.terms)
-    algorithm = algorithm.resolve(problem.terms)
-    terms, data = problem.terms, problem.client(0)
-    start = jnp.asarray(messages[0])
-    server, first = algorithm.init(terms, start, None), algorithm.join(terms, data, start)
+    made = algorithm.resolve(problem.terms)
+    return np.asarray(_answers(made, problem.terms, problem.client(0), jnp.asarray(messages), keys))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms"))
+def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, keys: Array) -> Array:
+    server, first = algorithm.init(terms, messages[0], None), algorithm.join(terms, data, messages[0])
     draws = jnp.linspace(0.0, 1.0, terms.clients)
     kind: Any = algorithm.kinds[-1]
 
-    @jax.jit
     def trial(key: Array) -> Array:
         def step(client: Any, at: tuple[Array, Array]) -> tuple[Any, Array]:
             w, t = at
@@ -57,9 +61,9 @@ def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys:
             client, reply = kind.local(terms, client, message, data, jax.random.fold_in(key, t))
             return client, reply.z
 
-        return jax.lax.scan(step, first, (jnp.asarray(messages), jnp.arange(len(messages))))[1]
+        return jax.lax.scan(step, first, (messages, jnp.arange(len(messages))))[1]
 
-    return np.asarray(jax.lax.map(trial, keys, batch_size=4096))
+    return jax.lax.map(trial, keys, batch_size=4096)
 
 
 def audit(
