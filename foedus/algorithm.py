@@ -64,11 +64,13 @@ def setting(
     lt: float | None = None,
     le: float | None = None,
     choices: tuple[Any, ...] = (),
+    kinds: tuple[type, ...] = (),
     integer: bool = False,
 ) -> Any:
-    """One setting: its default, what it is (with the equation it enters), and its range or choices."""
+    """One setting: its default, what it is (with the equation it enters), and its range, choices or kinds of object."""
     limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
-    return field(default=default, metadata={"doc": doc, "choices": choices, "integer": integer, "limits": limits})
+    meta = {"doc": doc, "choices": choices, "kinds": kinds, "integer": integer, "limits": limits}
+    return field(default=default, metadata=meta)
 
 
 def _is_number(value: Any) -> bool:
@@ -80,9 +82,11 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     choices = meta.get("choices", ())
     if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
         return
+    if isinstance(value, meta["kinds"]):
+        return
     limits = {k: v for k, v in meta["limits"].items() if v is not None}
     number = _is_number(value)
-    if not limits and not meta["choices"] and not meta["integer"]:
+    if not limits and not meta["choices"] and not meta["kinds"] and not meta["integer"]:
         return
     if number and (limits or meta["integer"]):
         assert isinstance(value, int | float | np.integer | np.floating)
@@ -95,6 +99,7 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
     kind = "a whole number " if meta["integer"] else "a number " if limits else ""
     options = [kind + " and ".join(expected)] if kind else []
+    options += [f"a {kind.__name__}" for kind in meta["kinds"]]
     options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
 
@@ -157,6 +162,7 @@ class Algorithm:
     handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
     default_rounds: ClassVar[int] = 1000
     pools: ClassVar[bool] = False  # whether it works on all data in one place, for comparison
+    keeps_lost: ClassVar[bool] = False  # whether a client whose reply is lost keeps its new state: it has been released
 
     @property
     def name(self) -> str:
@@ -204,6 +210,10 @@ class Algorithm:
 
     def multipliers(self, terms: Terms, server: Any, clients: Any) -> dict[str, Array]:
         """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""
+        return {}
+
+    def observe(self, clients: Any) -> dict[str, Array]:
+        """What the simulator notes of the clients' states after a round; none of it is sent."""
         return {}
 
     def parameters(self, terms: Terms, server: Any) -> Array:

@@ -3,11 +3,27 @@
 from foedus.algorithms.admm import InexactADMM
 from foedus.algorithms.centralproxal import CentralProxAL
 from foedus.algorithms.fedavg import FedAvg
+from foedus.algorithms.fedepm import FedEPM
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
 from foedus.algorithms.fedprox import FedProx
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
+from foedus.algorithms.sfedavg import SFedAvg
+from foedus.algorithms.sfedprox import SFedProx
 
-__all__ = ["CentralProxAL", "FedAvg", "FedGiA", "FedPD", "FedProx", "InexactADMM", "LocalSGD", "ProxAL", "Scaffold"]
+__all__ = [
+    "CentralProxAL",
+    "FedAvg",
+    "FedEPM",
+    "FedGiA",
+    "FedPD",
+    "FedProx",
+    "InexactADMM",
+    "LocalSGD",
+    "ProxAL",
+    "SFedAvg",
+    "SFedProx",
+    "Scaffold",
+]

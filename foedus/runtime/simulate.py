@@ -73,7 +73,7 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
         here = index < n
         safe = jnp.minimum(index, n - 1)
         chosen = jax.tree.map(lambda a: a[safe], (clients, fixed.data, fixed.uids))
-    asked = jnp.sum(here)
+    asked, sent = jnp.sum(here), here
     if who.dropout > 0:
         draws = client_uniforms(round_key(fixed.key, LOSE, round), chosen[2])
         here = here & (draws >= who.dropout)
@@ -88,7 +88,8 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     if everyone and who.dropout == 0:
         clients = mine
     else:
-        clients = Present(index, here).remember(clients, mine) if jax.tree.leaves(clients) else clients
+        acted = sent if algorithm.keeps_lost else here
+        clients = Present(index, acted).remember(clients, mine) if jax.tree.leaves(clients) else clients
     following = kind.aggregate(terms, server, replies, Present(index, here))
     if who.dropout > 0 or not everyone:  # a round that nobody answered changes nothing
         following = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, server)
@@ -142,7 +143,8 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
             server, clients, asked, answered = plays[0](server, clients, round, fixed)
         else:
             server, clients, asked, answered = jax.lax.switch(phase, plays, server, clients, round, fixed)
-        return server, clients, {"phase": phase, "asked": asked, "answered": answered} | algorithm.report(server)
+        row = {"phase": phase, "asked": asked, "answered": answered} | algorithm.report(server)
+        return server, clients, row | algorithm.observe(clients)
 
     shapes = jax.eval_shape(step, carry.server, carry.clients, carry.round)[2]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
