@@ -79,7 +79,7 @@ class Rounds:
     def play(self, rounds: int) -> int:
         """Play so many rounds from the start; returns the number played."""
         terms = self.problem.terms
-        carry = simulate.start(self.algorithm, terms, jnp.zeros(terms.dim), self.problem.data, self.problem.server)
+        carry = simulate.start(self.algorithm, terms, jnp.zeros(terms.dim), self.fixed.data, self.problem.server)
         return int(simulate.chunk(self.algorithm, terms, carry, self.fixed, np.int64(rounds))[2])
 
 
