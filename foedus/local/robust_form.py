@@ -220,7 +220,7 @@ class Form:
         constant = jnp.stack([part[0] for part in found])
         in_u = jnp.stack([jnp.stack(part[1]) for part in found])
         in_e = jnp.stack([jnp.stack(part[2]) if part[2] else jnp.zeros((0, rows)) for part in found])
-        value = constant + jnp.sum(in_u * u, axis=1) + jnp.einsum("kei,e->ki", in_e, e)
+        value = constant + jnp.sum(in_u * u, axis=1) + jnp.sum(in_e * e[:, None], axis=1)
         return Pieces(value, in_u, in_e, jnp.zeros_like(constant))
 
 

@@ -10,7 +10,6 @@ Gram matrix XᵀDX, a few products with X, and a system in y; memory is linear i
 by its ω_i: the multipliers of its pieces sum to m = v − a, whatever the number of samples.
 """
 
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,11 @@ from foedus.local.cholesky import cholesky, cholesky_solve
 from foedus.local.robust_form import Form, Maps, Pieces, Smooth
 from foedus.local.worst_case import Radius
 
-TOLERANCE = 1e-9  # of the duality gap and the residuals, relative to the size of the problem
+apart = jax.lax.optimization_barrier
+
+GAP = 1e-11  # the duality gap to reach, relative to the size of the problem
+RESIDUAL = 1e-9  # the residual of the optimality conditions, likewise
+PATIENCE = 6  # steps without a better point, after which rounding has the last word
 STEPS = 60
 BACK = 0.995  # the share of the way to the boundary
 
@@ -55,6 +58,11 @@ class Point:
     z_g: Array
     s_q: Array
     z_q: Array
+
+
+def _weighed(weights: Array, slopes: Array) -> Array:
+    """Σ_k weights_k · slopes_k, as a sum that is fused with its neighbours; a product over pieces would not be."""
+    return jnp.sum(weights[:, None] * slopes, axis=0)
 
 
 def _along(point: Point, direction: Point, step: Array) -> Point:
@@ -102,6 +110,14 @@ def _cone_step(s: Array, ds: Array) -> Array:
 # --- the method ---
 
 
+def evenness(omega: Array) -> Array:
+    """Σω²: one over the number of samples, where they count alike.
+
+    The barrier of the constraints that are not a sample's is weighed with it, so that they count like one sample each.
+    """
+    return jnp.sum(omega**2)
+
+
 def _start(form: Form, maps: Maps, x: Array, y: Array, omega: Array, radius: Radius, a: Array, b: Array) -> Point:
     inner = form.start(x.shape[1], b, radius)
     if form.shared:
@@ -116,12 +132,12 @@ def _start(form: Form, maps: Maps, x: Array, y: Array, omega: Array, radius: Rad
         s = alpha - pieces.value
     m = jnp.maximum(value - a, 0.0) + 1.0
     if pieces is not None:
-        z = jnp.full(s.shape, 1.0) * m / s.shape[0]
+        z = m * (1.0 / s) / jnp.sum(1.0 / s, axis=0)
     s_g, s_q = maps.G @ inner + maps.g, maps.S @ inner
-    z_q = s_q
+    z_q, weak = s_q, evenness(omega) * m
     if form.cone:
-        z_q = m * s_q.at[1:].multiply(-1.0) / _jdot(s_q, s_q)
-    return Point(inner, u, m, a + m - value, alpha, s, z, s_g, m / s_g, s_q, z_q)
+        z_q = weak * s_q.at[1:].multiply(-1.0) / _jdot(s_q, s_q)
+    return Point(inner, u, m, a + m - value, alpha, s, z, s_g, weak / s_g, s_q, z_q)
 
 
 @state
@@ -147,7 +163,7 @@ class _System:
 def _linearise(form: Form, maps: Maps, x: Array, y: Array, omega: Array, kappa: Array, a: Array, b: Array, at: Point):
     """The residuals of the optimality conditions and the factorised Newton system at a point."""
     e = maps.E @ at.y
-    smooth, pieces = form.smooth(at.u), form.pieces(at.u, e, y, kappa)
+    smooth, pieces = apart((form.smooth(at.u), form.pieces(at.u, e, y, kappa)))
     sets, held = maps.R.shape[0], b.shape[0]
     value = jnp.dot(maps.c, at.y)
     slope_u, slope_e = jnp.zeros((sets, x.shape[0])), jnp.zeros((maps.E.shape[0], x.shape[0]))
@@ -163,15 +179,15 @@ def _linearise(form: Form, maps: Maps, x: Array, y: Array, omega: Array, kappa: 
         curve = curve + at.m * smooth.bend
     if pieces is not None:
         value = value + jnp.dot(omega, at.alpha)
-        slope_u = slope_u + jnp.einsum("ki,kai->ai", at.z, pieces.in_u)
-        slope_e = jnp.einsum("ki,kei->ei", at.z, pieces.in_e)
+        slope_u = slope_u + _weighed(at.z, pieces.in_u)
+        slope_e = _weighed(at.z, pieces.in_e)
         curve = curve + jnp.sum(at.z * pieces.bend, axis=0)
         theta = at.z / at.s
         total = jnp.sum(theta, axis=0)
         slopes = jnp.concatenate([pieces.in_u, pieces.in_e], axis=1)
-        centre = jnp.einsum("ki,kqi->qi", theta, slopes) / total
-        apart = slopes - centre
-        spread = jnp.einsum("ki,kpi,kqi->pqi", theta, apart, apart)
+        theta, centre = apart((theta, _weighed(theta, slopes) / total))
+        off = apart(slopes - centre)
+        spread = apart(jnp.sum(theta[:, None, None] * off[:, :, None] * off[:, None], axis=0))
         mean_u, mean_e = mean_u + centre[:sets], centre[sets:]
         r_alpha = at.m - jnp.sum(at.z, axis=0)
         r_s = at.alpha - pieces.value - at.s
@@ -222,8 +238,8 @@ def _direction(
     smooth: Smooth | None, pieces: Pieces | None, mu: Array, second: Point | None,
 ) -> Point:  # fmt: skip
     """The Newton direction towards complementarity products of mu, with the second-order terms of a first one."""
-    sets = maps.R.shape[0]
-    target_v = mu - (0.0 if second is None else second.m * second.s_v)
+    nu = evenness(omega)
+    target_v = nu * mu - (0.0 if second is None else second.m * second.s_v)
     sign = jnp.where(y > 0, 1.0, -1.0) if form.ball.classifies else jnp.ones_like(y)
     right = system.r_y
     beta = -system.r_v + target_v / at.m - at.s_v
@@ -233,17 +249,17 @@ def _direction(
         tau = target / at.s - at.z - system.theta * system.r_s
         pull = jnp.sum(tau, axis=0) - system.r_alpha
         centre_u = system.mean_u if smooth is None else system.mean_u.at[0].add(-smooth.slope)
-        in_u = jnp.einsum("ki,kai->ai", tau, pieces.in_u) - centre_u * pull
-        in_e = jnp.einsum("ki,kei->ei", tau, pieces.in_e) - system.mean_e * pull
+        in_u = _weighed(tau, pieces.in_u) - centre_u * pull
+        in_e = _weighed(tau, pieces.in_e) - system.mean_e * pull
         right = right + jnp.einsum("ad,adn->n", (omega * sign * in_u) @ x, maps.R) + (in_e @ omega) @ maps.E
         beta = beta + jnp.dot(omega, pull / system.total)
-    target_g = mu - (0.0 if second is None else second.z_g * second.s_g)
+    target_g = nu * mu - (0.0 if second is None else second.z_g * second.s_g)
     tau_g = target_g / at.s_g - at.z_g - at.z_g / at.s_g * system.r_g
     right = right - maps.G.T @ tau_g
     tau_q = at.z_q
     if form.cone:
         scaled = system.W @ at.z_q
-        aim = jnp.zeros_like(scaled).at[0].set(mu) - _circle(scaled, scaled)
+        aim = jnp.zeros_like(scaled).at[0].set(nu * mu) - _circle(scaled, scaled)
         if second is not None:
             aim = aim - _circle(system.W_inverse @ second.s_q, system.W @ second.z_q)
         tau_q = system.W_inverse @ _uncircle(scaled, aim)
@@ -254,7 +270,7 @@ def _direction(
     ds_v = target_v / at.m - at.s_v - at.s_v / at.m * dm
     dalpha, ds, dz = at.alpha, at.s, at.z
     if pieces is not None:
-        change = jnp.sum(pieces.in_u * du, axis=1) + jnp.einsum("kei,e->ki", pieces.in_e, de)
+        change = jnp.sum(pieces.in_u * du, axis=1) + jnp.sum(pieces.in_e * de[:, None], axis=1)
         dalpha = (jnp.sum(system.theta * change, axis=0) + pull - dm) / system.total
         ds = dalpha - change + system.r_s
         dz = system.theta * (change - dalpha) + tau
@@ -303,35 +319,38 @@ def project(form: Form, x: Array, y: Array, omega: Array, radius: Radius, a: Arr
         return _gap(omega, at), jnp.max(jnp.stack(parts))
 
     first = _start(form, maps, x, y, omega, radius, a, b)
-    products = count + first.s.shape[0]
+    products = evenness(omega) * count + first.s.shape[0]
     scale = 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b))
 
+    def merit(gap: Array, residual: Array) -> Array:
+        return jnp.maximum(gap / GAP, residual / RESIDUAL) / scale
+
     def going(loop):
-        _, gap, residual, best, k = loop
-        done = (gap <= TOLERANCE * scale) & (residual <= TOLERANCE * scale)
-        return ~done & (k < STEPS) & jnp.isfinite(gap)
+        _, _, best, _, k, since = loop
+        return (best > 1.0) & (k < STEPS) & (since < PATIENCE)
 
     def body(loop):
-        at, _, _, best, k = loop
-        system, smooth, pieces = _linearise(form, maps, x, y, omega, kappa, a, b, at)
+        at, kept, best, measured, k, since = loop
+        # barriers: else XLA computes per-sample arrays anew for each of their uses
+        system, smooth, pieces = apart(_linearise(form, maps, x, y, omega, kappa, a, b, at))
         gap, residual = measures(at, system)
+        better = merit(gap, residual) < best  # false for NaN
+        kept = select(better, at, kept)
+        best = jnp.where(better, merit(gap, residual), best)
+        measured = jnp.where(better, jnp.stack([gap, residual]), measured)
         towards = partial(_direction, form, maps, x, y, omega, at, system, smooth, pieces)
         mu = gap / products
-        affine = towards(jnp.zeros(()), None)
+        affine = apart(towards(jnp.zeros(()), None))
         reach = jnp.minimum(1.0, BACK * _longest(form, at, affine))
         ahead = _gap(omega, _along(at, affine, reach)) / products
         sigma = jnp.clip((ahead / mu) ** 3, 1e-8, 1.0)
-        direction = towards(sigma * mu, affine)
+        direction = apart(towards(sigma * mu, affine))
         step = jnp.minimum(1.0, BACK * _longest(form, at, direction))
-        done = (gap <= TOLERANCE * scale) & (residual <= TOLERANCE * scale)
-        following = select(done, at, _along(at, direction, step))
-        return following, gap, residual, best, k + 1
+        return _along(at, direction, step), kept, best, measured, k + 1, jnp.where(better | (best > 1e4), 0, since + 1)
 
-    blank = (first, jnp.asarray(jnp.finfo(float).max), jnp.asarray(jnp.inf), jnp.zeros(()), jnp.zeros((), int))
-    at, gap, residual, _, k = jax.lax.while_loop(going, body, blank)
+    zero = jnp.zeros((), int)
+    blank = (first, first, jnp.asarray(jnp.finfo(float).max), jnp.full(2, jnp.inf), zero, zero)
+    _, at, _, (gap, residual), k, _ = jax.lax.while_loop(going, body, blank)
     lam = at.y[dim] if form.robust else jnp.full((), jnp.inf)
     return Projection(at.y[:dim], lam, a + at.m, gap, residual, k)
 
-
-__all__ = ["Form", "Projection", "project"]
-_ = fields
