@@ -8,6 +8,7 @@ _configure()
 
 from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
 from foedus.algorithms import (  # noqa: E402
+    DRFL,
     CentralProxAL,
     FedAvg,
     FedGiA,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DRFL",
     "CentralProxAL",
     "Coverage",
     "Data",

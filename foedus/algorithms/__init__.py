@@ -2,6 +2,7 @@
 
 from foedus.algorithms.admm import InexactADMM
 from foedus.algorithms.centralproxal import CentralProxAL
+from foedus.algorithms.drfl import DRFL
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
@@ -10,4 +11,15 @@ from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 
-__all__ = ["CentralProxAL", "FedAvg", "FedGiA", "FedPD", "FedProx", "InexactADMM", "LocalSGD", "ProxAL", "Scaffold"]
+__all__ = [
+    "DRFL",
+    "CentralProxAL",
+    "FedAvg",
+    "FedGiA",
+    "FedPD",
+    "FedProx",
+    "InexactADMM",
+    "LocalSGD",
+    "ProxAL",
+    "Scaffold",
+]

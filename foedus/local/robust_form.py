@@ -203,9 +203,7 @@ class Form:
             found = [(zero, [zero], nothing)]
             found.append((one, [-one], [zero, 1.0 - positive, positive] if self.box else nothing))
             if flips:
-                found.append(
-                    (one, [one], [-kappa * one, positive, 1.0 - positive] if self.box else [-kappa * one])
-                )
+                found.append((one, [one], [-kappa * one, positive, 1.0 - positive] if self.box else [-kappa * one]))
         else:
             up, down = self.ball.slopes
             rise, fall = ([zero, one, zero], [zero, zero, one]) if self.box else (nothing, nothing)
@@ -227,6 +225,4 @@ class Form:
 def _smooth_hinge(u: Array) -> Smooth:
     """½ − u, ½(1 − u)², 0: the smooth hinge of a margin."""
     short = jnp.clip(1.0 - u, 0.0, 1.0)
-    return Smooth(
-        jnp.where(u <= 0.0, 0.5 - u, 0.5 * short**2), -short, ((u > 0.0) & (u < 1.0)).astype(float)
-    )
+    return Smooth(jnp.where(u <= 0.0, 0.5 - u, 0.5 * short**2), -short, ((u > 0.0) & (u < 1.0)).astype(float))

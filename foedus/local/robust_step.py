@@ -353,4 +353,3 @@ def project(form: Form, x: Array, y: Array, omega: Array, radius: Radius, a: Arr
     _, at, _, (gap, residual), k, _ = jax.lax.while_loop(going, body, blank)
     lam = at.y[dim] if form.robust else jnp.full((), jnp.inf)
     return Projection(at.y[:dim], lam, a + at.m, gap, residual, k)
-
