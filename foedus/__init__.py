@@ -8,7 +8,10 @@ _configure()
 
 from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
 from foedus.algorithms import (  # noqa: E402
+    AFL,
+    DRFA,
     DRFL,
+    WAFL,
     CentralProxAL,
     FedAvg,
     FedGiA,
@@ -18,6 +21,7 @@ from foedus.algorithms import (  # noqa: E402
     LocalSGD,
     ProxAL,
     Scaffold,
+    WAFLGradient,
 )
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
@@ -32,7 +36,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AFL",
+    "DRFA",
     "DRFL",
+    "WAFL",
     "CentralProxAL",
     "Coverage",
     "Data",
@@ -51,6 +58,7 @@ __all__ = [
     "Run",
     "Scaffold",
     "Schedule",
+    "WAFLGradient",
     "constraints",
     "data",
     "group",

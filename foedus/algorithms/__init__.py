@@ -1,7 +1,9 @@
 """The algorithms, one file each."""
 
 from foedus.algorithms.admm import InexactADMM
+from foedus.algorithms.afl import AFL
 from foedus.algorithms.centralproxal import CentralProxAL
+from foedus.algorithms.drfa import DRFA
 from foedus.algorithms.drfl import DRFL
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
@@ -10,9 +12,13 @@ from foedus.algorithms.fedprox import FedProx
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
+from foedus.algorithms.wafl import WAFL, WAFLGradient
 
 __all__ = [
+    "AFL",
+    "DRFA",
     "DRFL",
+    "WAFL",
     "CentralProxAL",
     "FedAvg",
     "FedGiA",
@@ -22,4 +28,5 @@ __all__ = [
     "LocalSGD",
     "ProxAL",
     "Scaffold",
+    "WAFLGradient",
 ]

@@ -1,8 +1,8 @@
 """The client's step where the worst case has no closed form: polyhedra Cx ≤ d, and boxes under another metric than ℓ1.
 
 Corollaries B.2 to B.4 give every sample multipliers φ of its own, so the program grows with samples times rows of C. It
-goes to CVXPY and Clarabel, called from the compiled round; one program is kept for each client's data, and (a, b) are its
-parameters. CVXPY is not among foedus's own requirements: pip install 'foedus[oracles]'.
+goes to CVXPY and Clarabel, called from the compiled round; one program is kept for each client's data, with (a, b) as
+its parameters. CVXPY is not among foedus's own requirements: pip install 'foedus[oracles]'.
 """
 
 import hashlib

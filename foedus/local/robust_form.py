@@ -1,11 +1,11 @@
-"""The client's worst-case loss as a program whose sample part is one-dimensional: DRFL Appendix B and Section 6, reduced.
+"""The client's worst-case loss as a program whose sample part is one-dimensional (DRFL Appendix B, Section 6).
 
 A vector y holds w, λ and, by the metric and the support, a few columns more. Every sample sees it only through
 u_i = x_iᵀr (its margin or residual under r) and a few numbers e that all samples share:
 
     everything   r = w, ‖w‖_* ≤ λ/L; the ℓ1 norm takes columns t ≥ |w|
-    box, ℓ1      r = w − p⁺ + p⁻ with |r| ≤ λ and p ≥ 0, Proposition 6.3 with its π, τ shared by all samples, which loses
-                 nothing: how far a coordinate moves depends on w and λ alone. Moving adds h⁺ = p⁺·high − p⁻·low to xᵀr,
+    box, ℓ1      r = w − p⁺ + p⁻ with |r| ≤ λ and p ≥ 0, Proposition 6.3 with its π, τ shared by all samples: no loss,
+                 for how far a coordinate moves depends on w and λ alone. Moving adds h⁺ = p⁺·high − p⁻·low to xᵀr,
                  and h⁻ = p⁻·high − p⁺·low to −xᵀr. Pinball's two slopes take an r and p of their own each.
 
 So the worst-case loss is cᵀy + Σ_i ω_i [f_0(u_i) + α_i], α_i ≥ φ_k(u_i, e) for a few pieces k, Gy + g ≥ 0.

@@ -3,8 +3,8 @@
     V(λ, w) = ρλ + Σ_i ω_i α_i(λ, w),   α_i = sup over (x, y) in Ξ of L(xᵀw, y) − λ·dist((x, y), sample i)
 
 dist = ‖x − x̂‖ + κ|y − ŷ| in regression, ‖x − x̂‖ + κ·1[y ≠ ŷ] in classification. With Ξ everything, α_i is finite where
-λ is at least the Lipschitz constant of the loss in (x, y), and then only the label can still be worth moving. With a box
-and the ℓ1 metric the supremum separates by coordinate: coordinate j of a piece of slope g stays, or moves to an end
+λ is at least the Lipschitz constant of the loss in (x, y), and then only the label can still be worth moving. With a
+box and the ℓ1 metric the supremum separates by coordinate: coordinate j of a piece of slope g stays, or moves to an end
 where |g_j| > λ. So V is an explicit convex function of (λ, w), and its minimum over λ is found on a line.
 """
 
