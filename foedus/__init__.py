@@ -8,6 +8,10 @@ _configure()
 
 from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
 from foedus.algorithms import (  # noqa: E402
+    AFL,
+    DRFA,
+    DRFL,
+    WAFL,
     CentralProxAL,
     FedAvg,
     FedEPM,
@@ -20,6 +24,7 @@ from foedus.algorithms import (  # noqa: E402
     Scaffold,
     SFedAvg,
     SFedProx,
+    WAFLGradient,
 )
 from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
@@ -37,6 +42,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AFL",
+    "DRFA",
+    "DRFL",
+    "WAFL",
     "Budget",
     "CentralProxAL",
     "Coverage",
@@ -62,6 +71,7 @@ __all__ = [
     "SFedProx",
     "Scaffold",
     "Schedule",
+    "WAFLGradient",
     "constraints",
     "data",
     "ens",

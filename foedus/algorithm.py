@@ -17,6 +17,7 @@ client is an `Each`; all other fields are the same for everyone.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
@@ -64,13 +65,19 @@ def setting(
     lt: float | None = None,
     le: float | None = None,
     choices: tuple[Any, ...] = (),
-    kinds: tuple[type, ...] = (),
     integer: bool = False,
+    also: tuple[str, Callable[[Any], bool]] | None = None,
+    travels: bool = False,
 ) -> Any:
-    """One setting: its default, what it is (with the equation it enters), and its range, choices or kinds of object."""
+    """One setting: its default, what it is (with the equation it enters), and its range or choices.
+
+    `also` names a further form that a value may have, and says whether one has it. A setting that `travels` reaches the
+    compiled functions as data beside the clients' own, not as a constant; two algorithms that differ only in such
+    settings compare equal and share one compiled program.
+    """
     limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
-    meta = {"doc": doc, "choices": choices, "kinds": kinds, "integer": integer, "limits": limits}
-    return field(default=default, metadata=meta)
+    meta = {"doc": doc, "choices": choices, "integer": integer, "limits": limits, "also": also}
+    return field(default=default, metadata=meta, compare=not travels)
 
 
 def _is_number(value: Any) -> bool:
@@ -82,11 +89,11 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     choices = meta.get("choices", ())
     if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
         return
-    if isinstance(value, meta["kinds"]):
+    if meta.get("also") is not None and meta["also"][1](value):
         return
     limits = {k: v for k, v in meta["limits"].items() if v is not None}
     number = _is_number(value)
-    if not limits and not meta["choices"] and not meta["kinds"] and not meta["integer"]:
+    if not limits and not meta["choices"] and not meta["integer"] and meta.get("also") is None:
         return
     if number and (limits or meta["integer"]):
         assert isinstance(value, int | float | np.integer | np.floating)
@@ -99,8 +106,8 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
     kind = "a whole number " if meta["integer"] else "a number " if limits else ""
     options = [kind + " and ".join(expected)] if kind else []
-    options += [f"a {kind.__name__}" for kind in meta["kinds"]]
     options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
+    options += [meta["also"][0]] if meta.get("also") is not None else []
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
 
 

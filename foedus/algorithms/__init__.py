@@ -1,7 +1,10 @@
 """The algorithms, one file each."""
 
 from foedus.algorithms.admm import InexactADMM
+from foedus.algorithms.afl import AFL
 from foedus.algorithms.centralproxal import CentralProxAL
+from foedus.algorithms.drfa import DRFA
+from foedus.algorithms.drfl import DRFL
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedepm import FedEPM
 from foedus.algorithms.fedgia import FedGiA
@@ -12,8 +15,13 @@ from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 from foedus.algorithms.sfedavg import SFedAvg
 from foedus.algorithms.sfedprox import SFedProx
+from foedus.algorithms.wafl import WAFL, WAFLGradient
 
 __all__ = [
+    "AFL",
+    "DRFA",
+    "DRFL",
+    "WAFL",
     "CentralProxAL",
     "FedAvg",
     "FedEPM",
@@ -26,4 +34,5 @@ __all__ = [
     "SFedAvg",
     "SFedProx",
     "Scaffold",
+    "WAFLGradient",
 ]

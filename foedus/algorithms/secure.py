@@ -68,7 +68,11 @@ class Secure(Algorithm):
     k0: int = setting(12, "local steps a round", ge=1, integer=True)
     rho: float = setting(0.5, "ρ: the share of clients in S, which take steps in a round", gt=0, le=1)
     every: int | None = setting(None, "s_0 of Setup VI.1: everybody is in S once in so many rounds", ge=1, integer=True)
-    noise: Noise | None = setting(None, "added to what is sent: PaperLaplace, Laplace, Gaussian", kinds=(Noise,))
+    noise: Noise | None = setting(
+        None,
+        "added to what is sent: PaperLaplace, Laplace, Gaussian",
+        also=("a noise, as fd.Laplace", lambda v: isinstance(v, Noise)),
+    )
     stop: str | None = setting(
         "printed",
         "'printed': section VII.B; 'released': as the authors' code; 'mean': on f/m; 'gradient': tol alone; or None",
