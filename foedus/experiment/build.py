@@ -137,7 +137,7 @@ def partition_settings(settings: Settings) -> dict[str, Any]:
     if not settings["has_partition"]:
         return {}
     known = inspect.signature(PARTITIONERS[asked["method"]]).parameters
-    given = {k: v for k, v in asked.items() if k not in ("method", "partition_by") and v is not None}
+    given = {k: v for k, v in asked.items() if k not in ("method", "partition_by", "seed") and v is not None}
     for name in given:
         if name not in known:
             has = ", ".join(k for k in known if k != "values") or "none"
@@ -146,9 +146,7 @@ def partition_settings(settings: Settings) -> dict[str, Any]:
         raise FoedusError("[partition] needs num_partitions, the number of sites.")
     if asked["method"] in ("natural", "by_column") and asked["partition_by"] is None:
         raise FoedusError(f"[partition] method {asked['method']!r} needs partition_by, the column to deal out by.")
-    if "seed" in known and "seed" not in given:
-        given["seed"] = settings["seed"]
-    return given
+    return given | ({"seed": asked["seed"]} if "seed" in known else {})
 
 
 def stated(settings: Settings) -> dict[str, Any]:
@@ -176,7 +174,9 @@ def files_of(asked: Any, folder: Path) -> dict[str, Path]:
     if isinstance(asked, dict):
         for site, name in asked.items():
             if not isinstance(name, str):
-                raise FoedusError(f"[data] files: the file of site {site!r} must be text in quotes. Got {name!r} instead.")
+                raise FoedusError(
+                    f"[data] files: the file of site {site!r} must be text in quotes. Got {name!r} instead."
+                )
         return {site: folder / name for site, name in asked.items()}
     names = [asked] if isinstance(asked, str) else asked
     paths: list[Path] = []
@@ -195,7 +195,7 @@ def files_of(asked: Any, folder: Path) -> dict[str, Path]:
         if path.stem in sites:
             raise FoedusError(
                 f"[data] files: {sites[path.stem]} and {path} would both be site {path.stem!r}; give each site a name, as "
-                "in files = { north = \"a/site.csv\", south = \"b/site.csv\" }."
+                'in files = { north = "a/site.csv", south = "b/site.csv" }.'
             )
         sites[path.stem] = path
     if not sites:
@@ -237,7 +237,9 @@ def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
     if data["files"] is not None:
         found = files_of(data["files"], folder)
         return {site: tables.read(path, data["separator"]) for site, path in found.items()}
-    whole = loaders.load(data["set"]) if data["set"] is not None else tables.read(folder / data["file"], data["separator"])
+    whole = (
+        loaders.load(data["set"]) if data["set"] is not None else tables.read(folder / data["file"], data["separator"])
+    )
     if data["site"] is not None:
         return sites.by_column(whole, data["site"])
     return _dealt(whole, settings)

@@ -39,7 +39,9 @@ class Offer:
     parameters: Mapping[str, Parameter]
     doc: str = ""
 
-    def build(self, given: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any], Any]] | None = None) -> Any:
+    def build(
+        self, given: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any], Any]] | None = None
+    ) -> Any:
         """Make it with these settings; `read` turns a file's words into what a hint asks for, as Mask or Loss."""
         for key in given:
             if key not in self.parameters:
@@ -154,9 +156,14 @@ def losses() -> dict[str, Offer]:
 
     ready = {name: value for name, value in vars(module).items() if isinstance(value, Loss)}
     plain = {
-        name: Offer(name, "loss", lambda value=value: value, {}, _first_line(type(value))) for name, value in ready.items()
+        name: Offer(name, "loss", lambda value=value: value, {}, _first_line(type(value)))
+        for name, value in ready.items()
     }
-    made = {n: o for n, o in _members(module, Loss, "loss", "value").items() if inspect.isfunction(o.make) and n != "as_loss"}
+    made = {
+        n: o
+        for n, o in _members(module, Loss, "loss", "value").items()
+        if inspect.isfunction(o.make) and n != "as_loss"
+    }
     return plain | made
 
 

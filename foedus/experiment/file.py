@@ -7,7 +7,7 @@ import copy
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ PARTITION = {
     "num_shards_per_partition": Key("whole", "for shards", None, least=1, sweeps=True),
     "min_partition_size": Key("whole", "for dirichlet", None, least=1, sweeps=True),
     "partition_by": Key("text", "the column to deal out by; the label when left out"),
-    "seed": Key("whole", "keys the draw; the seed of the run when left out", None, least=0, sweeps=True),
+    "seed": Key("whole", "keys the draw", 0, least=0, sweeps=True),
 }
 PREPROCESS = {
     "scale": Key("text", "of number columns", "standard", SCALES),
@@ -84,7 +84,7 @@ PREPROCESS = {
     "categories": Key("table", "columns whose words are stated: column = [words]; no site is asked about them"),
 }
 PROBLEM = {
-    "loss": Key("offer", "the loss of one row", "logistic"),
+    "loss": Key("offer", "the loss of one row", {"name": "logistic"}),
     "where": Key("text", "the rows that count in the objective, as 'label 0' or 'group F'; all when left out"),
     "penalty": Key("offer", "a smooth penalty on the model, the intercept excepted"),
     "regularizer": Key("offer", "a regulariser of the model, the intercept excepted"),
@@ -169,6 +169,21 @@ def load(path: Path) -> Experiment:
     return Experiment(path, name, out, cases)
 
 
+def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
+    """The experiment with each of these algorithms, with default settings, in place of its own."""
+    offers = [catalogue.named(name, catalogue.algorithms(), "--algorithms") for name in names]
+    if not offers:
+        raise FoedusError(f"--algorithms names none; there are {', '.join(sorted(catalogue.algorithms()))}.")
+    cases = []
+    for case in experiment.cases:
+        own = case.settings["algorithm"]
+        for offer in offers:
+            asked = own if own["name"] == offer.name else {"name": offer.name}
+            words = [offer.name, *([case.name] if case.name else [])]
+            cases.append(Case(",".join(words), {**case.settings, "algorithm": asked}))
+    return replace(experiment, cases=tuple({case.name: case for case in cases}.values()))
+
+
 def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with their defaults; swept ones are `Several`."""
     known = [*TOP, *SECTIONS, *OPEN]
@@ -176,7 +191,9 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
         if key not in known:
             inside = next((s for s, keys in SECTIONS.items() if key in keys), None)
             hint = f" It belongs into [{inside}]." if inside else did_you_mean(key, known)
-            raise FoedusError(f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}")
+            raise FoedusError(
+                f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}"
+            )
     settings = _keys({k: v for k, v in raw.items() if k in TOP}, TOP, "at the top")
     for section, keys in SECTIONS.items():
         given = raw.get(section, {})
@@ -241,7 +258,9 @@ def _value(value: Any, key: Key, place: str) -> Any:
     if key.kind == "value":
         from foedus.data.tables import number_text
 
-        return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else number_text(value)
+        return (
+            str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else number_text(value)
+        )
     if key.kind == "offer":
         return _offer(value, place)
     return value
@@ -252,7 +271,7 @@ def _offer(value: Any, place: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value.get("name"), str):
-        raise FoedusError(f"{place}: the table needs a name, as in {{ name = \"…\", … }}.")
+        raise FoedusError(f'{place}: the table needs a name, as in {{ name = "…", … }}.')
     return {key: _several(part, f"{place}.{key}") for key, part in value.items()}
 
 
@@ -267,7 +286,7 @@ def _several(value: Any, place: str) -> Any:
 def _algorithms(given: Any) -> Any:
     """One algorithm, or several."""
     if given is None:
-        raise FoedusError("the section [algorithm] is missing; write [algorithm] and below it name = \"ProxAL\".")
+        raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
     if isinstance(given, str):
         given = {"name": given}
     many = given if isinstance(given, list) else [given]
@@ -316,7 +335,11 @@ def _privacy(given: Any) -> dict[str, Any] | None:
         raise FoedusError(f"[privacy] needs the noise: one of {', '.join(sorted(offers))}.")
     offer = catalogue.named(given["noise"], offers, "[privacy] noise")
     rest = {key: _several(v, f"[privacy] {key}") for key, v in given.items() if key not in ("noise", "budget")}
-    budget = _swept(given["budget"], Key("number", "", least=0, sweeps=True), "[privacy] budget") if "budget" in given else None
+    budget = (
+        _swept(given["budget"], Key("number", "", least=0, sweeps=True), "[privacy] budget")
+        if "budget" in given
+        else None
+    )
     return {"noise": offer.name, "budget": budget} | rest
 
 
@@ -330,7 +353,9 @@ def _check_data(settings: Mapping[str, Any]) -> None:
     if data["label"] is None and data["set"] is None:
         raise FoedusError("[data] needs label, the name of the column to predict.")
     if data["set"] is not None and data["set"] not in SETS and not data["set"].startswith(OPENML):
-        raise FoedusError(f"[data] set: there is no {data['set']!r}, only {', '.join(SETS)}.{did_you_mean(data['set'], SETS)}")
+        raise FoedusError(
+            f"[data] set: there is no {data['set']!r}, only {', '.join(SETS)}.{did_you_mean(data['set'], SETS)}"
+        )
     if data["site"] is not None and data["files"] is not None:
         raise FoedusError("[data] site names a column of one file; with files, each file is a site: leave site out.")
     if settings["has_partition"] and data["files"] is not None:
@@ -338,7 +363,9 @@ def _check_data(settings: Mapping[str, Any]) -> None:
     if settings["has_partition"] and data["site"] is not None:
         raise FoedusError("[data] site already says which row is whose: leave [partition] out.")
     if data["site"] is None and data["files"] is None and not settings["has_partition"]:
-        raise FoedusError(f"[data] {sources[0]} is one table: say which column is the site, or deal it out by [partition].")
+        raise FoedusError(
+            f"[data] {sources[0]} is one table: say which column is the site, or deal it out by [partition]."
+        )
     for both in ("label", "group", "site"):
         if data[both] is not None and data[both] in data["drop"]:
             raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")
