@@ -112,7 +112,7 @@ def check(file: File) -> None:
     console.print(f"{file}: everything fits. Nothing was trained, and nothing was written.\n", soft_wrap=True)
     if several:
         console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
-    console.print(describe(first, folder.path, state))
+    console.print(describe(first, folder.path, state), soft_wrap=True)
     console.print(f"\nNext: foedus run {file}", soft_wrap=True)
 
 

@@ -87,7 +87,7 @@ def known(name: str) -> Known:
     if name not in SETS:
         hint = did_you_mean(name, SETS)
         raise FoedusError(
-            f"there is no data set {name!r}; there are {', '.join(SETS)}, and openml:NAME where there is a network.{hint}"
+            f"there is no data set {name!r}; there are {', '.join(SETS)}, and with a network openml:NAME.{hint}"
         )
     return SETS[name]
 
@@ -117,10 +117,10 @@ def _openml(name: str) -> tuple[dict[str, Column], str]:
                 **asked, data_home=str(folder), as_frame=False, parser="liac-arff", n_retries=1, delay=0.1
             )
     except (OSError, ValueError) as error:
+        why = str(error).partition("\n")[0] or type(error).__name__
         raise FoedusError(
             f"the data set {name!r} of OpenML is not in the cache ({folder}) and cannot be fetched from the network "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}); check the name and the connection, "
-            "or save the set as a CSV file and name it in 'files'."
+            f"({why}); check the name and the connection, or save the set as a CSV file and name it in 'files'."
         ) from None
     columns: dict[str, Column] = {}
     for j, feature in enumerate(kept.feature_names):

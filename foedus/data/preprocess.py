@@ -1,8 +1,8 @@
 """Preprocessing that no site has to pool its rows for: scales and vocabularies from per-site sums and sets.
 
 Round 1: the server names the columns; a site sends, for a column of numbers, how many values it has and their sum (to
-standardise, or to fill in missing ones) or the smallest and the largest (for min-max), and for a column of words the set
-of words. Round 2, to standardise: the server sends the means, and a site sends its sums of squared deviations from
+standardise, or to fill in missing ones) or the smallest and the largest (for min-max), and for a column of words the
+set of words. Round 2, to standardise: the server sends the means, and a site sends its sums of squared deviations from
 them, which unlike sums of squares lose no digits. Nothing is asked about columns whose bounds or categories the file
 states. The bytes are 8 for a number, and UTF-8 with one byte between two words.
 

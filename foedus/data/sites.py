@@ -170,8 +170,8 @@ def _complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
             what = "label" if name == roles.label else "group" if name == roles.group else "column"
             advice = "" if name in needed else ", or fill such values with missing = 'mean'"
             raise FoedusError(
-                f"{table.place(int(np.argmax(missing)))}: the {what} {name!r} is missing; fill it in, or leave such rows "
-                f"out with missing = 'drop' in [data]{advice}."
+                f"{table.place(int(np.argmax(missing)))}: the {what} {name!r} is missing; fill it in, or leave such "
+                f"rows out with missing = 'drop' in [data]{advice}."
             )
     return table if keep.all() else table.take(np.flatnonzero(keep))
 

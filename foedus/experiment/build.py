@@ -194,8 +194,8 @@ def files_of(asked: Any, folder: Path) -> dict[str, Path]:
     for path in paths:
         if path.stem in sites:
             raise FoedusError(
-                f"[data] files: {sites[path.stem]} and {path} would both be site {path.stem!r}; give each site a name, as "
-                'in files = { north = "a/site.csv", south = "b/site.csv" }.'
+                f"[data] files: {sites[path.stem]} and {path} would both be site {path.stem!r}; give each site a name, "
+                'as in files = { north = "a/site.csv", south = "b/site.csv" }.'
             )
         sites[path.stem] = path
     if not sites:

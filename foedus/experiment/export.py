@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from foedus.data.preprocess import ABSENT, Number
+from foedus.data.tables import MISSING, number_text
 from foedus.errors import FoedusError
 from foedus.experiment.predict import Model, open_model
 
@@ -18,7 +19,6 @@ def to_sklearn(model: Model | Path | str) -> Any:
     LinearRegression otherwise.
     """
     from sklearn.compose import ColumnTransformer
-    from sklearn.impute import SimpleImputer
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
@@ -30,16 +30,13 @@ def to_sklearn(model: Model | Path | str) -> Any:
     steps = []
     for place, rule in enumerate(rules.columns):
         if isinstance(rule, Number):
-            affine = FunctionTransformer(
-                _affine, kw_args={"shift": rule.shift, "scale": rule.scale}, feature_names_out="one-to-one"
-            )
-            fill = SimpleImputer(strategy="constant", fill_value=rule.fill, keep_empty_features=True)
-            part: Any = make_pipeline(fill, affine) if rules.missing == "mean" else affine
+            fill = rule.fill if rules.missing == "mean" else float("nan")
+            settings = {"shift": rule.shift, "scale": rule.scale, "fill": fill}
+            part: Any = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
         else:
-            words = SimpleImputer(strategy="constant", fill_value=ABSENT, missing_values=None, keep_empty_features=True)
-            named = FunctionTransformer(_words, feature_names_out="one-to-one")
+            words = FunctionTransformer(_words, feature_names_out="one-to-one")
             levels = OneHotEncoder(categories=[list(rule.levels)], handle_unknown="ignore", sparse_output=False)
-            part = make_pipeline(named, words, levels)
+            part = make_pipeline(words, levels)
         steps.append((rule.name, part, [place]))
     sample = [[0.0 if isinstance(rule, Number) else rule.levels[0] for rule in rules.columns]]
     prepare = ColumnTransformer(steps, verbose_feature_names_out=False)
@@ -47,21 +44,21 @@ def to_sklearn(model: Model | Path | str) -> Any:
     return Pipeline([("prepare", prepare), ("model", _estimator(model))])
 
 
-def _affine(x: Any, shift: float, scale: float) -> Any:
-    return (np.asarray(x, dtype=float) - shift) / scale
+def _affine(x: Any, shift: float, scale: float, fill: float) -> Any:
+    x = np.asarray(x, dtype=float)
+    return (np.where(np.isnan(x), fill, x) - shift) / scale
 
 
 def _words(x: Any) -> np.ndarray:
-    """Words as foedus reads them: trimmed, a whole number without its '.0', and None where missing."""
-    from foedus.data.tables import MISSING, number_text
+    """Words as foedus reads them: trimmed, a whole number without its '.0', and the word for what is missing."""
 
-    def word(cell: Any) -> str | None:
+    def word(cell: Any) -> str:
         if cell is None or (isinstance(cell, float) and np.isnan(cell)):
-            return None
+            return ABSENT
         if isinstance(cell, int | float | np.number) and not isinstance(cell, bool | np.bool_):
             return number_text(float(cell))
         text = str(cell).strip()
-        return None if text in MISSING else text
+        return ABSENT if text in MISSING else text
 
     cells = np.asarray(x, dtype=object)
     return np.array([[word(cell) for cell in row] for row in cells], dtype=object)

@@ -16,8 +16,8 @@ from foedus.experiment.screen import size
 from foedus.runtime import wire
 from foedus.runtime.simulate import start
 
-# Rounds on the reference problems of tests/test_outlook.py, which measures them again: the breast-cancer set at 5 and 20
-# sites, with a cap on one class for the methods that take constraints and a ridge for all. (from, to)
+# Rounds on the reference problems of tests/test_outlook.py, which measures them again: the breast-cancer set at 5 and
+# 20 sites, with a cap on one class for the methods that take constraints and a ridge for all. (from, to)
 TYPICAL: dict[str, tuple[int, int]] = {}
 
 

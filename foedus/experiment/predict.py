@@ -73,7 +73,7 @@ def predict(model: Model, path: Path, separator: str = ",") -> Predictions:
     X = rules.transform(table)
     if X.shape[1] != model.w.size:
         raise FoedusError(
-            f"the model has {model.w.size} numbers, but its preprocessing makes {X.shape[1]}; the run directory is damaged."
+            f"the model has {model.w.size} numbers, but its preprocessing makes {X.shape[1]}; the folder is damaged."
         )
     scores = X @ model.w
     known = np.isfinite(scores)
