@@ -131,9 +131,8 @@ def arrow_installed() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
-    """Read one CSV or Parquet file."""
-    source = str(path) if source is None else source
+def check_file(path: Path, source: str) -> None:
+    """Raise, in one sentence, where there is no file of a kind that can be read."""
     if not path.exists():
         near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise FoedusError(f"{source}: there is no such file.{did_you_mean(path.name, near)}")
@@ -141,6 +140,12 @@ def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
         raise FoedusError(f"{source} is a folder; expected a file ({', '.join(ENDINGS)}).")
     if path.suffix.lower() not in ENDINGS:
         raise FoedusError(f"{source}: its name ends in {path.suffix!r}; expected one of {', '.join(ENDINGS)}.")
+
+
+def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
+    """Read one CSV or Parquet file."""
+    source = str(path) if source is None else source
+    check_file(path, source)
     if path.suffix.lower() in (".parquet", ".pq"):
         columns = _read_parquet(path, source)
     else:
@@ -215,21 +220,37 @@ def _with_arrow(path: Path, separator: str, names: list[str]) -> dict[str, Colum
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    with path.open(encoding="utf-8-sig") as file:
-        if not file.readline().strip():
-            return None  # pyarrow would count a blank first line as the header
-    try:
-        table = arrow_csv.read_csv(
+    def parsed(types: dict[str, Any]) -> Any:
+        return arrow_csv.read_csv(
             path,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows_after_names=1),
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in names}, strings_can_be_null=True, null_values=list(MISSING)
+                column_types=types, strings_can_be_null=True, null_values=list(MISSING)
             ),
         )
+
+    with path.open(encoding="utf-8-sig") as file:
+        if not file.readline().strip():
+            return None  # pyarrow would count a blank first line as the header
+    try:
+        try:
+            table = parsed({})
+            # what pyarrow takes for a date or a truth value is a word here
+            odd = [f.name for f in table.schema if not (_numeric(f.type) or pa.types.is_string(f.type))]
+            if odd:
+                table = parsed({name: pa.string() for name in odd})
+        except pa.ArrowInvalid:  # its guess from the first rows does not fit a later one
+            table = parsed({name: pa.string() for name in names})
     except (pa.ArrowException, OSError):
         return None
     return {name: _from_arrow(table[name]) for name in names}
+
+
+def _numeric(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _from_arrow(cells: Any) -> Column:
@@ -237,21 +258,28 @@ def _from_arrow(cells: Any) -> Column:
     from pyarrow import compute
 
     kind = cells.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return compute.cast(cells, pa.float64(), safe=False).to_numpy().astype(float)
+    if _numeric(kind):
+        return _floats(compute.cast(cells, pa.float64(), safe=False))
     if pa.types.is_dictionary(kind):
-        cells = compute.cast(cells, kind.value_type)
+        cells, kind = compute.cast(cells, kind.value_type), kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         cells = compute.cast(cells, pa.string())
     cells = compute.utf8_trim_whitespace(cells)
     cells = compute.if_else(compute.is_in(cells, pa.array(MISSING)), None, cells)
     try:
-        return compute.cast(cells, pa.float64()).to_numpy().astype(float)
+        return _floats(compute.cast(cells, pa.float64()))
     except pa.ArrowInvalid:
         coded = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
         coded = coded.combine_chunks().dictionary_encode()
         codes = compute.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Words(codes, tuple(coded.dictionary.to_pylist())).known().used()
+
+
+def _floats(cells: Any) -> np.ndarray:
+    """An array of numbers that may be changed, NaN where missing."""
+    from pyarrow import compute
+
+    return compute.fill_null(cells, float("nan")).to_numpy().copy()
 
 
 def _with_csv(path: Path, separator: str, names: list[str], source: str) -> dict[str, Column]:

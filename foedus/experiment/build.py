@@ -287,14 +287,22 @@ class Built:
 
     def worded(self, certificate: Certificate) -> Certificate:
         """The certificate with the labels and groups called as in the files."""
-        if not self.words:
-            return certificate
-        pattern = re.compile("|".join(rf"\b{re.escape(old)}\b" for old in self.words))
-        rows = [
-            replace(row, constraint=pattern.sub(lambda found: self.words[found[0]], row.constraint))
-            for row in certificate.rows
-        ]
+        rows = [replace(row, constraint=reworded(row.constraint, self.words)) for row in certificate.rows]
         return replace(certificate, rows=tuple(rows))
+
+
+def reworded(text: str, words: Mapping[str, str]) -> str:
+    """A text with the codes of labels and groups, as 'label 1', replaced by what the files call them."""
+    if not words:
+        return text
+    return re.sub("|".join(rf"\b{re.escape(old)}\b" for old in words), lambda found: words[found[0]], text)
+
+
+def words_of(cohort: Cohort) -> dict[str, str]:
+    """What the files call the coded labels and groups, where that differs."""
+    words = {f"label {code}": f"label {name}" for code, name in enumerate(cohort.labels)}
+    words |= {f"group {code}": f"group {name}" for code, name in enumerate(cohort.groups)}
+    return {old: new for old, new in words.items() if old != new}
 
 
 def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None) -> Built:
@@ -305,25 +313,31 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
     def read(words: Any, place: str) -> Where:
         return _mask(words, place, cohort)
 
-    asked = settings["problem"]
-    problem = Problem(
-        preprocess.sites_of(cohort, rules),
-        loss=loss_of(settings),
-        where=None if asked["where"] is None else read(asked["where"], "[problem] where"),
-        penalty=penalty_of(settings),
-        constraints=constraints_of(settings, read),
-        regularizer=regularizer_of(settings, len(rules.names)),
-        server=None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
-    )
+    asked, words = settings["problem"], words_of(cohort)
+    clients = preprocess.sites_of(cohort, rules)
+    stated_terms = {
+        "loss": loss_of(settings),
+        "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
+        "penalty": penalty_of(settings),
+        "constraints": constraints_of(settings, read),
+        "regularizer": regularizer_of(settings, len(rules.names)),
+        "server": None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
+    }
+    try:
+        problem = Problem(clients, **stated_terms)
+    except FoedusError as error:
+        raise FoedusError(reworded(str(error).replace("client ", "site ", 1), words)) from None
     algorithm = algorithm_of(settings)
-    algorithm.check(problem.terms)
-    algorithm = algorithm.resolve(problem.terms)
-    who = participation_of(settings)
-    who.check(problem.terms.clients)
-    words = {f"label {code}": f"label {name}" for code, name in enumerate(cohort.labels)}
-    words |= {f"group {code}": f"group {name}" for code, name in enumerate(cohort.groups)}
-    changed = {old: new for old, new in words.items() if old != new}
-    return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings), changed)
+    try:
+        algorithm.check(problem.terms)
+        algorithm = algorithm.resolve(problem.terms)
+        who = participation_of(settings)
+        who.check(problem.terms.clients)
+    except FoedusError as error:
+        raise FoedusError(
+            f"[algorithm]: {error}" if "Coverage" not in str(error) else f"[participation]: {error}"
+        ) from None
+    return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings), words)
 
 
 def rules_of(settings: Settings, cohort: Cohort) -> Preprocessing:

@@ -15,9 +15,11 @@ import json
 import shutil
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from foedus.data.tables import check_file
 from foedus.errors import FoedusError
 from foedus.experiment.build import Built, sources_of
 from foedus.experiment.file import Case, Experiment
@@ -43,9 +45,17 @@ def digest_of(settings: dict[str, Any], folder: Path) -> str:
     asked = {key: value for key, value in settings.items() if key not in ("name", "out")}
     total = hashlib.sha256(json.dumps(plain(asked), sort_keys=True).encode())
     for path in sources_of(settings, folder):
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+        check_file(path, str(path))
+        kept = path.stat()
+        total.update(_file_digest(path, kept.st_size, kept.st_mtime_ns))
     return total.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, length: int, changed: int) -> bytes:
+    """The digest of a file, taken once as long as it does not change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 @dataclass(frozen=True)
