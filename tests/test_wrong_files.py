@@ -75,8 +75,13 @@ def south(text: str | bytes) -> dict[str, str | bytes | None]:
     return {"sites/south.csv": text}
 
 
+def with_names(text: str) -> str:
+    """The table with a first column that is different in every row."""
+    first, *rows = text.splitlines()
+    return "\n".join([f"name,{first}", *(f"p{i},{row}" for i, row in enumerate(rows))]) + "\n"
+
+
 LOSS = swap("[problem]\n", '[problem]\nloss = "logistics"\n')
-ONE_TABLE = 'set = "breast-cancer"\n[partition]\n'
 CAP = '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.7\n'
 
 
@@ -104,16 +109,28 @@ FILES = [
     Wrong("one wrong value of a sweep", ("'beta'", "-3"), swap("beta = 100", "beta = [100, -3]")),
     Wrong("unknown loss", ("'logistics'", "Did you mean 'logistic'?"), LOSS),
     Wrong("loss without its setting", ("huber", "'eps'"), swap("[problem]\n", '[problem]\nloss = "huber"\n')),
-    Wrong("unknown penalty", ("'Rigde'", "Did you mean 'Ridge'?"), swap("[problem]\n", '[problem]\npenalty = "Rigde"\n')),
-    Wrong("constraints in single brackets", ("[[constraints]]", "two brackets"), swap("[[constraints]]", "[constraints]")),
+    Wrong(
+        "unknown penalty", ("'Rigde'", "Did you mean 'Ridge'?"), swap("[problem]\n", '[problem]\npenalty = "Rigde"\n')
+    ),
+    Wrong(
+        "constraints in single brackets", ("[[constraints]]", "two brackets"), swap("[[constraints]]", "[constraints]")
+    ),
     Wrong("constraint without a type", ("[[constraints]] 1", "type", "LossCap"), swap('type = "LossCap"\n', "")),
     Wrong("unknown constraint", ("'LosCap'", "Did you mean 'LossCap'?"), swap('"LossCap"', '"LosCap"')),
     Wrong("constraint without its cap", ("LossCap", "'at_most'"), swap("at_most = 0.7\n", "")),
     Wrong("misspelt cap", ("'atmost'", "Did you mean 'at_most'?"), swap("at_most", "atmost")),
     Wrong("cap that is no number", ("'at_most'", "'low'"), swap("at_most = 0.7", 'at_most = "low"')),
-    Wrong("where in other words", ("'lable yes'", "'label VALUE'"), swap('"label yes"', '"lable yes"')),
+    Wrong(
+        "where in other words",
+        ("[[constraints]] 1 where", "'lable yes'", "'label VALUE'"),
+        swap('"label yes"', '"lable yes"'),
+    ),
     Wrong("label that does not occur", ("'label maybe'", "'ill'", "no, yes"), swap('"label yes"', '"label maybe"')),
-    Wrong("group that is not named", ("group", "[data]"), lambda t: swap('"label yes"', '"group F"')(t.replace('group = "sex"\n', ""))),
+    Wrong(
+        "group that is not named",
+        ("group", "[data]"),
+        lambda t: swap('"label yes"', '"group F"')(t.replace('group = "sex"\n', "")),
+    ),
     Wrong("group that does not occur", ("'group X'", "'sex'", "F, M"), swap('"label yes"', '"group X"')),
     Wrong("negative seed", ("seed", ">= 0", "-1"), swap("seed = 0", "seed = -1")),
     Wrong("seed in words", ("seed", "a whole number", "'one'"), swap("seed = 0", 'seed = "one"')),
@@ -127,24 +144,54 @@ FILES = [
     Wrong("site with files", ("site", "files"), swap("[data]\n", '[data]\nsite = "sex"\n')),
     Wrong("partition with files", ("[partition]", "files"), add("[partition]\nnum_partitions = 2\n")),
     Wrong("one table for nobody", ("set", "[partition]"), dealt("")),
-    Wrong("unknown set", ("'brest-cancer'", "Did you mean 'breast-cancer'?"), lambda _: '[data]\nset = "brest-cancer"\n[partition]\nnum_partitions = 2\n[algorithm]\nname = "FedGiA"\n'),
-    Wrong("key of another partitioner", ("'iid'", "'alpha'", "num_partitions"), dealt("[partition]\nnum_partitions = 3\nalpha = 1.0")),
+    Wrong(
+        "unknown set",
+        ("'brest-cancer'", "Did you mean 'breast-cancer'?"),
+        lambda t: dealt("[partition]\nnum_partitions = 2")(t).replace("breast", "brest"),
+    ),
+    Wrong(
+        "key of another partitioner",
+        ("'iid'", "'alpha'", "num_partitions"),
+        dealt("[partition]\nnum_partitions = 3\nalpha = 1.0"),
+    ),
     Wrong("partition without a number", ("num_partitions",), dealt('[partition]\nmethod = "dirichlet"')),
     Wrong("natural without a column", ("'natural'", "partition_by"), dealt('[partition]\nmethod = "natural"')),
-    Wrong("unknown partitioner", ("'dirichelt'", "Did you mean 'dirichlet'?"), dealt('[partition]\nmethod = "dirichelt"')),
+    Wrong(
+        "unknown partitioner", ("'dirichelt'", "Did you mean 'dirichlet'?"), dealt('[partition]\nmethod = "dirichelt"')
+    ),
     Wrong("more sites than rows", ("[partition]", "[1, 569]", "600"), dealt("[partition]\nnum_partitions = 600")),
-    Wrong("algorithm that takes no constraints", ("FedAvg", "constraints", "ProxAL"), swap('"ProxAL"\nbeta = 100', '"FedAvg"')),
-    Wrong("algorithm that takes no regulariser", ("FedAvg", "ProxAL"), lambda t: swap("[problem]\n", '[problem]\nregularizer = { name = "L1", lam = 0.1 }\n')(t).replace('"ProxAL"\nbeta = 100', '"FedAvg"').replace(CAP, "")),
+    Wrong(
+        "algorithm that takes no constraints",
+        ("FedAvg", "constraints", "ProxAL"),
+        swap('"ProxAL"\nbeta = 100', '"FedAvg"'),
+    ),
+    Wrong(
+        "algorithm that takes no regulariser",
+        ("FedAvg", "ProxAL"),
+        lambda t: (
+            swap("[problem]\n", '[problem]\nregularizer = { name = "L1", lam = 0.1 }\n')(t)
+            .replace('"ProxAL"\nbeta = 100', '"FedAvg"')
+            .replace(CAP, "")
+        ),
+    ),
     Wrong("label left out", ("drop", "'ill'", "label"), swap('group = "sex"', 'drop = ["ill"]')),
     Wrong("bounds the wrong way", ("age", "low < high"), add("[preprocess.bounds]\nage = [100, 0]\n")),
     Wrong("bounds of no feature", ("'aeg'", "Did you mean 'age'?"), add("[preprocess.bounds]\naeg = [0, 100]\n")),
-    Wrong("unknown scale", ("scale", "'standrad'", "Did you mean 'standard'?"), add('[preprocess]\nscale = "standrad"\n')),
+    Wrong(
+        "unknown scale", ("scale", "'standrad'", "Did you mean 'standard'?"), add('[preprocess]\nscale = "standrad"\n')
+    ),
     Wrong("file in the way", ("runs", "a file is in the way"), files={"runs": "a file"}),
-    Wrong("folder of something else", ("runs/wrong", "no run directory", "--out"), files={"runs/wrong/notes.txt": "mine"}),
-]  # fmt: skip
+    Wrong(
+        "folder of something else", ("runs/wrong", "no run directory", "--out"), files={"runs/wrong/notes.txt": "mine"}
+    ),
+]
 
 DATA = [
-    Wrong("data file that is not there", ("nort.csv", "Did you mean 'north.csv'?"), swap('"sites/*.csv"', '["sites/nort.csv"]')),
+    Wrong(
+        "data file that is not there",
+        ("nort.csv", "Did you mean 'north.csv'?"),
+        swap('"sites/*.csv"', '["sites/nort.csv"]'),
+    ),
     Wrong("pattern that matches nothing", ("'hospitals/*.csv'", "no file matches"), swap("sites/*", "hospitals/*")),
     Wrong("folder instead of a file", ("sites", "folder"), swap('"sites/*.csv"', '["sites"]')),
     Wrong("empty file", ("south.csv", "empty"), files=south("")),
@@ -153,31 +200,97 @@ DATA = [
     Wrong("two columns of a name", ("south.csv", "line 1", "'age'"), files=south(SOUTH.replace("dose", "age", 1))),
     Wrong("column without a name", ("south.csv", "column 2 has no name"), files=south(SOUTH.replace("dose", "", 1))),
     Wrong("no header", ("south.csv", "line 1", "names of the columns"), files=south("1,2,3,4,5\n1,2,3,4,5\n")),
-    Wrong("short row", ("south.csv, line 3", "4 cells", "5"), files=south(SOUTH.replace("66,2.0,a,M,yes", "66,2.0,a,M"))),
+    Wrong(
+        "short row", ("south.csv, line 3", "4 cells", "5"), files=south(SOUTH.replace("66,2.0,a,M,yes", "66,2.0,a,M"))
+    ),
     Wrong("spreadsheet", ("'.xlsx'", ".csv"), swap('"sites/*.csv"', '["book.xlsx"]'), {"book.xlsx": b"PK"}),
     Wrong("not text", ("south.csv", "UTF-8"), files=south(b"age,ill\n\xff\xfe,1\n")),
-    Wrong("damaged Parquet", ("south.parquet", "Parquet"), swap("*.csv", "*.parquet"), {"sites/south.parquet": b"PAR1 no"}),
+    Wrong(
+        "damaged Parquet", ("south.parquet", "Parquet"), swap("*.csv", "*.parquet"), {"sites/south.parquet": b"PAR1 no"}
+    ),
     Wrong("no label column", ("north.csv", "'sick'", "age, dose"), swap('label = "ill"', 'label = "sick"')),
     Wrong("misspelt label column", ("'il'", "Did you mean 'ill'?"), swap('label = "ill"', 'label = "il"')),
-    Wrong("site without a column", ("south.csv", "'dose'", "Did you mean 'doze'?"), files=south(SOUTH.replace("dose", "doze", 1))),
+    Wrong(
+        "site without a column",
+        ("south.csv", "'dose'", "Did you mean 'doze'?"),
+        files=south(SOUTH.replace("dose", "doze", 1)),
+    ),
     Wrong("site with another column", ("south.csv", "'bmi'"), files=south("bmi," + SOUTH.replace("\n", "\n1,")[:-2])),
-    Wrong("word among numbers", ("south.csv, line 4", "'age'", "'old'", "categorical"), files=south(SOUTH.replace("58", "old"))),
-    Wrong("words at one site", ("south.csv, line 2", "'dose'", "'low'"), files=south(HEADER + "39,low,b,F,no\n66,high,a,M,yes\n")),
-    Wrong("missing label", ("south.csv, line 3", "label 'ill' is missing", "'drop'"), files=south(SOUTH.replace("2.0,a,M,yes", "2.0,a,M,"))),
-    Wrong("missing group", ("south.csv, line 3", "group 'sex' is missing"), files=south(SOUTH.replace("2.0,a,M", "2.0,a,NA"))),
-    Wrong("missing value", ("south.csv, line 3", "'dose' is missing"), swap('group = "sex"', 'missing = "error"'), south(SOUTH.replace("2.0", "?"))),
+    Wrong(
+        "word among numbers",
+        ("south.csv, line 4", "'age'", "'old'", "categorical"),
+        files=south(SOUTH.replace("58", "old")),
+    ),
+    Wrong(
+        "words at one site",
+        ("south.csv, line 2", "'dose'", "'low'"),
+        files=south(HEADER + "39,low,b,F,no\n66,high,a,M,yes\n"),
+    ),
+    Wrong(
+        "missing label",
+        ("south.csv, line 3", "label 'ill' is missing", "'drop'"),
+        files=south(SOUTH.replace("2.0,a,M,yes", "2.0,a,M,")),
+    ),
+    Wrong(
+        "missing group",
+        ("south.csv, line 3", "group 'sex' is missing"),
+        files=south(SOUTH.replace("2.0,a,M", "2.0,a,NA")),
+    ),
+    Wrong(
+        "missing value",
+        ("south.csv, line 3", "'dose' is missing"),
+        swap('group = "sex"', 'missing = "error"'),
+        south(SOUTH.replace("2.0", "?")),
+    ),
     Wrong("infinite number", ("south.csv, line 3", "'dose'", "infinite"), files=south(SOUTH.replace("2.0", "inf"))),
-    Wrong("three labels", ("'ill'", "maybe, no, yes", "positive"), swap('positive = "yes"\n', ""), south(SOUTH.replace("3.0,b,M,yes", "3.0,b,M,maybe"))),
+    Wrong(
+        "three labels",
+        ("'ill'", "maybe, no, yes", "positive"),
+        swap('positive = "yes"\n', ""),
+        south(SOUTH.replace("3.0,b,M,yes", "3.0,b,M,maybe")),
+    ),
     Wrong("positive that does not occur", ("'Yes'", "Did you mean 'yes'?"), swap('"yes"', '"Yes"')),
-    Wrong("one class", ("'ill' is 'no' in every row",), files={"sites/north.csv": NORTH.replace("yes", "no"), "sites/south.csv": SOUTH.replace("yes", "no")}),
+    Wrong(
+        "one class",
+        ("'ill' is 'no' in every row",),
+        files={"sites/north.csv": NORTH.replace("yes", "no"), "sites/south.csv": SOUTH.replace("yes", "no")},
+    ),
     Wrong("site without the capped label", ("site 'south'", "label yes"), files=south(SOUTH.replace("yes", "no"))),
-    Wrong("names as a feature", ("'name'", "max_categories", "drop"), swap('group = "sex"', 'group = "sex"\nmax_categories = 3'), {"sites/north.csv": "name," + "".join(f"p{i}," + line + "\n" for i, line in enumerate(NORTH.splitlines()))[3:], "sites/south.csv": "name," + "".join(f"q{i}," + line + "\n" for i, line in enumerate(SOUTH.splitlines()))[3:]}),
-    Wrong("nothing left", ("south.csv", "every row"), swap('group = "sex"', 'missing = "drop"'), south(HEADER + "NA,1,a,F,no\n?,2,b,M,yes\n")),
-    Wrong("two files of a name", ("'south'", "files = {"), swap('"sites/*.csv"', '["sites/south.csv", "more/south.csv"]'), {"more/south.csv": SOUTH}),
-    Wrong("number predicted from words", ("north.csv, line 2", "'yes'", "a number"), lambda t: swap('[problem]\nwhere = "label no"\n', '[problem]\nloss = "least_squares"\n')(t).replace('positive = "yes"\n', "").replace(CAP, "")),
-    Wrong("row without its site", ("all.csv, line 3", "'sex'"), lambda t: t.replace('files = "sites/*.csv"', 'file = "all.csv"\nsite = "sex"').replace('group = "sex"\n', ""), {"all.csv": NORTH.replace("b,M,no", "b,,no")}),
+    Wrong(
+        "names as a feature",
+        ("'name'", "max_categories", "drop"),
+        swap('group = "sex"', 'group = "sex"\nmax_categories = 3'),
+        {"sites/north.csv": with_names(NORTH), "sites/south.csv": with_names(SOUTH)},
+    ),
+    Wrong(
+        "nothing left",
+        ("south.csv", "every row"),
+        swap('group = "sex"', 'missing = "drop"'),
+        south(HEADER + "NA,1,a,F,no\n?,2,b,M,yes\n"),
+    ),
+    Wrong(
+        "two files of a name",
+        ("'south'", "files = {"),
+        swap('"sites/*.csv"', '["sites/south.csv", "more/south.csv"]'),
+        {"more/south.csv": SOUTH},
+    ),
+    Wrong(
+        "number predicted from words",
+        ("north.csv, line 2", "'yes'", "a number"),
+        lambda t: (
+            swap('[problem]\nwhere = "label no"\n', '[problem]\nloss = "least_squares"\n')(t)
+            .replace('positive = "yes"\n', "")
+            .replace(CAP, "")
+        ),
+    ),
+    Wrong(
+        "row without its site",
+        ("all.csv, line 3", "'sex'"),
+        lambda t: t.replace('files = "sites/*.csv"', 'file = "all.csv"\nsite = "sex"').replace('group = "sex"\n', ""),
+        {"all.csv": NORTH.replace("b,M,no", "b,,no")},
+    ),
     Wrong("column of words with bounds", ("'ward'", "words"), add("[preprocess.bounds]\nward = [0, 1]\n")),
-]  # fmt: skip
+]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

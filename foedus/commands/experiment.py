@@ -96,7 +96,7 @@ def check(file: File) -> None:
     from foedus.experiment.outlook import describe
 
     experiment = load(file)
-    builder = Builder(experiment.folder)
+    builder = Builder(experiment)
     several = len(experiment.cases) > 1
     first = None
     for case in experiment.cases:

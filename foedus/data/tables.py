@@ -324,7 +324,8 @@ def _read_parquet(path: Path, source: str) -> dict[str, Column]:
     try:
         table = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise FoedusError(f"cannot read {source} as a Parquet file: {str(error).splitlines()[0]}") from None
+        why = str(error).partition("\n")[0]
+        raise FoedusError(f"cannot read {source} as a Parquet file: {why}.") from None
     columns = {}
     for name in table.column_names:
         try:

@@ -5,7 +5,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def algorithm_of(settings: Settings) -> Algorithm:
     """The algorithm with its settings."""
     asked = dict(settings["algorithm"])
     offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
-    return offer.build(asked, "[algorithm]", {Loss: partial(_loss, place="[algorithm]")})
+    return offer.build(asked, "[algorithm]", {Loss: _loss})
 
 
 def participation_of(settings: Settings) -> Fraction:
@@ -126,8 +125,7 @@ def constraints_of(settings: Settings, read: Callable[[Any, str], Mask]) -> list
     for number, one in enumerate(settings["constraints"], start=1):
         asked, place = dict(one), f"[[constraints]] {number}"
         offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
-        readers = {Mask: partial(read, place=place), Loss: partial(_loss, place=place)}
-        made.append(offer.build(asked, place, readers))
+        made.append(offer.build(asked, place, {Mask: read, Loss: _loss}))
     return made
 
 
@@ -331,12 +329,14 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
     try:
         algorithm.check(problem.terms)
         algorithm = algorithm.resolve(problem.terms)
-        who = participation_of(settings)
+    except FoedusError as error:
+        named = (asked["regularizer"] or {}).get("name", "")
+        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', named)}") from None
+    who = participation_of(settings)
+    try:
         who.check(problem.terms.clients)
     except FoedusError as error:
-        raise FoedusError(
-            f"[algorithm]: {error}" if "Coverage" not in str(error) else f"[participation]: {error}"
-        ) from None
+        raise FoedusError(f"[participation]: {error}") from None
     return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings), words)
 
 

@@ -40,7 +40,7 @@ class Offer:
     doc: str = ""
 
     def build(
-        self, given: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any], Any]] | None = None
+        self, given: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any, str], Any]] | None = None
     ) -> Any:
         """Make it with these settings; `read` turns a file's words into what a hint asks for, as Mask or Loss."""
         for key in given:
@@ -51,7 +51,10 @@ class Offer:
         for name, parameter in self.parameters.items():
             if parameter.required and name not in given:
                 raise FoedusError(f"{place}: {self.name} needs {name!r}.")
-        made = {key: self._convert(self.parameters[key], value, read or {}) for key, value in given.items()}
+        made = {
+            key: self._convert(self.parameters[key], value, f"{place} {key}", read or {})
+            for key, value in given.items()
+        }
         try:
             return self.make(**made)
         except FoedusError as error:
@@ -61,11 +64,11 @@ class Offer:
             raise FoedusError(f"{place}: {self.name} cannot be made with {told}; check the kinds of values.") from None
 
     @staticmethod
-    def _convert(parameter: Parameter, value: Any, read: Mapping[Any, Callable[[Any], Any]]) -> Any:
+    def _convert(parameter: Parameter, value: Any, place: str, read: Mapping[Any, Callable[[Any, str], Any]]) -> Any:
         hints = (parameter.hint, *typing.get_args(parameter.hint))
         for hint, reader in read.items():
             if hint in hints:
-                return reader(value)
+                return reader(value, place)
         nothing = parameter.default is None and not parameter.required
         if value == "none" and (nothing or None in parameter.choices):
             return None  # TOML has no word for it

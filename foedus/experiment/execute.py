@@ -7,6 +7,7 @@ from typing import Any
 
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
+from foedus.errors import FoedusError
 from foedus.experiment import build
 from foedus.experiment.build import Built
 from foedus.experiment.file import Case, Experiment
@@ -29,11 +30,21 @@ class Outcome:
 class Builder:
     """Builds cases, and reads the data and finds the scales only once for cases that share them."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, experiment: Experiment):
+        self.path, self.folder = experiment.path, experiment.folder
         self.kept: dict[str, tuple[Cohort, Preprocessing]] = {}
 
     def build(self, case: Case) -> Built:
+        """Build one case; what is wrong with a file of data is said of that file, all else of the experiment's."""
+        try:
+            return self._build(case)
+        except FoedusError as error:
+            sources = [str(source) for source in build.sources_of(case.settings, self.folder)]
+            if str(error).startswith((*sources, "cannot read", str(self.path))):
+                raise
+            raise FoedusError(f"{self.path}: {error}") from None
+
+    def _build(self, case: Case) -> Built:
         parts = ("data", "partition", "has_partition", "preprocess")
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind])
         if key not in self.kept:
@@ -45,7 +56,7 @@ class Builder:
 def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, again: bool = False) -> Outcome:
     """Run all cases. Wrong settings or data raise before anything is written; a run that fails later is listed."""
     folders = {case.name: folder_of(experiment, case, out) for case in experiment.cases}
-    builder = Builder(experiment.folder)
+    builder = Builder(experiment)
     states = {}
     for name, folder in folders.items():
         states[name] = "new" if again and (folder.path / "experiment.json").is_file() else folder.state()

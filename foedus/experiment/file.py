@@ -194,7 +194,7 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
             raise FoedusError(
                 f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}"
             )
-    settings = _keys({k: v for k, v in raw.items() if k in TOP}, TOP, "at the top")
+    settings = _keys({k: v for k, v in raw.items() if k in TOP}, TOP, "")
     for section, keys in SECTIONS.items():
         given = raw.get(section, {})
         if not isinstance(given, dict):
@@ -217,7 +217,7 @@ def _keys(given: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict
             hint = did_you_mean(name, keys) or (f" It belongs into [{elsewhere}]." if elsewhere else "")
             raise FoedusError(f"{place} has no key {name!r}; its keys are {', '.join(keys)}.{hint}")
     return {
-        name: _swept(given[name], key, f"{place} {name}") if name in given else copy.copy(key.default)
+        name: _swept(given[name], key, f"{place} {name}".strip()) if name in given else copy.copy(key.default)
         for name, key in keys.items()
     }
 
