@@ -73,12 +73,13 @@ def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) ->
     """The table of all runs, and the failures."""
     from foedus.experiment.compare import summary, table
     from foedus.experiment.execute import write_report
+    from foedus.experiment.folder import finite
 
     if outcome.runs:
         base = out or experiment.out
         if screen.mode == "live":
-            screen.console.print(table(outcome.runs))
-        screen.note({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed})
+            screen.say(table(outcome.runs))
+        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed}))
         asked = {"title": experiment.name, "command": f"foedus run {experiment.path}"}
         written = write_report(outcome.runs, base / "report.html", asked)
         screen.say(f"Kept in {base}" + (f"; open {base / 'report.html'} in a browser." if written else "."))
@@ -197,6 +198,7 @@ def compare(
     from foedus.experiment.compare import summary, table
     from foedus.experiment.execute import execute, write_report
     from foedus.experiment.file import load, with_algorithms
+    from foedus.experiment.folder import finite
     from foedus.experiment.predict import open_model
     from foedus.runtime.checkpoint import write_whole
 
@@ -227,11 +229,11 @@ def compare(
             raise typer.Exit(INTERRUPTED)
     if runs:
         if screen.mode == "live":
-            screen.console.print(table(runs))
-        kept = {"event": "comparison", "runs": summary(runs), "failed": failed}
+            screen.say(table(runs))
+        kept = finite({"event": "comparison", "runs": summary(runs), "failed": failed})
         screen.note(kept)
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / "comparison.json", (json.dumps(kept, indent=1, default=float) + "\n").encode())
+        write_whole(out / "comparison.json", (json.dumps(kept, indent=1) + "\n").encode())
         asked = {"title": "comparison", "command": "foedus compare " + " ".join(map(str, what))}
         written = write_report(runs, out / "report.html", asked)
         screen.say(f"Kept in {out}" + (f"; open {out / 'report.html'} in a browser." if written else "."))

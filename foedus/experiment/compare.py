@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
 from foedus.experiment.screen import size, span
 from foedus.run import Run
 
@@ -23,38 +21,40 @@ def worst(run: Run) -> str:
     if not rows:
         return "none set"
     row = min(rows, key=lambda r: r.slack)
-    held = "over by" if row.violation > run.certificate.eps2 else "within" if row.slack > 0 else "at"
-    return (
-        f"{row.value:.4g} of {row.cap:.4g} at {row.site} ({held} {abs(row.slack):.1g})"
-        if held != "at"
-        else (f"{row.value:.4g} of {row.cap:.4g} at {row.site} (at the limit)")
-    )
+    if row.violation > run.certificate.eps2:
+        held = f"over by {row.violation:.1g}"
+    else:
+        held = f"{row.slack:.1g} to spare" if row.slack > run.certificate.eps2 else "at the limit"
+    return f"{row.value:.4g} of {row.cap:.4g} at {row.site}, {held}"
 
 
-def table(runs: Mapping[str, Run]) -> Table:
-    """One row a run."""
+def table(runs: Mapping[str, Run]) -> str:
+    """One row a run, never cut off: a narrow terminal wraps whole lines."""
     spent = {name: epsilon(run) for name, run in runs.items()}
-    titles = ["run", "method", "objective", "worst constraint", "stationarity", "rounds", "up", "down", "time"]
-    titles += ["epsilon"] if any(value is not None for value in spent.values()) else []
-    made = Table(caption=caption(runs), caption_justify="left")
-    for title in titles:
-        left = title in ("run", "method", "worst constraint")
-        made.add_column(title, justify="left" if left else "right", overflow="fold")
-    for name, run in runs.items():
-        cells = [
-            name,
-            str(run.settings["algorithm"]["name"]),
-            f"{run.objective:.6g}",
-            worst(run),
-            f"{run.certificate.stationarity:.1e}",
-            f"{run.rounds}{'' if run.converged else ' (limit)'}",
-            size(run.traffic.up),
-            size(run.traffic.down),
-            span_short(run.seconds - run.compile_seconds),
-        ]
-        value = spent[name]
-        made.add_row(*cells, *([] if len(titles) == len(cells) else ["none" if value is None else f"{value:.3g}"]))
-    return made
+    methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
+    held = any(run.certificate.rows for run in runs.values())
+    columns: dict[str, list[str]] = {"run": list(runs)}
+    if any(methods[name] not in name for name in runs):
+        columns["method"] = list(methods.values())
+    columns["objective"] = [f"{run.objective:.6g}" for run in runs.values()]
+    if held:
+        columns["worst constraint"] = [worst(run) for run in runs.values()]
+    columns["stationarity"] = [f"{run.certificate.stationarity:.1e}" for run in runs.values()]
+    columns["rounds"] = [f"{run.rounds}{'' if run.converged else '*'}" for run in runs.values()]
+    columns["up"] = [size(run.traffic.up) for run in runs.values()]
+    columns["down"] = [size(run.traffic.down) for run in runs.values()]
+    columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
+    if any(value is not None for value in spent.values()):
+        columns["epsilon"] = ["none" if value is None else f"{value:.3g}" for value in spent.values()]
+    left = ("run", "method", "worst constraint")
+    widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
+
+    def line(cells: Mapping[str, str]) -> str:
+        return "  ".join(c.ljust(widths[t]) if t in left else c.rjust(widths[t]) for t, c in cells.items()).rstrip()
+
+    head = line({title: title for title in columns})
+    rows = [line({title: cells[i] for title, cells in columns.items()}) for i in range(len(runs))]
+    return "\n".join([head, "-" * len(head), *rows, caption(runs)])
 
 
 def span_short(seconds: float) -> str:
@@ -63,12 +63,11 @@ def span_short(seconds: float) -> str:
 
 def caption(runs: Mapping[str, Run]) -> str:
     """How the figures were measured, and a warning where they are of different problems."""
-    said = (
-        "Objective and stationarity (0 at an optimum) are measured over all sites at the returned model; time is "
-        "without compiling."
-    )
+    said = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
+    if not all(run.converged for run in runs.values()):
+        said += "\n* ended before its stopping test was passed."
     if len({problem_of(run) for run in runs.values()}) > 1:
-        said += " These runs solve different problems, so their objectives do not compare."
+        said += "\nThese runs solve different problems, so their objectives do not compare."
     return said
 
 

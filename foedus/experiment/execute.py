@@ -1,5 +1,6 @@
 """Runs the cases of an experiment into their run directories, one after the other, and goes on where it was stopped."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,8 @@ def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, 
             outcome.interrupted = True
             break
         outcome.runs[name] = run
+        if not math.isfinite(run.objective):
+            outcome.failed[name] = run.reason
     return outcome
 
 

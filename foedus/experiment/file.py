@@ -120,10 +120,16 @@ class Several:
 
 @dataclass(frozen=True)
 class Case:
-    """One run that a file asks for: what sets it apart from the others, and all its settings."""
+    """One run that a file asks for: what sets it apart from the others, a word for each list, and all its settings."""
 
-    name: str
     settings: dict[str, Any]
+    algorithm: tuple[str, ...] = ()  # words of lists in [algorithm]
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Empty for the only run of a file without lists."""
+        return ",".join((*self.algorithm, *self.others))
 
 
 @dataclass(frozen=True)
@@ -174,14 +180,18 @@ def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
     offers = [catalogue.named(name, catalogue.algorithms(), "--algorithms") for name in names]
     if not offers:
         raise FoedusError(f"--algorithms names none; there are {', '.join(sorted(catalogue.algorithms()))}.")
-    cases = []
+    cases: dict[str, Case] = {}
     for case in experiment.cases:
         own = case.settings["algorithm"]
         for offer in offers:
+            # an algorithm that the file names keeps its settings there, once
             asked = own if own["name"] == offer.name else {"name": offer.name}
-            words = [offer.name, *([case.name] if case.name else [])]
-            cases.append(Case(",".join(words), {**case.settings, "algorithm": asked}))
-    return replace(experiment, cases=tuple({case.name: case for case in cases}.values()))
+            made = Case({**case.settings, "algorithm": asked}, (offer.name,), case.others)
+            if made.name not in cases or own["name"] == offer.name:
+                cases[made.name] = made
+    for case in cases.values():
+        _check_case(case.settings)
+    return replace(experiment, cases=tuple(cases.values()))
 
 
 def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -382,13 +392,17 @@ def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
     cases = []
     for chosen in itertools.product(*(several.values for _, several in points)):
         made: Any = copy.deepcopy(dict(settings))
-        words = []
         for (path, _), value in zip(points, chosen, strict=True):
             _put(made, path, copy.deepcopy(value))
-        inner = expand_algorithms(made) if any(path == ("algorithm",) for path, _ in points) else [((), made)]
-        for extra, one in inner:
-            words = [_word(path, _get(one, path)) for path, _ in points] + [_word(p, v) for p, v in extra]
-            cases.append(Case(",".join(words), one))
+        for extra, one in expand_algorithms(made):
+            words = [(path, _word(path, value)) for (path, _), value in zip(points, chosen, strict=True)]
+            words += [(path, _word(path, value)) for path, value in extra]
+            own = tuple(word for path, word in words if path[0] == "algorithm")
+            cases.append(Case(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
+    names = [case.name for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise FoedusError(f"two of its runs are both called {name!r}; its lists hold a value twice.")
     return tuple(cases)
 
 
@@ -419,12 +433,6 @@ def _put(settings: Any, path: tuple[Any, ...], value: Any) -> None:
     for step in path[:-1]:
         settings = settings[step]
     settings[path[-1]] = value
-
-
-def _get(settings: Any, path: tuple[Any, ...]) -> Any:
-    for step in path:
-        settings = settings[step]
-    return settings
 
 
 def _word(path: tuple[Any, ...], value: Any) -> str:

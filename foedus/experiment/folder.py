@@ -12,7 +12,7 @@
 
 import hashlib
 import json
-import shutil
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,7 +73,7 @@ class Folder:
         """ "new", "begun" or "finished"; raises where something else is in the way."""
         if self.path.is_file() or any(parent.is_file() for parent in self.path.parents):
             raise FoedusError(f"{self.path}: a file is in the way; expected a folder, or nothing.")
-        if not self.path.exists() or not any(self.path.iterdir()):
+        if not self.path.exists() or all(_is_run(entry) for entry in self.path.iterdir()):
             return "new"
         kept = self.path / "experiment.json"
         if not kept.is_file():
@@ -127,7 +127,7 @@ class Folder:
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event."""
-        made = {"event": kind, "time": round(time.time(), 3)} | fields
+        made = finite({"event": kind, "time": round(time.time(), 3)} | fields)
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(made, default=float) + "\n")
         return made
@@ -139,14 +139,23 @@ class Folder:
         write_whole(self.path / name, (json.dumps(kept, indent=1) + "\n").encode())
 
 
+def _is_run(entry: Path) -> bool:
+    """Whether an entry is a run directory of a sweep, or the report of one: a single run may stand beside them."""
+    return (entry / "experiment.json").is_file() or (
+        entry.name == "report.html" and not (entry.parent / "run.json").exists()
+    )
+
+
+def finite(value: Any) -> Any:
+    """The same with None for what JSON cannot hold."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def folder_of(experiment: Experiment, case: Case, out: Path | None) -> Folder:
     """Where a case is kept: the experiment's folder, or one of its own in it when there are several."""
     base = out or experiment.out
-    path = base / case.name if len(experiment.cases) > 1 else base
-    return Folder(path, digest_of(case.settings, experiment.folder))
-
-
-def free_space(path: Path) -> int:
-    """Bytes that are free where a folder would be made."""
-    standing = next(place for place in (path, *path.absolute().parents) if place.exists())
-    return shutil.disk_usage(standing).free
+    return Folder(base / case.name if case.name else base, digest_of(case.settings, experiment.folder))

@@ -45,7 +45,7 @@ class Screen:
     def note(self, event: dict[str, Any]) -> None:
         """Pass an event on to a program."""
         if self.mode == "json":
-            print(json.dumps(event, default=float), file=sys.stdout, flush=True)
+            print(json.dumps(event), file=sys.stdout, flush=True)
 
     def begin(self, title: str, limit: int, sites: int, rounds: int = 0) -> None:
         """Open the live table of one run."""
