@@ -47,15 +47,18 @@ class Screen:
         if self.mode == "json":
             print(json.dumps(event), file=sys.stdout, flush=True)
 
-    def begin(self, title: str, limit: int, sites: int, rounds: int = 0) -> None:
+    def begin(self, title: str, limit: int, sites: int) -> None:
         """Open the live table of one run."""
         self.title, self.limit, self.sites = title, limit, sites
-        self.first, self.since = rounds, time.monotonic()
+        self.since = time.monotonic()
+        self.seen: tuple[int, float] | None = None  # the first round that was seen, and when: a run may be resumed
         if self.mode == "live" and self.console.is_terminal:
-            self.live = Live(self._table(rounds, {}), console=self.console, transient=True, refresh_per_second=8)
+            self.live = Live(self._table(0, {}), console=self.console, transient=True, refresh_per_second=8)
             self.live.start()
 
     def round(self, rounds: int, record: dict[str, float]) -> None:
+        if self.seen is None:
+            self.seen = (rounds, time.monotonic())
         if self.live is not None:
             self.live.update(self._table(rounds, record))
 
@@ -71,6 +74,8 @@ class Screen:
         cells: dict[str, str] = {"round": f"{rounds} of at most {self.limit}" if record else "preparing the program"}
         if "objective" in record:
             cells["objective"] = f"{record['objective']:.6g}"
+        elif "minibatch_objective" in record:
+            cells["objective, roughly"] = f"{record['minibatch_objective']:.4g}"
         if "feasibility" in record:
             worst = record["feasibility"]
             cells["worst site"] = f"{worst:.2g} over its limit" if worst > 0 else "within its limits"
@@ -79,10 +84,10 @@ class Screen:
         if record:
             cells["sites answering"] = f"{record.get('answered', 0):.0f} of {self.sites}"
             cells["sent"] = f"{size(record.get('total_up', 0))} up, {size(record.get('total_down', 0))} down"
-            spent = time.monotonic() - self.since
-            played = rounds - self.first
-            left = spent / played * (self.limit - rounds) if played > 0 else 0.0
-            cells["time"] = f"{span(spent)}, at most {span(left)} left"
+            first, then = self.seen or (rounds, time.monotonic())
+            now = time.monotonic()
+            left = (now - then) / (rounds - first) * (self.limit - rounds) if rounds > first else None
+            cells["time"] = span(now - self.since) + (f", at most {span(left)} left" if left is not None else "")
         for name in cells:
             made.add_column(name)
         made.add_row(*cells.values())
