@@ -166,13 +166,12 @@ def test_rows_that_must_not_be_filled_have_no_numbers():
 
 
 def test_the_label_and_group_are_coded_alike_everywhere():
-    held = gather(
-        {
-            "a": Table("a", {"x": np.arange(3.0), "sex": Words.of(["M", "M", "F"]), "y": Words.of(["1", "0", "1"])}, np.arange(3)),
-            "b": Table("b", {"x": np.arange(2.0), "sex": Words.of(["F", "F"]), "y": Words.of(["0", "0"])}, np.arange(2)),
-        },
-        Roles("y", group="sex"),
-    )  # fmt: skip
+    sites = {
+        "a": {"x": np.arange(3.0), "sex": Words.of(["M", "M", "F"]), "y": Words.of(["1", "0", "1"])},
+        "b": {"x": np.arange(2.0), "sex": Words.of(["F", "F"]), "y": Words.of(["0", "0"])},
+    }
+    tables_of = {name: Table(name, columns, np.arange(len(columns["x"]))) for name, columns in sites.items()}
+    held = gather(tables_of, Roles("y", group="sex"))
     assert held.labels == ("0", "1")
     assert held.groups == ("F", "M")
     np.testing.assert_array_equal(held.y(held.tables["a"]), [1, 0, 1])

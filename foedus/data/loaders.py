@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "foedus" / "data"
 
 
+@lru_cache(maxsize=2)
 def _openml(name: str) -> tuple[dict[str, Column], str]:
     """The columns of a set of OpenML and the name of its target, from the cache or from the network."""
     from sklearn.datasets import fetch_openml

@@ -1,6 +1,5 @@
 """Runs the cases of an experiment into their run directories, one after the other, and goes on where it was stopped."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +87,7 @@ def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, 
             outcome.interrupted = True
             break
         outcome.runs[name] = run
-        if not math.isfinite(run.objective):
+        if run.reason.startswith("the iterates became infinite"):
             outcome.failed[name] = run.reason
     return outcome
 

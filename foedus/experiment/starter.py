@@ -13,6 +13,7 @@ from foedus.data.tables import Table, Words, text_of
 from foedus.errors import FoedusError
 
 HOSPITALS = (("city", 120, 62, 0.0), ("lakeside", 80, 55, -0.3), ("st-mary", 100, 68, 0.3), ("valley", 60, 59, 0.1))
+AFFIRMATIVE = ("yes", "true", "positive", "malignant", "ill", "sick", "dead", "died")
 WARDS = ("cardiology", "internal medicine", "surgery")
 
 
@@ -53,9 +54,10 @@ def completed(wish: Wish, folder: Path) -> Wish:
         table.column(wish.group, "--group")
     positive = wish.positive
     if positive is None and set(label) not in ({"0", "1"}, {"-1", "1"}) and len(label) <= 10:
-        rare = text_of(table.columns[wish.label]).used()
-        counts = np.bincount(rare.codes[rare.codes >= 0], minlength=len(label))
-        positive = label[int(np.argmin(counts))]  # what is looked for is mostly the rarer
+        found = text_of(table.columns[wish.label]).used()
+        counts = np.bincount(found.codes[found.codes >= 0], minlength=len(label))
+        rarer = label[int(np.argmin(counts))]  # what is looked for is mostly the rarer
+        positive = next((level for level in label if level.lower() in AFFIRMATIVE), rarer)
     if positive is not None and positive not in label:
         raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listed(label)}.")
     others = [level for level in label if level != (positive or "1")]
