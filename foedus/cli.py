@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from foedus.commands import experiment
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -128,6 +129,14 @@ def bench(
     from foedus import benchmarks
 
     benchmarks.run(only, quick)
+
+
+app.command()(experiment.init)
+app.command()(experiment.check)
+app.command()(experiment.run)
+app.command()(experiment.compare)
+app.command()(experiment.predict)
+app.command()(experiment.export)
 
 
 def _check_folder(out: Path) -> None:

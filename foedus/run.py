@@ -65,6 +65,19 @@ class Run:
 
     __repr__ = __str__
 
+    def to_frame(self) -> Any:
+        """The history as a pandas table, one row a round, with columns that hold several numbers taken apart."""
+        try:
+            import pandas
+        except ImportError:
+            raise FoedusError("to_frame needs pandas; install it with: pip install 'foedus[files]'.") from None
+        columns: dict[str, np.ndarray] = {}
+        for name, values in self.history.items():
+            flat = np.asarray(values).reshape(len(values), -1) if len(values) else np.zeros((0, 1))
+            wide = np.ndim(values) > 1
+            columns |= {f"{name}.{j}" if wide else name: flat[:, j] for j in range(flat.shape[1])}
+        return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.rounds + 1, name="round"))
+
     def save(self, folder: str | Path) -> Path:
         """Write the run into `folder`: run.json, history.npz, parameters.npz; each appears whole or not at all."""
         folder = Path(folder)
