@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -111,6 +112,10 @@ def bench(
     from foedus import benchmarks
 
     benchmarks.run(only, quick)
+
+
+for command in (report, card, watch):
+    app.command()(command)
 
 
 def _check_folder(out: Path) -> None:

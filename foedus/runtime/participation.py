@@ -1,5 +1,6 @@
 """Who takes part in a round. Every draw is keyed by (seed, round, client), so it can be repeated anywhere."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -148,3 +149,46 @@ def as_participation(value: Any) -> Participation:
         "The 'participation' argument of solve must be a number in (0, 1], a Fraction, a Coverage, or a boolean array "
         f"(rounds, clients). Got {value!r} instead."
     )
+
+
+def described(who: Participation, named: bool) -> dict[str, Any]:
+    """The settings of `who` as JSON can hold them, and what its draws are keyed by: clients' names or places."""
+    keyed = {"keyed_by": "names" if named else "places"}
+    if isinstance(who, Schedule):
+        table = np.asarray(who.table)
+        rows = [row[row < who.clients].tolist() for row in table] if table.size <= 100_000 else None
+        return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | keyed
+    fields = {f.name: getattr(who, f.name) for f in dataclasses.fields(who)}
+    return {"name": type(who).__name__} | fields | keyed
+
+
+def restored(told: dict[str, Any]) -> Participation | None:
+    """The inverse of `described`, or None where it was kept too short for that."""
+    kept = {k: v for k, v in told.items() if k not in ("name", "keyed_by")}
+    if told.get("name") in ("Fraction", "Coverage"):
+        return (Fraction if told["name"] == "Fraction" else Coverage)(**kept)
+    if told.get("name") != "Schedule" or kept.get("plan") is None:
+        return None
+    plan = np.zeros((len(kept["plan"]), kept["clients"]), dtype=bool)
+    for row, chosen in zip(plan, kept["plan"], strict=True):
+        row[chosen] = True
+    return Schedule(plan, kept["dropout"])
+
+
+def attendance(who: Participation, seed: int, uids: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who was asked and who answered in each round of a simulated run, drawn again from the keys. (rounds, n) each"""
+    key, marks, n = jax.random.key(seed), jnp.asarray(uids), len(uids)
+
+    @jax.jit
+    def one_block(numbers: Array) -> tuple[Array, Array]:
+        def one(round: Array) -> tuple[Array, Array]:
+            asked = jnp.zeros(n, bool).at[who.choose(key, round, marks)].set(True, mode="drop")
+            draws = client_uniforms(round_key(key, LOSE, round), marks)
+            return asked, asked & (draws >= who.dropout)
+
+        return jax.lax.map(one, numbers, batch_size=256)
+
+    # a length that few runs differ in, so that few programs are compiled
+    padded = 256 * max(1, math.ceil(rounds / 256))
+    asked, answered = one_block(jnp.arange(padded))
+    return np.asarray(asked)[:rounds], np.asarray(answered)[:rounds]
