@@ -42,7 +42,7 @@ def breast_cancer() -> Examples:
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
-    return Examples(x, 1.0 - y, BREAST_CANCER)
+    return Examples(np.asarray(x), 1.0 - np.asarray(y), BREAST_CANCER)
 
 
 def read_csv(path: Path) -> Examples:

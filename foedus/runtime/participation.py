@@ -175,20 +175,18 @@ def restored(told: dict[str, Any]) -> Participation | None:
     return Schedule(plan, kept["dropout"])
 
 
+@jax.jit
+def _attendance(who: Participation, key: Array, uids: Array, rounds: Array) -> tuple[Array, Array]:
+    def one(round: Array) -> tuple[Array, Array]:
+        asked = jnp.zeros(len(uids), bool).at[who.choose(key, round, uids)].set(True, mode="drop")
+        return asked, asked & (client_uniforms(round_key(key, LOSE, round), uids) >= who.dropout)
+
+    return jax.lax.map(one, rounds, batch_size=256)
+
+
 def attendance(who: Participation, seed: int, uids: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Who was asked and who answered in each round of a simulated run, drawn again from the keys. (rounds, n) each"""
-    key, marks, n = jax.random.key(seed), jnp.asarray(uids), len(uids)
-
-    @jax.jit
-    def one_block(numbers: Array) -> tuple[Array, Array]:
-        def one(round: Array) -> tuple[Array, Array]:
-            asked = jnp.zeros(n, bool).at[who.choose(key, round, marks)].set(True, mode="drop")
-            draws = client_uniforms(round_key(key, LOSE, round), marks)
-            return asked, asked & (draws >= who.dropout)
-
-        return jax.lax.map(one, numbers, batch_size=256)
-
     # a length that few runs differ in, so that few programs are compiled
-    padded = 256 * max(1, math.ceil(rounds / 256))
-    asked, answered = one_block(jnp.arange(padded))
+    padded = jnp.arange(256 * max(1, math.ceil(rounds / 256)))
+    asked, answered = _attendance(who, jax.random.key(seed), jnp.asarray(uids), padded)
     return np.asarray(asked)[:rounds], np.asarray(answered)[:rounds]
