@@ -40,7 +40,7 @@ test-browser: $(READY)
 
 docs: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet --site-dir out/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/docs
 
 lint: $(READY)
 	$(BIN)/ruff check

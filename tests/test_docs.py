@@ -1,4 +1,4 @@
-"""The code on the pages of the documentation runs, prints what is shown, and every page and algorithm is in its place."""
+"""The code on the documentation's pages runs and prints what is shown; every page and algorithm is in its place."""
 
 import contextlib
 import io

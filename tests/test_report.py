@@ -237,8 +237,7 @@ def test_who_took_part_is_who_was_heard():
     placed = list(named.values())
     for who, clients in (
         (fd.Fraction(0.5, dropout=0.3), named),
-        (fd.Coverage(0.4, dropout=0.2, every=3), placed),
-        (fd.Schedule(plan, dropout=0.2), named),
+        (fd.Schedule(plan, dropout=0.2), placed),
     ):
         problem = fd.Problem(clients, objective=nothing)
         run = fd.solve(problem, Roll(), w0=np.zeros(6), max_rounds=40, participation=who, seed=5)

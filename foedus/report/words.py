@@ -162,8 +162,8 @@ def verdict(run: Run) -> Verdict:
         )
         first += f"asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} ({listed(sites)})."
         advice = (
-            f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model that was found keeps there, "
-            "and run again."
+            f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here keeps, and run "
+            "again."
             if tightest.kind == "<="
             else "Relax the equality, or check the data it is stated on.",
             f"Or look at {tightest.site}: mislabelled rows or a missing feature there make a cap unreachable.",
