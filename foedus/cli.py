@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from foedus.commands import experiment
+from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -137,6 +138,8 @@ app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
+for command in (report, card, watch):
+    app.command()(command)
 
 
 def _check_folder(out: Path) -> None:

@@ -15,7 +15,7 @@ from foedus.privacy.ledger import ledger_of
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.participation import as_participation
+from foedus.runtime.participation import as_participation, described
 from foedus.runtime.progress import ProgressBar
 from foedus.runtime.simulate import Recorder, simulate
 
@@ -84,7 +84,7 @@ def solve(
     settings = {
         "algorithm": describe(algorithm) | {"name": algorithm.name},
         "problem": describe(terms) | {"name": "Problem", "shape": [list(s) for s in terms.shape.shapes]},
-        "participation": describe(who),
+        "participation": described(who, problem.stacked.names is not None),
         "seed": int(seed),
         "max_rounds": int(limit),
         "versions": versions(),

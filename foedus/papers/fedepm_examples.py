@@ -14,7 +14,8 @@ from foedus.algorithms import FedEPM, SFedAvg, SFedProx
 from foedus.algorithms.secure import Secure
 from foedus.data import adult, split
 from foedus.privacy.noise import Noise, PaperLaplace
-from foedus.problem import Problem, Stacked
+from foedus.problem import Problem
+from foedus.stacked import Stacked
 
 BETA = 1e-3
 EPSILON, RHO = 0.1, 0.5
