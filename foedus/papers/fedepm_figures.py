@@ -186,8 +186,8 @@ def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[in
         columns = ("rule", "algorithm", "k0", "f/m", "target", "rounds", "target", "ratio", "ended")
         notes = (
             "rounds: without the last exchange, whose replies only end the run, as the released code counts",
-            f"ended: cuts on which a rule ended the run, within {MOST_ROUNDS} rounds, or {MOST_ROUNDS // 5} of the other "
-            "two algorithms; a setting that misses it on the first cut is not tried on the others",
+            f"ended: cuts on which a rule ended the run, within {MOST_ROUNDS} rounds, or {MOST_ROUNDS // 5} of the "
+            "other two; a setting that misses it on the first cut is not tried on the others",
             "epsilon is nominal: the noise of Eq. (39) has no formal guarantee",
         )
         made.append(Table(f"m = {m}, {trials} cuts, ε = 0.1, ρ = 0.5", columns, tuple(rows), notes))
