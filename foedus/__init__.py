@@ -6,7 +6,7 @@ from foedus.engine import configure as _configure
 
 _configure()
 
-from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
+from foedus import constraints, data, losses, penalties, regularizers, robust  # noqa: E402
 from foedus.algorithms import (  # noqa: E402
     AFL,
     DRFA,
@@ -67,6 +67,7 @@ __all__ = [
     "losses",
     "penalties",
     "regularizers",
+    "robust",
     "solve",
 ]
 

@@ -218,6 +218,10 @@ class Algorithm:
         """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""
         return {}
 
+    def stress(self, problem: Any, w: Any) -> Any:
+        """The worst case of the model w that the algorithm guards against, or None."""
+        return None
+
     def parameters(self, terms: Terms, server: Any) -> Array:
         return server.w
 

@@ -136,4 +136,5 @@ def solve(
         multipliers=multipliers,
         names=problem.names,
         interrupted=outcome.interrupted,
+        worst_case=algorithm.stress(problem, np.asarray(outcome.w)),
     )
