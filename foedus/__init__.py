@@ -31,7 +31,7 @@ from foedus.solve import solve  # noqa: E402
 from foedus.terms import Data, group, label  # noqa: E402
 
 if TYPE_CHECKING:
-    from foedus.estimators import FairClassifier, NeymanPearsonClassifier
+    from foedus.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
 
 __version__ = "0.1.0"
 
@@ -55,6 +55,8 @@ __all__ = [
     "NeymanPearsonClassifier",
     "Problem",
     "ProxAL",
+    "RobustClassifier",
+    "RobustRegressor",
     "Run",
     "Scaffold",
     "Schedule",
@@ -74,7 +76,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The estimators, which bring scikit-learn with them, are imported when they are first asked for."""
-    if name in ("FairClassifier", "NeymanPearsonClassifier"):
+    if name in ("FairClassifier", "NeymanPearsonClassifier", "RobustClassifier", "RobustRegressor"):
         from foedus import estimators
 
         return getattr(estimators, name)

@@ -46,7 +46,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class WorstCase:
-    """One client's worst case: its value, the mean loss it starts from, λ (the price of a unit of radius), and moves."""
+    """One client's worst case: its value, the mean loss it starts from, λ (the price of a unit of radius), moves."""
 
     value: float
     nominal: float
@@ -194,7 +194,7 @@ def _pieces(ball: Ball, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, boo
 
 
 def _best(ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, radius: Radius, lam: float):
-    """For each sample, where it is worth going at the price λ: the point, whether its label turns, and the way's cost."""
+    """For each sample, where it is worth going at the price λ: the point, whether its label turns, the cost."""
     moving = x.shape[1] - ball.intercept
     rows, kappa = len(y), float(radius.kappa)
     value = np.full(rows, -np.inf if isinstance(ball.loss, losses.Pinball) else 0.0)

@@ -41,7 +41,7 @@ def support(kind: str | None, dim: int):
     return polyhedron(dim), polyhedron(dim)
 
 
-def clients(name: str, seed: int, sites: int = 4, dim: int = 4, sizes: tuple[int, int] = (20, 30)):
+def clients(name: str, seed: int, sites: int = 4, dim: int = 4, sizes: tuple[int, int] = (24, 25)):
     """Sites whose own models differ; labels -1/+1 for classification."""
     rng = np.random.default_rng(seed)
     centre, made = rng.normal(size=dim), []

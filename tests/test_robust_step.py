@@ -28,7 +28,7 @@ def test_the_step_is_cvxpys(name, metric, kind):
     loss, eps = LOSSES[name]
     theirs = support(kind, DIM)[1]
     form = Form(Ball(loss, metric, kind or "everything"))
-    for seed, (rho, kappa, a, scale) in enumerate([(0.05, 0.5, 0.1, 1.0), (0.3, 1.0, 0.4, 1.0), (0.01, 0.1, 0.2, 3.0)]):
+    for seed, (rho, kappa, a, scale) in enumerate([(0.05, 0.5, 0.1, 1.0), (0.01, 0.1, 0.2, 3.0)]):
         X, y, omega = arrays(name, seed)
         b = scale * np.random.default_rng(seed).normal(size=DIM)
         found = project(form, X, y, omega, radius(rho, kappa), jnp.asarray(a), jnp.asarray(b))

@@ -65,8 +65,8 @@ def test_the_supremum_over_a_box_is_that_over_its_corners(name):
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize(("metric", "box"), [("l1", False), ("l2", False), ("linf", False), ("l1", True)])
 def test_the_worst_distribution_attains_the_worst_case_within_the_radius(name, metric, box):
-    loss, eps = LOSSES[name]
-    for seed, (rho, kappa, scale) in enumerate(product((0.001, 0.05, 2.0), (0.05, 3.0, np.inf), (0.2, 8.0))):
+    loss, _ = LOSSES[name]
+    for seed, (rho, kappa, scale) in enumerate(product((0.001, 2.0), (0.05, 3.0, np.inf), (0.2, 8.0))):
         X, y = clients(name, seed, sites=1)[0]
         w = parameters(seed, scale)
         case = fd.robust.worst_case(

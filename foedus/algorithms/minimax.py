@@ -109,7 +109,7 @@ class Minimax(Algorithm):
     adapt: bool = setting(True, "whether c is moved towards equal residuals", choices=(False, True))
     splitting: str = setting(
         "exact",
-        "'linearised': Algorithm 1; 'exact': its t, η, γ eliminated by the projection onto Q, and Anderson acceleration",
+        "'linearised': Algorithm 1; 'exact': t, η, γ eliminated by the projection onto Q, and Anderson acceleration",
         choices=("exact", "linearised"),
     )
     constants: str = setting(
