@@ -223,6 +223,10 @@ class Algorithm:
         """What the simulator notes of the clients' states after a round; none of it is sent."""
         return {}
 
+    def stress(self, problem: Any, w: Any) -> Any:
+        """The worst case of the model w that the algorithm guards against, or None."""
+        return None
+
     def parameters(self, terms: Terms, server: Any) -> Array:
         return server.w
 

@@ -150,4 +150,5 @@ def solve(
         names=problem.names,
         interrupted=outcome.interrupted,
         ledger=ledger,
+        worst_case=algorithm.stress(problem, np.asarray(outcome.w)),
     )
