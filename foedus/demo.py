@@ -40,7 +40,7 @@ def breast_cancer() -> Examples:
     """Scikit-learn's breast-cancer data, 569 examples of 30 features; label 1 is malignant."""
     from sklearn.datasets import load_breast_cancer
 
-    x, y = load_breast_cancer(return_X_y=True)
+    x, y = map(np.asarray, load_breast_cancer(return_X_y=True))
     return Examples(x, 1.0 - y, BREAST_CANCER)
 
 

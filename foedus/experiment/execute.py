@@ -137,7 +137,7 @@ def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
     scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "as they are"}[rules.scale]
     counted = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaled}"]
     counted += [f"{len(cohort.words)} of categories"] if cohort.words else []
-    asked = {
+    asked: dict[str, Any] = {
         "title": experiment.name,
         "command": f"foedus run {experiment.path}",
         "Data": f"{rows} rows at {len(cohort.tables)} sites; {', '.join(counted)}",

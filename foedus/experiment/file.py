@@ -15,7 +15,7 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
-from foedus.data.tables import SEPARATORS
+from foedus.data.tables import SEPARATORS, number_text
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
 
@@ -257,20 +257,21 @@ def _value(value: Any, key: Key, place: str) -> Any:
         raise FoedusError(f"{place} must be {KINDS[key.kind]}. Got {value!r} instead.")
     if key.choices and value not in key.choices:
         words = ", ".join(map(repr, key.choices))
-        raise FoedusError(f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(value, key.choices)}")
+        raise FoedusError(
+            f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(str(value), key.choices)}"
+        )
     for limit, broken, sign in ((key.least, lambda a, b: a < b, ">="), (key.most, lambda a, b: a > b, "<=")):
         if limit is not None and broken(value, limit):
             raise FoedusError(f"{place} must be {KINDS[key.kind]} {sign} {limit:g}. Got {value!r} instead.")
+    read: Any = value
     if key.kind == "whole":
-        return int(value)
+        return int(read)
     if key.kind == "texts":
-        return tuple(value)
+        return tuple(read)
     if key.kind == "value":
-        from foedus.data.tables import number_text
-
-        return (
-            str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else number_text(value)
-        )
+        if isinstance(read, bool):
+            return str(read).lower()
+        return read if isinstance(read, str) else number_text(read)
     if key.kind == "offer":
         return _offer(value, place)
     return value
