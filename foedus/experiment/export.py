@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from foedus.data.preprocess import ABSENT, Number
+from foedus.data.preprocess import Number
+from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING, number_text
 from foedus.errors import FoedusError
 from foedus.experiment.predict import Model, open_model

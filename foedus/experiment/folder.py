@@ -113,7 +113,8 @@ class Folder:
             "seed": case.settings["seed"],
             "sites": rows,
             "features": built.rules.names,
-            "preparation": {"rounds": built.rules.rounds, "up": built.rules.up, "down": built.rules.down},
+            "preparation": {"rounds": built.rules.rounds, "up": built.rules.up, "down": built.rules.down}
+            | ({} if built.rules.epsilon is None else {"epsilon": built.rules.epsilon}),
             "dropped_rows": built.cohort.dropped,
             "versions": versions(),
         }
