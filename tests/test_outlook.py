@@ -1,5 +1,6 @@
 """What `foedus check` foretells: messages as they will be sent, rounds as they were measured, and quickly."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_a_million_rows_are_checked_in_ten_seconds(tmp_path: Path):
     ended = subprocess.run(
         [sys.executable, "-m", "foedus.cli", "check", "big.toml"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
-        env={"PYTHONPATH": str(Path(fd.__file__).parent.parent)},
+        env=os.environ | {"PYTHONPATH": str(Path(fd.__file__).parent.parent)},
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "1,000,000 rows" in ended.stdout

@@ -1,5 +1,7 @@
 """Runs the cases of an experiment into their run directories, one after the other, and goes on where it was stopped."""
 
+import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,9 +154,7 @@ def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
 
 def write_report(runs: Mapping[str, Run], path: Path, asked: dict[str, Any]) -> bool:
     """The report of some runs, where this version of foedus writes reports; says whether it did."""
-    try:
-        from foedus.report import html  # pyright: ignore[reportAttributeAccessIssue]
-    except ImportError:
+    if importlib.util.find_spec("foedus.report.html") is None:
         return False
-    html.write(runs, path, asked)
+    importlib.import_module("foedus.report.html").write(runs, path, asked)
     return True

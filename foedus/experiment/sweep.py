@@ -1,4 +1,4 @@
-"""Sweeps: lists in a file where one value is expected make one run for each value, and several lists all combinations."""
+"""Sweeps: a list in a file where one value is expected makes one run for each; several lists, all combinations."""
 
 import copy
 import itertools
