@@ -9,12 +9,14 @@ READY := $(VENV)/ready
 # compiled programs, kept between runs
 export FOEDUS_CACHE ?= $(CURDIR)/$(VENV)/cache
 
-.PHONY: help demo test test-all lint format bench clean
+.PHONY: help demo test test-all test-browser docs lint format bench clean
 
 help:
 	@echo "make demo      compare two algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
 	@echo "make test      check style and run the tests, without the slow ones"
 	@echo "make test-all  run all tests"
+	@echo "make test-browser  open the report in a headless Chromium, which is installed if apt can"
+	@echo "make docs      build the documentation into out/docs"
 	@echo "make lint      check style and types"
 	@echo "make format    rewrite the sources in the project's style"
 	@echo "make bench     measure the speed of this machine's rounds, gradients and start-up"
@@ -26,10 +28,19 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser" $(ARGS)
 
 test-all: $(READY)
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+test-browser: $(READY)
+	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+	$(BIN)/pytest -m browser tests/test_browser.py $(ARGS)
+
+docs: $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/docs
 
 lint: $(READY)
 	$(BIN)/ruff check

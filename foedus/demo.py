@@ -16,6 +16,7 @@ from rich.console import Console
 import foedus as fd
 from foedus.algorithm import Algorithm
 from foedus.errors import FoedusError, did_you_mean
+from foedus.report import html, words
 from foedus.report.comparison import Entry, draw, drawable, standing, table
 from foedus.terms import Data, Terms
 
@@ -40,8 +41,8 @@ def breast_cancer() -> Examples:
     """Scikit-learn's breast-cancer data, 569 examples of 30 features; label 1 is malignant."""
     from sklearn.datasets import load_breast_cancer
 
-    x, y = map(np.asarray, load_breast_cancer(return_X_y=True))
-    return Examples(x, 1.0 - y, BREAST_CANCER)
+    x, y = load_breast_cancer(return_X_y=True)
+    return Examples(np.asarray(x), 1.0 - np.asarray(y), BREAST_CANCER)
 
 
 def read_csv(path: Path) -> Examples:
@@ -216,7 +217,16 @@ def demo(
     if run.interrupted:
         raise KeyboardInterrupt
     console.print(str(run), soft_wrap=True)
-    run.save(out / "ProxAL")
+    kinds = ("benign", "malignant") if data is None else ("negative", "positive")
+    page = html.write(
+        {examples.title: run},
+        run.save(out / "ProxAL") / "report.html",
+        {
+            "title": f"{examples.title} at {hospitals} sites",
+            "words": f"The least loss on {kinds[0]} cases, while the mean loss on {kinds[1]} ones (label 1) is at most "
+            f"{max_loss:g} at every site.",
+        },
+    )
     console.print(
         f"\n2. Without terms. {examples.title}: {examples.rows} examples at {sites} sites, logistic regression, "
         f"{problem.terms.dim} parameters, ridge penalty",
@@ -229,8 +239,9 @@ def demo(
         console.print(f"{name}: {entry.run.reason}.", soft_wrap=True)
 
     runs = {name: entry.run for name, entry in entries.items()}
-    for name, run in runs.items():
-        run.save(out / name)
+    for name, compared in runs.items():
+        compared.save(out / name)
+    pages = [page, html.write(runs, out / "comparison.html", {"title": f"{examples.title} at {sites} sites"})]
     kept = f"The runs are kept in {out}"
     if drawable():
         picture = out / "comparison.png"
@@ -244,7 +255,10 @@ def demo(
     console.print(
         f"With all data in one place scipy finds {best:.8f}; above it end {standing(runs, best)}.", soft_wrap=True
     )
-    console.print(f"{kept}.", soft_wrap=True)
+    console.print(f"{kept}.\n", soft_wrap=True)
+    did = f"trained one model over {hospitals} sites under a cap ({words.verdict(run).title.lower()})"
+    console.print(f"What it did: {did}, then compared {', '.join(runs)} without terms.", soft_wrap=True)
+    console.print(f"Open next: {pages[0]} for the terms site by site, {pages[1]} for the algorithms.", soft_wrap=True)
     console.print(
         f"Try next: {command} demo --max-loss 0.1 --hospitals 10 --algorithms FedGiA,Scaffold,FedPD, "
         f"or {command} demo --data FILE.csv on a table of your own.",

@@ -1,1 +1,1 @@
-"""The commands, one file a part; `foedus/cli.py` registers them."""
+"""The parts of the command line, one file each; `foedus/cli.py` registers them."""

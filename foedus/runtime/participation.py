@@ -1,5 +1,6 @@
 """Who takes part in a round. Every draw is keyed by (seed, round, client), so it can be repeated anywhere."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -148,3 +149,44 @@ def as_participation(value: Any) -> Participation:
         "The 'participation' argument of solve must be a number in (0, 1], a Fraction, a Coverage, or a boolean array "
         f"(rounds, clients). Got {value!r} instead."
     )
+
+
+def described(who: Participation, named: bool) -> dict[str, Any]:
+    """The settings of `who` as JSON can hold them, and what its draws are keyed by: clients' names or places."""
+    keyed = {"keyed_by": "names" if named else "places"}
+    if isinstance(who, Schedule):
+        table = np.asarray(who.table)
+        rows = [row[row < who.clients].tolist() for row in table] if table.size <= 100_000 else None
+        return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | keyed
+    fields = {f.name: getattr(who, f.name) for f in dataclasses.fields(who)}
+    return {"name": type(who).__name__} | fields | keyed
+
+
+def restored(told: dict[str, Any]) -> Participation | None:
+    """The inverse of `described`, or None where it was kept too short for that."""
+    kept = {k: v for k, v in told.items() if k not in ("name", "keyed_by")}
+    if told.get("name") in ("Fraction", "Coverage"):
+        return (Fraction if told["name"] == "Fraction" else Coverage)(**kept)
+    if told.get("name") != "Schedule" or kept.get("plan") is None:
+        return None
+    plan = np.zeros((len(kept["plan"]), kept["clients"]), dtype=bool)
+    for row, chosen in zip(plan, kept["plan"], strict=True):
+        row[chosen] = True
+    return Schedule(plan, kept["dropout"])
+
+
+@jax.jit
+def _attendance(who: Participation, key: Array, uids: Array, rounds: Array) -> tuple[Array, Array]:
+    def one(round: Array) -> tuple[Array, Array]:
+        asked = jnp.zeros(len(uids), bool).at[who.choose(key, round, uids)].set(True, mode="drop")
+        return asked, asked & (client_uniforms(round_key(key, LOSE, round), uids) >= who.dropout)
+
+    return jax.lax.map(one, rounds, batch_size=256)
+
+
+def attendance(who: Participation, seed: int, uids: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who was asked and who answered in each round of a simulated run, drawn again from the keys. (rounds, n) each"""
+    # a length that few runs differ in, so that few programs are compiled
+    padded = jnp.arange(256 * max(1, math.ceil(rounds / 256)))
+    asked, answered = _attendance(who, jax.random.key(seed), jnp.asarray(uids), padded)
+    return np.asarray(asked)[:rounds], np.asarray(answered)[:rounds]

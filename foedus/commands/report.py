@@ -1,0 +1,98 @@
+"""`foedus report`, `foedus card` and `foedus watch`: finished and running jobs, made readable."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foedus.errors import FoedusError, did_you_mean
+
+
+def folder_called(name: Path) -> Path:
+    """A folder that exists, or one sentence with the nearest name there is."""
+    if name.is_dir():
+        return name
+    beside = [p.name for p in name.parent.iterdir() if p.is_dir()] if name.parent.is_dir() else []
+    if name.exists():
+        raise FoedusError(f"{name} is a file; expected a run folder, as 'foedus run' and Run.save write it.")
+    raise FoedusError(f"there is no run folder {name}.{did_you_mean(name.name, beside)}")
+
+
+def names_of(folders: list[Path]) -> list[str]:
+    """What to call the runs: the folders' own names, with as many parents as tell them apart."""
+    whole = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(path.parts) for path in whole) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in whole]
+        if len(set(names)) == len(set(whole)):
+            return names
+    return [str(path) for path in whole]
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared on one page.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The HTML file to write; RUN/report.html when left out, or report.html here for several."),
+    ] = None,
+) -> None:
+    """Write the HTML report of a finished run, or of several side by side."""
+    from foedus.report import html
+    from foedus.run import load
+
+    folders = list(dict.fromkeys(folder_called(run) for run in runs))
+    path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    if path.is_dir():
+        raise FoedusError(f"--out {path} is a folder; expected the name of a file, such as {path / 'report.html'}.")
+    loaded = dict(zip(names_of(folders), map(load, folders), strict=True))
+    typer.echo(html.write(loaded, path, html.asked_in(folders[0]) if len(folders) == 1 else {}))
+
+
+def card(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write, RUN/card.md when left out; '-' prints the card.")
+    ] = None,
+) -> None:
+    """Write the model card of a finished run: a page of Markdown with the certificate and its limits."""
+    from foedus.report import html
+    from foedus.report.card import card as card_of
+    from foedus.run import load
+    from foedus.runtime.checkpoint import write_whole
+
+    folder = folder_called(run)
+    text = card_of(folder.resolve().name, load(folder), html.asked_in(folder))
+    if out == Path("-"):
+        typer.echo(text, nl=False)
+        return
+    path = out or folder / "card.md"
+    if path.is_dir() or not path.parent.is_dir():
+        raise FoedusError(f"--out {path}: expected the name of a file in a folder that exists.")
+    write_whole(path, text.encode())
+    typer.echo(path)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="The folder of a running job, or its checkpoint file.")],
+    port: Annotated[
+        int, typer.Option(help="The port on this machine; 0 takes any that is free.", min=0, max=65535)
+    ] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Follow a running job on a local web page, which becomes its report when the job ends."""
+    from foedus.report.server import serve
+
+    if not run.is_file():
+        folder_called(run)
+    server = serve(run, port)
+    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    typer.echo(f"{run} is at {address} (Ctrl-C ends watching, not the job)")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()

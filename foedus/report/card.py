@@ -1,0 +1,110 @@
+"""The model card: a run as a page of Markdown that travels with the model, with its certificate and its limits."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from foedus.report import sections, words
+from foedus.report.words import number, size
+from foedus.run import Run
+
+MOST = 200  # rows of the table; of more, those with the least slack
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+
+
+def plain(text: Any) -> str:
+    """Text that Markdown shows as it is: one line, nothing in it formats."""
+    return SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
+    """The model card of a run, as Markdown."""
+    asked = asked or {}
+    verdict, present = words.verdict(run), sections.presence(run)
+    shape = run.settings.get("problem", {}).get("shape", [])
+    settings = run.settings.get("algorithm", {})
+    lines = [f"# Model card: {plain(asked.get('title') or name)}", "", f"**{plain(verdict.title)}.**"]
+    lines += [plain(sentence) for sentence in verdict.sentences]
+    lines += ["", "## What the model was asked to do", ""]
+    if asked.get("words"):
+        lines.append(f"- In words: {plain(asked['words'])}")
+    lines.append(f"- Make small: {plain(words.objective(run))}.")
+    lines += [f"- Keep: {plain(term)}." for term in words.terms(run)] or ["- No terms were set."]
+    lines += ["", "## How it was trained", ""]
+    lines += [
+        f"- Over {words.count(len(run.names), 'site')}, whose data stayed where they were"
+        if settings.get("name") != "CentralProxAL"
+        else f"- On the pooled data of {words.count(len(run.names), 'site')}, for comparison",
+        f"- By {plain(settings.get('name', 'an unnamed method'))}: {plain(run.reason)}",
+        f"- In {words.count(run.rounds, 'round')} of messages; {size(run.traffic.up)} came from the sites and "
+        f"{size(run.traffic.down)} went to them",
+        f"- Parameters: {' + '.join(' × '.join(map(str, s)) or '1' for s in shape) or 'of the shape of w0'}",
+        f"- Objective {number(run.objective)}, measured over all sites at the returned model",
+    ]
+    lines += ["", "## The certificate", "", *_certificate(run)]
+    ledger = getattr(run, "ledger", None)
+    lines += ["", "## Privacy", ""]
+    if ledger is None:
+        lines.append(
+            "No privacy mechanism was used. The messages were exact, and so is the model: who sees them may learn "
+            "about single examples."
+        )
+    else:
+        lines += ["```text", str(ledger).replace("```", "'''"), "```"]
+    lines += ["", "## Limits", "", *(f"- {plain(text)}" for text in limits(run))]
+    said = [*words.warnings(run, None if present is None else present[1]), *map(str, asked.get("warnings", ()))]
+    lines += [f"- {plain(text)}" for text in said]
+    versions = run.settings.get("versions", {})
+    lines += ["", "## To repeat it", "", "```python", sections.call(run).replace("```", "'''"), "```", ""]
+    lines.append("With " + ", ".join(f"{plain(k)} {plain(v)}" for k, v in versions.items()) + ".")
+    return "\n".join(lines) + "\n"
+
+
+def _certificate(run: Run) -> list[str]:
+    c = run.certificate
+    if not c.rows:
+        return [
+            f"No terms were set. Stationarity, the largest entry of the gradient at the returned model: "
+            f"{number(c.stationarity)}."
+        ]
+    lines = [
+        "Measured after training, at the returned model and over all sites, by code that the training has no part in.",
+        "",
+        "| | measured | counts as reached up to |",
+        "|---|---:|---:|",
+        f"| stationarity | {number(c.stationarity)} | {number(c.eps1)} |",
+        f"| feasibility | {number(c.feasibility)} | {number(c.eps2)} |",
+        f"| complementarity | {number(c.complementarity)} | {number(c.eps2)} |",
+        f"| distance | {number(c.distance)} | {number(c.eps2)} |",
+        "",
+        "| site | term | value | cap | slack | multiplier | verdict |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    rows = sorted(c.rows, key=lambda row: row.slack)[:MOST] if len(c.rows) > MOST else c.rows
+    lines += [
+        f"| {plain(r.site)} | {plain(r.constraint)} | {number(r.value)} | {'= ' if r.kind == '==' else ''}"
+        f"{number(r.cap)} | {number(r.slack)} | {number(r.multiplier)} | {r.verdict(c.eps2)} |"
+        for r in rows
+    ]
+    if len(c.rows) > MOST:
+        lines += ["", f"Of {number(len(c.rows))} rows these are the {MOST} with the least slack."]
+    return lines
+
+
+def limits(run: Run) -> list[str]:
+    """What the certificate does not say."""
+    said = [
+        "The figures are about the examples that the model was trained on. How it does on new ones has to be measured "
+        "on examples that were kept out."
+    ]
+    if run.certificate.rows:
+        said.append(
+            f"A term counts as kept up to {number(run.certificate.eps2)}, and the conditions of optimality are of the "
+            "first order: for a convex problem they make the model the best there is, up to the tolerance; otherwise "
+            "there may be a better one elsewhere."
+        )
+        said.append("A cap on a mean loss says nothing about a single case.")
+    else:
+        said.append("No promise is made about any single site.")
+    said.append("Each site counts the same in the objective, however many examples it has.")
+    return said

@@ -1,0 +1,172 @@
+"""The report: one self-contained HTML file about one run, or about several on one problem."""
+
+import json
+import math
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from foedus.errors import FoedusError
+from foedus.report import charts, sections, sites, words
+from foedus.report.charts import Chart
+from foedus.report.words import number, size
+from foedus.run import Run
+from foedus.runtime.checkpoint import write_whole
+
+SEAL = {
+    "good": '<path d="M20 33.5l8 8 16-18"/>',
+    "fair": '<path d="M32 20v16M32 43.5v.5"/>',
+    "bad": '<path d="M23 23l18 18M41 23L23 41"/>',
+}
+
+
+def write(runs: Mapping[str, Run], path: Path, asked: Mapping[str, Any] | None = None) -> Path:
+    """Write the report of one run, or the comparison of several, as one HTML file.
+
+    Args:
+        runs: the runs by name.
+        path: the file to write.
+        asked: what was asked, in the asker's words: `title`, `words` (a sentence), `command`, `warnings` (a list), and
+            any further names with their values, which are shown as they are.
+    """
+    if not runs:
+        raise FoedusError("a report needs at least one run.")
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FoedusError(f"cannot make the folder {path.parent}: {error.strerror}.") from None
+    write_whole(path, page(runs, asked or {}).encode())
+    return path
+
+
+def asked_in(folder: Path) -> dict[str, Any]:
+    """What was asked, as a run folder keeps it in asked.json; empty where it does not."""
+    try:
+        found = json.loads((Path(folder) / "asked.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FoedusError(f"{Path(folder) / 'asked.json'} cannot be read: {error}.") from None
+    return found if isinstance(found, dict) else {}
+
+
+def page(runs: Mapping[str, Run], asked: Mapping[str, Any], live: str = "") -> str:
+    """The whole page; `live` is put into its head by the page that follows a running job."""
+    drawn = sections.charts_of(runs)
+    if len(runs) == 1:
+        ((name, run),) = runs.items()
+        title, content = _one(name, run, asked, drawn)
+    else:
+        title, content = _several(runs, asked, drawn)
+    return assemble(title, content, drawn, live)
+
+
+def assemble(title: str, content: str, drawn: list[Chart], live: str = "") -> str:
+    """A complete HTML document around the content: style, script and the data of the charts are inside."""
+    package = files("foedus.report")
+    style, script = (package.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    data = json.dumps([charts.data_of(chart) for chart in drawn], separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)} – foedus</title>{live}<style>{style}</style></head>\n<body>{content}"
+        f'<script type="application/json" id="series">{data}</script><script>{script}</script></body></html>\n'
+    )
+
+
+def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> tuple[str, str]:
+    title = str(asked.get("title") or name)
+    verdict, present = words.verdict(run), sections.presence(run)
+    said = [*words.warnings(run, None if present is None else present[1]), *map(str, asked.get("warnings", ()))]
+    tightest = words.worst(run)
+    tiles = [("Objective", number(run.objective), "lower is better")]
+    if tightest is not None:
+        tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
+    tiles += [
+        ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
+        ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
+        ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),
+        ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),
+    ]
+    parts = [
+        ("asked", "What was asked", sections.asked_for(run, asked)),
+        ("terms", "The terms, site by site", sections.certificate(run)),
+        ("convergence", "How it got there", sections.convergence(drawn, [])),
+        ("sites", "Who took part", sections.who_took_part(run, present)),
+        ("privacy", "Privacy", sections.ledger(run)),
+        ("settings", "Settings and versions", sections.settings(run)),
+        ("words", "How to read this page", sections.glossary()),
+    ]
+    return title, body(title, verdict, tiles, said, parts)
+
+
+def _several(runs: Mapping[str, Run], asked: Mapping[str, Any], drawn: list[Chart]) -> tuple[str, str]:
+    title = str(asked.get("title") or "Comparison of " + words.listed(list(runs)))
+    reached = {name: run for name, run in runs.items() if words.verdict(run).level == "good"}
+    usable = {name: run for name, run in (reached or runs).items() if math.isfinite(run.objective)} or dict(runs)
+    best = min(usable, key=lambda name: usable[name].objective)
+    fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
+    constrained = any(run.certificate.rows for run in runs.values())
+    ended = "is certified" if constrained else "reached its stopping test"
+    first = f"{len(reached)} of {len(runs)} runs {'certified' if constrained else 'reached their stopping test'}."
+    sentence = (
+        f"The smallest objective among {'those' if reached else 'them'} is {number(runs[best].objective)}, by {best}"
+    )
+    least = size(runs[fewest].traffic.up + runs[fewest].traffic.down)
+    sentence += f", which also sent the least, {least}." if best == fewest else f"; {fewest} sent the least, {least}."
+    level = "good" if len(reached) == len(runs) else "fair" if reached else "bad"
+    if not reached:
+        first = f"None of the {len(runs)} runs {ended}."
+    verdict = words.Verdict(level, f"{best} does best" if reached else "No run got there", (first, sentence))
+    said = [f"{name}: {text}" for name, run in runs.items() for text in words.warnings(run)]
+    said += map(str, asked.get("warnings", ()))
+    one = next(iter(runs.values()))
+    if any(_problem(run) != _problem(one) for run in runs.values()):
+        said.insert(
+            0, "The runs are not of one and the same problem, so their objectives cannot be set against each other."
+        )
+    legend = list(runs)
+    parts = [
+        ("asked", "What was asked", sections.asked_for(one, asked, algorithm=False)),
+        ("runs", "The runs", sections.table_of_runs(runs)),
+        ("terms", "The terms, site by site", sites.dots(runs)),
+        ("convergence", "How they got there", sections.convergence(drawn, legend)),
+        ("settings", "Settings that differ", sections.differences(runs)),
+        ("words", "How to read this page", sections.glossary()),
+    ]
+    return title, body(title, verdict, [], said, parts)
+
+
+def _problem(run: Run) -> Any:
+    return run.settings.get("problem"), run.names, [(r.site, r.constraint, r.cap) for r in run.certificate.rows]
+
+
+def body(title: str, verdict: words.Verdict, tiles: list, said: list[str], parts: list[tuple[str, str, str]]) -> str:
+    """Header, verdict, tiles (name, figure, remark), warnings, and those sections (key, title, HTML) not empty."""
+    parts = [part for part in parts if part[2]]
+    links = "".join(f'<a href="#{key}">{escape(head)}</a>' for key, head, _ in parts)
+    shown = "".join(
+        f"<div><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in tiles
+    )
+    advice = "".join(f"<li>{escape(text)}</li>" for text in verdict.advice)
+    alarm = "".join(f"<li>{escape(text)}</li>" for text in said)
+    sections = "".join(
+        f'<section id="{key}"><h2>{escape(head)}</h2>{content}</section>' for key, head, content in parts
+    )
+    return (
+        f'<header class="top"><a class="brand" href="#">foedus</a><nav>{links}</nav></header><main>'
+        f'<section class="hero {verdict.level}"><svg class="seal" viewBox="0 0 64 64" aria-hidden="true">'
+        f'<circle class="teeth" cx="32" cy="32" r="29"/><circle cx="32" cy="32" r="23"/>{SEAL[verdict.level]}</svg>'
+        f'<div><p class="kicker">{escape(title)}</p><h1>{escape(verdict.title)}</h1>'
+        + "".join(f"<p>{escape(text)}</p>" for text in verdict.sentences)
+        + (f"<h3>What to try</h3><ul>{advice}</ul>" if advice else "")
+        + "</div></section>"
+        + (f'<dl class="tiles">{shown}</dl>' if shown else "")
+        + (f'<aside class="warnings"><h2>Keep in mind</h2><ul>{alarm}</ul></aside>' if alarm else "")
+        + f"{sections}</main><footer>Made by foedus. This file is complete in itself and asks nothing of the network."
+        "</footer>"
+    )

@@ -1,0 +1,103 @@
+"""The page that follows a running job and becomes its report: what a run folder holds at the moment, as HTML."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from foedus.certificate import Certificate
+from foedus.errors import FoedusError
+from foedus.report import html, sections, words
+from foedus.report.words import number, size
+from foedus.run import Run, Traffic, load
+from foedus.runtime.checkpoint import MAGIC, MARK, unpack
+
+# asks every second whether there is something new; without JavaScript the page comes again every five seconds
+LIVE = (
+    "<noscript><meta http-equiv='refresh' content='5'></noscript><script>setInterval(async function () {{"
+    "try {{ var now = await (await fetch('/pulse')).text(); if (now !== {pulse!r}) location.reload(); }}"
+    "catch (e) {{}} }}, 1000);</script>"
+)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is there to be seen of a job: `pulse` changes whenever the page would."""
+
+    stage: str  # waiting, running or done
+    pulse: str
+    source: Path | None = None
+
+
+def look(folder: Path) -> Sight:
+    """Find out how far the job in `folder` is, without reading more than file names and times."""
+    kept = folder / "run.json"
+    newest = _checkpoint(folder)
+    if kept.is_file() and (newest is None or kept.stat().st_mtime_ns >= newest.stat().st_mtime_ns):
+        return Sight("done", f"done-{kept.stat().st_mtime_ns}", folder)
+    if newest is not None:
+        return Sight("running", f"running-{newest.stat().st_mtime_ns}", newest)
+    return Sight("waiting", "waiting")
+
+
+def _checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint: the file itself, or one in the folder."""
+    files = [folder] if folder.is_file() else [p for p in folder.iterdir() if p.is_file() and p.name[0] != "."]
+    found = []
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                if file.read(len(MAGIC)) == MAGIC:
+                    found.append((path.stat().st_mtime_ns, path))
+        except OSError:
+            continue
+    return max(found)[1] if found else None
+
+
+def history_of(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The history so far, from a checkpoint."""
+    try:
+        arrays, _ = unpack(checkpoint.read_bytes()[MARK:])
+    except Exception as error:
+        raise FoedusError(f"checkpoint {checkpoint} cannot be read: {error}.") from None
+    return {name[8:]: values for name, values in arrays.items() if name.startswith("history.")}
+
+
+def render(folder: Path, sight: Sight) -> str:
+    """The page for what was seen."""
+    live = LIVE.format(pulse=sight.pulse)
+    name = folder.resolve().name
+    if sight.stage == "done":
+        return html.page({name: load(folder)}, html.asked_in(folder), live)
+    if sight.source is None:
+        wait = words.Verdict(
+            "fair", "Waiting", ("The job has not written a checkpoint yet. This page looks again by itself.",)
+        )
+        return html.assemble(name, html.body(name, wait, [], [], []), [], live)
+    history = history_of(sight.source)
+    rounds = len(history.get("phase", ()))
+    up, down = (int(np.sum(history.get(key, 0))) for key in ("bytes_up", "bytes_down"))
+    last = next((history[k] for k in ("objective", "minibatch_objective") if k in history), np.array([math.nan]))
+    partial = Run(
+        w=None, objective=float(last[-1]) if len(last) else math.nan, rounds=rounds, converged=False, reason="running",
+        certificate=Certificate(stationarity=math.nan), history=history, traffic=Traffic(up, down), seconds=0.0,
+        compile_seconds=0.0, settings={},
+    )  # fmt: skip
+    drawn = sections.charts_of({name: partial})
+    tiles = [
+        ("Round", number(rounds), "so far"),
+        ("Objective", number(partial.objective), "at the last round"),
+        ("Sent", size(up + down), f"{size(up)} up, {size(down)} down"),
+    ]
+    if "feasibility" in history and rounds:
+        tiles.insert(
+            2, ("Largest violation", number(float(history["feasibility"][-1])), "at the worst site; 0 is kept")
+        )
+    if "answered" in history and rounds:
+        tiles.append(("Sites", number(int(history["answered"][-1])), "answered the last round"))
+    going = words.Verdict(
+        "fair", "Running", (f"Round {number(rounds)}. This page follows the job and becomes its report at the end.",)
+    )
+    parts = [("convergence", "How it goes", sections.convergence(drawn, []))]
+    return html.assemble(name, html.body(name, going, tiles, [], parts), drawn, live)

@@ -1,0 +1,322 @@
+"""The sections of the report, each a piece of HTML."""
+
+import json
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from foedus.report import charts, sites, words
+from foedus.report.charts import Chart, Series
+from foedus.report.words import number, size
+from foedus.run import Run
+from foedus.runtime.participation import attendance, restored
+from foedus.stacked import Stacked
+
+# what a series of the history is called, and how it reads; in the order of the page
+SERIES = {
+    "objective": ("Objective", "what is made small"),
+    "minibatch_objective": ("Objective on minibatches", "noisy: each site looks at a few examples"),
+    "feasibility": ("Largest violation", "of a cap, at the worst site; 0 is at the bottom"),
+    "stationarity": ("Distance from optimality", "0 where no small change helps"),
+    "gradient": ("Distance from optimality", "squared gradient; stops below the line"),
+    "residual": ("Distance from optimality", "of the present step; rises when a new one begins"),
+}
+COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
+GLOSSARY = {
+    "Objective": "the number that training makes small: the mean loss over the sites, plus penalties if there are any.",
+    "Term, cap": "what was promised about each site, such as a loss of at most 0.2 on one kind of case.",
+    "Slack": "the room left below a cap. Negative slack means that the cap is broken there.",
+    "Multiplier": "the price of a cap: by how much the objective would fall for each unit that the cap is raised. "
+    "It is 0 where the cap costs nothing.",
+    "Stationarity": "how far the model is from satisfying the conditions of optimality, as the largest entry of a "
+    "gradient in which the caps count with their multipliers. 0 would be exact.",
+    "Feasibility": "the largest violation over all terms and sites.",
+    "Complementarity, distance": "whether the multipliers fit the terms: only a cap that is reached has a price.",
+    "Certificate": "these figures measured after training, at the returned model and over all sites, by code that the "
+    "training algorithm has no part in. They speak about the training data, not about future patients.",
+    "Round": "one exchange of messages between the server and the sites.",
+}
+
+
+def asked_for(run: Run, asked: Mapping[str, Any], algorithm: bool = True) -> str:
+    """What was asked, in the asker's words and in those of the problem."""
+    rows: list[tuple[str, str]] = []
+    if asked.get("words"):
+        rows.append(("In words", escape(str(asked["words"]))))
+    rows.append(("Make small", escape(words.objective(run))))
+    terms = words.terms(run)
+    rows.append(("Keep", "<br>".join(map(escape, terms)) if terms else "nothing: no terms were set"))
+    told = run.settings.get("algorithm", {})
+    if algorithm:
+        rows.append(("Method", escape(str(told.get("name", "unknown")))))
+    who = run.settings.get("participation")
+    if isinstance(who, Mapping):
+        rows.append(("Sites asked", escape(_participation(who))))
+    if isinstance(privacy := run.settings.get("privacy"), Mapping):
+        rows.append(("Privacy", escape(_flat(privacy))))
+    known = {"title", "words", "command", "warnings"}
+    rows += [(str(k), escape(_flat(v))) for k, v in asked.items() if k not in known]
+    if asked.get("command"):
+        rows.append(("Command", f"<code>{escape(str(asked['command']))}</code>"))
+    return '<dl class="asked">' + "".join(f"<div><dt>{escape(a)}</dt><dd>{b}</dd></div>" for a, b in rows) + "</dl>"
+
+
+def _participation(who: Mapping[str, Any]) -> str:
+    lost = f"; {100 * who['dropout']:g} % of the replies are lost on purpose" if who.get("dropout") else ""
+    if who.get("name") == "Schedule":
+        return "by a plan that was given" + lost
+    share = float(who.get("fraction", 1.0))
+    every = f", each at least once in {who['every']} rounds" if "every" in who else ""
+    return ("all in every round" if share == 1 else f"{100 * share:g} % in each round, drawn anew{every}") + lost
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_flat(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_flat, value))
+    return number(value) if type(value) in (int, float) else str(value)
+
+
+def certificate(run: Run) -> str:
+    """The certificate: its four figures, then every term at every site."""
+    c = run.certificate
+    if not c.rows:
+        return (
+            "<p>No terms were set, so there is nothing to hold each site to. At the returned model the largest entry "
+            f"of the gradient over all sites is <b>{number(c.stationarity)}</b> (stationarity), measured after "
+            "training.</p>"
+        )
+    figures = (
+        ("stationarity", c.stationarity, c.eps1),
+        ("feasibility", c.feasibility, c.eps2),
+        ("complementarity", c.complementarity, c.eps2),
+        ("distance", c.distance, c.eps2),
+    )
+    shown = "".join(
+        f'<li class="{"met" if value <= eps else "broken"}"><b>{name}</b> {number(value)} '
+        f"<small>{'within' if value <= eps else 'over'} {number(eps)}</small></li>"
+        for name, value, eps in figures
+    )
+    return f'<ul class="figures">{shown}</ul>{sites.table(run)}'
+
+
+def charts_of(runs: Mapping[str, Run]) -> list[Chart]:
+    """The charts of the runs' histories, in the order of the page."""
+    names = {name for run in runs.values() for name, values in run.history.items() if values.ndim == 1}
+    known = [name for name in SERIES if name in names]
+    others = sorted(
+        n for n in names - COUNTED - set(SERIES) if any(_moves(run.history.get(n)) for run in runs.values())
+    )
+    made = []
+    for key in [*known, *others]:
+        series = []
+        for i, (name, run) in enumerate(runs.items()):
+            y = run.history.get(key)
+            if y is None or not np.isfinite(np.asarray(y, dtype=float)).any():
+                continue
+            up, down = (
+                np.asarray(run.history.get(k, np.zeros(len(y))), dtype=float) for k in ("bytes_up", "bytes_down")
+            )
+            series.append(Series(name, np.asarray(y, dtype=float), np.cumsum(up + down), i % 8))
+        if series:
+            title, said = SERIES.get(key, (key.replace("_", " "), "as the method reports it"))
+            if key == "objective" and (flat := charts.above_least(series)) is not None:
+                series, least = flat
+                title, said = "Objective above its smallest", f"the smallest that was seen is {number(least)}"
+            made.append(Chart(key, title, said, tuple(series), _limit(key, runs)))
+    return made
+
+
+def _moves(values: np.ndarray | None) -> bool:
+    return values is not None and values.dtype.kind in "fiu" and len(values) > 0 and bool(np.ptp(values) > 0)
+
+
+def _limit(key: str, runs: Mapping[str, Run]) -> float | None:
+    """The tolerance that a series is held against, where all runs have the same one."""
+    if key == "feasibility":
+        found = {run.certificate.eps2 for run in runs.values() if run.certificate.rows}
+    elif key == "gradient":
+        found = {run.settings.get("algorithm", {}).get("tol") for run in runs.values()}
+    else:
+        return None
+    return float(next(iter(found))) if len(found) == 1 and isinstance(next(iter(found)), int | float) else None
+
+
+def convergence(drawn: list[Chart], legend: list[str]) -> str:
+    """The charts, over rounds and over bytes; the choice between them works without JavaScript."""
+    if not drawn:
+        return ""
+
+    def grid(those: list[Chart]) -> str:
+        return (
+            '<div class="charts">'
+            + "".join(charts.line_chart(c, by) for c in those for by in ("rounds", "bytes"))
+            + "</div>"
+        )
+
+    buttons = "".join(
+        f'<button type="button" data-toggle="{escape(name)}" aria-pressed="true"><i class="c{i % 8}"></i>'
+        f"{escape(name)}</button>"
+        for i, name in enumerate(legend)
+    )
+    known, others = ([c for c in drawn if (c.key in SERIES) is wanted] for wanted in (True, False))
+    further = f"<details><summary>What else the method reports</summary>{grid(others)}</details>" if others else ""
+    return (
+        '<input type="radio" name="by" id="by-rounds" checked><input type="radio" name="by" id="by-bytes">'
+        '<div class="tools"><span class="switch"><label for="by-rounds">by round</label><label for="by-bytes">by bytes '
+        f'sent</label></span><span class="legend">{buttons}</span><span class="hint script">Drag across a chart to '
+        f"zoom, double-click to go back.</span></div>{grid(known)}{further}"
+    )
+
+
+def presence(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
+    """Who was asked and who answered in each round, or None where it is not known site by site. (rounds, sites) each"""
+    n, rounds = len(run.names), run.rounds
+    asked, answered = run.history.get("asked"), run.history.get("answered")
+    if asked is None or answered is None or not rounds:
+        return None
+    if np.all(asked == n) and np.all(answered == n):
+        everyone = np.ones((rounds, n), dtype=bool)
+        return everyone, everyone
+    told = run.settings.get("participation")
+    who = restored(dict(told)) if isinstance(told, Mapping) and "keyed_by" in told else None
+    if who is None:
+        return None
+    assert isinstance(told, Mapping)
+    names = tuple(run.names) if told["keyed_by"] == "names" else None
+    uids = Stacked({"y": np.zeros((n, 1))}, names=names).uids()
+    called, came = attendance(who, int(run.settings["seed"]), uids, rounds)
+    # replies that were lost on a real network are not drawn from keys
+    same = np.array_equal(called.sum(axis=1), asked) and np.array_equal(came.sum(axis=1), answered)
+    return (called, came) if same else None
+
+
+def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> str:
+    """Who answered when: a sentence, and a picture where not everybody always did."""
+    n = len(run.names)
+    answered = run.history.get("answered")
+    if answered is None or not len(answered):
+        return ""
+    if present is not None and present[1].all():
+        who = f"All {n} sites" if n > 1 else "The one site"
+        return f"<p>{who} answered in each of {words.count(run.rounds, 'round')}.</p>"
+    text = f"<p>On average {number(float(np.mean(answered)))} of {n} sites answered a round; the fewest were "
+    text += f"{number(int(np.min(answered)))}, the most {number(int(np.max(answered)))}.</p>"
+    if present is None:
+        return text + "<p>Which sites these were was not kept.</p>"
+    return text + charts.attendance(run.names, *present)
+
+
+def ledger(run: Run) -> str:
+    """The privacy ledger, where there is one."""
+    ledger = getattr(run, "ledger", None)
+    if ledger is None:
+        return ""
+    return f'<pre class="ledger">{escape(str(ledger))}</pre>'
+
+
+def _pairs(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Nested settings as dotted names."""
+    if isinstance(value, Mapping) and value:
+        return [pair for k, v in value.items() for pair in _pairs(v, f"{name}.{k}" if name else str(k))]
+    if isinstance(value, list) and value and any(isinstance(v, Mapping) for v in value):
+        return [pair for i, v in enumerate(value) for pair in _pairs(v, f"{name}[{i}]")]
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return [(name, text if len(text) <= 300 else text[:300] + " …")]
+
+
+def call(run: Run) -> str:
+    """The call of `solve` that repeats the run."""
+    told = dict(run.settings.get("algorithm", {}))
+    name = told.pop("name", "Algorithm")
+    inside = ", ".join(f"{k}={v!r}" for k, v in told.items())
+    given = [f"{k}={run.settings[k]!r}" for k in ("seed", "max_rounds") if k in run.settings]
+    who = run.settings.get("participation")
+    if isinstance(who, Mapping) and (who.get("name") == "Schedule" or who.get("fraction") != 1 or who.get("dropout")):
+        kept = ", ".join(f"{k}={v!r}" for k, v in who.items() if k in ("fraction", "dropout", "every"))
+        given.append(f"participation=fd.{who['name']}({kept if who['name'] != 'Schedule' else '...'})")
+    return f"run = fd.solve(problem, fd.{name}({inside}), {', '.join(given)})"
+
+
+def settings(run: Run) -> str:
+    """What the run was made with, and the call that repeats it."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in _pairs(run.settings)
+    )
+    return (
+        "<p>The same settings, data and seed give the same history on the same machine:</p>"
+        f"<pre>{escape(call(run))}</pre><details><summary>All settings, as they were resolved</summary>"
+        f'<table class="plain">{rows}</table></details>'
+    )
+
+
+def table_of_runs(runs: Mapping[str, Run]) -> str:
+    """One row a run: how it ended, what it reached, and what that took."""
+    heads = ["Run", "Verdict", "Objective", "Largest violation", "Stationarity", "Rounds", "Up", "Down", "Time"]
+    private = any(getattr(run, "ledger", None) is not None for run in runs.values())
+    body = ""
+    for i, (name, run) in enumerate(runs.items()):
+        verdict, c = words.verdict(run), run.certificate
+        badge = {"good": "met", "fair": "binding", "bad": "broken"}[verdict.level]
+        cells = [
+            (run.objective, number(run.objective)),
+            (c.feasibility, number(c.feasibility) if c.rows else "–"),
+            (c.stationarity, number(c.stationarity)),
+            (run.rounds, number(run.rounds)),
+            (run.traffic.up, size(run.traffic.up)),
+            (run.traffic.down, size(run.traffic.down)),
+            (run.seconds - run.compile_seconds, words.duration(run.seconds - run.compile_seconds)),
+        ]
+        if private:
+            epsilon = getattr(getattr(run, "ledger", None), "epsilon", None)
+            epsilon = epsilon if isinstance(epsilon, int | float) else None
+            cells.append((math.inf if epsilon is None else epsilon, "–" if epsilon is None else number(epsilon)))
+        shown = "".join(
+            f'<td class="n" data-v="{float(value)!r}"><span class="mini">{escape(head)}</span>{escape(text)}</td>'
+            for head, (value, text) in zip([*heads[2:], "ε"], cells, strict=False)
+        )
+        body += (
+            f'<tr><th scope="row" data-v="{escape(name)}"><i class="c{i % 8}"></i>{escape(name)}</th>'
+            f'<td class="v" data-v="{verdict.level}"><span class="badge {badge}">{escape(verdict.title)}</span></td>'
+            f"{shown}</tr>"
+        )
+    kinds = {"Run": "", "Verdict": "v"}
+    titles = "".join(
+        f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>' for h in [*heads, *(["ε"] if private else [])]
+    )
+    reasons = "".join(f"<li><b>{escape(name)}</b>: {escape(run.reason)}.</li>" for name, run in runs.items())
+    return (
+        f'<div class="scroll"><table class="sites sortable runs"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody>'
+        f'</table></div><p class="note">Time is without compiling.</p><ul class="reasons">{reasons}</ul>'
+    )
+
+
+def differences(runs: Mapping[str, Run]) -> str:
+    """The settings that are not the same in all runs."""
+    flat = {name: dict(_pairs(run.settings)) for name, run in runs.items()}
+    keys = list(dict.fromkeys(key for pairs in flat.values() for key in pairs))
+    rows = ""
+    for key in keys:
+        values = [flat[name].get(key, "–") for name in runs]
+        if len(set(values)) > 1:
+            rows += (
+                f'<tr><th scope="row">{escape(key)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in values) + "</tr>"
+            )
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in runs)
+    calls = "".join(f"<pre>{escape(call(run))}</pre>" for run in runs.values())
+    table = (
+        f'<div class="scroll"><table class="plain"><thead><tr><th></th>{heads}</tr></thead>{rows}</table></div>'
+        if rows
+        else ""
+    )
+    return f"{table}<details><summary>The calls that repeat them</summary>{calls}</details>"
+
+
+def glossary() -> str:
+    """The words of the page, explained."""
+    rows = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in GLOSSARY.items())
+    return f'<dl class="asked">{rows}</dl>'

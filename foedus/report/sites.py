@@ -1,0 +1,154 @@
+"""The certificate as tables of bars: each term at each site against its cap, for one run or for several."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from foedus.certificate import Row
+from foedus.report.words import number
+from foedus.run import Run
+
+MOST = 500  # rows shown; of more, those with the least slack
+BADGES = {"met": ("met", "✓ kept"), "binding": ("binding", "● at its cap"), "broken": ("broken", "✕ broken")}
+
+
+def shown(rows: Sequence[Row]) -> tuple[list[Row], str]:
+    """The rows to show, and a sentence where some are left out."""
+    if len(rows) <= MOST:
+        return list(rows), ""
+    tightest = sorted(range(len(rows)), key=lambda i: rows[i].slack if math.isfinite(rows[i].slack) else -math.inf)
+    note = f"Of {number(len(rows))} rows, the {MOST} with the least slack are shown; run.json has all of them."
+    return [rows[i] for i in sorted(tightest[:MOST])], note
+
+
+def scales(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """For each constraint the range that its bars are drawn over, so that sites can be compared by eye."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        low, high = found.get(row.constraint, (0.0, 0.0))
+        values = [v for v in (row.value, row.cap) if math.isfinite(v)]
+        found[row.constraint] = min([low, *values]), max([high, *values])
+    return {name: (low, low + 1.12 * (high - low) if high > low else low + 1.0) for name, (low, high) in found.items()}
+
+
+def _percent(value: float, scale: tuple[float, float]) -> float:
+    low, high = scale
+    return 100.0 * min(max((value - low) / (high - low), 0.0), 1.0) if math.isfinite(value) else 100.0
+
+
+def bar(row: Row, scale: tuple[float, float], verdict: str) -> str:
+    """The value as a bar from zero, with a mark at the cap."""
+    zero, end = sorted((_percent(0.0, scale), _percent(row.value, scale)))
+    return (
+        f'<div class="bar {verdict}"><i style="left:{zero:.2f}%;width:{max(end - zero, 0.4):.2f}%"></i>'
+        f'<u style="left:{_percent(row.cap, scale):.2f}%"></u></div>'
+    )
+
+
+def table(run: Run) -> str:
+    """Every term at every site: value against cap, slack, multiplier, verdict."""
+    rows, note = shown(run.certificate.rows)
+    several = len({row.constraint for row in rows}) > 1
+    scale = scales(rows)
+    top = max((abs(row.multiplier) for row in rows if math.isfinite(row.multiplier)), default=0.0) or 1.0
+    body = []
+    for place, row in enumerate(rows):
+        verdict, words = BADGES[row.verdict(run.certificate.eps2)]
+        term = f"<td data-v='{escape(row.constraint)}'>{escape(row.constraint)}</td>" if several else ""
+        price = 100.0 * min(abs(row.multiplier) / top, 1.0) if math.isfinite(row.multiplier) else 0.0
+        body.append(
+            f'<tr class="{verdict}" data-place="{place}"><th scope="row" data-v="{escape(row.site)}">{escape(row.site)}'
+            f'</th>{term}<td class="wide" data-v="{row.value!r}">{bar(row, scale[row.constraint], verdict)}</td>'
+            f'<td class="n" data-v="{row.value!r}"><span class="mini">value</span>{number(row.value)}</td>'
+            f'<td class="n" data-v="{row.cap!r}"><span class="mini">cap</span>'
+            f"{'= ' if row.kind == '==' else ''}{number(row.cap)}</td>"
+            f'<td class="n" data-v="{row.slack!r}"><span class="mini">slack</span>{number(row.slack)}</td>'
+            f'<td class="n price" data-v="{row.multiplier!r}"><span class="mini">multiplier</span>'
+            f'{number(row.multiplier)}<s style="width:{price:.1f}%"></s></td>'
+            f'<td class="v" data-v="{row.slack!r}"><span class="badge {verdict}">{words}</span></td></tr>'
+        )
+    heads = [
+        "Site",
+        *(["Term"] if several else []),
+        "Value against cap",
+        "Value",
+        "Cap",
+        "Slack",
+        "Multiplier",
+        "Verdict",
+    ]
+    counts = {name: sum(row.verdict(run.certificate.eps2) == name for row in rows) for name in BADGES}
+    chips = "".join(
+        f'<button type="button" class="badge {name}" data-only="{name}">{BADGES[name][1]} <b>{n}</b></button>'
+        for name, n in counts.items()
+        if n
+    )
+    return (
+        f'<div class="tools">{chips}{_find(len(rows))}</div><div class="{_scroll(len(rows))}">'
+        f'<table class="sites sortable{" terms" if several else ""}"><thead><tr>{_heads(heads)}</tr>'
+        f"</thead><tbody>{''.join(body)}</tbody></table></div>"
+        + (f'<p class="note">{escape(note)}</p>' if note else "")
+    )
+
+
+def _heads(titles: Sequence[str]) -> str:
+    kinds = {"Value against cap": "wide", "Verdict": "v", "Site": "", "Term": ""}
+    return "".join(f'<th scope="col" class="{kinds.get(title, "n")}">{escape(title)}</th>' for title in titles)
+
+
+def _find(rows: int) -> str:
+    return '<label class="find script">Find a site <input type="search"></label>' if rows > 8 else ""
+
+
+def _scroll(rows: int) -> str:
+    return "scroll tall" if rows > 25 else "scroll"
+
+
+def dots(runs: Mapping[str, Run]) -> str:
+    """Every term at every site with a dot for each run, against the cap."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for name, run in runs.items():
+        for row in run.certificate.rows:
+            found.setdefault((row.site, row.constraint), {})[name] = row
+    if not found:
+        return ""
+    scale = scales([row for mine in found.values() for row in mine.values()])
+    order = sorted(found, key=lambda key: min(row.slack for row in found[key].values()))
+    chosen = set(order[:MOST])
+    colours = {name: i % 8 for i, name in enumerate(runs)}
+    height = {name: i / max(len(runs) - 1, 1) for i, name in enumerate(runs)}  # so that equal values stay apart
+    several = len({constraint for _, constraint in found}) > 1
+    body = []
+    for key in (key for key in found if key in chosen):
+        site, constraint = key
+        mine = found[key]
+        caps = sorted({row.cap for row in mine.values()})
+        marks = "".join(f'<u style="left:{_percent(cap, scale[constraint]):.2f}%"></u>' for cap in caps)
+        marks += "".join(
+            f'<i class="c{colours[name]}" data-series="{escape(name)}" title="{escape(name)}: {number(row.value)}" '
+            f'style="left:{_percent(row.value, scale[constraint]):.2f}%;--at:{height[name]:.2f}"></i>'
+            for name, row in mine.items()
+        )
+        cells = ""
+        for name, run in runs.items():
+            row = mine.get(name)
+            if row is None:
+                cells += '<td class="n" data-v="">–</td>'
+                continue
+            broken = "broken" if row.verdict(run.certificate.eps2) == "broken" else ""
+            cells += (
+                f'<td class="n {broken}" data-v="{row.value!r}"><span class="mini">{escape(name)}</span>'
+                f"{number(row.value)}</td>"
+            )
+        term = f"<td data-v='{escape(constraint)}'>{escape(constraint)}</td>" if several else ""
+        body.append(
+            f'<tr><th scope="row" data-v="{escape(site)}">{escape(site)}</th>{term}'
+            f'<td class="wide"><div class="dots" style="--runs:{len(runs)}">{marks}</div></td>{cells}</tr>'
+        )
+    heads = ["Site", *(["Term"] if several else []), "Value against cap", *runs]
+    note = f"Of {number(len(found))} rows, the {MOST} with the least slack are shown." if len(found) > MOST else ""
+    return (
+        f'<div class="tools">{_find(len(chosen))}</div><div class="{_scroll(len(chosen))}">'
+        f'<table class="sites sortable"><thead><tr>{_heads(heads)}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>" + (f'<p class="note">{note}</p>' if note else "")
+    )

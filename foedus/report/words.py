@@ -1,0 +1,275 @@
+"""A run in plain words: what was asked, what came out, what to be careful about, what to do next.
+
+The page, the model card and the terminal all say it with these sentences, for a reader who has not read the papers.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foedus.certificate import Row
+from foedus.run import Run
+
+LOSSES = {
+    "LeastSquares": "least-squares loss",
+    "Logistic": "logistic loss",
+    "Hinge": "hinge loss",
+    "SmoothHinge": "smooth hinge loss",
+    "Huber": "Huber loss",
+    "EpsilonInsensitive": "ε-insensitive loss",
+    "Pinball": "pinball (quantile) loss",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run ended: `level` is good, fair or bad; a title of a few words; sentences; and what to do next."""
+
+    level: str
+    title: str
+    sentences: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+
+
+def number(value: float) -> str:
+    """A number as people write it: four digits, no exponent where none is needed."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "not a number"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) < 1e6):
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
+
+
+def size(count: float) -> str:
+    """Bytes with a unit that leaves a readable number."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:.3g} {unit}" if count < 999.5 * step else f"{count / step:.0f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever fits."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def listed(names: list[str], most: int = 4) -> str:
+    """Names in a sentence, the first few of them."""
+    shown = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
+    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+
+
+def count(n: int, thing: str) -> str:
+    return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
+
+
+def objective(run: Run) -> str:
+    """What is made small, as the end of a sentence that begins with 'Make as small as possible'."""
+    terms: Mapping[str, Any] = run.settings.get("problem", {})
+    loss, own = terms.get("loss"), terms.get("objective")
+    if isinstance(loss, Mapping):
+        kind = str(loss.get("name", ""))
+        words = f"the mean {LOSSES.get(kind, kind)}"
+    elif own is not None:
+        words = f"the objective {str(own).rsplit('.', 1)[-1]}"
+    else:
+        words = "the objective"
+    where = terms.get("where")
+    if isinstance(where, Mapping) and "value" in where:
+        key = "label" if where.get("key") == "y" else str(where.get("key"))
+        words += f" on examples with {key} {number(float(where['value']))}"
+    elif where is not None:
+        words += " on a chosen part of the examples"
+    words += f", averaged over {count(len(run.names), 'site')}"
+    for key, what in (("penalty", "penalty"), ("regularizer", "regulariser")):
+        part = terms.get(key)
+        name = part.get("name") if isinstance(part, Mapping) else part
+        if name and name != "Zero":
+            fields = part.items() if isinstance(part, Mapping) else ()
+            figures = [f"{k} {number(v)}" for k, v in fields if type(v) in (int, float)]
+            words += f", plus the {what} {name}" + (f" ({', '.join(figures)})" if figures else "")
+    return words
+
+
+def terms(run: Run) -> list[str]:
+    """The constraints, one sentence each, from the rows of the certificate."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in run.certificate.rows:
+        place = row.site if row.site in ("server", "all sites") and row.site not in run.names else "site"
+        groups.setdefault((row.constraint, row.kind, place), []).append(row)
+    said = []
+    for (constraint, kind, place), rows in groups.items():
+        caps = sorted({row.cap for row in rows})
+        cap = number(caps[0]) if len(caps) == 1 else f"its own cap, from {number(caps[0])} to {number(caps[-1])}"
+        held = {
+            "server": "on the server's own data",
+            "all sites": "on average over all sites",
+            "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
+        }[place]
+        said.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap}, {held}")
+    return said
+
+
+def certified(run: Run) -> bool:
+    """Whether the run has terms and its certificate holds within its own tolerances."""
+    return bool(run.certificate.rows) and run.certificate.holds()
+
+
+def worst(run: Run) -> Row | None:
+    """The row with the least slack: broken most, or closest to its cap."""
+    rows = run.certificate.rows
+    return min(rows, key=lambda row: -math.inf if math.isnan(row.slack) else row.slack) if rows else None
+
+
+def verdict(run: Run) -> Verdict:
+    """What came out, in words."""
+    certificate, ended = run.certificate, _sentence(run.reason)
+    if not certificate.rows:
+        return _without_terms(run, ended)
+    tightest = worst(run)
+    assert tightest is not None
+    eps1, eps2 = certificate.eps1, certificate.eps2
+    if certificate.holds():
+        kept = "Every term is kept at every site" + (
+            "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
+        )
+        return Verdict(
+            "good",
+            "Certified",
+            (
+                f"{kept}. No small change of the model that keeps the terms lowers the objective at a rate above the "
+                f"tolerance ({number(eps1)}): it is optimal to first order.",
+                *_price(run),
+            ),
+        )
+    if not certificate.feasibility <= eps2:
+        broken = [row for row in certificate.rows if not row.violation <= eps2]
+        sites = list(dict.fromkeys(row.site for row in broken))
+        hopeless = run.reason.startswith("no point was found")
+        first = (
+            f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} was "
+        )
+        first += f"asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} ({listed(sites)})."
+        advice = (
+            f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here keeps, and run "
+            "again."
+            if tightest.kind == "<="
+            else "Relax the equality, or check the data it is stated on.",
+            f"Or look at {tightest.site}: mislabelled rows or a missing feature there make a cap unreachable.",
+        )
+        if hopeless:
+            return Verdict("bad", "These terms cannot be met", (f"{first} {ended}",), advice)
+        return Verdict(
+            "bad",
+            "Not certified: terms are broken",
+            (first, ended),
+            ("Allow more rounds: the run had not settled.", *advice) if not run.converged else advice,
+        )
+    short = [
+        f"{name} is {number(value)}, where at most {number(eps)} counts as reached"
+        for name, value, eps in (
+            ("the distance from optimality (stationarity)", certificate.stationarity, eps1),
+            ("complementarity", certificate.complementarity, eps2),
+            ("the distance of the terms to their multipliers' cone", certificate.distance, eps2),
+        )
+        if not value <= eps
+    ]
+    return Verdict(
+        "fair",
+        "Terms kept, optimality not shown",
+        (f"Every term is kept at every site, but {listed(short)}: a better model may exist.", ended),
+        ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
+    )
+
+
+def _without_terms(run: Run, ended: str) -> Verdict:
+    residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}."
+    if not math.isfinite(run.objective):
+        return Verdict("bad", "No usable model", (ended,), ("Use a smaller step size, or standardise the features.",))
+    if run.interrupted:
+        return Verdict("fair", "Interrupted", (ended, residual), ("Run again with the same checkpoint to go on.",))
+    if run.converged:
+        return Verdict("good", "Converged", (f"No terms were set. {ended}", residual))
+    return Verdict(
+        "fair",
+        "Stopped before converging",
+        (f"No terms were set. {ended}", residual),
+        ("Allow more rounds, or try an algorithm that ends at the optimum, such as FedGiA.",),
+    )
+
+
+def _price(run: Run) -> tuple[str, ...]:
+    """What the binding terms cost, from the multipliers."""
+    binding = sorted((r for r in run.certificate.rows if r.multiplier > 0), key=lambda row: -row.multiplier)
+    if not binding:
+        return ("No cap is binding: the terms cost nothing here.",)
+    first = binding[0]
+    sites = list(dict.fromkeys(row.site for row in binding))
+    step = 0.05 * abs(first.cap) if first.cap else 0.01
+    place = "" if first.site == "all sites" else f" at {first.site}"
+    return (
+        f"The caps at {listed(sites)} are what holds the model back. Raising the cap on {first.constraint}{place} by "
+        f"{number(step)} would lower the objective by about {number(first.multiplier * step)}.",
+    )
+
+
+def _rounded_up(value: float) -> float:
+    """A little more than `value`, to two digits."""
+    if not math.isfinite(value) or value == 0:
+        return value
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return math.ceil(value / unit + 1e-9) * unit
+
+
+def _sentence(words: str) -> str:
+    words = words.strip()
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
+
+
+def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
+    """What a careful reader should know before using the model; `present` marks who answered. (rounds, sites)"""
+    said = []
+    if run.interrupted:
+        said.append("The run was interrupted; the figures are those of the last model it had.")
+    elif not run.converged:
+        said.append("The stopping test was not met: " + run.reason + ".")
+    if "times its tolerance" in run.reason and run.converged:
+        said.append(_sentence(run.reason))
+    asked, answered = run.history.get("asked"), run.history.get("answered")
+    if asked is not None and answered is not None and len(asked):
+        lost = int(np.sum(asked) - np.sum(answered))
+        if lost:
+            said.append(f"{number(lost)} of {number(int(np.sum(asked)))} replies were lost on the way.")
+    if present is not None and len(present):
+        silent = [name for name, heard in zip(run.names, np.any(present, axis=0).tolist(), strict=True) if not heard]
+        if silent:
+            verb = "was" if len(silent) == 1 else "were"
+            said.append(f"{listed(silent)} {verb} never heard: the model rests on the other sites' data.")
+    bad = [name for name, values in run.history.items() if _breaks(values)]
+    if bad:
+        said.append(f"The history of {listed(bad)} holds values that are not finite.")
+    constraints = run.settings.get("problem", {}).get("constraints") or ()
+    if any(isinstance(c, Mapping) and c.get("name") == "LossGap" for c in constraints):
+        said.append("A cap on a difference of losses is not convex: another start may lead to another certified model.")
+    if run.settings.get("algorithm", {}).get("name") == "CentralProxAL":
+        said.append("All data were pooled in one place: this run is for comparison, and is not federated.")
+    return said
+
+
+def _breaks(values: np.ndarray) -> bool:
+    """Whether a series that had become finite is not so later."""
+    if values.dtype.kind != "f" or values.ndim != 1:
+        return False
+    finite = np.isfinite(values)
+    return bool(finite.any() and not finite[int(np.argmax(finite)) :].all())

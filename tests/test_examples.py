@@ -1,0 +1,24 @@
+"""The examples run, are short, and there is one for every estimator."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(path: Path, capsys: pytest.CaptureFixture[str]):
+    runpy.run_path(str(path), run_name="__main__")
+    assert "certified (" in capsys.readouterr().out
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 40
+
+
+def test_every_estimator_has_an_example():
+    from foedus import estimators
+
+    shown = "".join(path.read_text(encoding="utf-8") for path in EXAMPLES)
+    for name in estimators.__all__:
+        assert f"fd.{name}(" in shown

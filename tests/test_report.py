@@ -1,0 +1,380 @@
+"""The report, the model card and the page that follows a job: whole, escaped, small, fast, and true to the run."""
+
+import dataclasses
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+
+import foedus as fd
+from foedus import cli
+from foedus.algorithm import Algorithm, settings, state
+from foedus.certificate import Row
+from foedus.report import card, charts, html, live, sections, words
+from foedus.report.server import serve
+
+EMPTY = {"meta", "input", "path", "circle", "br", "link"}
+
+
+class Reader(HTMLParser):
+    """Reads a page: that every element is closed, what text it shows, which tags and ids it has."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found[key] for key in ("href", "src") if key in found]
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text += data + " "
+
+
+def page_of(run, **asked) -> Reader:
+    reader = Reader(html.page({"tumours": run}, asked))
+    assert reader.open == []
+    return reader
+
+
+def test_page_of_a_certified_run_has_every_part():
+    run = runs.certified()
+    assert words.certified(run)
+    page = page_of(
+        run, title="Ward <4>", words="few misses", command="foedus run a.toml", warnings=["rows were dropped"]
+    )
+    for key in ("asked", "terms", "convergence", "sites", "settings", "words"):
+        assert key in page.ids
+    for said in ("Certified", "Ward <4>", "few misses", "foedus run a.toml", "rows were dropped", "Keep in mind"):
+        assert said in page.text
+    assert "loss on label 1 at most 0.5, at every site" in page.text
+    for row in run.certificate.rows:
+        assert row.site in page.text
+        assert words.number(row.value) in page.text
+        assert words.number(row.multiplier) in page.text
+    assert f"All 3 sites answered in each of {run.rounds} rounds" in page.text
+    assert page.tags.count("figure") % 2 == 0
+    assert page.tags.count("figure") >= 6  # objective, violation, optimality; by rounds and by bytes
+    for version in run.settings["versions"].values():
+        assert version in page.text
+
+
+def test_page_asks_nothing_of_the_network():
+    text = html.page({"a": runs.certified()}, {})
+    assert all(link.startswith("#") for link in Reader(text).links)
+    assert not re.search(r"https?://|@import|url\(", text)
+
+
+def test_names_are_escaped_everywhere():
+    nasty = runs.NASTY
+    for text in (
+        html.page({nasty: runs.certified()}, {"title": nasty, nasty: nasty, "words": nasty, "command": nasty}),
+        html.page({nasty: runs.certified(), nasty + "2": runs.infeasible()}, {"title": nasty}),
+        html.page({nasty: runs.unconstrained()["FedAvg"]}, {}),
+    ):
+        reader = Reader(text)
+        assert reader.open == []
+        assert reader.tags.count("script") == 2  # the data and our own
+        assert nasty in reader.text
+        assert "<script>alert" not in text
+
+
+def test_a_ledger_is_shown_and_escaped():
+    @dataclasses.dataclass
+    class Spent:
+        epsilon: float = 2.5
+
+        def __str__(self) -> str:
+            return "epsilon 2.5 <spent>"
+
+    run = dataclasses.replace(runs.certified())
+    assert "Privacy" not in page_of(run).text
+    run.ledger = Spent()
+    page = page_of(run)
+    assert "epsilon 2.5 <spent>" in page.text
+    assert "privacy" in page.ids
+    both = Reader(html.page({"a": run, "b": runs.certified()}, {}))
+    assert "2.5" in both.text
+    assert "ε" in both.text
+
+
+def test_verdicts_say_what_the_certificate_says():
+    assert words.verdict(runs.certified()).level == "good"
+    broken = words.verdict(runs.infeasible())
+    assert broken.level == "bad"
+    assert broken.title == "These terms cannot be met"
+    worst = max(runs.infeasible().certificate.rows, key=lambda row: row.violation)
+    assert worst.site in broken.sentences[0]
+    assert any("Raise the cap" in text for text in broken.advice)
+    run = runs.certified()
+    far = dataclasses.replace(run, certificate=dataclasses.replace(run.certificate, stationarity=0.5))
+    assert words.verdict(far).level == "fair"
+    lost = dataclasses.replace(run, certificate=dataclasses.replace(run.certificate, stationarity=float("nan")))
+    assert words.verdict(lost).level != "good"
+    free = runs.unconstrained()["FedAvg"]
+    assert words.verdict(free).title == "Stopped before converging"
+    assert words.verdict(dataclasses.replace(free, objective=float("nan"))).level == "bad"
+
+
+def test_comparison_overlays_the_runs_and_names_the_best():
+    both = runs.unconstrained()
+    page = Reader(html.page(both, {}))
+    assert page.open == []
+    best = min(both, key=lambda name: both[name].objective)
+    assert f"by {best}" in page.text
+    for run in both.values():
+        assert words.number(run.objective) in page.text
+    assert "algorithm.name" in page.text
+    assert "not of one and the same problem" not in page.text
+    mixed = Reader(html.page({"a": runs.certified(), "b": both["FedAvg"]}, {}))
+    assert "not of one and the same problem" in mixed.text
+    assert "a does best" in mixed.text
+
+
+def test_large_run_is_written_small_and_fast(tmp_path: Path):
+    run = runs.large()
+    html.page({"first": dataclasses.replace(run, rounds=run.rounds)}, {})  # compiles the draws of who took part
+    began = time.process_time()  # of this process alone: others may be busy
+    path = html.write({"clinics": run}, tmp_path / "report.html", {})
+    assert time.process_time() - began < 2.0
+    assert path.stat().st_size < 3e6
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    page = Reader(path.read_text(encoding="utf-8"))
+    assert page.text.count("clinic-") >= 100
+
+
+def test_more_rows_than_a_page_holds_are_cut_to_the_tightest():
+    run = runs.certified()
+    rows = tuple(Row(f"clinic-{i}", "loss", "<=", 0.1 + i / 7000, 0.2, 0.0) for i in range(700))
+    page = page_of(dataclasses.replace(run, certificate=dataclasses.replace(run.certificate, rows=rows)))
+    assert "Of 700 rows, the 500 with the least slack" in page.text
+    assert "clinic-699" in page.text
+    assert "clinic-199 " not in page.text
+
+
+@pytest.mark.parametrize("n", [1, 5, 1200, 1201, 50_000])
+def test_thinning_keeps_ends_and_extremes(n: int):
+    y = np.random.default_rng(n).normal(size=n)
+    y[n // 2] = np.nan
+    kept = charts.thin(y)
+    assert len(kept) <= charts.POINTS + 8
+    assert kept[0] == 0
+    assert kept[-1] == n - 1
+    if n > 1:
+        assert np.nanmin(y[kept]) == np.nanmin(y)
+        assert np.nanmax(y[kept]) == np.nanmax(y)
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [1.0, 1.0], [-3.0, 4.0], [1e-9, 1e3], [np.nan, np.inf], [0.0, 1e-300], [5.0, 5.1]]
+)
+def test_axes_hold_their_values_and_have_labels(values: list[float]):
+    y = np.array(values)
+    chart = charts.Chart("a", "A", "", (charts.Series("s", y, np.arange(len(y))),))
+    axis = charts.axis_of(y, chart.log)
+    finite = y[np.isfinite(y)]
+    placed = axis.place(finite)
+    assert np.all((placed >= -1e-9) & (placed <= 1 + 1e-9))
+    assert axis.ticks()
+    for by in ("rounds", "bytes"):
+        assert Reader(charts.line_chart(chart, by)).open == []
+        assert "nan" not in charts.line_chart(chart, by).split("aria-label")[0]
+
+
+def test_who_took_part_is_who_was_heard():
+    """The draws repeated for the report are the run's own: an algorithm that counts its callers agrees."""
+
+    @state
+    class Counts:
+        w: jnp.ndarray
+
+    @settings
+    class Roll(Algorithm):
+        def init(self, terms, w0, own):
+            return Counts(w0)
+
+        def broadcast(self, terms, server, draws):
+            return server.w
+
+        def local(self, terms, client, message, data, key):
+            return client, jnp.ones(())
+
+        def aggregate(self, terms, server, replies, present):
+            return Counts(server.w.at[present.index].add(jnp.where(present.here, replies, 0.0), mode="drop"))
+
+    def nothing(w, data):
+        return 0.0 * jnp.sum(w)
+
+    named = {name: {"y": np.zeros(1)} for name in "abcdef"}
+    plan = np.random.default_rng(0).random((7, 6)) < 0.4
+    placed = list(named.values())
+    for who, clients in (
+        (fd.Fraction(0.5, dropout=0.3), named),
+        (fd.Schedule(plan, dropout=0.2), placed),
+    ):
+        problem = fd.Problem(clients, objective=nothing)
+        run = fd.solve(problem, Roll(), w0=np.zeros(6), max_rounds=40, participation=who, seed=5)
+        found = sections.presence(run)
+        assert found is not None
+        np.testing.assert_array_equal(found[1].sum(axis=0), run.w)
+        np.testing.assert_array_equal(found[0].sum(axis=1), run.history["asked"])
+    forged = dataclasses.replace(run, history=run.history | {"answered": run.history["answered"] + 1})
+    assert sections.presence(forged) is None
+
+
+def test_page_tells_who_took_part():
+    run = runs.unconstrained()["FedAvg"]
+    page = page_of(run)
+    assert "of 3 sites answered a round" in page.text
+    assert "replies were lost" in page.text
+    text = html.page({"a": run}, {})
+    assert 'class="attendance"' in text
+    assert 'class="lost"' in text
+
+
+def test_card_holds_the_certificate_and_its_limits():
+    run = runs.certified()
+    text = card.card("tumours", run, {"title": "Ward | 4"})
+    assert text.startswith("# Model card: Ward \\| 4\n")
+    for row in run.certificate.rows:
+        assert f"{words.number(row.value)} | {words.number(row.cap)}" in text
+    for part in ("## The certificate", "## Privacy", "## Limits", "No privacy mechanism", "fd.ProxAL("):
+        assert part in text
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    assert "No terms were set" in card.card("a", runs.unconstrained()["Scaffold"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one finished run in it."""
+    runs.certified().save(tmp_path / "good")
+    return tmp_path
+
+
+def test_commands_write_report_and_card(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "good" / "asked.json").write_text(json.dumps({"title": "From the folder"}))
+    runs.infeasible().save(folder / "other" / "good")
+    assert cli.run(["report", str(folder / "good")]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "good" / "report.html")
+    assert "From the folder" in (folder / "good" / "report.html").read_text(encoding="utf-8")
+    both = [str(folder / "good"), str(folder / "other" / "good")]
+    assert cli.run(["report", *both, "--out", str(folder / "new" / "both.html")]) == 0
+    assert "other/good" in (folder / "new" / "both.html").read_text(encoding="utf-8")
+    assert cli.run(["card", str(folder / "good")]) == 0
+    assert (folder / "good" / "card.md").read_text(encoding="utf-8").startswith("# Model card: From the folder")
+    capsys.readouterr()
+    assert cli.run(["card", str(folder / "good"), "--out", "-"]) == 0
+    assert capsys.readouterr().out.startswith("# Model card")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "goood"], ["goood", "Did you mean 'good'?"]),
+        (["card", "nowhere/at-all"], ["nowhere/at-all"]),
+        (["watch", "goood"], ["goood", "Did you mean 'good'?"]),
+        (["report", "file"], ["file is a file", "run folder"]),
+        (["report", "empty"], ["empty is not a run folder", "run.json"]),
+        (["report", "good", "--out", "empty"], ["--out empty is a folder"]),
+        (["card", "good", "--out", "missing/card.md"], ["missing/card.md", "folder that exists"]),
+        (["report", "broken"], ["asked.json cannot be read"]),
+    ],
+)
+def test_wrong_folders_get_one_sentence(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: list[str],
+):
+    monkeypatch.chdir(folder)
+    Path("file").write_text("a file")
+    Path("empty").mkdir()
+    runs.certified().save("broken")
+    Path("broken/asked.json").write_text("{")
+    before = sorted(str(p) for p in folder.rglob("*"))
+    assert cli.run(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for part in said:
+        assert part in error
+    assert sorted(str(p) for p in folder.rglob("*")) == before
+
+
+def test_watch_follows_a_job_and_becomes_its_report(tmp_path: Path):
+    job = tmp_path / "job"
+    job.mkdir()
+    server = serve(job)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+
+    def get(path: str, host: str | None = None) -> str:
+        asked = urllib.request.Request(address + path, headers={"Host": host} if host else {})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return answer.read().decode()
+
+    try:
+        assert "Waiting" in get("/")
+        assert get("/pulse") == "waiting"
+        problem = fd.Problem(runs.sites(), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.1, per_example=False))
+        run = fd.solve(problem, fd.Scaffold(lr=0.2), seed=0, max_rounds=30, checkpoint=job / "run.ckpt")
+        assert get("/pulse").startswith("running-")
+        page = Reader(get("/"))
+        assert page.open == []
+        assert "Running" in page.text
+        assert "Round 30." in page.text
+        assert words.number(float(run.history["objective"][-1])) in page.text
+        run.save(job)
+        assert get("/pulse").startswith("done-")
+        assert "Stopped before converging" in Reader(get("/")).text
+        for path, host, status in (
+            ("/run.json", None, 404),
+            ("/../job/run.json", None, 404),
+            ("/", "evil.example", 403),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(path, host)
+            assert refused.value.code == status
+            refused.value.close()
+        (job / "run.json").write_text("{")
+        assert "Nothing to show" in get("/")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_watch_reads_a_checkpoint_by_its_own_name(tmp_path: Path):
+    file = tmp_path / "run.ckpt"
+    problem = fd.Problem(runs.sites(), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.1, per_example=False))
+    fd.solve(problem, fd.Scaffold(lr=0.2), seed=0, max_rounds=30, checkpoint=file)
+    (tmp_path / "notes.txt").write_text("not a checkpoint")
+    assert live.look(file).source == file
+    assert live.look(tmp_path).source == file
+    assert len(live.history_of(file)["objective"]) == 30
