@@ -77,10 +77,10 @@ def test_check_tells_what_would_happen_and_writes_nothing(foedus: Command):
     before = written()
     result = foedus("check", "study.toml")
     assert result.status == 0, result.err
-    for words in ("4 sites, 360 rows", "readmitted yes", "ward (3)", "10 numbers", "at most 40", "Next: foedus run"):
+    for words in ("4 sites, 360 rows", "readmitted yes", "ward (3)", "10 numbers", "all 40 rounds", "Next: foedus run"):
         assert words in result.out
-    # a model of ten numbers to each site, and back with the value of the objective there
-    assert "receives 88 B and sends" in result.out or "receives 96 B and sends" in result.out
+    # a model of ten numbers with the step size and the round; back, a model and the objective
+    assert "a site receives 96 B and sends 88 B" in result.out
     assert written() == before
 
 

@@ -62,8 +62,14 @@ def test_what_can_be_written_in_a_file_is_offered():
 
 
 def test_names_are_understood_in_any_case():
-    assert build.algorithm_of({"algorithm": {"name": "fedgia", "k0": 3}}) == fd.FedGiA(k0=3)
+    assert build.algorithm_of({"algorithm": {"name": "fedgia", "k0": 3}}) == fd.FedGiA(k0=3)  # no intercept to know of
     assert build.algorithm_of({"algorithm": {"name": "FedAvg", "stop": "none"}}) == fd.FedAvg(stop=None)
+
+
+def test_an_algorithm_that_must_know_of_the_intercept_is_told():
+    for told in (True, False):
+        made = build.algorithm_of({"algorithm": {"name": "DRFL"}, "preprocess": {"intercept": told}})
+        assert made == fd.DRFL(intercept=told)
 
 
 def test_lists_make_all_combinations(hospitals: Path):

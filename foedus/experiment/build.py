@@ -34,9 +34,11 @@ FORM = re.compile(r"(label|group)\s+(\S.*)")
 
 
 def algorithm_of(settings: Settings) -> Algorithm:
-    """The algorithm with its settings."""
+    """The algorithm with its settings; one that must know of the intercept is told."""
     asked = dict(settings["algorithm"])
     offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
+    if "intercept" in offer.parameters:
+        asked.setdefault("intercept", settings["preprocess"]["intercept"])
     return offer.build(asked, "[algorithm]", {Loss: _loss})
 
 

@@ -126,7 +126,11 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
     folder.finish(run)
-    write_report({name: run}, folder.path / "report.html", asked_of(experiment, built))
+    try:
+        write_report({name: run}, folder.path / "report.html", asked_of(experiment, built))
+    except Exception as error:  # the run is kept, whatever is wrong with its picture
+        screen.note(folder.event("warning", run=name, reason=f"the report could not be written: {error}"))
+        screen.say(f"{name}: the report could not be written ({error}).")
     ended = {"rounds": run.rounds, "objective": run.objective, "converged": run.converged, "reason": run.reason}
     screen.note(folder.event("end", run=name, **ended, seconds=run.seconds))
     return run
