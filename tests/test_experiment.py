@@ -217,3 +217,17 @@ def test_the_starter_is_read_and_says_what_was_asked(hospitals: Path):
     assert [type(c).__name__ for c in made.problem.terms.constraints] == ["LossCap", "LossGap"]
     plain = starter.starter(starter.completed(starter.Wish("hospitals/*.csv", "readmitted"), hospitals))
     assert built(hospitals, plain).problem.terms.constraints == ()
+
+
+def test_every_key_is_in_the_documentation():
+    page = (Path(__file__).parent.parent / "docs/reference/experiment-file.md").read_text()
+    top, *sections = page.split("\n## ")
+    rows = {part.partition("\n")[0]: part for part in sections}
+    for name, keys in {"At the top": file.TOP, **{f"[{s}]": keys for s, keys in file.SECTIONS.items()}}.items():
+        part = next(text for title, text in rows.items() if title.startswith(name))
+        for key in keys:
+            assert f"| `{key}` |" in part, f"{key} of {name}"
+    for name in (*catalogue.constraints(), *catalogue.noises()):
+        assert f"`{name}`" in page or name == "PaperLaplace"  # which promises nothing
+    assert "`fd.losses`" in page
+    assert top.startswith("# Experiment file")

@@ -1,7 +1,5 @@
 """Runs the cases of an experiment into their run directories, one after the other, and goes on where it was stopped."""
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from foedus.experiment.build import Built
 from foedus.experiment.file import Case, Experiment
 from foedus.experiment.folder import Folder, folder_of
 from foedus.experiment.screen import Screen, size
+from foedus.report import html
 from foedus.run import Run
 from foedus.solve import solve
 
@@ -126,11 +125,11 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
     folder.finish(run)
-    try:
-        write_report({name: run}, folder.path / "report.html", asked_of(experiment, built))
-    except Exception as error:  # the run is kept, whatever is wrong with its picture
-        screen.note(folder.event("warning", run=name, reason=f"the report could not be written: {error}"))
-        screen.say(f"{name}: the report could not be written ({error}).")
+    asked = asked_of(experiment, built)
+    folder.write("asked.json", asked)
+    if (wrong := write_report({name: run}, folder.path / "report.html", asked)) is not None:
+        screen.note(folder.event("warning", run=name, reason=wrong))
+        screen.say(f"{name}: {wrong}.")
     ended = {"rounds": run.rounds, "objective": run.objective, "converged": run.converged, "reason": run.reason}
     screen.note(folder.event("end", run=name, **ended, seconds=run.seconds))
     return run
@@ -156,9 +155,10 @@ def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
     return asked
 
 
-def write_report(runs: Mapping[str, Run], path: Path, asked: dict[str, Any]) -> bool:
-    """The report of some runs, where this version of foedus writes reports; says whether it did."""
-    if importlib.util.find_spec("foedus.report.html") is None:
-        return False
-    importlib.import_module("foedus.report.html").write(runs, path, asked)
-    return True
+def write_report(runs: Mapping[str, Run], path: Path, asked: dict[str, Any]) -> str | None:
+    """Write the report of some runs; a sentence where it cannot be, for the runs are kept whatever happens to it."""
+    try:
+        html.write(runs, path, asked)
+    except Exception as error:
+        return f"the report could not be written ({str(error) or type(error).__name__})"
+    return None
