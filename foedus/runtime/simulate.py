@@ -265,8 +265,9 @@ class Recorder:
     def last(self) -> dict[str, float]:
         """The last round's record, and the bytes of all rounds so far."""
         row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
-        sums = {f"total_{way}": int(np.sum(self.columns.get(f"bytes_{way}", 0))) for way in ("up", "down")}
-        return row | sums
+        for way in ("up", "down"):
+            row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
+        return row
 
 
 def simulate(
