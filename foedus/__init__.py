@@ -8,8 +8,13 @@ _configure()
 
 from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
 from foedus.algorithms import (  # noqa: E402
+    AFL,
+    DRFA,
+    DRFL,
+    WAFL,
     CentralProxAL,
     FedAvg,
+    FedEPM,
     FedGiA,
     FedPD,
     FedProx,
@@ -17,8 +22,14 @@ from foedus.algorithms import (  # noqa: E402
     LocalSGD,
     ProxAL,
     Scaffold,
+    SFedAvg,
+    SFedProx,
+    WAFLGradient,
 )
+from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
+from foedus.privacy.ledger import Budget  # noqa: E402
+from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
 from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E402
@@ -31,26 +42,39 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AFL",
+    "DRFA",
+    "DRFL",
+    "WAFL",
+    "Budget",
     "CentralProxAL",
     "Coverage",
     "Data",
     "FairClassifier",
     "FedAvg",
+    "FedEPM",
     "FedGiA",
     "FedPD",
     "FedProx",
     "FoedusError",
     "Fraction",
+    "Gaussian",
     "InexactADMM",
+    "Laplace",
     "LocalSGD",
     "NeymanPearsonClassifier",
+    "PaperLaplace",
     "Problem",
     "ProxAL",
     "Run",
+    "SFedAvg",
+    "SFedProx",
     "Scaffold",
     "Schedule",
+    "WAFLGradient",
     "constraints",
     "data",
+    "ens",
     "group",
     "label",
     "load",

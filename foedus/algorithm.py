@@ -17,6 +17,7 @@ client is an `Each`; all other fields are the same for everyone.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
@@ -65,10 +66,18 @@ def setting(
     le: float | None = None,
     choices: tuple[Any, ...] = (),
     integer: bool = False,
+    also: tuple[str, Callable[[Any], bool]] | None = None,
+    travels: bool = False,
 ) -> Any:
-    """One setting: its default, what it is (with the equation it enters), and its range or choices."""
+    """One setting: its default, what it is (with the equation it enters), and its range or choices.
+
+    `also` names a further form that a value may have, and says whether one has it. A setting that `travels` reaches the
+    compiled functions as data beside the clients' own, not as a constant; two algorithms that differ only in such
+    settings compare equal and share one compiled program.
+    """
     limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
-    return field(default=default, metadata={"doc": doc, "choices": choices, "integer": integer, "limits": limits})
+    meta = {"doc": doc, "choices": choices, "integer": integer, "limits": limits, "also": also}
+    return field(default=default, metadata=meta, compare=not travels)
 
 
 def _is_number(value: Any) -> bool:
@@ -80,9 +89,11 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     choices = meta.get("choices", ())
     if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
         return
+    if meta.get("also") is not None and meta["also"][1](value):
+        return
     limits = {k: v for k, v in meta["limits"].items() if v is not None}
     number = _is_number(value)
-    if not limits and not meta["choices"] and not meta["integer"]:
+    if not limits and not meta["choices"] and not meta["integer"] and meta.get("also") is None:
         return
     if number and (limits or meta["integer"]):
         assert isinstance(value, int | float | np.integer | np.floating)
@@ -96,6 +107,7 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
     kind = "a whole number " if meta["integer"] else "a number " if limits else ""
     options = [kind + " and ".join(expected)] if kind else []
     options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
+    options += [meta["also"][0]] if meta.get("also") is not None else []
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
 
 
@@ -157,6 +169,7 @@ class Algorithm:
     handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
     default_rounds: ClassVar[int] = 1000
     pools: ClassVar[bool] = False  # whether it works on all data in one place, for comparison
+    keeps_lost: ClassVar[bool] = False  # whether a client whose reply is lost keeps its new state: it has been released
 
     @property
     def name(self) -> str:
@@ -204,6 +217,10 @@ class Algorithm:
 
     def multipliers(self, terms: Terms, server: Any, clients: Any) -> dict[str, Array]:
         """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""
+        return {}
+
+    def observe(self, clients: Any) -> dict[str, Array]:
+        """What the simulator notes of the clients' states after a round; none of it is sent."""
         return {}
 
     def parameters(self, terms: Terms, server: Any) -> Array:

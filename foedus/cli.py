@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from foedus.commands import experiment
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
 
@@ -104,6 +105,23 @@ def reproduce(
 
 
 @app.command()
+def audit(
+    trials: Annotated[int, typer.Option(help="Runs on each of two neighbouring data sets.", min=100)] = 100_000,
+    confidence: Annotated[float, typer.Option(help="Of each bound.", min=0.5, max=0.9999)] = 0.95,
+    seed: Seed = 0,
+    quick: Quick = False,
+) -> None:
+    """Measure a lower bound on the epsilon of every private mechanism, on pairs of data sets made to be hard."""
+    from foedus.privacy import audit as auditing
+
+    found = auditing.run(min(trials, 10_000) if quick else trials, seed, confidence)
+    typer.echo(auditing.table(found))
+    broken = [case.what for case, result in found if not case.weak and result.epsilon > case.promised()[0]]
+    if broken:
+        raise FoedusError(f"the audit disproves the promise of: {'; '.join(broken)}.")
+
+
+@app.command()
 def bench(
     only: Annotated[str | None, typer.Option(help="Only this part.", show_default=False)] = None,
     quick: Quick = False,
@@ -114,6 +132,12 @@ def bench(
     benchmarks.run(only, quick)
 
 
+app.command()(experiment.init)
+app.command()(experiment.check)
+app.command()(experiment.run)
+app.command()(experiment.compare)
+app.command()(experiment.predict)
+app.command()(experiment.export)
 for command in (report, card, watch):
     app.command()(command)
 

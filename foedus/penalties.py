@@ -58,3 +58,22 @@ class Saturating(Penalty):
 
     def size(self, w: Array) -> Array:
         return w**2 / (1.0 + w**2)
+
+
+@dataclass(frozen=True)
+class BesideIntercept(Penalty):
+    """Another penalty of all coordinates but the last, the intercept."""
+
+    inside: Penalty | None = None
+
+    @staticmethod
+    def of(inside: Penalty) -> "BesideIntercept":
+        return BesideIntercept(inside.mu, inside.per_example, inside)
+
+    @property
+    def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inside is None or self.inside.convex
+
+    def size(self, w: Array) -> Array:
+        assert self.inside is not None
+        return self.inside.size(w).at[-1].set(0.0)

@@ -1,8 +1,7 @@
 """Problem: the clients' data, checked at the door and stacked, together with the terms they agree on."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,215 +14,8 @@ from foedus.errors import FoedusError
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
 from foedus.regularizers import Regularizer, Zero
+from foedus.stacked import Client, Stacked, check_labels, check_rows, server_data, stack
 from foedus.terms import Data, Mask, Shape, Terms
-
-Client = tuple[Any, ...] | Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """Clients' arrays on a leading client axis, ragged ones filled up with rows of weight 0.
-
-    Give one to `Problem` when there are too many clients for a Python list: `Stacked({"x": (n, rows, dim), "y":
-    (n, rows)})`, with `counts` where clients have fewer rows than the rectangle.
-    """
-
-    arrays: Mapping[str, Any]
-    counts: Any = None
-    names: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        lengths = {k: np.shape(v)[0] for k, v in self.arrays.items()}
-        if not lengths or len(set(lengths.values())) != 1 or next(iter(lengths.values())) == 0:
-            raise FoedusError(f"stacked arrays need one common number of clients > 0. Got {lengths} instead.")
-        if "x" in self.arrays and np.ndim(self.arrays["x"]) != 3:
-            found = np.shape(self.arrays["x"])
-            raise FoedusError(f"stacked X must have 3 axes (clients, rows, columns). Got shape {found} instead.")
-        for key in ("y", "group") if "x" in self.arrays else ():
-            if key in self.arrays and np.shape(self.arrays[key]) != (self.clients, self.rows):
-                found = np.shape(self.arrays[key])
-                raise FoedusError(f"stacked {key} must have one entry for each of {self.rows} rows. Got shape {found}.")
-        if self.names is not None and len(set(self.names)) != self.clients:
-            raise FoedusError(f"stacked arrays of {self.clients} clients need as many different names.")
-        if self.counts is not None:
-            self._check_counts(np.asarray(self.counts))
-
-    def _check_counts(self, counts: np.ndarray) -> None:
-        if counts.shape != (self.clients,):
-            raise FoedusError(f"stacked counts must have {self.clients} entries. Got shape {counts.shape} instead.")
-        wrong = (counts < 1) | (counts > self.rows)
-        if np.any(wrong):
-            i = int(np.argmax(wrong))
-            name = self.name(i)
-            if counts[i] < 1:
-                raise FoedusError(f"client {name!r}: it has no examples; drop the client or merge it with another.")
-            raise FoedusError(f"client {name!r}: its count is {counts[i]}, but it has only {self.rows} rows.")
-
-    @property
-    def clients(self) -> int:
-        return np.shape(next(iter(self.arrays.values())))[0]
-
-    @property
-    def rows(self) -> int:
-        key = next((k for k in ("x", "y") if k in self.arrays), next(iter(self.arrays)))
-        shape = np.shape(self.arrays[key])
-        return shape[1] if len(shape) > 1 else 1
-
-    def name(self, i: int) -> str:
-        return self.names[i] if self.names is not None else str(i)
-
-    def uids(self) -> np.ndarray:
-        """Two words per client that depend on its own name alone; they key the client's random draws. (n, 2)"""
-        if self.names is None:
-            return np.stack([np.zeros(self.clients, np.uint32), np.arange(self.clients, dtype=np.uint32)], axis=1)
-        digests = [hashlib.sha256(name.encode()).digest()[:8] for name in self.names]
-        return np.frombuffer(b"".join(digests), dtype=np.uint32).reshape(-1, 2)
-
-    def data(self) -> Data:
-        counts = np.full(self.clients, self.rows) if self.counts is None else np.asarray(self.counts)
-        weight = (np.arange(self.rows)[None, :] < counts[:, None]).astype(float)
-        arrays = {k: jnp.asarray(np.asarray(v), dtype=_dtype(v)) for k, v in self.arrays.items()}
-        return Data(arrays | {"weight": jnp.asarray(weight)})
-
-
-def _dtype(array: Any) -> Any:
-    return float if np.issubdtype(np.asarray(array).dtype, np.number) or np.asarray(array).dtype == bool else None
-
-
-def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
-    """One client's arrays by name, from any of the accepted forms."""
-    if isinstance(client, Mapping):
-        named = dict(client)
-    elif isinstance(client, tuple | list) and len(client) in (2, 3):
-        named = dict(zip(("x", "y", "group"), client, strict=False))
-    else:
-        raise FoedusError(
-            f"client {name!r}: expected (X, y), (X, y, group) or a dict of arrays. Got {type(client).__name__} instead."
-        )
-    arrays = {}
-    for key, value in named.items():
-        if key == "weight":
-            raise FoedusError(f"client {name!r}: the array name 'weight' is taken; call yours something else.")
-        try:
-            array = np.asarray(value)
-            if array.dtype.kind == "c":
-                raise TypeError
-            if array.dtype.kind not in "biuf":
-                array = array.astype(float)
-        except (TypeError, ValueError):
-            found = getattr(np.asarray(value, dtype=object), "dtype", "objects")
-            raise FoedusError(f"client {name!r}: {_title(key)} must hold numbers. Got {found} instead.") from None
-        arrays[key] = array
-    if not arrays:
-        raise FoedusError(f"client {name!r}: it holds no arrays.")
-    return arrays
-
-
-def _title(key: str) -> str:
-    return {"x": "X"}.get(key, key)
-
-
-def _row_count(name: str, arrays: dict[str, np.ndarray]) -> int:
-    key = next((k for k in ("x", "y") if k in arrays), next(iter(arrays)))
-    if "x" in arrays and arrays["x"].ndim != 2:
-        raise FoedusError(
-            f"client {name!r}: X must have 2 axes (rows, columns). Got shape {arrays['x'].shape} instead."
-        )
-    if "x" in arrays and arrays["x"].shape[1] == 0:
-        raise FoedusError(f"client {name!r}: X has no columns. Got shape {arrays['x'].shape} instead.")
-    if arrays[key].ndim == 0:
-        return 1
-    if len(arrays[key]) == 0:
-        raise FoedusError(f"client {name!r}: it has no examples; drop the client or merge it with another.")
-    for other in ("y", "group"):
-        if "x" in arrays and other in arrays and arrays[other].shape != (len(arrays["x"]),):
-            raise FoedusError(
-                f"client {name!r}: {other} must have one entry per row of X ({len(arrays['x'])}). "
-                f"Got shape {arrays[other].shape} instead."
-            )
-    return len(arrays[key])
-
-
-def stack(clients: "Sequence[Client] | Mapping[str, Client] | Stacked") -> Stacked:
-    """Check the clients' arrays and put them on a leading axis, filling ragged ones with copies of their last row."""
-    if isinstance(clients, Stacked):
-        _check_finite(clients)
-        return clients
-    if isinstance(clients, Mapping):
-        names, members = tuple(str(k) for k in clients), list(clients.values())
-    elif isinstance(clients, Iterable):
-        members = list(clients)
-        names = None
-    else:
-        raise FoedusError(f"clients must be a list, a dict by name or a Stacked. Got {type(clients).__name__} instead.")
-    if not members:
-        raise FoedusError("a problem needs at least one client. Got none.")
-    called = names or tuple(str(i) for i in range(len(members)))
-    arrays = [_arrays_of(n, c) for n, c in zip(called, members, strict=True)]
-    counts = np.array([_row_count(n, a) for n, a in zip(called, arrays, strict=True)])
-    keys = list(arrays[0])
-    for name, mine in zip(called, arrays, strict=True):
-        if set(mine) != set(keys):
-            raise FoedusError(
-                f"client {name!r}: it has arrays {sorted(mine)}, but client {called[0]!r} has {sorted(keys)}."
-            )
-    stacked = {key: _stack_one(key, called, [a[key] for a in arrays], counts) for key in keys}
-    result = Stacked(stacked, None if len(set(counts)) == 1 else counts, names)
-    _check_finite(result)
-    return result
-
-
-def _stack_one(key: str, names: Sequence[str], arrays: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    first = arrays[0]
-    for name, array in zip(names, arrays, strict=True):
-        if array.shape[1:] != first.shape[1:] or array.ndim != first.ndim:
-            if key == "x":
-                raise FoedusError(
-                    f"client {name!r}: X has {array.shape[1]} columns, but client {names[0]!r} has {first.shape[1]}."
-                )
-            raise FoedusError(
-                f"client {name!r}: {key} has shape {array.shape}, but client {names[0]!r} has {first.shape}."
-            )
-    if all(a.shape == first.shape for a in arrays):
-        return np.stack(arrays).astype(float)
-    for name, array, count in zip(names, arrays, counts, strict=True):
-        if len(array) != count:
-            raise FoedusError(f"client {name!r}: {key} has {len(array)} rows, but the client has {count} examples.")
-    out = np.empty((len(arrays), int(counts.max()), *first.shape[1:]))
-    for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
-        out[i, :count] = array
-        out[i, count:] = array[-1]
-    return out
-
-
-def _check_finite(stacked: Stacked) -> None:
-    for key, array in stacked.arrays.items():
-        array = np.asarray(array)
-        if array.dtype.kind != "f" or np.isfinite(np.sum(array)):
-            continue
-        bad = np.argwhere(~np.isfinite(array))
-        if len(bad) == 0:
-            continue  # the sum overflowed; every entry is finite
-        where = bad[0]
-        value = float(array[tuple(where)])
-        words = [f"{axis} {int(k)}" for axis, k in zip(("row", "column", "axis 3", "axis 4"), where[1:], strict=False)]
-        raise FoedusError(
-            f"client {stacked.name(int(where[0]))!r}: {_title(key)} has {value!r} at "
-            f"{', '.join(words) or 'its only entry'}; expected finite numbers."
-        )
-
-
-def _check_labels(stacked: Stacked, loss: Loss) -> None:
-    y = np.asarray(stacked.arrays["y"])
-    found = set(np.unique(y).tolist())
-    if found <= {0.0, 1.0} or found <= {-1.0, 1.0}:
-        return
-    wrong = sorted(found - {0.0, 1.0}) if 0.0 in found else sorted(found - {-1.0, 1.0})
-    client, row = np.argwhere(y == wrong[0])[0]
-    raise FoedusError(
-        f"client {stacked.name(int(client))!r}: y has the label {wrong[0]:g} at row {row}; "
-        f"{loss.name} expects 0/1 or -1/+1 at every client."
-    )
 
 
 class Problem:
@@ -262,16 +54,12 @@ class Problem:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             raise FoedusError(f"regularizer must come from fd.regularizers. Got {regularizer!r} instead.")
         if checked_loss is not None:
-            for key in ("x", "y"):
-                if key not in arrays:
-                    raise FoedusError(
-                        f"loss= needs clients with X and y; array {key!r} is missing, found {list(arrays)}."
-                    )
+            check_rows(self.stacked)
             if checked_loss.kind == "classification":
-                _check_labels(self.stacked, checked_loss)
-        width = np.shape(arrays["x"])[2] if "x" in arrays else None
+                check_labels(self.stacked, checked_loss)
+        width = np.shape(arrays["x"])[2] if np.ndim(arrays.get("x", 0)) == 3 else None
         self.data: Data = self.stacked.data()
-        self.server: Data | None = None if server is None else _server_data(server, width)
+        self.server: Data | None = None if server is None else server_data(server, width)
         if isinstance(constraints, Constraint):
             raise FoedusError("constraints must be a list: write constraints=[...] around the one you have.")
         keyed = tuple(c.keyed(j) if isinstance(c, Linear) else c for j, c in enumerate(constraints))
@@ -353,7 +141,7 @@ class Problem:
             )
         if loss.kind == "classification":
             y = np.asarray(held["y"])
-            _check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
+            check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
 
     def _check_custom(self, w0: Any) -> None:
         """A user's own rows must be finite at w0, and must not see the rows that fill a ragged client."""
@@ -457,13 +245,3 @@ class Problem:
 
 def _kind_of(constraint: Constraint) -> str:
     return {"LossCap": "loss cap", "LossGap": "loss gap"}.get(type(constraint).__name__, type(constraint).__name__)
-
-
-def _server_data(server: Client, width: int | None) -> Data:
-    arrays = _arrays_of("server", server)
-    rows = _row_count("server", arrays)
-    if width is not None and "x" in arrays and arrays["x"].shape[1] != width:
-        raise FoedusError(f"server: X has {arrays['x'].shape[1]} columns, but the clients have {width}.")
-    _check_finite(Stacked({k: v[None] for k, v in arrays.items()}, names=("server",)))
-    named = {k: jnp.asarray(v, dtype=float) for k, v in arrays.items()}
-    return Data(named | {"weight": jnp.ones(rows)})

@@ -13,6 +13,7 @@ import numpy as np
 
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
+from foedus.privacy.ledger import Ledger
 from foedus.runtime.checkpoint import pack, unpack, write_whole
 
 SCHEMA = 1
@@ -47,6 +48,7 @@ class Run:
     multipliers: dict[str, np.ndarray] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     interrupted: bool = False
+    ledger: Ledger | None = None
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -57,9 +59,24 @@ class Run:
             f"({self.compile_seconds:.2f} s of it compiling)",
             str(self.certificate),
         ]
+        if self.ledger is not None:
+            lines.append(self.ledger.summary())
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def to_frame(self) -> Any:
+        """The history as a pandas table, one row a round, with columns that hold several numbers taken apart."""
+        try:
+            import pandas
+        except ImportError:
+            raise FoedusError("to_frame needs pandas; install it with: pip install 'foedus[files]'.") from None
+        columns: dict[str, np.ndarray] = {}
+        for name, values in self.history.items():
+            flat = np.asarray(values).reshape(len(values), -1) if len(values) else np.zeros((0, 1))
+            wide = np.ndim(values) > 1
+            columns |= {f"{name}.{j}" if wide else name: flat[:, j] for j in range(flat.shape[1])}
+        return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.rounds + 1, name="round"))
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into `folder`: run.json, history.npz, parameters.npz; each appears whole or not at all."""
@@ -74,8 +91,10 @@ class Run:
         arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
         write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
         kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for apart in ("w", "history", "multipliers"):
+        for apart in ("w", "history", "multipliers", "ledger"):
             del kept[apart]
+        if self.ledger is not None:
+            self.ledger.save(folder / "ledger.npz")
         kept |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
         write_whole(folder / "run.json", (json.dumps(kept, indent=1, default=float) + "\n").encode())
         return folder
@@ -98,7 +117,9 @@ def load(folder: str | Path) -> Run:
     kept["certificate"] = Certificate.from_json(kept["certificate"])
     kept["traffic"] = Traffic(**kept["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
-    return Run(w=rebuild(note["tree"], iter(leaves)), history=history, multipliers=multipliers, **kept)
+    ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None
+    w = rebuild(note["tree"], iter(leaves))
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **kept)
 
 
 def plain_tree(tree: Any) -> Any:

@@ -10,6 +10,8 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.certificate import measure
 from foedus.errors import FoedusError
+from foedus.privacy.attach import attach, prepare
+from foedus.privacy.ledger import ledger_of
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -28,6 +30,8 @@ def solve(
     participation: Any = 1.0,
     progress: bool = False,
     checkpoint: str | Path | None = None,
+    privacy: Any = None,
+    budget: Any = None,
     callback: Callable[[int, dict[str, float]], bool | None] | None = None,
 ) -> Run:
     """Solve a federated problem.
@@ -42,6 +46,9 @@ def solve(
             boolean array (rounds, clients).
         progress: show a progress bar.
         checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
+        privacy: noise on what clients send: `fd.Laplace(...)` or `fd.Gaussian(...)`; `run.ledger` says what it adds up
+            to. FedEPM, SFedAvg and SFedProx take it as their `noise` too.
+        budget: the most privacy one client may spend, a total ε or a `fd.Budget`; it takes no further part then.
         callback: called between chunks of rounds with the number of rounds and the last round's record; a true
             result ends the run.
     """
@@ -64,11 +71,16 @@ def solve(
         w0 = np.zeros(problem.terms.dim)
     problem = problem.over(w0)
     terms = problem.terms
+    if privacy is not None or budget is not None:
+        algorithm = attach(algorithm, privacy, budget, problem)
     algorithm.check(terms)
     algorithm = algorithm.resolve(terms)
+    noise = getattr(algorithm, "noise", None)
     who = as_participation(participation)
     who.check(terms.clients)
     start = terms.shape.ravel(w0)
+    if noise is not None:
+        prepare(problem, algorithm, start)
     settings = {
         "algorithm": describe(algorithm) | {"name": algorithm.name},
         "problem": describe(terms) | {"name": "Problem", "shape": [list(s) for s in terms.shape.shapes]},
@@ -117,6 +129,7 @@ def solve(
     elif outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     history = outcome.history
+    ledger = ledger_of(noise, history, problem.names, problem.counts, "each client's noisy parameters, in each round")
     if algorithm.pools and "phase" in history:
         nothing = np.zeros_like(history["bytes_up"])
         shipped = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.data))
@@ -136,4 +149,5 @@ def solve(
         multipliers=multipliers,
         names=problem.names,
         interrupted=outcome.interrupted,
+        ledger=ledger,
     )

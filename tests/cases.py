@@ -9,6 +9,7 @@ from hypothesis import settings
 
 import foedus as fd
 from foedus.algorithm import Algorithm
+from foedus.privacy.attach import attach
 
 NAMES = ("a", "b", "c", "d", "e")
 SIZES = (12, 9, 15, 7, 11)
@@ -84,6 +85,7 @@ class Case:
 
 
 TIGHT = 1e-20
+GRADIENT = {"stop": "gradient", "tol": 1e-18}
 
 # Every algorithm that foedus exports has its cases here; test_protocol fails where one is missing.
 CASES: dict[str, tuple[Case, ...]] = {
@@ -99,6 +101,9 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(fd.FedGiA(H="gram", tol=TIGHT)),
         Case(fd.FedGiA(k0=3, H="gram", alpha=1.0, t=0.5, tol=TIGHT)),
     ),
+    "FedEPM": (Case(fd.FedEPM(k0=2, rho=1.0, mu0=4.0, alpha=1.0, eta=0.01, per_example=False, **GRADIENT)),),
+    "SFedAvg": (Case(fd.SFedAvg(k0=1, rho=1.0, lr=0.3, **GRADIENT)),),
+    "SFedProx": (Case(fd.SFedProx(k0=1, steps=1, mu=0.0, rho=1.0, lr=0.3, **GRADIENT)),),
     "LocalSGD": (Case(fd.LocalSGD(batch=4, k0=2, decay=100.0), rounds=6000, error=0.05),),
     "InexactADMM": (Case(fd.InexactADMM(tol=1e-9)),),
     "ProxAL": (Case(fd.ProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
@@ -114,6 +119,11 @@ def over(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", marked)
 
 
+def private(algorithm: Algorithm, noise: object) -> Algorithm:
+    """The algorithm as `solve(..., privacy=noise)` runs it."""
+    return attach(algorithm, noise, None, problem())
+
+
 # the one partial participation that tests share
 SOME = fd.Fraction(0.6, dropout=0.2)
 
@@ -126,6 +136,14 @@ VARIANTS = [
     Case(fd.FedGiA(stop=None)),
     Case(fd.FedGiA(H="gram", t=0.2, stop="released")),
     Case(fd.LocalSGD(lr=0.1)),
+    Case(fd.FedEPM(rho=0.5, every=3, noise=fd.PaperLaplace(0.1))),
+    Case(fd.FedEPM(noise=fd.Laplace(epsilon=0.5, clip=1.0))),
+    Case(fd.FedEPM(stop=None, restart=True, noise=fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0, most=3))),
+    Case(fd.SFedAvg(noise=fd.Laplace(epsilon=0.5, clip=1.0, rows=2.0))),
+    Case(fd.SFedProx(stop="released", noise=fd.PaperLaplace(0.1))),
+    Case(private(fd.FedAvg(lr=0.1), fd.Laplace(epsilon=0.5, clip=1.0, rows=2.0))),
+    Case(private(fd.FedProx(), fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0, rows=2.0, most=2))),
+    Case(private(fd.FedGiA(), fd.Laplace(epsilon=0.5, clip=1.0, rows=2.0))),
     Case(fd.ProxAL(inner="lbfgs")),
     Case(fd.ProxAL(inner="admm")),
     Case(fd.ProxAL(inner="admm", rho=1.0)),

@@ -7,9 +7,9 @@ import numpy as np
 
 import foedus as fd
 from foedus.certificate import Certificate, Row
-from foedus.problem import Stacked
 from foedus.run import Run, Traffic
 from foedus.runtime.participation import Fraction, attendance, described
+from foedus.stacked import Stacked
 
 NASTY = "<script>alert('st. \"Mary\" & co')</script>"
 

@@ -23,7 +23,7 @@ from sklearn.utils.validation import _num_samples
 import foedus as fd
 from foedus.estimators import umbrella
 from foedus.estimators.linear import _roomy
-from foedus.problem import stack
+from foedus.stacked import stack
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SIZES = {"north": 150, "south": 120, "west": 90}

@@ -333,3 +333,20 @@ def test_moments_give_the_same_values_and_gradients():
     wide = fd.Data({**data, "x": rng.normal(size=(9, 18))})
     assert replace(terms, shape=replace(terms.shape, shapes=((18,),))).condensed(wide, passes=5) is wide
     assert replace(terms, loss=fd.losses.huber(1.0)).condensed(data, passes=5) is data
+
+
+def test_an_own_objective_may_have_pictures_for_rows():
+    """Arrays of any number of axes, ragged ones filled up as well."""
+    rng = np.random.default_rng(0)
+    sites = {name: (rng.normal(size=(rows, 3, 4)), rng.normal(size=(rows, 2))) for name, rows in (("a", 5), ("b", 3))}
+
+    def objective(w, data):
+        return data.mean(jnp.sum((jnp.einsum("rij,ijk->rk", data.x, w) - data.y) ** 2, axis=1))
+
+    run = fd.solve(fd.Problem(sites, objective=objective), fd.FedGiA(), w0=np.zeros((3, 4, 2)), max_rounds=3)
+    expected = np.mean(
+        [np.mean(np.sum((np.einsum("rij,ijk->rk", x, run.w) - y) ** 2, axis=1)) for x, y in sites.values()]
+    )
+    assert run.objective == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(fd.FoedusError, match=r"client 'a': X must have 2 axes \(rows, columns\)"):
+        fd.Problem(sites, loss=LEAST)

@@ -96,7 +96,7 @@ def out_of_range(field) -> list:
         }[limit]
     if meta["integer"]:
         wrong += [2.5]
-    if limits or meta["integer"] or meta["choices"]:
+    if limits or meta["integer"] or meta["choices"] or meta["kinds"]:
         wrong += [float("nan"), "nonsense", np.ones(2)]
     if limits or meta["integer"]:
         wrong += [True, [1.0]]

@@ -1,13 +1,38 @@
 """The algorithms, one file each."""
 
 from foedus.algorithms.admm import InexactADMM
+from foedus.algorithms.afl import AFL
 from foedus.algorithms.centralproxal import CentralProxAL
+from foedus.algorithms.drfa import DRFA
+from foedus.algorithms.drfl import DRFL
 from foedus.algorithms.fedavg import FedAvg
+from foedus.algorithms.fedepm import FedEPM
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
 from foedus.algorithms.fedprox import FedProx
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
+from foedus.algorithms.sfedavg import SFedAvg
+from foedus.algorithms.sfedprox import SFedProx
+from foedus.algorithms.wafl import WAFL, WAFLGradient
 
-__all__ = ["CentralProxAL", "FedAvg", "FedGiA", "FedPD", "FedProx", "InexactADMM", "LocalSGD", "ProxAL", "Scaffold"]
+__all__ = [
+    "AFL",
+    "DRFA",
+    "DRFL",
+    "WAFL",
+    "CentralProxAL",
+    "FedAvg",
+    "FedEPM",
+    "FedGiA",
+    "FedPD",
+    "FedProx",
+    "InexactADMM",
+    "LocalSGD",
+    "ProxAL",
+    "SFedAvg",
+    "SFedProx",
+    "Scaffold",
+    "WAFLGradient",
+]

@@ -15,7 +15,8 @@ from jax import Array
 from foedus.algorithm import setting, settings
 from foedus.algorithms.proxal import ProxAL
 from foedus.constraints import Constraint, LossRows, rows
-from foedus.problem import Problem, Stacked
+from foedus.problem import Problem
+from foedus.stacked import Stacked
 from foedus.terms import Data, Terms
 
 SITE = "site."  # a pooled array's name is the site's, after this

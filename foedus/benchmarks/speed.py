@@ -1,7 +1,6 @@
 """Gradients, rounds and solves against NumPy, and against other frameworks where they are installed."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import foedus as fd
-from foedus.benchmarks.harness import Measured, best, in_turn
+from foedus.benchmarks import peers
+from foedus.benchmarks.harness import Measured, in_turn
 from foedus.runtime import simulate
 
 SQUARES = fd.losses.least_squares
@@ -79,7 +79,7 @@ class Rounds:
     def play(self, rounds: int) -> int:
         """Play so many rounds from the start; returns the number played."""
         terms = self.problem.terms
-        carry = simulate.start(self.algorithm, terms, jnp.zeros(terms.dim), self.problem.data, self.problem.server)
+        carry = simulate.start(self.algorithm, terms, jnp.zeros(terms.dim), self.fixed.data, self.problem.server)
         return int(simulate.chunk(self.algorithm, terms, carry, self.fixed, np.int64(rounds))[2])
 
 
@@ -105,36 +105,10 @@ def fedavg_round(quick: bool) -> list[Measured]:
         ]
     problem, x, y = random_problem(128, 100, 50)
     mine = lines[0].seconds
-    peers = {"flwr": "Flower", "pfl": "pfl", "fedjax": "FedJAX"}
-    missing = [title for package, title in peers.items() if find_spec(package) is None]
-    if find_spec("fedjax") is not None:
-        lines.append(Measured("FedAvg round, FedJAX", _fedjax_round(x, y), "foedus", mine))
-    if missing:
-        lines[0].extra["not installed"] = " / ".join(missing)
-    return lines
-
-
-def _fedjax_round(x: np.ndarray, y: np.ndarray) -> float:
-    """The same round by FedJAX's own for_each_client."""
-    import fedjax  # pyright: ignore[reportMissingImports]
-
-    def loss(params: Any, batch: Any, rng: Any) -> Any:
-        return jnp.mean(0.5 * (batch["x"] @ params - batch["y"]) ** 2)
-
-    gradient = fedjax.grad(loss)
-
-    def step(state: Any, batch: Any) -> Any:
-        return {"params": state["params"] - 0.01 * gradient(state["params"], batch, state["rng"]), "rng": state["rng"]}
-
-    each = fedjax.for_each_client(
-        lambda shared, mine: {"params": shared, "rng": mine}, step, lambda shared, s: s["params"]
-    )
-    clients = [
-        (str(i), [{"x": features, "y": targets}] * 5, jax.random.PRNGKey(i))
-        for i, (features, targets) in enumerate(zip(x, y, strict=True))
-    ]
-    start = jnp.zeros(x.shape[2])
-    return best(lambda: np.mean([out for _, out in each(start, clients)], axis=0), repeats=3)
+    others, words = peers.rounds(x, y, mine)
+    if words:
+        lines[0].extra["peers:"] = "; ".join(words)
+    return lines + others
 
 
 def thirds(clients: int = 128, dim: int = 100, seed: int = 0) -> fd.Problem:

@@ -1,6 +1,6 @@
 """Data for experiments: sets that come with scikit-learn or are generated, files under FOEDUS_DATA, partitioners."""
 
-from foedus.data.partition import split
-from foedus.problem import Stacked
+from foedus.data.partition import by_column, dirichlet, iid, natural, power_law, shards, split
+from foedus.stacked import Stacked
 
-__all__ = ["Stacked", "split"]
+__all__ = ["Stacked", "by_column", "dirichlet", "iid", "natural", "power_law", "shards", "split"]

@@ -79,6 +79,15 @@ def integer_coded() -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack(columns).astype(float), (raw["income"] == ">50K").astype(float)
 
 
+def complete_integer_coded() -> tuple[np.ndarray, np.ndarray]:
+    """The complete rows of adult.test, then of adult.data, categories numbered: X (45222, 14), y = 1 for over 50K."""
+    parts = [read("adult.test"), read("adult.data")]
+    kept = [np.all([part[c] != "?" for c in COLUMNS], axis=0) for part in parts]
+    raw = {c: np.concatenate([p[c][k] for p, k in zip(parts, kept, strict=True)]) for c in (*COLUMNS, "income")}
+    columns = [_number(raw, c) if c in NUMBERS else np.unique(raw[c], return_inverse=True)[1] for c in COLUMNS]
+    return np.column_stack(columns).astype(float), (raw["income"] == ">50K").astype(float)
+
+
 @dataclass(frozen=True)
 class AdultB:
     """Adult as fairness tutorials code it: complete rows, 38 columns.

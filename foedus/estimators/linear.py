@@ -23,9 +23,10 @@ from foedus.data import Stacked
 from foedus.errors import FoedusError
 from foedus.losses import logistic
 from foedus.penalties import Ridge
-from foedus.problem import Problem, stack
+from foedus.problem import Problem
 from foedus.run import Run
 from foedus.solve import solve
+from foedus.stacked import stack
 from foedus.terms import Mask
 
 SMALL = 256  # rows, of all sites together, below which filling costs nothing to speak of

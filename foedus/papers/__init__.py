@@ -1,9 +1,9 @@
 """The papers' experiments, one module a paper: what was printed beside what is measured here."""
 
-from foedus.papers import fedgia, proxal
+from foedus.papers import fedepm, fedgia, proxal
 from foedus.papers.experiment import Experiment, Options
 
-PAPERS = (fedgia, proxal)
+PAPERS = (fedgia, fedepm, proxal)
 """A paper is a module with a tuple `EXPERIMENTS`; a further one is added here."""
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -20,7 +20,8 @@ from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx
 from foedus.algorithms.first_order import FirstOrder
 from foedus.data import files
 from foedus.penalties import Penalty
-from foedus.problem import Problem, Stacked
+from foedus.problem import Problem
+from foedus.stacked import Stacked
 
 CLIENTS = 128
 K0 = (1, 5, 10)

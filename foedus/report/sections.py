@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from foedus.problem import Stacked
 from foedus.report import charts, sites, words
 from foedus.report.charts import Chart, Series
 from foedus.report.words import number, size
 from foedus.run import Run
 from foedus.runtime.participation import attendance, restored
+from foedus.stacked import Stacked
 
 # what a series of the history is called, and how it reads; in the order of the page
 SERIES = {

@@ -1,14 +1,15 @@
 """The simulator: all clients in one compiled process, rounds run in chunks between which Python can look.
 
-Clients are stacked on a leading axis and `local` is `vmap`ped over those that take part; the kind of round is switched
-outside the `vmap`. A chunk is a `while_loop` that ends at its limit or when the algorithm has converged.
+Clients are stacked on a leading axis (on a few, where their sizes differ much) and `local` is `vmap`ped over those that
+take part; the kind of round is switched outside the `vmap`. A chunk is a `while_loop` that ends at its limit or when
+the algorithm has converged.
 """
 
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from jax import Array
 from foedus.algorithm import Algorithm, Kind, Present, state
 from foedus.problem import Problem
 from foedus.runtime import wire
+from foedus.runtime.bins import divided, joined
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.participation import (
     LOCAL,
@@ -54,7 +56,7 @@ class Carry:
 class Fixed:
     """What does not change during a run."""
 
-    data: Data
+    data: Any  # Data, stacked; or bins of clients, and then `Carry.clients` has their states bin by bin
     uids: Array
     key: Array
     participation: Participation
@@ -66,29 +68,39 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     message = kind.broadcast(terms, server, client_uniforms(round_key(fixed.key, SERVER, round), fixed.uids))
     everyone = who.size(n) == n and not isinstance(who, Schedule)
     if everyone:
-        index, chosen = jnp.arange(n), (clients, fixed.data, fixed.uids)
-        here = jnp.ones(n, dtype=bool)
+        index, here = jnp.arange(n), jnp.ones(n, dtype=bool)
+        of, chosen = None, (clients, fixed.data, fixed.uids)
     else:
         index = who.choose(fixed.key, round, fixed.uids)
         here = index < n
-        safe = jnp.minimum(index, n - 1)
-        chosen = jax.tree.map(lambda a: a[safe], (clients, fixed.data, fixed.uids))
-    asked = jnp.sum(here)
+        of = jnp.minimum(index, n - 1)
+        chosen = jax.tree.map(lambda a: a[of], (clients, fixed.data, fixed.uids))
+    asked, sent = jnp.sum(here), here
     if who.dropout > 0:
         draws = client_uniforms(round_key(fixed.key, LOSE, round), chosen[2])
         here = here & (draws >= who.dropout)
 
-    leaves, axes, structure = wire.leaves_for(message, None if everyone else jnp.minimum(index, n - 1))
     local_key = round_key(fixed.key, LOCAL, round)
 
-    def one(client, data, uid, *leaves):
-        return kind.local(terms, client, wire.assemble(list(leaves), structure), data, client_key(local_key, uid))
+    def answers(states: Any, data: Data, uids: Array, of: Array | None) -> tuple[Any, Any]:
+        leaves, axes, structure = wire.leaves_for(message, of)
 
-    mine, replies = over_clients(one, (*chosen, *leaves), (0, 0, 0, *axes), block_of(kind, chosen[1]))
+        def one(client, data, uid, *leaves):
+            return kind.local(terms, client, wire.assemble(list(leaves), structure), data, client_key(local_key, uid))
+
+        return over_clients(one, (states, data, uids, *leaves), (0, 0, 0, *axes), block_of(kind, data))
+
+    if isinstance(fixed.data, tuple):
+        pairs = [answers(c, b.data, b.uids, b.index) for c, b in zip(clients, fixed.data, strict=True)]
+        mine, replies = tuple(state for state, _ in pairs), joined([reply for _, reply in pairs], fixed.data)
+    else:
+        states, data, uids = chosen
+        mine, replies = answers(states, data, uids, of)
     if everyone and who.dropout == 0:
         clients = mine
     else:
-        clients = Present(index, here).remember(clients, mine) if jax.tree.leaves(clients) else clients
+        acted = sent if algorithm.keeps_lost else here
+        clients = Present(index, acted).remember(clients, mine) if jax.tree.leaves(clients) else clients
     following = kind.aggregate(terms, server, replies, Present(index, here))
     if who.dropout > 0 or not everyone:  # a round that nobody answered changes nothing
         following = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, server)
@@ -142,7 +154,8 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
             server, clients, asked, answered = plays[0](server, clients, round, fixed)
         else:
             server, clients, asked, answered = jax.lax.switch(phase, plays, server, clients, round, fixed)
-        return server, clients, {"phase": phase, "asked": asked, "answered": answered} | algorithm.report(server)
+        row = {"phase": phase, "asked": asked, "answered": answered} | algorithm.report(server)
+        return server, clients, row | algorithm.observe(clients)
 
     shapes = jax.eval_shape(step, carry.server, carry.clients, carry.round)[2]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
@@ -165,10 +178,11 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def start(algorithm: Algorithm, terms: Terms, w0: Array, data: Data, own: Data | None) -> Carry:
+def start(algorithm: Algorithm, terms: Terms, w0: Array, data: Any, own: Data | None) -> Carry:
     """The state before the first round."""
     server = algorithm.init(terms, w0, own)
-    clients = jax.vmap(lambda d: algorithm.join(terms, d, w0))(data)
+    join = jax.vmap(lambda d: algorithm.join(terms, d, w0))
+    clients = tuple(join(b.data) for b in data) if isinstance(data, tuple) else join(data)
     carry = Carry(server, clients, jnp.zeros((), int), w0, jnp.zeros((), bool), jnp.ones((), bool))
     return strong(carry)
 
@@ -181,8 +195,13 @@ def condensed(terms: Terms, data: Data, passes: int) -> Data:
 def fixed_for(problem: Problem, algorithm: Algorithm, participation: Participation, seed: int) -> Fixed:
     """What a run of this problem keeps throughout."""
     passes = max(getattr(kind, "passes", 1) for kind in algorithm.kinds)
-    data = condensed(problem.terms, problem.data, passes)
-    return Fixed(data, jnp.asarray(problem.stacked.uids()), jax.random.key(seed), participation)
+    terms, uids = problem.terms, problem.stacked.uids()
+    bins = divided(algorithm, terms, problem.data, problem.counts, uids, participation)
+    if bins is not None:
+        data = tuple(replace(b, data=condensed(terms, b.data, passes)) for b in bins)
+    else:
+        data = condensed(terms, problem.data, passes)
+    return Fixed(data, jnp.asarray(uids), jax.random.key(seed), participation)
 
 
 @dataclass
@@ -244,7 +263,10 @@ class Recorder:
         return len(self.columns.get("phase", ()))
 
     def last(self) -> dict[str, float]:
-        return {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
+        """The last round's record, and the bytes of all rounds so far."""
+        row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
+        sums = {f"total_{way}": int(np.sum(self.columns.get(f"bytes_{way}", 0))) for way in ("up", "down")}
+        return row | sums
 
 
 def simulate(
@@ -262,8 +284,11 @@ def simulate(
     began = time.perf_counter()
     terms = problem.terms
     fixed = fixed_for(problem, algorithm, participation, seed)
-    carry = start(algorithm, terms, w0, problem.data, problem.server)
-    recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, carry.clients, fixed.data))
+    carry = start(algorithm, terms, w0, fixed.data, problem.server)
+    states, data = (
+        (carry.clients[0], fixed.data[0].data) if isinstance(fixed.data, tuple) else (carry.clients, fixed.data)
+    )
+    recorder = Recorder(wire.traffic_of(algorithm, terms, carry.server, states, data))
     if checkpoint is not None and (kept := checkpoint.load(carry)) is not None:
         carry, recorder.columns = kept
     size, interrupted = 4, False

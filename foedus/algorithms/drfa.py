@@ -1,0 +1,164 @@
+"""DRFA: distributionally robust federated averaging (Deng, Kamani and Mahdavi 2020, Algorithm 1).
+
+A stage is two rounds. In the first, m clients drawn with weights λ make τ local steps, and the server keeps the mean
+of their last models and of those at a random step t'. In the second, m clients drawn evenly send their loss at that
+snapshot, and λ moves up along it, then back onto the simplex.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax.projections as onto
+from jax import Array
+
+from foedus.algorithm import Algorithm, Each, Kind, Present, setting, settings, state
+from foedus.algorithms.localsgd import minibatch
+from foedus.terms import Data, Terms
+
+
+@state
+class Server:
+    """The model, the weights, the snapshot, the sum of models for their mean, the stage, and which round of it."""
+
+    w: Array
+    lam: Array
+    snapshot: Array
+    total: Array
+    stage: Array
+    weighing: Array
+    objective: Array
+
+
+@state
+class Task:
+    w: Array
+    step: Array  # t', at which the snapshot is taken
+    times: Each  # how often a client was drawn
+
+
+@state
+class Trained:
+    w: Array
+    snapshot: Array
+    times: Array
+
+
+@state
+class Query:
+    w: Array
+    times: Each
+
+
+@state
+class Loss:
+    f: Array
+    times: Array
+
+
+@settings
+class DRFA(Algorithm):
+    """Distributionally robust federated averaging, the published stochastic algorithm; `AFL()` solves its model."""
+
+    k0: int = setting(5, "τ, local steps of a stage", ge=1, integer=True)
+    lr: float = setting(0.05, "η, the local step size", gt=0)
+    lr_weights: float = setting(0.01, "γ, the step size of the weights λ; τγ a stage", gt=0)
+    drawn: int | None = setting(
+        None, "m, the clients drawn for a round; None: as many as there are", ge=1, integer=True
+    )
+    batch: int | None = setting(None, "samples of a stochastic gradient or loss; None: all", ge=1, integer=True)
+    average: bool = setting(
+        True, "whether the mean of all stages' models is returned, or the last", choices=(True, False)
+    )
+
+    default_rounds: ClassVar[int] = 2000
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return Train(self), Weigh(self)
+
+    def phase(self, server: Server) -> Array:
+        return server.weighing.astype(int)
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        n, zero = terms.clients, jnp.zeros((), int)
+        return Server(w0, jnp.full(n, 1.0 / n), w0, jnp.zeros_like(w0), zero, zero.astype(bool), jnp.asarray(jnp.inf))
+
+    def parameters(self, terms: Terms, server: Server) -> Array:
+        mean = server.total / jnp.maximum(server.stage, 1)
+        return jnp.where(server.stage > 0, mean, server.w) if self.average else server.w
+
+    def report(self, server: Server) -> dict[str, Array]:
+        return {"snapshot_loss": server.objective, "largest_weight": jnp.max(server.lam)}
+
+    def reason(self, server: Any, converged: bool, names: list[str]) -> str:
+        return "played the rounds asked for; a stochastic method has no test to stop at"
+
+    def tally(self, chances: Array, draws: Array) -> tuple[Array, Array]:
+        """How often each client comes up in m draws with these chances, and a further key."""
+        n = draws.shape[0]
+        key = jax.random.key(jax.lax.bitcast_convert_type(draws.astype(jnp.float32), jnp.uint32)[0])
+        one, other = jax.random.split(key)
+        picks = jax.random.choice(one, n, (self.drawn or n,), p=chances)
+        return jnp.zeros(n).at[picks].add(1.0), other
+
+    def examples(self, terms: Terms, data: Data, key: Array) -> tuple[Terms, Data]:
+        if self.batch is None:
+            return terms, data
+        return replace(terms, where=None, penalty=None), minibatch(terms, data, key, self.batch)
+
+
+@dataclass(frozen=True)
+class Train:
+    """τ local steps at clients drawn with λ."""
+
+    method: DRFA
+
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Task:
+        times, key = self.method.tally(server.lam, draws)
+        return Task(server.w, jax.random.randint(key, (), 1, self.method.k0 + 1), Each(times))
+
+    def local(self, terms: Terms, client: tuple[()], task: Any, data: Data, key: Array) -> tuple[tuple[()], Trained]:
+        def step(j: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+            u, kept = pair
+            known, batch = self.method.examples(terms, data, jax.random.fold_in(key, j))
+            u = u - self.method.lr * known.gradient(u, batch)
+            return u, jnp.where(j + 1 == task.step, u, kept)
+
+        u, kept = jax.lax.fori_loop(0, self.method.k0, step, (task.w, task.w))
+        return client, Trained(u, kept, task.times)
+
+    def aggregate(self, terms: Terms, server: Server, replies: Trained, present: Present) -> Server:
+        share = jnp.where(present.here, replies.times, 0.0)
+        anyone = jnp.sum(share) > 0
+        share = share / jnp.maximum(jnp.sum(share), 1.0)
+        w = jnp.where(anyone, share @ jnp.where(present.here[:, None], replies.w, 0.0), server.w)
+        kept = jnp.where(anyone, share @ jnp.where(present.here[:, None], replies.snapshot, 0.0), server.snapshot)
+        return replace(server, w=w, snapshot=kept, total=server.total + w, stage=server.stage + 1,
+                       weighing=jnp.ones((), bool))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Weigh:
+    """The losses of evenly drawn clients at the snapshot move λ."""
+
+    method: DRFA
+
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Query:
+        even = jnp.full(terms.clients, 1.0 / terms.clients)
+        return Query(server.snapshot, Each(self.method.tally(even, draws)[0]))
+
+    def local(self, terms: Terms, client: tuple[()], query: Any, data: Data, key: Array) -> tuple[tuple[()], Loss]:
+        known, batch = self.method.examples(terms, data, key)
+        return client, Loss(known.value(query.w, batch), query.times)
+
+    def aggregate(self, terms: Terms, server: Server, replies: Loss, present: Present) -> Server:
+        n, method = terms.clients, self.method
+        told = jnp.where(present.here, replies.times * replies.f, 0.0) * n / (method.drawn or n)
+        v = jnp.zeros(n).at[present.index].add(told, mode="drop")
+        lam = onto.projection_simplex(server.lam + method.k0 * method.lr_weights * v)
+        mean = jnp.sum(jnp.where(present.here, replies.times * replies.f, 0.0)) / jnp.maximum(
+            jnp.sum(jnp.where(present.here, replies.times, 0.0)), 1.0
+        )
+        return replace(server, lam=lam, weighing=jnp.zeros((), bool), objective=mean)

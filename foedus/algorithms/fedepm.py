@@ -1,0 +1,65 @@
+"""FedEPM: the exact penalty method for federated learning (Zhou and Li, EPM Algorithm 2).
+
+A round: w = ENS(z_1, …, z_m) (19); clients in S repeat k0 times, with g_i = ∇f_i(w) computed once,
+    μ = μ_0(1 + c‖w_i − w‖²)α^(k+1),   w_i ← w + soft(μ(w_i − w) − g_i, λ)/(η + μ)                     (20)
+and send z_i = w_i + noise (21). The printed μ_0 = 0.05 goes with steps of μ/d_i, as in the released code: f_i is a mean
+over d_i examples. Taken literally (`per_example=False`) the local steps are d_i times too short.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import setting, settings
+from foedus.algorithms.ens import ens
+from foedus.algorithms.secure import Client, Order, Secure, Update, paper_mu, soft
+from foedus.privacy import sensitivity
+from foedus.privacy.noise import Sound
+from foedus.terms import Data, Terms
+
+
+@settings
+class FedEPM(Secure):
+    """FedEPM: one gradient a round, elastic-net aggregation, partial participation, noise on what is sent."""
+
+    eta: float | None = setting(None, "η of the elastic net (8); None: (0.02m + 1)(ρ + 0.1)·1e-5", gt=0)
+    lam: float | None = setting(None, "λ of the elastic net (8); None: η/2", ge=0)
+    mu0: float = setting(0.05, "μ_{i,0} of (20)", gt=0)
+    alpha: float = setting(1.001, "α_i of (20)", ge=1)
+    c: float = setting(1e-8, "c_i of (20); taken as 0 with sound noise, for it makes μ depend on the data", ge=0)
+    per_example: bool = setting(True, "whether steps use μ/d_i, as released, or μ, as printed", choices=(True, False))
+    restart: bool = setting(False, "whether each round starts at the received w, not at w_i", choices=(True, False))
+
+    def resolve(self, terms: Terms) -> "FedEPM":
+        chosen = super().resolve(terms)
+        assert isinstance(chosen, FedEPM)
+        eta = self.eta if self.eta is not None else (0.02 * terms.clients + 1.0) * (self.rho + 0.1) * 1e-5
+        c = 0.0 if isinstance(self.noise, Sound) else self.c
+        return replace(chosen, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c)
+
+    def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
+        assert self.eta is not None and self.lam is not None
+        eta, lam = self.eta, self.lam
+        seen, g = self.look(terms, order.w, data)
+        by = data.count if self.per_example else 1.0
+        private = isinstance(self.noise, Sound)
+        change = self.noise.changed / data.count if isinstance(self.noise, Sound) else jnp.zeros(())
+        carried = client.spent.carried if private and not self.restart else jnp.zeros(())
+
+        def step(j: int, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            v, _, delta = at  # v = w_i − w
+            mu = paper_mu(self.mu0, self.c, self.alpha, order.round * self.k0 + j, v)
+            own = mu / by
+            following = sensitivity.exact_penalty(delta, own, eta, change) if private else delta
+            return soft(own * v - g, lam) / (eta + own), mu, following
+
+        first = jnp.zeros_like(order.w) if self.restart else client.w - order.w
+        v, mu, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), carried))
+        scale = (delta, delta) if private else (g, mu)
+        return self.upload(client, order, seen, order.w + v, key, scale)
+
+    def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
+        assert self.eta is not None and self.lam is not None
+        return ens(z, self.lam, self.eta)

@@ -1,0 +1,372 @@
+"""AD-LPMM for distributionally robust federated learning (Bai, Wong, Qiao and Ho, Algorithm 1 and Appendix E).
+
+    minimise over w  max over q in Q  Σ_s q_s · sup over P_s in a Wasserstein ball of radius ρ_s of E[L],
+    Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}
+
+A client receives what its step depends on, b_s = w + ψ_s/c and a_s = z_s − ζ_s/c, and answers with the projection of
+(b_s, a_s) onto the epigraph of its worst-case loss: (ŵ_s, v_s), and neither λ_s nor α_s. All else is the server's.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, Each, Present, select, setting, settings, state
+from foedus.errors import FoedusError
+from foedus.local.polyhedron import project_by_cvxpy
+from foedus.local.robust_form import Form
+from foedus.local.robust_step import project
+from foedus.local.worst_case import Ball, Radius
+from foedus.losses import LeastSquares
+from foedus.problem import Problem
+from foedus.terms import Data, Terms
+
+BALANCE = 10.0  # how far apart the residuals may be before c moves
+ADAPTING = 400  # rounds in which c may move; afterwards Algorithm 1's convergence proof holds
+
+
+@state
+class Server:
+    """Algorithm 1's variables, with (ŵ_s, v_s) as last heard; `primal` and `dual` are the residuals of program (5)."""
+
+    w: Array
+    z: Array
+    t: Array
+    eta: Array
+    gamma: Array
+    sigma: Array
+    psi: Array
+    zeta: Array
+    w_hat: Array
+    v: Array
+    c: Array
+    theta: Array
+    q_hat: Array
+    price: Array  # of the shared λ in the objective: WAFL's ρ, else nothing
+    primal: Array
+    dual: Array
+    heard: Array
+    k: Array
+    done: Array
+
+
+@state
+class Call:
+    """What a client is drawn to, and the share of its samples that it uses."""
+
+    b: Each
+    a: Each
+
+
+@state
+class Answer:
+    w_hat: Array
+    v: Array
+
+
+def is_radii(value: Any) -> bool:
+    """Whether a value is a tuple of numbers >= 0, one for each client."""
+    return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
+
+
+def is_support(value: Any) -> bool:
+    """Whether a value is (low, high) or (C, d): numbers or vectors, or a matrix and a vector."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    try:
+        first, second = (np.asarray(part, dtype=float) for part in value)
+    except (TypeError, ValueError):
+        return False
+    if np.any(np.isnan(first)) or np.any(np.isnan(second)):
+        return False
+    if first.ndim == 2:
+        return second.shape == first.shape[:1]
+    shapes = {part.shape for part in (first, second)} - {()}
+    return first.ndim <= 1 and second.ndim <= 1 and len(shapes) <= 1 and bool(np.all(first < second))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+@settings
+class Minimax(Algorithm):
+    """AD-LPMM for a minimax over weights and balls; DRFL, AFL and WAFL say which of both there are."""
+
+    c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
+    adapt: bool = setting(True, "whether c is moved towards equal residuals", choices=(False, True))
+    constants: str = setting(
+        "tight", "c' and c'': 2c and (S+1)c, or 2Sc both as the paper has them", choices=("tight", "paper")
+    )
+    q_hat: str = setting("size", "q̂: by the number of samples, or 1/S", choices=("size", "uniform"))
+    tol: float = setting(1e-6, "largest primal and dual residual of program (5) at which a run ends", gt=0)
+
+    # what an algorithm below may turn into a setting
+    radius: ClassVar[Any] = 0.0
+    kappa: ClassVar[float] = math.inf
+    theta: ClassVar[float] = 0.0
+    p: ClassVar[Any] = 1
+    metric: ClassVar[str] = "l1"
+    support: ClassVar[Any] = None
+    intercept: ClassVar[bool] = False
+    sample: ClassVar[float | None] = None
+    shared: ClassVar[bool] = False
+
+    handles: ClassVar[frozenset[str]] = frozenset({"regularizer"})
+    default_rounds: ClassVar[int] = 5000
+    passes: ClassVar[int] = 20
+
+    # --- what is fixed when a program is compiled ---
+
+    @property
+    def robust(self) -> bool:
+        """Whether any ball has a positive radius."""
+        return bool(np.any(np.asarray(self.radius) > 0))
+
+    @property
+    def kind(self) -> str:
+        if self.support is None or not self.robust:
+            return "everything"
+        return "polyhedron" if np.ndim(self.support[0]) == 2 else "box"
+
+    def _fixed(self) -> tuple[Any, ...]:
+        compared = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)
+        return (*compared, self.robust, self.kind, bool(np.isfinite(self.kappa)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._fixed() == other._fixed()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __hash__(self) -> int:
+        return hash(self._fixed())
+
+    def ball(self, terms: Terms) -> Ball:
+        assert terms.loss is not None
+        return Ball(terms.loss, self.metric, self.kind, self.intercept)
+
+    def form(self, terms: Terms) -> Form:
+        return Form(self.ball(terms), self.robust, bool(np.isfinite(self.kappa)), self.shared)
+
+    # --- the problem as it is run ---
+
+    def check(self, terms: Terms) -> None:
+        super().check(terms)
+        if terms.loss is None:
+            raise FoedusError(f"{self.name} needs a loss of xᵀw, with which the worst case is known: give loss=.")
+        if terms.penalty is not None:
+            raise FoedusError(f"{self.name} does not take a penalty; the radius already holds w back.")
+        if isinstance(terms.loss, LeastSquares):
+            raise FoedusError(f"{self.name}: least_squares has no finite worst case; use losses.huber(eps).")
+        self.ball(terms).check()
+        if isinstance(self.radius, tuple) and len(self.radius) != terms.clients:
+            raise FoedusError(
+                f"The 'radius' setting of {self.name} must have one entry for each of {terms.clients} clients. "
+                f"Got {len(self.radius)} instead."
+            )
+
+    def restate(self, problem: Problem) -> Problem:
+        """The problem with ρ, κ and the support beside each client's data, and θ, q̂ and c at the server."""
+        n, width = problem.terms.clients, problem.terms.dim - self.intercept
+        rho = np.broadcast_to(np.asarray(self.radius, dtype=float), n)
+        # a ball of no width beside wider ones: the least radius that keeps λ bounded
+        rho = np.maximum(rho, 1e-9) if self.robust else rho
+        own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)} | self._support_arrays(problem, width)
+        sizes = np.asarray(jnp.sum(jax.vmap(lambda d: d["weight"] * _chosen(problem.terms, d))(problem.data), axis=1))
+        weights = sizes / sizes.sum() if self.q_hat == "size" else np.full(n, 1.0 / n)
+        held = {"robust.theta": self.theta, "robust.q_hat": weights, "robust.c": self.c, "robust.price": self.cost}
+        stated = object.__new__(Problem)
+        stated.__dict__.update(problem.__dict__)
+        stated.data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
+        stated.server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in held.items()}})
+        return stated
+
+    @property
+    def cost(self) -> float:
+        return 0.0
+
+    def _support_arrays(self, problem: Problem, width: int) -> dict[str, np.ndarray]:
+        n = problem.terms.clients
+        if self.kind == "everything":
+            return {"robust.low": np.zeros((n, 0)), "robust.high": np.zeros((n, 0))}
+        first, second = (np.asarray(part, dtype=float) for part in self.support)
+        if self.kind == "box":
+            try:
+                low, high = (np.broadcast_to(part, width) for part in (first, second))
+            except ValueError:
+                raise FoedusError(
+                    f"The 'support' setting of {self.name} must have one end for each of {width} columns. "
+                    f"Got {max(first.size, second.size)} instead."
+                ) from None
+            C, d = np.vstack([np.eye(width), -np.eye(width)]), np.concatenate([high, -low])
+        else:
+            low = high = np.zeros(0)
+            C, d = first, second
+            with_label = 0 if self.ball(problem.terms).classifies else 1
+            if C.shape[1] not in (width, width + with_label):
+                raise FoedusError(
+                    f"The 'support' setting of {self.name} must have a C of {width} columns. Got {C.shape[1]} instead."
+                )
+        self._check_inside(problem, C, d)
+        arrays = {"robust.low": np.tile(low, (n, 1)), "robust.high": np.tile(high, (n, 1))}
+        if not self.ball(problem.terms).closed:
+            arrays |= {"robust.C": np.tile(C, (n, 1, 1)), "robust.d": np.tile(d, (n, 1))}
+        return arrays
+
+    def _check_inside(self, problem: Problem, C: np.ndarray, d: np.ndarray) -> None:
+        for i, name in enumerate(problem.names):
+            client = problem.client(i)
+            points = np.asarray(client["x"])[:, : problem.terms.dim - self.intercept]
+            if C.shape[1] > points.shape[1]:
+                points = np.column_stack([points, np.asarray(client["y"])])
+            over = points @ C.T - d
+            if np.any(over > 1e-9):
+                row = int(np.argmax(np.max(over, axis=1)))
+                raise FoedusError(
+                    f"client {name!r}: row {row} lies outside the support by {np.max(over):.3g}; widen it, or scale X."
+                )
+
+    # --- the protocol ---
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        n = terms.clients
+        if own is None:
+            own = Data({"robust.theta": jnp.asarray(self.theta), "robust.q_hat": jnp.full(n, 1.0 / n),
+                        "robust.c": jnp.asarray(self.c), "robust.price": jnp.asarray(self.cost)})  # fmt: skip
+        held = jnp.append(w0, 1.0) if self.shared else w0
+        q_hat, S = own["robust.q_hat"], jnp.zeros(n)
+        big = jnp.asarray(jnp.inf)
+        # −σ and ζ end as the adversarial q
+        return Server(
+            held, S, S, S, jnp.zeros(()), -q_hat, jnp.zeros((n, held.shape[0])), q_hat, jnp.tile(held, (n, 1)), S,
+            own["robust.c"], own["robust.theta"], q_hat, own["robust.price"], big, big, jnp.zeros(n, bool),
+            jnp.zeros((), int), jnp.zeros((), bool),
+        )  # fmt: skip
+
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Call:
+        return Call(Each(server.w + server.psi / server.c), Each(server.z - server.zeta / server.c))
+
+    def local(self, terms: Terms, client: tuple[()], call: Any, data: Data, key: Array) -> tuple[tuple[()], Answer]:
+        form, x, y, omega = self.form(terms), data["x"], data["y"], terms.share(data)
+        rho = jnp.zeros(()) if self.shared else data["robust.rho"]
+        radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
+        if self.sample is not None:
+            x, y, omega = draw(self.sample, x, y, omega, key)
+        if form.robust and not form.ball.closed:
+            w, v = project_by_cvxpy(form, x, y, omega, radius, data["robust.C"], data["robust.d"], call.a, call.b)
+            return client, Answer(w, v)
+        found = project(form, x, y, omega, radius, call.a, call.b)
+        w = jnp.append(found.w, found.lam) if self.shared else found.w
+        return client, Answer(w, found.v)
+
+    def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
+        n, c = terms.clients, server.c
+        here = jnp.zeros(n).at[jnp.where(present.here, present.index, n)].set(1.0, mode="drop")
+        w_hat = present.remember(server.w_hat, replies.w_hat)
+        v = present.remember(server.v, replies.v)
+        heard = server.heard | (here > 0)
+        apart = server.t - server.z - server.gamma - server.eta
+        # duals; a silent client's stay
+        sigma = server.sigma + c * apart
+        psi = server.psi + c * here[:, None] * (server.w - w_hat)
+        zeta = server.zeta + c * here * (v - server.z)
+        after = dataclasses.replace(server, sigma=sigma, psi=psi, zeta=zeta, w_hat=w_hat, v=v, heard=heard)
+        following, moved = self._primal(terms, after)
+        primal = jnp.max(jnp.abs(jnp.concatenate([apart, v - server.z, jnp.ravel(server.w - w_hat)])))
+        size = 1.0 + jnp.maximum(jnp.max(jnp.abs(server.w)), jnp.max(jnp.abs(v)))
+        primal, dual = primal / size, jnp.maximum(moved, c * jnp.max(jnp.abs(jnp.sum(w_hat - server.w_hat, axis=0))))
+        done = jnp.all(heard) & (primal <= self.tol) & (dual <= self.tol)
+        following = select(done, after, following)
+        if self.adapt:
+            turn = ((server.k + 1) % 10 == 0) & (server.k < ADAPTING)
+            factor = jnp.where(primal > BALANCE * dual, 2.0, jnp.where(dual > BALANCE * primal, 0.5, 1.0))
+            following = dataclasses.replace(following, c=jnp.where(turn, c * factor, c))
+        return dataclasses.replace(following, primal=primal, dual=dual, k=server.k + 1, done=done)
+
+    def _primal(self, terms: Terms, at: Server) -> tuple[Server, Array]:
+        """The server's steps (6) to (10), and by how much they miss the stationarity of program (5)."""
+        S, c = at.z.shape[0], at.c
+        near, far = (2.0 * S * c, 2.0 * S * c) if self.constants == "paper" else (2.0 * c, (S + 1.0) * c)
+        w = jnp.mean(at.w_hat - at.psi / c, axis=0)
+        if self.shared:
+            w = w.at[-1].add(-at.price / (c * S))
+        dim = terms.dim
+        w = w.at[:dim].set(terms.regularizer.prox(w[:dim], 1.0 / (c * S)))
+        apart = at.t - at.z - at.gamma - at.eta
+        z = (c * (at.v + apart) + near * at.z + at.zeta + at.sigma) / (c + near)
+        u = at.t - (at.q_hat + at.sigma + c * apart) / near
+        t = u - ball_projection(u, at.theta / near, self.p)
+        between = t - z - at.gamma - at.eta
+        eta = jnp.maximum(at.eta + (at.sigma + c * between) / far, 0.0)
+        gamma = at.gamma + (1.0 + jnp.sum(at.sigma) + c * jnp.sum(between)) / far
+        ends = t - z - gamma - eta
+        missed = jnp.concatenate([
+            c * (ends - apart) - near * (t - at.t),
+            c * (apart - ends) + near * (at.z - z),
+            c * (between - ends) - far * (eta - at.eta),
+            (far * (gamma - at.gamma) + c * jnp.sum(ends - between))[None],
+        ])  # fmt: skip
+        return dataclasses.replace(at, w=w, z=z, t=t, eta=eta, gamma=gamma), jnp.max(jnp.abs(missed))
+
+    def converged(self, server: Server) -> Array:
+        return server.done
+
+    def parameters(self, terms: Terms, server: Server) -> Array:
+        return server.w[: terms.dim]
+
+    def report(self, server: Server) -> dict[str, Array]:
+        value = jnp.dot(server.q_hat, server.v + server.eta) + server.theta * dual_norm(
+            server.v + server.gamma + server.eta, self.p
+        )
+        return {"worst_case": value, "primal": server.primal, "dual": server.dual, "c": server.c}
+
+    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+        primal, dual = float(server.primal), float(server.dual)
+        if converged:
+            return f"primal residual {primal:.2g} and dual residual {dual:.2g} <= {self.tol:g}"
+        if self.sample is not None:
+            return "played the rounds asked for; a sampled worst case has no residual to stop at"
+        if not bool(np.all(np.asarray(server.heard))):
+            silent = names[int(np.argmin(np.asarray(server.heard)))]
+            return f"stopped at the limit of rounds; client {silent!r} never answered"
+        return f"stopped at the limit of rounds with residuals {primal:.2g} and {dual:.2g} > {self.tol:g}"
+
+
+def _chosen(terms: Terms, data: Data) -> Array:
+    return jnp.ones_like(data["weight"]) if terms.where is None else terms.where(data).astype(float)
+
+
+def draw(share: float, x: Array, y: Array, omega: Array, key: Array) -> tuple[Array, Array, Array]:
+    """A random subset of the samples, ⌈share·N⌉ of the client's own N, each with the same chance."""
+    rows = x.shape[0]
+    most = max(1, int(np.ceil(share * rows)))
+    order = jnp.argsort(jnp.where(omega > 0, jax.random.uniform(key, (rows,)), jnp.inf))[:most]
+    kept = jnp.arange(most) < jnp.ceil(share * jnp.sum(omega > 0))
+    chosen = jnp.where(kept, omega[order], 0.0)
+    return x[order], y[order], chosen / jnp.sum(chosen)
+
+
+def ball_projection(u: Array, radius: Array, p: Any) -> Array:
+    """The projection onto ‖·‖_p ≤ radius for p in 1, 2, "inf"; radius may be 0."""
+    if p == "inf":
+        return jnp.clip(u, -radius, radius)
+    if p == 2:
+        size = jnp.sqrt(jnp.sum(u**2))
+        return u * jnp.minimum(1.0, radius / jnp.where(size > 0, size, 1.0))
+    ordered = jnp.sort(jnp.abs(u))[::-1]
+    count = jnp.arange(1, u.shape[0] + 1)
+    excess = (jnp.cumsum(ordered) - radius) / count
+    last = jnp.sum(ordered > excess) - 1
+    cut = jnp.where(radius > 0, excess[jnp.maximum(last, 0)], jnp.inf)
+    shrunk = jnp.sign(u) * jnp.maximum(jnp.abs(u) - cut, 0.0)
+    return jnp.where(jnp.sum(jnp.abs(u)) <= radius, u, shrunk)
+
+
+def dual_norm(u: Array, p: Any) -> Array:
+    """‖u‖_{p*}."""
+    if p == 1:
+        return jnp.max(jnp.abs(u))
+    return jnp.sum(jnp.abs(u)) if p == "inf" else jnp.sqrt(jnp.sum(u**2))

@@ -1,0 +1,250 @@
+"""What FedEPM, SFedAvg and SFedProx share (EPM Algorithms 2-3): who takes steps, the noisy upload, two stopping rules.
+
+In each round the server chooses S with |S| = ⌈ρm⌉ and broadcasts w. Clients in S make their k0 local steps and send
+z_i = w_i + noise; for the others the server goes on with the z_i it has. The stopping rules are about f(w) = Σ f_i(w)
+over ALL clients, so with a rule everybody evaluates the received w and sends f_i(w) and ∇f_i(w) along. Sound noise
+forbids that: then there is no stopping rule and nothing but z_i is sent. The rules, besides ‖Σ∇f_i(w)‖² < 1e-6:
+    printed    the variance of the last four f(w) is at most 1e-8·dim/(1 + |f(w)|)
+    released   1e-9 in the place of 1e-8; or f(w) and ‖Σ∇f_i(w)‖² are both above their last three values
+    mean       the printed variance test with f/m for f, and the released code's second test
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import Algorithm, Each, Present, setting, settings, state
+from foedus.algorithms.first_order import Progress, Seen, complete
+from foedus.errors import FoedusError
+from foedus.privacy import clipping
+from foedus.privacy.noise import Noise, PaperLaplace, Sound
+from foedus.privacy.release import Spent, all_spent, observed, release, speaks
+from foedus.terms import Data, Terms
+
+MOST_TESTED = 4  # the rules look at the last four values of f
+
+
+@state
+class Server:
+    w: Array
+    z: Array  # z_i, last heard. (m, dim)
+    round: Array  # τ
+    waiting: Array  # clients not yet in S in this block of `every` rounds
+    releases: Array  # how often each client has sent a new z_i
+    f: Array  # the last four Σ f_i(w), oldest first; infinite where there are fewer
+    error: Array  # the last four ‖Σ ∇f_i(w)‖²
+    progress: Progress
+
+
+@state
+class Client:
+    w: Array  # w_i
+    z: Array  # what it sent last
+    snr: Array  # log10 ‖w_i‖/‖noise‖ of that
+    spent: Any  # its record of releases, with sound noise
+
+
+@state
+class Order:
+    w: Array
+    round: Array
+    chosen: Any  # whether the client is in S
+
+
+@state
+class Update:
+    z: Array
+    spoke: Array  # whether z is new
+    seen: Any
+
+
+@settings
+class Secure(Algorithm):
+    """Settings and functions common to the three methods; a method adds its local steps and its aggregation."""
+
+    k0: int = setting(12, "local steps a round", ge=1, integer=True)
+    rho: float = setting(0.5, "ρ: the share of clients in S, which take steps in a round", gt=0, le=1)
+    every: int | None = setting(None, "s_0 of Setup VI.1: everybody is in S once in so many rounds", ge=1, integer=True)
+    noise: Noise | None = setting(
+        None,
+        "added to what is sent: PaperLaplace, Laplace, Gaussian",
+        also=("a noise, as fd.Laplace", lambda v: isinstance(v, Noise)),
+    )
+    stop: str | None = setting(
+        "printed",
+        "'printed': section VII.B; 'released': as the authors' code; 'mean': on f/m; 'gradient': tol alone; or None",
+        choices=("printed", "released", "mean", "gradient", None),
+    )
+    tol: float = setting(1e-6, "tolerance on ‖Σ∇f_i‖²", ge=0)
+
+    @property
+    def passes(self) -> int:
+        """How often a round goes over a client's data."""
+        return 1
+
+    @property
+    def keeps_lost(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return isinstance(self.noise, Sound)
+
+    def check(self, terms: Terms) -> None:
+        super().check(terms)
+        size = math.ceil(self.rho * terms.clients - 1e-9)
+        if self.every is not None and size * self.every < terms.clients:
+            raise FoedusError(
+                f"{self.name}(every={self.every}) takes {size} of {terms.clients} clients a round, which cannot reach "
+                "all of them in that many rounds; raise rho or every."
+            )
+        if isinstance(self.noise, Sound):
+            clipping.check(terms, self.noise, self.name)
+            if self.stop not in ("printed", None):  # 'printed' is the default, and resolve drops it
+                raise FoedusError(
+                    f"{self.name}(stop={self.stop!r}) sends f_i and its gradient as they are, which no noise protects; "
+                    f"with {type(self.noise).__name__} noise use stop=None and max_rounds."
+                )
+
+    def resolve(self, terms: Terms) -> "Secure":
+        return replace(self, stop=None) if isinstance(self.noise, Sound) else self
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        m, none = terms.clients, jnp.full(MOST_TESTED, jnp.inf)
+        # everybody's first upload would be the start that everybody knows, so it is not sent
+        z = jnp.broadcast_to(w0, (m, terms.dim))
+        counts = jnp.zeros(m, int)
+        return Server(w0, z, jnp.zeros((), int), jnp.ones(m, bool), counts, none, none, Progress.none())
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+        return Client(w0, w0, jnp.full((), jnp.inf), Spent.nothing() if isinstance(self.noise, Sound) else ())
+
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Order:
+        m = terms.clients
+        size = math.ceil(self.rho * m - 1e-9)
+        if self.every is not None:  # those still waiting in this block come first, in random order
+            draws = draws + jnp.where(server.waiting, 0.0, 1.0)
+        chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
+        return Order(server.w, server.round, Each(chosen))
+
+    def look(self, terms: Terms, w: Array, data: Data) -> tuple[Any, Array]:
+        """What the reply says of the received model, and the gradient there that the local steps use."""
+        if isinstance(self.noise, Sound):
+            return (), clipping.clipped_gradient(terms, w, data, self.noise)
+        f, g = terms.value_and_gradient(w, data)
+        return (Seen(f, g) if self.stop is not None else ()), g
+
+    def gradient(self, terms: Terms, w: Array, data: Data) -> Array:
+        if isinstance(self.noise, Sound):
+            return clipping.clipped_gradient(terms, w, data, self.noise)
+        return terms.gradient(w, data)
+
+    def upload(
+        self, client: Client, order: Order, seen: Any, w: Array, key: Array, scale: tuple[Array, Array]
+    ) -> tuple[Client, Update]:
+        """(21): the new state and z_i = w_i + noise, or the old ones for a client outside S or without budget.
+
+        `scale` is (g_i, μ) for the paper's noise, and (sensitivity of w_i, δ that goes on) for sound noise.
+        """
+        spoke, spent = order.chosen, client.spent
+        if isinstance(self.noise, Sound):
+            spoke = speaks(self.noise, client.spent, spoke)
+            moved, carried = scale
+            spent, z = release(self.noise, client.spent, w, moved, carried, key, spoke)
+        elif isinstance(self.noise, PaperLaplace):
+            g, mu = scale
+            z = w + self.noise.draw(key, g, mu)
+        else:
+            z = w
+        snr = jnp.log10(jnp.linalg.norm(w) / jnp.linalg.norm(z - w))
+        kept = Client(
+            w=jnp.where(spoke, w, client.w),
+            z=jnp.where(spoke, z, client.z),
+            snr=jnp.where(spoke, snr, client.snr),
+            spent=spent,
+        )
+        return kept, Update(kept.z, spoke, seen)
+
+    def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
+        """The next w, from everybody's last z_i and the clients that have just sent one."""
+        raise NotImplementedError
+
+    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+        z = present.remember(server.z, replies.z)
+        spoke = present.remember(jnp.zeros_like(server.waiting), replies.spoke)
+        following = jnp.where(jnp.any(spoke), self.model(terms, z, spoke), server.w)
+        waiting = server.waiting & ~spoke
+        if self.every is not None:
+            waiting = jnp.where((server.round + 1) % self.every == 0, jnp.ones_like(waiting), waiting)
+        f, error, progress = server.f, server.error, server.progress
+        if self.stop is not None:
+            mean, all_here = present.mean(replies.seen), complete(terms, present)
+            objective, slope = mean.f, jnp.sum((terms.clients * mean.g) ** 2)
+            f = jnp.where(all_here, jnp.append(f[1:], terms.clients * objective), f)
+            error = jnp.where(all_here, jnp.append(error[1:], slope), error)
+            progress = Progress(objective, slope, all_here)
+        after = Server(following, z, server.round + 1, waiting, server.releases + spoke.astype(int), f, error, progress)
+        over = self.converged(after) | self._rising(after)
+        return replace(after, w=jnp.where(over, server.w, following))  # the model that was tested is the one to return
+
+    def _variance(self, server: Server) -> tuple[Array, Array]:
+        """The variance of the last four f(w), and what the rule compares it with."""
+        known = jnp.all(jnp.isfinite(server.f))
+        f = jnp.where(jnp.isfinite(server.f), server.f, 0.0)
+        f = f / server.z.shape[0] if self.stop == "mean" else f
+        tolerance = (1e-9 if self.stop == "released" else 1e-8) * server.w.size
+        return jnp.where(known, jnp.var(f, ddof=1), jnp.inf), tolerance / (1.0 + jnp.abs(f[-1]))
+
+    def _rising(self, server: Server) -> Array:
+        """The released code's further test: f(w) and ‖∇f(w)‖² both above their last three values."""
+        if self.stop not in ("released", "mean"):
+            return jnp.zeros((), bool)
+        known = jnp.all(jnp.isfinite(server.f)) & server.progress.complete
+        return known & (server.f[-1] > jnp.max(server.f[:-1])) & (server.error[-1] > jnp.max(server.error[:-1]))
+
+    def converged(self, server: Server) -> Array:
+        if self.stop is None:
+            return jnp.zeros((), bool)
+        small = server.error[-1] < self.tol
+        if self.stop != "gradient":
+            variance, limit = self._variance(server)
+            small = small | (variance <= limit)
+        return server.progress.complete & small
+
+    def stuck(self, server: Server) -> Array:
+        return self._rising(server) | all_spent(self.noise, server.releases)
+
+    def observe(self, clients: Client) -> dict[str, Array]:
+        # the paper's SNR is of the data; it is noted only where no guarantee is given anyway
+        snr = {"snr": jnp.min(clients.snr)} if isinstance(self.noise, PaperLaplace) else {}
+        return snr | observed(clients.spent)
+
+    def report(self, server: Server) -> dict[str, Array]:
+        if self.stop is None:
+            return {}
+        return {"objective": server.progress.objective, "gradient": server.error[-1]}
+
+    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+        error = float(server.error[-1])
+        if converged and error < self.tol:
+            return f"‖Σ∇f_i‖² = {error:.2g} < {self.tol:g}"
+        if converged:
+            variance, limit = self._variance(server)
+            words = f"the variance of the last four f is {float(variance):.2g} <= {float(limit):.2g}"
+            return f"{words}, with ‖Σ∇f_i‖² = {error:.2g}"
+        if bool(self._rising(server)):
+            return f"f and ‖Σ∇f_i‖² = {error:.2g} rose above their last three values, at which the released code stops"
+        if bool(all_spent(self.noise, server.releases)):
+            return "every client's privacy budget is spent"
+        if self.stop is None:
+            return "played the rounds asked for"
+        return f"stopped at the limit of rounds with ‖Σ∇f_i‖² = {error:.2g}"
+
+
+def soft(t: Array, a: Array | float) -> Array:
+    """Soft thresholding, EPM (2)."""
+    return jnp.sign(t) * jnp.maximum(jnp.abs(t) - a, 0.0)
+
+
+def paper_mu(mu0: float, c: float, alpha: float, k: Array, gap: Array) -> Array:
+    """μ_{i,k+1} of EPM (20)."""
+    return mu0 * (1.0 + c * jnp.sum(gap**2)) * alpha ** (k + 1.0)

@@ -1,0 +1,93 @@
+"""SFedAvg: FedAvg with noise on what is sent (Li et al. 2019, as EPM Algorithm 3 and its section VII.B set it).
+
+Clients in S take k0 full-gradient steps from the received w with γ = 2d_i/√(2k0 + ⌈k/k0⌉) (38) and send w_i + noise; w
+is the mean over the clients that have just sent one. (Algorithm 3 as printed takes the mean over the NEXT round's
+clients, of whatever they sent last; section IV.C of the same paper has it as here.)
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import setting, settings
+from foedus.algorithms.secure import Client, Order, Secure, Update, paper_mu
+from foedus.errors import FoedusError
+from foedus.privacy import sensitivity
+from foedus.privacy.noise import Sound
+from foedus.terms import Data, Terms
+
+
+@settings
+class SFedAvg(Secure):
+    """SFedAvg: k0 gradient steps a round, the mean of those who sent, noise on what is sent."""
+
+    lr: float | str = setting("auto", "γ; 'auto': 2d_i/√(2k0 + ⌈k/k0⌉), EPM (38)", gt=0, choices=("auto",))
+
+    steps = 1  # gradient steps per iteration k
+    pull = 0.0  # μ of SFedProx
+
+    @property
+    def passes(self) -> int:
+        return self.k0 * self.steps
+
+    def check(self, terms: Terms) -> None:
+        super().check(terms)
+        if isinstance(self.noise, Sound) and self.passes > 1:
+            several_gradients(terms, self.noise, self.name)
+
+    def rate(self, k: Array, count: Array) -> Array:
+        """γ of (38); the paper's ⌊·⌋ rounds up."""
+        if not isinstance(self.lr, str):
+            return jnp.asarray(self.lr)
+        return 2.0 * count / jnp.sqrt(2.0 * self.k0 + jnp.ceil(k / self.k0))
+
+    def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
+        w, start = order.w, order.round * self.k0
+        seen, g = self.look(terms, w, data)
+        first = w - self.rate(start, data.count) * g
+
+        def step(j: int, u: Array) -> Array:
+            slope = self.gradient(terms, u, data) + self.pull * (u - w)
+            return u - self.rate(start + j // self.steps, data.count) * slope
+
+        u = jax.lax.fori_loop(1, self.passes, step, first)
+        if isinstance(self.noise, Sound):
+            rates = [self.rate(start + j // self.steps, data.count) for j in range(self.passes)]
+            moved = steps_sensitivity(terms, self.noise, data, rates, self.pull)
+            return self.upload(client, order, seen, u, key, (moved, jnp.zeros(())))
+        mu = paper_mu(0.05, 1e-8, 1.001, start + self.k0 - 1, client.w - w)  # of (39), as FedEPM has it
+        return self.upload(client, order, seen, u, key, (g, mu))
+
+    def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
+        return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
+
+
+def several_gradients(terms: Terms, noise: Sound, name: str) -> None:
+    """Raise where the sensitivity of several gradient steps is not known."""
+    kind = type(noise).__name__
+    if terms.loss is None or terms.loss.curvature is None:
+        raise FoedusError(
+            f"{name} with {kind} noise and several gradients a round needs a loss of xᵀw with bounded curvature, which "
+            "limits how far two runs drift apart; use k0=1, or FedEPM, which takes one gradient a round."
+        )
+    if noise.rows is None:
+        raise FoedusError(
+            f"{name} with {kind} noise and several gradients a round needs {kind}(rows=...), a bound on the 2-norm of "
+            "the rows of X, which limits how far two runs drift apart; or use k0=1."
+        )
+
+
+def steps_sensitivity(terms: Terms, noise: Sound, data: Data, rates: list[Array], pull: float = 0.0) -> Array:
+    """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
+    change = noise.changed / data.count
+    if len(rates) == 1:
+        return rates[0] * change
+    assert noise.rows is not None
+    low, high = sensitivity.curvature(terms, noise.rows, data.count)
+    low, high = low + pull, high + pull
+    delta = jnp.zeros(())
+    for rate in rates[:-1]:
+        delta = sensitivity.descent(delta, rate, low, high, change)
+    if noise.order == 1:
+        return sensitivity.in_the_one_norm(delta, rates[-1], low, high, change, terms.dim)
+    return sensitivity.descent(delta, rates[-1], low, high, change)

@@ -1,0 +1,300 @@
+"""Experiments in a file: `foedus init`, `check`, `run`, `compare`, `predict` and `export`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foedus.errors import FoedusError, did_you_mean
+
+INTERRUPTED = 130
+FAILED = 1  # some runs of a sweep did not end well
+
+File = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON an event.")]
+Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
+RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
+Separator = Annotated[str, typer.Option(help="What stands between the cells of the CSV file.")]
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False)
+
+
+def _screen(quiet: bool, as_json: bool) -> Any:
+    from foedus.experiment.screen import Screen
+
+    if quiet and as_json:
+        raise FoedusError("--quiet and --json exclude each other.")
+    return Screen("quiet" if quiet else "json" if as_json else "live", _console())
+
+
+def run(
+    file: File,
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory, instead of the file's.", show_default=False)
+    ] = None,
+    again: Again = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train as the experiment file says; the model, its certificate and a report go into a run directory."""
+    from foedus.experiment.execute import execute
+    from foedus.experiment.file import load
+
+    screen = _screen(quiet, as_json)
+    experiment = load(file)
+    outcome = execute(experiment, screen, out=out, again=again)
+    if len(experiment.cases) > 1:
+        _tell_sweep(experiment, outcome, screen, out)
+    else:
+        for name, made in outcome.runs.items():
+            screen.say(str(made))
+            _tell_folder(screen, outcome.folders[name])
+    if outcome.interrupted:
+        screen.say(f"Stopped. 'foedus run {file}' goes on where it was.")
+        raise typer.Exit(INTERRUPTED)
+    if outcome.failed:
+        raise typer.Exit(FAILED)
+
+
+def _tell_folder(screen: Any, folder: Path) -> None:
+    report = folder / "report.html"
+    screen.say(f"\nKept in {folder}" + (f"; open {report} in a browser." if report.exists() else "."))
+    screen.say(f"Next: foedus predict {folder} NEW.csv")
+
+
+def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) -> None:
+    """The table of all runs, and the failures."""
+    from foedus.experiment.compare import summary, table
+    from foedus.experiment.execute import write_report
+    from foedus.experiment.folder import finite
+
+    if outcome.runs:
+        base = out or experiment.out
+        if screen.mode == "live":
+            screen.say(table(outcome.runs))
+        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed}))
+        asked = {"title": experiment.name, "command": f"foedus run {experiment.path}"}
+        written = write_report(outcome.runs, base / "report.html", asked)
+        screen.say(f"Kept in {base}" + (f"; open {base / 'report.html'} in a browser." if written else "."))
+    if outcome.failed:
+        screen.say(f"{len(outcome.failed)} of {len(experiment.cases)} runs failed:")
+        for name, reason in outcome.failed.items():
+            screen.say(f"  {name}: {reason}")
+
+
+def check(file: File) -> None:
+    """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
+    from foedus.experiment.execute import Builder
+    from foedus.experiment.file import load
+    from foedus.experiment.folder import folder_of
+    from foedus.experiment.outlook import describe
+
+    experiment = load(file)
+    builder = Builder(experiment)
+    several = len(experiment.cases) > 1
+    first = None
+    for case in experiment.cases:
+        built = builder.build(case)
+        first = first or built
+    assert first is not None
+    folder = folder_of(experiment, experiment.cases[0], None)
+    try:
+        state = folder.state()
+    except FoedusError as error:
+        state = f"is in the way: {error}"
+    console = _console()
+    console.print(f"{file}: everything fits. Nothing was trained, and nothing was written.\n", soft_wrap=True)
+    if several:
+        console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
+    console.print(describe(first, folder.path, state), soft_wrap=True)
+    console.print(f"\nNext: foedus run {file}", soft_wrap=True)
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The experiment file to write.")] = Path("experiment.toml"),
+    data: Annotated[str | None, typer.Option(help="The sites' files, as 'sites/*.csv'.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
+    positive: Annotated[str | None, typer.Option(help="The label that counts as 1.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Option(help="The column with the groups.", show_default=False)] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(help="A cap on the mean loss of the positive rows at every site.", show_default=False),
+    ] = None,
+    max_gap: Annotated[
+        float | None, typer.Option(help="A cap on the gap between two groups' losses.", show_default=False)
+    ] = None,
+    algorithm: Annotated[str, typer.Option(help="The algorithm.")] = "ProxAL",
+    separator: Separator = ",",
+    example: Annotated[bool, typer.Option("--example", help="Write an example with four invented hospitals.")] = False,
+) -> None:
+    """Write a commented experiment file to start from, from a question or two or from flags."""
+    from foedus.experiment import catalogue, starter
+    from foedus.runtime.checkpoint import write_whole
+
+    if example:
+        _write_example(file)
+        return
+    if file.exists():
+        raise FoedusError(f"{file} is already there; give another name.")
+    if not file.parent.is_dir():
+        raise FoedusError(f"{file}: there is no folder {file.parent}.")
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    if data is None and asks:
+        data = typer.prompt("Where are the sites' files? One file a site, as in sites/*.csv")
+    if data is None:
+        raise FoedusError("init needs --data, the sites' files, as in --data 'sites/*.csv'; or --example.")
+    table = starter.first_table(data, file.parent, separator)
+    if label is None and asks:
+        typer.echo("The columns of the first file: " + ", ".join(starter.columns_of(table)))
+        label = typer.prompt("Which column is to be predicted?")
+    if label is None:
+        known = ", ".join(table.columns)
+        raise FoedusError(f"init needs --label, the column to predict; {table.source} has {known}.")
+    if max_gap is not None and group is None:
+        raise FoedusError("--max-gap needs --group, the column with the groups.")
+    method = catalogue.named(algorithm, catalogue.algorithms(), "--algorithm").name
+    wish = starter.Wish(data, label, positive, group, max_loss, max_gap, method, separator)
+    write_whole(file, starter.starter(starter.completed(wish, file.parent)).encode())
+    typer.echo(f"Wrote {file}. Read it, then: foedus check {file}")
+
+
+def _write_example(file: Path) -> None:
+    from foedus.experiment import starter
+    from foedus.runtime.checkpoint import write_whole
+
+    if file == Path("experiment.toml"):
+        file = Path("hospital.toml")
+    folder = file.parent / "hospitals"
+    for taken in (file, folder):
+        if taken.exists():
+            raise FoedusError(f"{taken} is already there; move it away, or start in an empty folder.")
+    if not file.parent.is_dir():
+        raise FoedusError(f"{file}: there is no folder {file.parent}.")
+    folder.mkdir()
+    for name, text in starter.hospitals().items():
+        write_whole(folder / f"{name}.csv", text.encode())
+    write_whole(file, starter.starter(starter.EXAMPLE).encode())
+    typer.echo(f"Wrote {file} and four invented hospitals in {folder}. Next: foedus check {file}")
+
+
+def compare(
+    what: Annotated[list[Path], typer.Argument(help="Experiment files or run directories.", show_default=False)],
+    algorithms: Annotated[
+        str | None, typer.Option(help="Compare these on the problem of one file, by name.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the comparison.")] = Path("runs/comparison"),
+    again: Again = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: several files, several algorithms on one file, or finished run directories."""
+    from foedus.experiment.compare import summary, table
+    from foedus.experiment.execute import execute, write_report
+    from foedus.experiment.file import load, with_algorithms
+    from foedus.experiment.folder import finite
+    from foedus.experiment.predict import open_model
+    from foedus.runtime.checkpoint import write_whole
+
+    screen = _screen(quiet, as_json)
+    files = [path for path in what if not path.is_dir()]
+    if algorithms is not None and (len(files) != 1 or len(what) != 1):
+        raise FoedusError("--algorithms compares on the problem of one experiment file; name one.")
+    experiments = {path: load(path) for path in files}
+    if algorithms is not None:
+        names = [name.strip() for name in algorithms.split(",") if name.strip()]
+        experiments = {path: with_algorithms(experiment, names) for path, experiment in experiments.items()}
+    clashes = [e.name for e in experiments.values()]
+    runs: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    for path in what:
+        if path.is_dir():
+            runs[_unused(path.name, runs)] = open_model(path).run
+            continue
+        experiment = experiments[path]
+        if clashes.count(experiment.name) > 1:
+            raise FoedusError(f"two files are called {experiment.name!r}; give one of them another name at its top.")
+        outcome = execute(experiment, screen, again=again)
+        several = len(experiment.cases) > 1 and len(what) > 1
+        for name, made in outcome.runs.items():
+            runs[_unused(f"{experiment.name} {name}" if several else name, runs)] = made
+        failed |= outcome.failed
+        if outcome.interrupted:
+            raise typer.Exit(INTERRUPTED)
+    if runs:
+        if screen.mode == "live":
+            screen.say(table(runs))
+        kept = finite({"event": "comparison", "runs": summary(runs), "failed": failed})
+        screen.note(kept)
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / "comparison.json", (json.dumps(kept, indent=1) + "\n").encode())
+        asked = {"title": "comparison", "command": "foedus compare " + " ".join(map(str, what))}
+        written = write_report(runs, out / "report.html", asked)
+        screen.say(f"Kept in {out}" + (f"; open {out / 'report.html'} in a browser." if written else "."))
+    for name, reason in failed.items():
+        screen.say(f"{name} failed: {reason}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _unused(name: str, taken: Any) -> str:
+    return (
+        name if name not in taken else next(f"{name} ({k})" for k in range(2, 10_000) if f"{name} ({k})" not in taken)
+    )
+
+
+def predict(
+    model: RunFolder,
+    table: Annotated[Path, typer.Argument(help="A table of raw rows: CSV or Parquet.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file for the predictions; the screen when left out.", show_default=False)
+    ] = None,
+    separator: Separator = ",",
+) -> None:
+    """Predict raw rows: they are prepared as in training, with what the run directory kept."""
+    from foedus.experiment.predict import open_model
+    from foedus.experiment.predict import predict as predicted
+    from foedus.runtime.checkpoint import write_whole
+
+    found = predicted(open_model(model), table, separator)
+    for name, count in found.unknown.items():
+        print(
+            f"foedus: note: {count} rows have a {name!r} that no site had in training; it counts as none.",
+            file=sys.stderr,
+        )
+    if found.unanswered:
+        print(f"foedus: note: {found.unanswered} rows miss a value and have no prediction.", file=sys.stderr)
+    if out is None:
+        typer.echo(found.csv(), nl=False)
+        return
+    if not out.absolute().parent.is_dir():
+        raise FoedusError(f"--out {out}: there is no folder {out.parent}.")
+    write_whole(out, found.csv().encode())
+    typer.echo(f"Wrote {len(found.answers)} predictions to {out}.")
+
+
+def export(
+    model: RunFolder,
+    out: Annotated[Path, typer.Argument(help="The file to write, ending in .joblib.")] = Path("model.joblib"),
+) -> None:
+    """Write the model as a scikit-learn pipeline that takes raw rows (joblib)."""
+    import io
+
+    import joblib
+
+    from foedus.experiment.export import to_sklearn
+    from foedus.runtime.checkpoint import write_whole
+
+    if out.suffix != ".joblib":
+        hint = did_you_mean(out.suffix, [".joblib"])
+        raise FoedusError(f"{out}: expected a name that ends in .joblib.{hint}")
+    buffer = io.BytesIO()
+    joblib.dump(to_sklearn(model), buffer)
+    write_whole(out, buffer.getvalue())
+    typer.echo(f"Wrote {out}: joblib.load gives a scikit-learn pipeline for a table of raw rows.")

@@ -1,0 +1,231 @@
+"""What the columns of the sites' tables are for: label, group, features; checked so that all sites mean the same."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from foedus.data.tables import Table, Words, is_number, listed, missing_in, text_of
+from foedus.errors import FoedusError, did_you_mean
+
+RULES = ("mean", "drop", "error")  # for missing values
+TRUE_FALSE = ({"0", "1"}, {"-1", "1"}, {"false", "true"}, {"False", "True"})
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which column is the label, which the group, which are features, and what is done about missing values.
+
+    `missing`: "mean" fills numbers with the mean over all sites and makes missing words a category of their own; "drop"
+    leaves out rows with a missing value; "error" refuses them. A row without label or group is left out by "drop" and
+    refused otherwise.
+    """
+
+    label: str
+    positive: str | None = None
+    group: str | None = None
+    features: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    missing: str = "mean"
+    max_categories: int = 50
+    classification: bool = True
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Tables of all sites whose columns agree: `words` are features that hold categories, the others hold numbers."""
+
+    tables: dict[str, Table]
+    roles: Roles
+    features: tuple[str, ...]
+    words: frozenset[str]
+    labels: tuple[str, ...]  # the label's values, of which the second counts as 1; empty for a regression
+    groups: tuple[str, ...]
+    server: Table | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def everyone(self) -> dict[str, Table]:
+        return self.tables if self.server is None else {**self.tables, "server": self.server}
+
+    def y(self, table: Table) -> np.ndarray:
+        """The label of each row: 0/1 for classes, the number itself in a regression."""
+        column = table.columns[self.roles.label]
+        if not self.roles.classification:
+            assert not isinstance(column, Words)
+            return column
+        return _equals(text_of(column), self.labels[1]).astype(float)
+
+    def group(self, table: Table) -> np.ndarray | None:
+        """The group of each row, numbered in the order of `groups`."""
+        if self.roles.group is None:
+            return None
+        column = text_of(table.columns[self.roles.group])
+        places = np.array([self.groups.index(level) for level in column.levels], dtype=float)
+        return places[column.codes]
+
+
+def _equals(column: Words, level: str) -> np.ndarray:
+    return column.codes == (column.levels.index(level) if level in column.levels else -2)
+
+
+def by_column(table: Table, name: str) -> dict[str, Table]:
+    """One table a site, from a file whose column `name` says where each row comes from."""
+    column = text_of(table.column(name, "'site' in [data]"))
+    if np.any(column.codes < 0):
+        row = int(np.argmax(column.codes < 0))
+        raise FoedusError(f"{table.place(row)}: the column {name!r} is empty; expected the site of the row.")
+    kept = {level: np.flatnonzero(column.codes == code) for code, level in enumerate(column.levels)}
+    rest = Table(
+        table.source,
+        {key: value for key, value in table.columns.items() if key != name},
+        table.numbers,
+        table.path,
+        table.separator,
+    )
+    return {level: rest.take(rows) for level, rows in kept.items()}
+
+
+def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = None) -> Cohort:
+    """Check the sites' tables against each other and against the roles of their columns."""
+    everyone = dict(tables) | ({} if server is None else {"server": server})
+    if not tables:
+        raise FoedusError("an experiment needs at least one site. Got none.")
+    features = _features(everyone, roles)
+    dropped = {}
+    for name, table in everyone.items():
+        kept = _complete(table, roles, features)
+        if kept.rows == 0:
+            raise FoedusError(f"{table.source}: every row has a missing value, so missing = 'drop' leaves none.")
+        if kept.rows < table.rows:
+            dropped[name] = table.rows - kept.rows
+        everyone[name] = kept
+    words = frozenset(name for name in features if _holds_words(name, everyone, roles))
+    labels = _labels(everyone, roles) if roles.classification else ()
+    if not roles.classification:
+        for table in everyone.values():
+            if isinstance(column := table.columns[roles.label], Words):
+                row = _first_word(column)
+                raise FoedusError(
+                    f"{table.place(row)}: the label {roles.label!r} is {column.levels[column.codes[row]]!r}; "
+                    "this loss expects a number."
+                )
+    groups: tuple[str, ...] = ()
+    if roles.group is not None:
+        groups = _values(everyone, roles.group)
+        if len(groups) > roles.max_categories:
+            raise FoedusError(
+                f"the group column {roles.group!r} has {len(groups)} values; expected at most {roles.max_categories}."
+            )
+    sites = {name: everyone[name] for name in tables}
+    return Cohort(sites, roles, features, words, labels, groups, everyone.get("server") if server else None, dropped)
+
+
+def _features(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
+    """The features, which every site must have; all other columns unless they are named."""
+    named = [("label", roles.label)] + ([("group", roles.group)] if roles.group else [])
+    for what, names in (("features", roles.features or ()), ("drop", roles.drop), ("categorical", roles.categorical)):
+        named += [(what, name) for name in names]
+    first = next(iter(everyone.values()))
+    for table in everyone.values():
+        for what, name in named:
+            if what != "drop" or table is first:
+                table.column(name, f"{what!r} in [data]")
+    taken = {roles.label, roles.group, *roles.drop}
+    if roles.features is not None:
+        if roles.label in roles.features:
+            raise FoedusError(f"the label {roles.label!r} is among the features; take it out of 'features' in [data].")
+        return roles.features
+    features = [name for name in first.columns if name not in taken]
+    if not features:
+        raise FoedusError(f"{first.source}: no column is left to be a feature beside {listed(taken - {None})}.")
+    for table in everyone.values():
+        mine = {name for name in table.columns if name not in taken}
+        for name in features:
+            if name not in mine:
+                raise FoedusError(
+                    f"{table.source}: it has no column {name!r}, which {first.source} has; every site needs the same "
+                    f"columns, or name the common ones in features.{did_you_mean(name, mine - set(features))}"
+                )
+        if extra := sorted(mine - set(features)):
+            raise FoedusError(
+                f"{table.source}: its column {extra[0]!r} is not in {first.source}; every site needs the same columns, "
+                "or name the common ones in features."
+            )
+    return tuple(features)
+
+
+def _complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
+    """The table without rows that the rule for missing values leaves out."""
+    needed = [name for name in (roles.label, roles.group) if name is not None]
+    keep = np.ones(table.rows, dtype=bool)
+    for name in [*needed, *(f for f in features if f not in needed)]:
+        missing = missing_in(table.columns[name])
+        if not missing.any():
+            continue
+        if roles.missing == "drop":
+            keep &= ~missing
+        elif roles.missing == "error" or name in needed:
+            what = "label" if name == roles.label else "group" if name == roles.group else "column"
+            advice = "" if name in needed else ", or fill such values with missing = 'mean'"
+            raise FoedusError(
+                f"{table.place(int(np.argmax(missing)))}: the {what} {name!r} is missing; fill it in, or leave such "
+                f"rows out with missing = 'drop' in [data]{advice}."
+            )
+    return table if keep.all() else table.take(np.flatnonzero(keep))
+
+
+def _first_word(column: Words) -> int:
+    """The first row whose cell is not a number."""
+    wordy = np.array([not is_number(level) for level in column.levels] + [False])
+    return int(np.argmax(wordy[column.codes]))
+
+
+def _holds_words(name: str, everyone: Mapping[str, Table], roles: Roles) -> bool:
+    """Whether a feature holds categories; raises where it holds numbers at some sites and words at others."""
+    if name in roles.categorical:
+        return True
+    told = {site: t.columns[name] for site, t in everyone.items() if not missing_in(t.columns[name]).all()}
+    wordy = {site: column for site, column in told.items() if isinstance(column, Words)}
+    for site, column in wordy.items():
+        numeric = np.array([is_number(level) for level in column.levels])
+        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(numeric))
+        if len(wordy) < len(told) or counts[numeric].sum() > 0.5 * counts.sum():
+            row, table = _first_word(column), everyone[site]
+            raise FoedusError(
+                f"{table.place(row)}, column {name!r}: expected a number, as in most of this column. "
+                f"Got {column.levels[column.codes[row]]!r} instead; if these are codes, put the column into "
+                "'categorical' in [data]."
+            )
+    return bool(wordy)
+
+
+def _values(everyone: Mapping[str, Table], name: str) -> tuple[str, ...]:
+    found = {level for table in everyone.values() for level in text_of(table.columns[name]).used().levels}
+    if all(is_number(level) for level in found):
+        return tuple(sorted(found, key=float))
+    return tuple(sorted(found))
+
+
+def _labels(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
+    """The value that counts as 0 and the one that counts as 1."""
+    found = _values(everyone, roles.label)
+    if len(found) == 1:
+        raise FoedusError(
+            f"the label {roles.label!r} is {found[0]!r} in every row at every site; expected rows of two classes."
+        )
+    if roles.positive is not None:
+        if roles.positive not in found:
+            raise FoedusError(
+                f"positive = {roles.positive!r} in [data]: no row has this label; the values of {roles.label!r} are "
+                f"{listed(found)}.{did_you_mean(roles.positive, found)}"
+            )
+        others = [value for value in found if value != roles.positive]
+        return (others[0] if len(others) == 1 else f"not {roles.positive}", roles.positive)
+    if set(found) not in TRUE_FALSE:
+        raise FoedusError(
+            f"the label {roles.label!r} has the values {listed(found)}; say in [data] which of them counts as 1, for "
+            f"instance positive = {found[-1]!r}."
+        )
+    return found

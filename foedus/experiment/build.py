@@ -1,0 +1,365 @@
+"""From the settings of one run to its sites, problem, algorithm and participation."""
+
+import glob
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import Certificate
+from foedus.data import loaders, preprocess, sites, tables
+from foedus.data.partition import PARTITIONERS, partition
+from foedus.data.preprocess import Preprocessing
+from foedus.data.sites import Cohort, Roles
+from foedus.data.tables import Table, Words, text_of
+from foedus.errors import FoedusError, did_you_mean
+from foedus.experiment import catalogue
+from foedus.losses import Loss
+from foedus.penalties import BesideIntercept, Penalty
+from foedus.problem import Problem
+from foedus.regularizers import Leading, Regularizer
+from foedus.runtime.participation import Coverage, Fraction
+from foedus.terms import Mask, Where
+
+Settings = Mapping[str, Any]
+FORM = re.compile(r"(label|group)\s+(\S.*)")
+
+
+# what needs no data
+
+
+def algorithm_of(settings: Settings) -> Algorithm:
+    """The algorithm with its settings."""
+    asked = dict(settings["algorithm"])
+    offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
+    return offer.build(asked, "[algorithm]", {Loss: _loss})
+
+
+def participation_of(settings: Settings) -> Fraction:
+    asked = settings["participation"]
+    try:
+        if asked["every"] is None:
+            return Fraction(float(asked["fraction"]), float(asked["dropout"]))
+        return Coverage(float(asked["fraction"]), float(asked["dropout"]), int(asked["every"]))
+    except FoedusError as error:
+        raise FoedusError(f"[participation]: {error}") from None
+
+
+def _loss(asked: Any, place: str) -> Loss:
+    asked = {"name": asked} if isinstance(asked, str) else dict(asked)
+    offer = catalogue.named(asked.pop("name", None), catalogue.losses(), place)
+    return offer.build(asked, place)
+
+
+def loss_of(settings: Settings) -> Loss:
+    return _loss(settings["problem"]["loss"], "[problem] loss")
+
+
+def penalty_of(settings: Settings) -> Penalty | None:
+    """The penalty, which leaves the intercept out."""
+    if settings["problem"]["penalty"] is None:
+        return None
+    asked = dict(settings["problem"]["penalty"])
+    offer = catalogue.named(asked.pop("name"), catalogue.penalties(), "[problem] penalty")
+    made = offer.build(asked, "[problem] penalty")
+    return BesideIntercept.of(made) if settings["preprocess"]["intercept"] else made
+
+
+def regularizer_of(settings: Settings, dim: int) -> Regularizer | None:
+    """The regulariser, which leaves the intercept out."""
+    if settings["problem"]["regularizer"] is None:
+        return None
+    asked = dict(settings["problem"]["regularizer"])
+    offer = catalogue.named(asked.pop("name"), catalogue.regularizers(), "[problem] regularizer")
+    made = offer.build(asked, "[problem] regularizer")
+    return Leading(made, dim - 1) if settings["preprocess"]["intercept"] else made
+
+
+def privacy_of(settings: Settings) -> dict[str, Any]:
+    """The arguments of `solve` that [privacy] stands for."""
+    if settings["privacy"] is None:
+        return {}
+    from foedus.solve import solve
+
+    asked = dict(settings["privacy"])
+    noise = catalogue.named(asked.pop("noise"), catalogue.noises(), "[privacy] noise")
+    budget = asked.pop("budget", None)
+    made: dict[str, Any] = {"privacy": noise.build(asked, "[privacy]")}
+    if budget is not None:
+        made["budget"] = budget
+    if unknown := [name for name in made if name not in inspect.signature(solve).parameters]:
+        raise FoedusError(f"[privacy]: this version of foedus has no {unknown[0]}.")
+    return made
+
+
+def split_mask(words: Any, place: str) -> tuple[str, str]:
+    """'label 1' as ('label', '1')."""
+    found = FORM.fullmatch(words.strip()) if isinstance(words, str) else None
+    if found is None:
+        hint = did_you_mean(words.split()[0], ("label", "group")) if isinstance(words, str) and words.split() else ""
+        raise FoedusError(f"{place} must be 'label VALUE' or 'group VALUE'. Got {words!r} instead.{hint}")
+    return found[1], found[2].strip()
+
+
+def check_masks(settings: Settings) -> None:
+    """The form of everything that names a label or a group, before the data say which there are."""
+
+    def read(words: Any, place: str) -> Where:
+        kind, _ = split_mask(words, place)
+        if kind == "group" and settings["data"]["group"] is None and settings["data"]["set"] is None:
+            raise FoedusError(f"{place} = {words!r} needs a group: name its column with group in [data].")
+        return Where("y" if kind == "label" else "group", 0.0)
+
+    if settings["problem"]["where"] is not None:
+        read(settings["problem"]["where"], "[problem] where")
+    constraints_of(settings, read)
+
+
+def constraints_of(settings: Settings, read: Callable[[Any, str], Mask]) -> list[Any]:
+    made = []
+    for number, one in enumerate(settings["constraints"], start=1):
+        asked, place = dict(one), f"[[constraints]] {number}"
+        offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
+        made.append(offer.build(asked, place, {Mask: read, Loss: _loss}))
+    return made
+
+
+def partition_settings(settings: Settings) -> dict[str, Any]:
+    """The arguments of the partitioner; those it does not have are refused."""
+    asked = settings["partition"]
+    if not settings["has_partition"]:
+        return {}
+    known = inspect.signature(PARTITIONERS[asked["method"]]).parameters
+    given = {k: v for k, v in asked.items() if k not in ("method", "partition_by", "seed") and v is not None}
+    for name in given:
+        if name not in known:
+            has = ", ".join(k for k in known if k != "values") or "none"
+            raise FoedusError(f"[partition] method {asked['method']!r} has no key {name!r}; its keys are {has}.")
+    if "num_partitions" in known and "num_partitions" not in given:
+        raise FoedusError("[partition] needs num_partitions, the number of sites.")
+    if asked["method"] in ("natural", "by_column") and asked["partition_by"] is None:
+        raise FoedusError(f"[partition] method {asked['method']!r} needs partition_by, the column to deal out by.")
+    return given | ({"seed": asked["seed"]} if "seed" in known else {})
+
+
+def stated(settings: Settings) -> dict[str, Any]:
+    """The bounds and categories that the file states."""
+    asked = settings["preprocess"]
+    bounds = {}
+    for name, ends in (asked["bounds"] or {}).items():
+        numbers = isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends)
+        if not numbers or not ends[0] < ends[1]:
+            raise FoedusError(f"[preprocess.bounds] {name} must be [low, high] with low < high. Got {ends!r} instead.")
+        bounds[name] = (float(ends[0]), float(ends[1]))
+    categories = {}
+    for name, words in (asked["categories"] or {}).items():
+        if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
+            raise FoedusError(f"[preprocess.categories] {name} must be a list of texts. Got {words!r} instead.")
+        categories[name] = tuple(words)
+    return {"bounds": bounds, "categories": categories}
+
+
+# the data
+
+
+def files_of(asked: Any, folder: Path) -> dict[str, Path]:
+    """The file of each site, by the site's name: a file is called after its name without the ending."""
+    if isinstance(asked, dict):
+        for site, name in asked.items():
+            if not isinstance(name, str):
+                raise FoedusError(
+                    f"[data] files: the file of site {site!r} must be text in quotes. Got {name!r} instead."
+                )
+        return {site: folder / name for site, name in asked.items()}
+    names = [asked] if isinstance(asked, str) else asked
+    paths: list[Path] = []
+    for name in names:
+        if not isinstance(name, str):
+            raise FoedusError(f"[data] files must be a list of texts. Got {name!r} among them.")
+        if glob.has_magic(name):
+            found = sorted(Path(hit) for hit in glob.glob(str(folder / name)))
+            if not found:
+                raise FoedusError(f"[data] files: no file matches {name!r} in {folder.absolute()}.")
+            paths += [hit for hit in found if hit.is_file()]
+        else:
+            paths.append(folder / name)
+    sites: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in sites:
+            raise FoedusError(
+                f"[data] files: {sites[path.stem]} and {path} would both be site {path.stem!r}; give each site a name, "
+                'as in files = { north = "a/site.csv", south = "b/site.csv" }.'
+            )
+        sites[path.stem] = path
+    if not sites:
+        raise FoedusError("[data] files is empty; expected at least one file.")
+    return sites
+
+
+def roles_of(settings: Settings) -> Roles:
+    asked = settings["data"]
+    known = loaders.known(asked["set"]) if asked["set"] is not None else None
+    label, positive, group = asked["label"], asked["positive"], asked["group"]
+    if known is not None:
+        positive = known.positive if positive is None and label in (None, known.label) else positive
+        label, group = label or known.label, group or known.group
+    return Roles(
+        label=label,
+        positive=positive,
+        group=group,
+        features=asked["features"],
+        drop=asked["drop"],
+        categorical=asked["categorical"],
+        missing=asked["missing"],
+        max_categories=asked["max_categories"],
+        classification=loss_of(settings).kind == "classification",
+    )
+
+
+def sources_of(settings: Settings, folder: Path) -> list[Path]:
+    """The files that the data come from."""
+    data = settings["data"]
+    paths = list(files_of(data["files"], folder).values()) if data["files"] is not None else []
+    paths += [folder / data[key] for key in ("file", "server") if data[key] is not None]
+    return paths
+
+
+def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
+    """Each site's table."""
+    data = settings["data"]
+    if data["files"] is not None:
+        found = files_of(data["files"], folder)
+        return {site: tables.read(path, data["separator"]) for site, path in found.items()}
+    whole = (
+        loaders.load(data["set"]) if data["set"] is not None else tables.read(folder / data["file"], data["separator"])
+    )
+    if data["site"] is not None:
+        return sites.by_column(whole, data["site"])
+    return _dealt(whole, settings)
+
+
+def _dealt(whole: Table, settings: Settings) -> dict[str, Table]:
+    """One table, dealt out by [partition]."""
+    asked, roles = settings["partition"], roles_of(settings)
+    named = asked["partition_by"]
+    column = whole.column(named or roles.label, "partition_by in [partition]" if named else "label in [data]")
+    if asked["method"] == "natural" or isinstance(column, Words):
+        words = text_of(column)
+        values: Any = np.array([*words.levels, "(missing)"])[words.codes]
+    else:
+        values = column
+    try:
+        dealt = partition(asked["method"], values, **partition_settings(settings))
+    except FoedusError as error:
+        raise FoedusError(f"[partition]: {error}") from None
+    return {site: whole.take(np.sort(rows)) for site, rows in dealt.items()}
+
+
+def cohort_of(settings: Settings, folder: Path) -> Cohort:
+    """The sites' rows, read and checked."""
+    server = settings["data"]["server"]
+    own = None if server is None else tables.read(folder / server, settings["data"]["separator"])
+    return sites.gather(tables_of(settings, folder), roles_of(settings), own)
+
+
+# the problem
+
+
+@dataclass(frozen=True)
+class Built:
+    """Everything that one run needs, and the words for its labels and groups."""
+
+    settings: Settings
+    cohort: Cohort
+    rules: Preprocessing
+    problem: Problem
+    algorithm: Algorithm
+    participation: Fraction
+    privacy: dict[str, Any]
+    words: dict[str, str]
+
+    def worded(self, certificate: Certificate) -> Certificate:
+        """The certificate with the labels and groups called as in the files."""
+        rows = [replace(row, constraint=reworded(row.constraint, self.words)) for row in certificate.rows]
+        return replace(certificate, rows=tuple(rows))
+
+
+def reworded(text: str, words: Mapping[str, str]) -> str:
+    """A text with the codes of labels and groups, as 'label 1', replaced by what the files call them."""
+    if not words:
+        return text
+    return re.sub("|".join(rf"\b{re.escape(old)}\b" for old in words), lambda found: words[found[0]], text)
+
+
+def words_of(cohort: Cohort) -> dict[str, str]:
+    """What the files call the coded labels and groups, where that differs."""
+    words = {f"label {code}": f"label {name}" for code, name in enumerate(cohort.labels)}
+    words |= {f"group {code}": f"group {name}" for code, name in enumerate(cohort.groups)}
+    return {old: new for old, new in words.items() if old != new}
+
+
+def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None) -> Built:
+    """The problem, the algorithm and who takes part, checked against each other."""
+    if rules is None:
+        rules = rules_of(settings, cohort)
+
+    def read(words: Any, place: str) -> Where:
+        return _mask(words, place, cohort)
+
+    asked, words = settings["problem"], words_of(cohort)
+    clients = preprocess.sites_of(cohort, rules)
+    stated_terms = {
+        "loss": loss_of(settings),
+        "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
+        "penalty": penalty_of(settings),
+        "constraints": constraints_of(settings, read),
+        "regularizer": regularizer_of(settings, len(rules.names)),
+        "server": None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
+    }
+    try:
+        problem = Problem(clients, **stated_terms)
+    except FoedusError as error:
+        raise FoedusError(reworded(str(error).replace("client ", "site ", 1), words)) from None
+    algorithm = algorithm_of(settings)
+    try:
+        algorithm.check(problem.terms)
+        algorithm = algorithm.resolve(problem.terms)
+    except FoedusError as error:
+        named = (asked["regularizer"] or {}).get("name", "")
+        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', named)}") from None
+    who = participation_of(settings)
+    try:
+        who.check(problem.terms.clients)
+    except FoedusError as error:
+        raise FoedusError(f"[participation]: {error}") from None
+    return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings), words)
+
+
+def rules_of(settings: Settings, cohort: Cohort) -> Preprocessing:
+    """The preprocessing that [preprocess] asks for, found over the sites."""
+    asked = settings["preprocess"]
+    return preprocess.fit(cohort, scale=asked["scale"], intercept=asked["intercept"], **stated(settings))
+
+
+def _mask(words: Any, place: str, cohort: Cohort) -> Where:
+    kind, value = split_mask(words, place)
+    if kind == "label" and not cohort.labels:
+        try:
+            return Where("y", float(value))
+        except ValueError:
+            raise FoedusError(f"{place} = {words!r}: the labels are numbers; expected one.") from None
+    known = cohort.labels if kind == "label" else cohort.groups
+    column = cohort.roles.label if kind == "label" else cohort.roles.group
+    if column is None:
+        raise FoedusError(f"{place} = {words!r} needs a group: name its column with group in [data].")
+    if value not in known:
+        hint = did_you_mean(value, known)
+        raise FoedusError(
+            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listed(known)}.{hint}"
+        )
+    return Where("y" if kind == "label" else "group", float(known.index(value)))

@@ -1,0 +1,98 @@
+"""Several runs in one table: what each reached, and what that took."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from foedus.experiment.screen import size, span
+from foedus.run import Run
+
+
+def epsilon(run: Run) -> float | None:
+    """The largest privacy loss of a site, where the run has a ledger with a guarantee."""
+    ledger = getattr(run, "ledger", None)
+    if ledger is None or not getattr(ledger, "sound", False):
+        return None
+    return max(float(ledger.total(name)) for name in run.names)
+
+
+def worst(run: Run) -> str:
+    """The constraint row that is closest to, or furthest beyond, its limit."""
+    rows = run.certificate.rows
+    if not rows:
+        return "none set"
+    row = min(rows, key=lambda r: r.slack)
+    if row.violation > run.certificate.eps2:
+        held = f"over by {row.violation:.1g}"
+    else:
+        held = f"{row.slack:.1g} to spare" if row.slack > run.certificate.eps2 else "at the limit"
+    return f"{row.value:.4g} of {row.cap:.4g} at {row.site}, {held}"
+
+
+def table(runs: Mapping[str, Run]) -> str:
+    """One row a run, never cut off: a narrow terminal wraps whole lines."""
+    spent = {name: epsilon(run) for name, run in runs.items()}
+    methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
+    held = any(run.certificate.rows for run in runs.values())
+    columns: dict[str, list[str]] = {"run": list(runs)}
+    if any(methods[name] not in name for name in runs):
+        columns["method"] = list(methods.values())
+    columns["objective"] = [f"{run.objective:.6g}" for run in runs.values()]
+    if held:
+        columns["worst constraint"] = [worst(run) for run in runs.values()]
+    columns["stationarity"] = [f"{run.certificate.stationarity:.1e}" for run in runs.values()]
+    columns["rounds"] = [f"{run.rounds}{'' if run.converged else '*'}" for run in runs.values()]
+    columns["up"] = [size(run.traffic.up) for run in runs.values()]
+    columns["down"] = [size(run.traffic.down) for run in runs.values()]
+    columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
+    if any(value is not None for value in spent.values()):
+        columns["epsilon"] = ["none" if value is None else f"{value:.3g}" for value in spent.values()]
+    left = ("run", "method", "worst constraint")
+    widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
+
+    def line(cells: Mapping[str, str]) -> str:
+        return "  ".join(c.ljust(widths[t]) if t in left else c.rjust(widths[t]) for t, c in cells.items()).rstrip()
+
+    head = line({title: title for title in columns})
+    rows = [line({title: cells[i] for title, cells in columns.items()}) for i in range(len(runs))]
+    return "\n".join([head, "-" * len(head), *rows, caption(runs)])
+
+
+def span_short(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 10 else span(seconds)
+
+
+def caption(runs: Mapping[str, Run]) -> str:
+    """How the figures were measured, and a warning where they are of different problems."""
+    said = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
+    if not all(run.converged for run in runs.values()):
+        said += "\n* ended before its stopping test was passed."
+    if len({problem_of(run) for run in runs.values()}) > 1:
+        said += "\nThese runs solve different problems, so their objectives do not compare."
+    return said
+
+
+def problem_of(run: Run) -> str:
+    """What a run's problem is, as far as its settings tell."""
+    stated: dict[str, Any] = run.settings["problem"]
+    return repr((sorted(stated.items(), key=lambda item: item[0]), run.names))
+
+
+def summary(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "run": name,
+            "algorithm": run.settings["algorithm"]["name"],
+            "objective": run.objective,
+            "worst_slack": min((row.slack for row in run.certificate.rows), default=None),
+            "stationarity": run.certificate.stationarity,
+            "certified": run.certificate.holds(),
+            "converged": run.converged,
+            "rounds": run.rounds,
+            "bytes_up": run.traffic.up,
+            "bytes_down": run.traffic.down,
+            "seconds": run.seconds - run.compile_seconds,
+            "epsilon": epsilon(run),
+        }
+        for name, run in runs.items()
+    ]

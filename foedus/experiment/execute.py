@@ -1,0 +1,160 @@
+"""Runs the cases of an experiment into their run directories, one after the other, and goes on where it was stopped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foedus.data.preprocess import Preprocessing
+from foedus.data.sites import Cohort
+from foedus.errors import FoedusError
+from foedus.experiment import build
+from foedus.experiment.build import Built
+from foedus.experiment.file import Case, Experiment
+from foedus.experiment.folder import Folder, folder_of
+from foedus.experiment.screen import Screen, size
+from foedus.run import Run
+from foedus.solve import solve
+
+
+@dataclass
+class Outcome:
+    """What became of the cases: runs by name, and a sentence for each that failed."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+class Builder:
+    """Builds cases, and reads the data and finds the scales only once for cases that share them."""
+
+    def __init__(self, experiment: Experiment):
+        self.path, self.folder = experiment.path, experiment.folder
+        self.kept: dict[str, tuple[Cohort, Preprocessing]] = {}
+
+    def build(self, case: Case) -> Built:
+        """Build one case; what is wrong with a file of data is said of that file, all else of the experiment's."""
+        try:
+            return self._build(case)
+        except FoedusError as error:
+            sources = [str(source) for source in build.sources_of(case.settings, self.folder)]
+            if str(error).startswith((*sources, "cannot read", str(self.path))):
+                raise
+            raise FoedusError(f"{self.path}: {error}") from None
+
+    def _build(self, case: Case) -> Built:
+        parts = ("data", "partition", "has_partition", "preprocess")
+        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind])
+        if key not in self.kept:
+            cohort = build.cohort_of(case.settings, self.folder)
+            self.kept = {key: (cohort, build.rules_of(case.settings, cohort))}  # one at a time: they may be large
+        return build.build(case.settings, *self.kept[key])
+
+
+def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, again: bool = False) -> Outcome:
+    """Run all cases. Wrong settings or data raise before anything is written; a run that fails later is listed."""
+    folders = {case.name: folder_of(experiment, case, out) for case in experiment.cases}
+    builder = Builder(experiment)
+    states = {}
+    for name, folder in folders.items():
+        states[name] = "new" if again and (folder.path / "experiment.json").is_file() else folder.state()
+    for case in experiment.cases:
+        if states[case.name] != "finished":
+            builder.build(case)  # every one, before the first is run
+    screen.total = len(experiment.cases)
+    outcome = Outcome()
+    for case in experiment.cases:
+        name, folder = case.name or experiment.name, folders[case.name]
+        outcome.folders[name] = folder.path
+        if states[case.name] == "finished":
+            outcome.runs[name] = folder.run()
+            screen.done += 1
+            screen.say(f"{name}: already finished in {folder.path}; --again runs it anew.")
+            continue
+        if again:
+            folder.clear()
+        try:
+            run = _one(experiment, case, builder.build(case), folder, screen, resumed=states[case.name] == "begun")
+        except Exception as error:  # whatever it is, it must not cost the other runs
+            if len(experiment.cases) == 1:
+                raise
+            outcome.failed[name] = str(error).partition("\n")[0] or type(error).__name__
+            screen.note(folder.event("failed", run=name, reason=outcome.failed[name]))
+            continue
+        if run.interrupted:
+            outcome.interrupted = True
+            break
+        outcome.runs[name] = run
+        if run.reason.startswith("the iterates became infinite"):
+            outcome.failed[name] = run.reason
+    return outcome
+
+
+def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, screen: Screen, *, resumed: bool) -> Run:
+    """One run, from its checkpoint if there is one."""
+    name = case.name or experiment.name
+    limit = case.settings["run"]["max_rounds"] or built.algorithm.default_rounds
+    folder.begin(experiment, case, built)
+    told = {"run": name, "folder": str(folder.path), "algorithm": built.algorithm.name, "max_rounds": limit}
+    told["sites"] = built.problem.terms.clients
+    screen.note(folder.event("resume" if resumed else "start", **told))
+    screen.begin(f"{name}: {built.algorithm.name} over {told['sites']} sites", limit, told["sites"])
+
+    def watch(rounds: int, record: Mapping[str, float]) -> None:
+        screen.note(folder.event("rounds", run=name, rounds=rounds, **record))
+        screen.round(rounds, dict(record))
+
+    try:
+        run = solve(
+            built.problem,
+            built.algorithm,
+            seed=case.settings["seed"],
+            max_rounds=limit,
+            participation=built.participation,
+            checkpoint=folder.checkpoint,
+            callback=watch,
+            **built.privacy,
+        )
+    finally:
+        screen.end()
+    run.certificate = built.worded(run.certificate)
+    if run.interrupted:
+        screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
+        return run
+    folder.finish(run)
+    write_report({name: run}, folder.path / "report.html", asked_of(experiment, built))
+    ended = {"rounds": run.rounds, "objective": run.objective, "converged": run.converged, "reason": run.reason}
+    screen.note(folder.event("end", run=name, **ended, seconds=run.seconds))
+    return run
+
+
+def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
+    """What was asked, in words for the report."""
+    cohort, rules = built.cohort, built.rules
+    rows = sum(table.rows for table in cohort.tables.values())
+    scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "as they are"}[rules.scale]
+    counted = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaled}"]
+    counted += [f"{len(cohort.words)} of categories"] if cohort.words else []
+    asked = {
+        "title": experiment.name,
+        "command": f"foedus run {experiment.path}",
+        "Data": f"{rows} rows at {len(cohort.tables)} sites; {', '.join(counted)}",
+        "Label": f"{cohort.roles.label}" + (f", where {cohort.labels[1]} counts as 1" if cohort.labels else ""),
+        "Preparation": f"{rules.rounds} rounds, {size(rules.up)} up and {size(rules.down)} down, beside the training",
+    }
+    if cohort.dropped:
+        left = ", ".join(f"{count} at {site}" for site, count in cohort.dropped.items())
+        asked["warnings"] = [f"rows with missing values were left out: {left}"]
+    return asked
+
+
+def write_report(runs: Mapping[str, Run], path: Path, asked: dict[str, Any]) -> bool:
+    """The report of some runs, where this version of foedus writes reports; says whether it did."""
+    try:
+        from foedus.report import html  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError:
+        return False
+    html.write(runs, path, asked)
+    return True

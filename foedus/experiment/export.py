@@ -1,0 +1,97 @@
+"""A linear model as a scikit-learn estimator: a pipeline that takes raw rows and answers like `foedus predict`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foedus.data.preprocess import ABSENT, Number
+from foedus.data.tables import MISSING, number_text
+from foedus.errors import FoedusError
+from foedus.experiment.predict import Model, open_model
+
+
+def to_sklearn(model: Model | Path | str) -> Any:
+    """The model of a run directory as a fitted scikit-learn Pipeline over a pandas table of raw rows.
+
+    A model without columns of words also takes an array whose columns are `feature_names_in_`, in this order. The
+    estimator is a LogisticRegression for the logistic loss, a LinearSVC for other losses of two classes, and a
+    LinearRegression otherwise.
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline, make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+    if not isinstance(model, Model):
+        model = open_model(Path(model))
+    rules = model.rules
+    if model.w.ndim != 1 or model.w.size != len(rules.names):
+        raise FoedusError("only a linear model, one number a column, can be exported to scikit-learn.")
+    steps = []
+    for place, rule in enumerate(rules.columns):
+        if isinstance(rule, Number):
+            fill = rule.fill if rules.missing == "mean" else float("nan")
+            settings = {"shift": rule.shift, "scale": rule.scale, "fill": fill}
+            part: Any = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
+        else:
+            words = FunctionTransformer(_words, feature_names_out="one-to-one")
+            levels = OneHotEncoder(categories=[list(rule.levels)], handle_unknown="ignore", sparse_output=False)
+            part = make_pipeline(words, levels)
+        steps.append((rule.name, part, [place]))
+    sample = [[0.0 if isinstance(rule, Number) else rule.levels[0] for rule in rules.columns]]
+    prepare = ColumnTransformer(steps, verbose_feature_names_out=False)
+    prepare.fit(_table(sample, [rule.name for rule in rules.columns]))
+    return Pipeline([("prepare", prepare), ("model", _estimator(model))])
+
+
+def _affine(x: Any, shift: float, scale: float, fill: float) -> Any:
+    x = np.asarray(x, dtype=float)
+    return (np.where(np.isnan(x), fill, x) - shift) / scale
+
+
+def _words(x: Any) -> np.ndarray:
+    """Words as foedus reads them: trimmed, a whole number without its '.0', and the word for what is missing."""
+
+    def word(cell: Any) -> str:
+        if cell is None or (isinstance(cell, float) and np.isnan(cell)):
+            return ABSENT
+        if isinstance(cell, int | float | np.number) and not isinstance(cell, bool | np.bool_):
+            return number_text(float(cell))
+        text = str(cell).strip()
+        return ABSENT if text in MISSING else text
+
+    cells = np.asarray(x, dtype=object)
+    return np.array([[word(cell) for cell in row] for row in cells], dtype=object)
+
+
+def _table(rows: list[list[Any]], names: list[str]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        return np.array(rows, dtype=object)
+    return pandas.DataFrame(rows, columns=names)
+
+
+def _estimator(model: Model) -> Any:
+    """The estimator with the model's numbers in the places where scikit-learn keeps them."""
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.svm import LinearSVC
+
+    rules, w = model.rules, model.w
+    coefficients = w[:-1] if rules.intercept else w
+    constant = float(w[-1]) if rules.intercept else 0.0
+    made: Any
+    if not rules.labels:
+        made = LinearRegression(fit_intercept=rules.intercept)
+        made.coef_, made.intercept_ = coefficients.copy(), constant
+    else:
+        made = LogisticRegression() if model.logistic else LinearSVC()
+        made.fit_intercept = rules.intercept
+        classes, sign = np.array(rules.labels), 1.0
+        if classes[0] > classes[1]:  # scikit-learn keeps them sorted
+            classes, sign = classes[::-1].copy(), -1.0
+        made.classes_ = classes
+        made.coef_, made.intercept_ = sign * coefficients[None, :], np.array([sign * constant])
+        made.n_iter_ = np.array([model.run.rounds])
+    made.n_features_in_ = len(coefficients)
+    return made

@@ -1,0 +1,459 @@
+"""The experiment file: its keys, what each may hold, and a sentence for everything else.
+
+A list where one value is expected makes one run for each of its values; several such lists make all combinations.
+"""
+
+import copy
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foedus.data.loaders import OPENML, SETS
+from foedus.data.partition import PARTITIONERS
+from foedus.data.preprocess import SCALES
+from foedus.data.sites import RULES
+from foedus.data.tables import SEPARATORS
+from foedus.errors import FoedusError, did_you_mean
+from foedus.experiment import catalogue
+
+MOST_RUNS = 1000
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: the kind of value, what it is for, and whether a list of values makes several runs."""
+
+    kind: str  # "text", "number", "whole", "flag", "texts", "value" (text or number), "table", "files", "offer"
+    doc: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    sweeps: bool = False
+
+
+KINDS = {
+    "text": "text in quotes",
+    "number": "a number",
+    "whole": "a whole number",
+    "flag": "true or false",
+    "texts": "a list of texts",
+    "value": "text or a number",
+    "table": "a table",
+    "files": "a file name, a list of them, or a table of site = file",
+    "offer": "a name, or a table with a name and settings",
+}
+
+TOP = {
+    "name": Key("text", "what the run is called; the file's name when left out"),
+    "seed": Key("whole", "keys every random draw", 0, least=0, most=2**63 - 1, sweeps=True),
+    "out": Key("text", "the folder for the run directory; runs/<name> when left out"),
+}
+DATA = {
+    "files": Key("files", "one file a site: a pattern, a list, or a table of site = file"),
+    "file": Key("text", "one file for all sites; 'site' names the column that tells them apart"),
+    "site": Key("text", "the column with the site of each row"),
+    "set": Key("text", "a data set by name, dealt out to sites by [partition]"),
+    "separator": Key("text", "what stands between the cells of a CSV file", ",", tuple(SEPARATORS)),
+    "server": Key("text", "a file that the server itself holds, for constraints of global scope"),
+    "label": Key("text", "the column to predict"),
+    "positive": Key("value", "the label that counts as 1"),
+    "group": Key("text", "the column with the group of each row, for constraints between groups"),
+    "features": Key("texts", "the columns to predict from; all others when left out"),
+    "drop": Key("texts", "columns to leave out", ()),
+    "categorical": Key("texts", "columns of numbers that are codes, not quantities", ()),
+    "missing": Key("text", "'mean' fills in, 'drop' leaves rows out, 'error' refuses", "mean", RULES),
+    "max_categories": Key("whole", "the most different words in a column", 50, least=2),
+}
+PARTITION = {
+    "method": Key("text", "how rows are dealt out to sites", "iid", tuple(PARTITIONERS)),
+    "num_partitions": Key("whole", "how many sites", None, least=1, sweeps=True),
+    "alpha": Key("number", "for dirichlet and power_law", None, sweeps=True),
+    "num_shards_per_partition": Key("whole", "for shards", None, least=1, sweeps=True),
+    "min_partition_size": Key("whole", "for dirichlet", None, least=1, sweeps=True),
+    "partition_by": Key("text", "the column to deal out by; the label when left out"),
+    "seed": Key("whole", "keys the draw", 0, least=0, sweeps=True),
+}
+PREPROCESS = {
+    "scale": Key("text", "of number columns", "standard", SCALES),
+    "intercept": Key("flag", "whether the model has a constant", True),
+    "bounds": Key("table", "columns whose range is stated: column = [low, high]; no site is asked about them"),
+    "categories": Key("table", "columns whose words are stated: column = [words]; no site is asked about them"),
+}
+PROBLEM = {
+    "loss": Key("offer", "the loss of one row", {"name": "logistic"}),
+    "where": Key("text", "the rows that count in the objective, as 'label 0' or 'group F'; all when left out"),
+    "penalty": Key("offer", "a smooth penalty on the model, the intercept excepted"),
+    "regularizer": Key("offer", "a regulariser of the model, the intercept excepted"),
+}
+PARTICIPATION = {
+    "fraction": Key("number", "the share of the sites asked in each round", 1.0, sweeps=True),
+    "dropout": Key("number", "the share of replies that get lost", 0.0, sweeps=True),
+    "every": Key("whole", "ask every site at least once in so many rounds", None, least=1, sweeps=True),
+}
+RUN = {
+    "max_rounds": Key("whole", "the most rounds; the algorithm's own limit when left out", None, least=1, sweeps=True),
+    "runtime": Key("text", "where the rounds are played", "simulate", ("simulate",)),
+}
+PRIVACY = {"noise": Key("text", "what every site adds to what it sends"), "budget": Key("number", "epsilon in all")}
+
+SECTIONS: dict[str, dict[str, Key]] = {
+    "data": DATA,
+    "partition": PARTITION,
+    "preprocess": PREPROCESS,
+    "problem": PROBLEM,
+    "participation": PARTICIPATION,
+    "run": RUN,
+}
+OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package
+
+
+@dataclass(frozen=True)
+class Several:
+    """Values of which each makes a run."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run that a file asks for: what sets it apart from the others, a word for each list, and all its settings."""
+
+    settings: dict[str, Any]
+    algorithm: tuple[str, ...] = ()  # words of lists in [algorithm]
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Empty for the only run of a file without lists."""
+        return ",".join((*self.algorithm, *self.others))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A file, read and checked: the runs that it asks for."""
+
+    path: Path
+    name: str
+    out: Path
+    cases: tuple[Case, ...]
+
+    @property
+    def folder(self) -> Path:
+        """What file names in it are relative to."""
+        return self.path.parent
+
+
+def load(path: Path) -> Experiment:
+    """Read an experiment file and check everything that can be checked without the data."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        beside = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, beside) or " 'foedus init' writes one to start from."
+        raise FoedusError(f"{path}: there is no such file.{hint}") from None
+    except OSError as error:
+        raise FoedusError(f"cannot read {path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise FoedusError(f"cannot read {path}: expected text in UTF-8 ({error.reason}).") from None
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FoedusError(f"{path} is not valid TOML: {error}.") from None
+    try:
+        settings = _checked(raw)
+        name = settings["name"] or path.stem
+        cases = expand(settings)
+        for case in cases:
+            _check_case(case.settings)
+    except FoedusError as error:
+        raise FoedusError(f"{path}: {error}") from None
+    out = Path(settings["out"]) if settings["out"] else Path("runs") / name
+    return Experiment(path, name, out, cases)
+
+
+def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
+    """The experiment with each of these algorithms, with default settings, in place of its own."""
+    offers = [catalogue.named(name, catalogue.algorithms(), "--algorithms") for name in names]
+    if not offers:
+        raise FoedusError(f"--algorithms names none; there are {', '.join(sorted(catalogue.algorithms()))}.")
+    cases: dict[str, Case] = {}
+    for case in experiment.cases:
+        own = case.settings["algorithm"]
+        for offer in offers:
+            # an algorithm that the file names keeps its settings there, once
+            asked = own if own["name"] == offer.name else {"name": offer.name}
+            made = Case({**case.settings, "algorithm": asked}, (offer.name,), case.others)
+            if made.name not in cases or own["name"] == offer.name:
+                cases[made.name] = made
+    for case in cases.values():
+        _check_case(case.settings)
+    return replace(experiment, cases=tuple(cases.values()))
+
+
+def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with their defaults; swept ones are `Several`."""
+    known = [*TOP, *SECTIONS, *OPEN]
+    for key in raw:
+        if key not in known:
+            inside = next((s for s, keys in SECTIONS.items() if key in keys), None)
+            hint = f" It belongs into [{inside}]." if inside else did_you_mean(key, known)
+            raise FoedusError(
+                f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}"
+            )
+    settings = _keys({k: v for k, v in raw.items() if k in TOP}, TOP, "")
+    for section, keys in SECTIONS.items():
+        given = raw.get(section, {})
+        if not isinstance(given, dict):
+            raise FoedusError(f"{section!r} must be a section: write [{section}] on a line of its own.")
+        settings[section] = _keys(given, keys, f"[{section}]")
+    if "data" not in raw:
+        raise FoedusError("the section [data] is missing; it says where the sites' rows are.")
+    settings["has_partition"] = "partition" in raw
+    settings["algorithm"] = _algorithms(raw.get("algorithm"))
+    settings["constraints"] = _constraints(raw.get("constraints", []))
+    settings["privacy"] = _privacy(raw.get("privacy"))
+    _check_data(settings)
+    return settings
+
+
+def _keys(given: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict[str, Any]:
+    for name in given:
+        if name not in keys:
+            elsewhere = next((s for s, others in SECTIONS.items() if name in others and f"[{s}]" != place), None)
+            hint = did_you_mean(name, keys) or (f" It belongs into [{elsewhere}]." if elsewhere else "")
+            raise FoedusError(f"{place} has no key {name!r}; its keys are {', '.join(keys)}.{hint}")
+    return {
+        name: _swept(given[name], key, f"{place} {name}".strip()) if name in given else copy.copy(key.default)
+        for name, key in keys.items()
+    }
+
+
+def _swept(value: Any, key: Key, place: str) -> Any:
+    if key.sweeps and isinstance(value, list):
+        if not value:
+            raise FoedusError(f"{place}: the list is empty; expected {KINDS[key.kind]}, or several.")
+        return Several(tuple(_value(part, key, place) for part in value))
+    return _value(value, key, place)
+
+
+def _value(value: Any, key: Key, place: str) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        "text": isinstance(value, str),
+        "number": number,
+        "whole": number and float(value).is_integer(),
+        "flag": isinstance(value, bool),
+        "texts": isinstance(value, list) and all(isinstance(part, str) for part in value),
+        "value": isinstance(value, str | bool) or number,
+        "table": isinstance(value, dict),
+        "files": isinstance(value, str | list | dict),
+        "offer": isinstance(value, str | dict),
+    }[key.kind]
+    if not fits:
+        raise FoedusError(f"{place} must be {KINDS[key.kind]}. Got {value!r} instead.")
+    if key.choices and value not in key.choices:
+        words = ", ".join(map(repr, key.choices))
+        raise FoedusError(f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(value, key.choices)}")
+    for limit, broken, sign in ((key.least, lambda a, b: a < b, ">="), (key.most, lambda a, b: a > b, "<=")):
+        if limit is not None and broken(value, limit):
+            raise FoedusError(f"{place} must be {KINDS[key.kind]} {sign} {limit:g}. Got {value!r} instead.")
+    if key.kind == "whole":
+        return int(value)
+    if key.kind == "texts":
+        return tuple(value)
+    if key.kind == "value":
+        from foedus.data.tables import number_text
+
+        return (
+            str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else number_text(value)
+        )
+    if key.kind == "offer":
+        return _offer(value, place)
+    return value
+
+
+def _offer(value: Any, place: str) -> dict[str, Any]:
+    """A name with settings, each a value or several; `name` says which."""
+    if isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value.get("name"), str):
+        raise FoedusError(f'{place}: the table needs a name, as in {{ name = "…", … }}.')
+    return {key: _several(part, f"{place}.{key}") for key, part in value.items()}
+
+
+def _several(value: Any, place: str) -> Any:
+    if isinstance(value, list):
+        if not value:
+            raise FoedusError(f"{place}: the list is empty; expected a value, or several.")
+        return value if not isinstance(value, list) else Several(tuple(value))
+    return value
+
+
+def _algorithms(given: Any) -> Any:
+    """One algorithm, or several."""
+    if given is None:
+        raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
+    if isinstance(given, str):
+        given = {"name": given}
+    many = given if isinstance(given, list) else [given]
+    if not many or not all(isinstance(one, dict) for one in many):
+        raise FoedusError("'algorithm' must be a section [algorithm] with a name, or several sections [[algorithm]].")
+    read: list[Any] = []
+    for one in many:
+        names = one.get("name")
+        if names is None:
+            raise FoedusError(f"[algorithm] needs a name: one of {', '.join(sorted(catalogue.algorithms()))}.")
+        for name in names if isinstance(names, list) else [names]:
+            offer = catalogue.named(name, catalogue.algorithms(), "[algorithm]")
+            rest = {key: _several(v, f"[algorithm] {key}") for key, v in one.items() if key != "name"}
+            for key in rest:
+                if key not in offer.parameters:
+                    offer.build({key: 0}, "[algorithm]")  # raises, with what there is
+            read.append({"name": offer.name} | rest)
+    return read[0] if len(read) == 1 else Several(tuple(read))
+
+
+def _constraints(given: Any) -> list[dict[str, Any]]:
+    if isinstance(given, dict):
+        raise FoedusError("constraints are several: write [[constraints]], with two brackets, above each of them.")
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise FoedusError("'constraints' must be sections [[constraints]], one for each constraint.")
+    read = []
+    for number, one in enumerate(given, start=1):
+        place = f"[[constraints]] {number}"
+        if "type" not in one:
+            raise FoedusError(f"{place} needs a type: one of {', '.join(sorted(catalogue.constraints()))}.")
+        offer = catalogue.named(one["type"], catalogue.constraints(), place)
+        rest = {key: _several(value, f"{place} {key}") for key, value in one.items() if key != "type"}
+        read.append({"type": offer.name} | rest)
+    return read
+
+
+def _privacy(given: Any) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise FoedusError("'privacy' must be a section [privacy].")
+    offers = catalogue.noises()
+    if not offers:
+        raise FoedusError("[privacy]: this version of foedus has no noise to add; leave the section out.")
+    if "noise" not in given:
+        raise FoedusError(f"[privacy] needs the noise: one of {', '.join(sorted(offers))}.")
+    offer = catalogue.named(given["noise"], offers, "[privacy] noise")
+    rest = {key: _several(v, f"[privacy] {key}") for key, v in given.items() if key not in ("noise", "budget")}
+    budget = (
+        _swept(given["budget"], Key("number", "", least=0, sweeps=True), "[privacy] budget")
+        if "budget" in given
+        else None
+    )
+    return {"noise": offer.name, "budget": budget} | rest
+
+
+def _check_data(settings: Mapping[str, Any]) -> None:
+    """The keys of [data] and [partition] fit together."""
+    data = settings["data"]
+    sources = [name for name in ("files", "file", "set") if data[name] is not None]
+    if len(sources) != 1:
+        said = f"it has {' and '.join(sources)}" if sources else "it has none of them"
+        raise FoedusError(f"[data] needs one of files, file and set to say where the rows are; {said}.")
+    if data["label"] is None and data["set"] is None:
+        raise FoedusError("[data] needs label, the name of the column to predict.")
+    if data["set"] is not None and data["set"] not in SETS and not data["set"].startswith(OPENML):
+        raise FoedusError(
+            f"[data] set: there is no {data['set']!r}, only {', '.join(SETS)}.{did_you_mean(data['set'], SETS)}"
+        )
+    if data["site"] is not None and data["files"] is not None:
+        raise FoedusError("[data] site names a column of one file; with files, each file is a site: leave site out.")
+    if settings["has_partition"] and data["files"] is not None:
+        raise FoedusError("[partition] deals out one table; with files, each file is a site: leave [partition] out.")
+    if settings["has_partition"] and data["site"] is not None:
+        raise FoedusError("[data] site already says which row is whose: leave [partition] out.")
+    if data["site"] is None and data["files"] is None and not settings["has_partition"]:
+        raise FoedusError(
+            f"[data] {sources[0]} is one table: say which column is the site, or deal it out by [partition]."
+        )
+    for both in ("label", "group", "site"):
+        if data[both] is not None and data[both] in data["drop"]:
+            raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")
+
+
+def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
+    """All combinations of the swept values, each with a name of what sets it apart."""
+    points = list(_points(settings, ()))
+    total = 1
+    for _, several in points:
+        total *= len(several.values)
+    if total > MOST_RUNS:
+        raise FoedusError(f"its lists make {total} runs; expected at most {MOST_RUNS}.")
+    cases = []
+    for chosen in itertools.product(*(several.values for _, several in points)):
+        made: Any = copy.deepcopy(dict(settings))
+        for (path, _), value in zip(points, chosen, strict=True):
+            _put(made, path, copy.deepcopy(value))
+        for extra, one in expand_algorithms(made):
+            words = [(path, _word(path, value)) for (path, _), value in zip(points, chosen, strict=True)]
+            words += [(path, _word(path, value)) for path, value in extra]
+            own = tuple(word for path, word in words if path[0] == "algorithm")
+            cases.append(Case(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
+    names = [case.name for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise FoedusError(f"two of its runs are both called {name!r}; its lists hold a value twice.")
+    return tuple(cases)
+
+
+def expand_algorithms(settings: dict[str, Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The lists inside one of several algorithms, which the outer product does not see."""
+    points = list(_points(settings["algorithm"], ("algorithm",)))
+    made = []
+    for chosen in itertools.product(*(several.values for _, several in points)):
+        one = copy.deepcopy(settings)
+        for (path, _), value in zip(points, chosen, strict=True):
+            _put(one, path, value)
+        made.append((tuple((path, value) for (path, _), value in zip(points, chosen, strict=True)), one))
+    return made
+
+
+def _points(node: Any, path: tuple[Any, ...]) -> Any:
+    if isinstance(node, Several):
+        yield path, node
+    elif isinstance(node, dict):
+        for key, part in node.items():
+            yield from _points(part, (*path, key))
+    elif isinstance(node, list):
+        for place, part in enumerate(node):
+            yield from _points(part, (*path, place))
+
+
+def _put(settings: Any, path: tuple[Any, ...], value: Any) -> None:
+    for step in path[:-1]:
+        settings = settings[step]
+    settings[path[-1]] = value
+
+
+def _word(path: tuple[Any, ...], value: Any) -> str:
+    """A few characters for the name of a run, fit for the name of a folder."""
+    if isinstance(value, dict):
+        return str(value.get("name", value.get("type")))
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    last = path[-1] if not (path[0] == "partition" and path[-1] == "seed") else "partition_seed"
+    return f"{last}={text}".replace("/", "-").replace(" ", "").replace(",", ";")
+
+
+def _check_case(settings: dict[str, Any]) -> None:
+    """What the package itself says about one combination, before any data is read."""
+    from foedus.experiment import build
+
+    build.algorithm_of(settings)
+    build.participation_of(settings)
+    build.loss_of(settings)
+    build.penalty_of(settings)
+    build.regularizer_of(settings, 2)
+    build.privacy_of(settings)
+    build.check_masks(settings)
+    build.partition_settings(settings)
+    build.stated(settings)

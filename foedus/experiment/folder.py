@@ -1,0 +1,161 @@
+"""The run directory: who owns it, whether it is finished, and its files beside those of `Run.save`.
+
+    experiment.json      what was asked, resolved; a digest of it and of the data files; sites; versions
+    preprocessing.json   how raw rows become the model's numbers
+    events.jsonl         one line an event, while the run goes
+    run.ckpt             the state of a run that is not finished
+    run.json, history.npz, parameters.npz (and ledger.npz)    the finished run
+    report.html          the same for people
+
+`docs/run-directory.md` has the fields.
+"""
+
+import hashlib
+import json
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from foedus.data.tables import check_file
+from foedus.errors import FoedusError
+from foedus.experiment.build import Built, sources_of
+from foedus.experiment.file import Case, Experiment
+from foedus.run import Run, load, versions
+from foedus.runtime.checkpoint import write_whole
+
+SCHEMA = 1
+OURS = (
+    "experiment.json", "preprocessing.json", "events.jsonl", "run.ckpt", "run.json", "history.npz", "parameters.npz",
+    "ledger.npz", "report.html", "card.md",
+)  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    """Settings as JSON holds them."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def digest_of(settings: dict[str, Any], folder: Path) -> str:
+    """A name for what was asked and for the bytes of the files it was asked of."""
+    asked = {key: value for key, value in settings.items() if key not in ("name", "out")}
+    total = hashlib.sha256(json.dumps(plain(asked), sort_keys=True).encode())
+    for path in sources_of(settings, folder):
+        check_file(path, str(path))
+        kept = path.stat()
+        total.update(_file_digest(path, kept.st_size, kept.st_mtime_ns))
+    return total.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, length: int, changed: int) -> bytes:
+    """The digest of a file, taken once as long as it does not change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One run directory, for one case of an experiment."""
+
+    path: Path
+    digest: str
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "run.ckpt"
+
+    def state(self) -> str:
+        """ "new", "begun" or "finished"; raises where something else is in the way."""
+        if self.path.is_file() or any(parent.is_file() for parent in self.path.parents):
+            raise FoedusError(f"{self.path}: a file is in the way; expected a folder, or nothing.")
+        if not self.path.exists() or all(_is_run(entry) for entry in self.path.iterdir()):
+            return "new"
+        kept = self.path / "experiment.json"
+        if not kept.is_file():
+            raise FoedusError(f"{self.path} is not empty and is no run directory; choose another with --out.")
+        try:
+            found = json.loads(kept.read_text())
+            same = found["schema"] == SCHEMA and found["digest"] == self.digest
+        except (OSError, ValueError, KeyError, TypeError):
+            raise FoedusError(f"{kept} is damaged; delete the folder, or choose another with --out.") from None
+        if not same:
+            raise FoedusError(
+                f"{self.path} holds a run with other settings or other data; keep it and choose another folder with "
+                "--out, or replace it with --again."
+            )
+        return "finished" if (self.path / "run.json").is_file() else "begun"
+
+    def clear(self) -> None:
+        """Remove a former run, and nothing that is not part of one."""
+        if (self.path / "experiment.json").is_file():
+            for name in OURS:
+                (self.path / name).unlink(missing_ok=True)
+
+    def begin(self, experiment: Experiment, case: Case, built: Built) -> None:
+        """Write down what is about to be run."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FoedusError(f"cannot make the run directory {self.path}: {error.strerror}.") from None
+        rows = {name: table.rows for name, table in built.cohort.tables.items()}
+        kept = {
+            "schema": SCHEMA,
+            "name": experiment.name,
+            "case": case.name,
+            "file": str(experiment.path),
+            "digest": self.digest,
+            "settings": plain(case.settings),
+            "seed": case.settings["seed"],
+            "sites": rows,
+            "features": built.rules.names,
+            "preparation": {"rounds": built.rules.rounds, "up": built.rules.up, "down": built.rules.down},
+            "dropped_rows": built.cohort.dropped,
+            "versions": versions(),
+        }
+        self._write("experiment.json", kept)
+        self._write("preprocessing.json", built.rules.to_json())
+
+    def finish(self, run: Run) -> None:
+        """Keep the run; its checkpoint is not needed any more."""
+        run.save(self.path)
+        self.checkpoint.unlink(missing_ok=True)
+
+    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Append one event."""
+        made = finite({"event": kind, "time": round(time.time(), 3)} | fields)
+        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(made, default=float) + "\n")
+        return made
+
+    def run(self) -> Run:
+        return load(self.path)
+
+    def _write(self, name: str, kept: dict[str, Any]) -> None:
+        write_whole(self.path / name, (json.dumps(kept, indent=1) + "\n").encode())
+
+
+def _is_run(entry: Path) -> bool:
+    """Whether an entry is a run directory of a sweep, or the report of one: a single run may stand beside them."""
+    return (entry / "experiment.json").is_file() or (
+        entry.name == "report.html" and not (entry.parent / "run.json").exists()
+    )
+
+
+def finite(value: Any) -> Any:
+    """The same with None for what JSON cannot hold."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def folder_of(experiment: Experiment, case: Case, out: Path | None) -> Folder:
+    """Where a case is kept: the experiment's folder, or one of its own in it when there are several."""
+    base = out or experiment.out
+    return Folder(base / case.name if case.name else base, digest_of(case.settings, experiment.folder))

@@ -1,0 +1,88 @@
+"""Predictions for raw rows, from a run directory alone."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from foedus.data import tables
+from foedus.data.preprocess import Preprocessing
+from foedus.errors import FoedusError
+from foedus.run import Run, load
+
+
+@dataclass(frozen=True)
+class Model:
+    """A linear model as a run directory holds it."""
+
+    run: Run
+    rules: Preprocessing
+
+    @property
+    def w(self) -> np.ndarray:
+        return np.asarray(self.run.w)
+
+    @property
+    def logistic(self) -> bool:
+        loss = self.run.settings["problem"].get("loss") or {}
+        return loss.get("name") == "Logistic"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw."""
+
+    answers: list[str]
+    scores: np.ndarray
+    probabilities: np.ndarray | None
+    unknown: dict[str, int]
+    unanswered: int
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        titles = ["row", "prediction"] + (["probability"] if self.probabilities is not None else []) + ["score"]
+        writer.writerow(titles)
+        for i, (answer, score) in enumerate(zip(self.answers, self.scores, strict=True)):
+            empty = not np.isfinite(score)
+            middle = [] if self.probabilities is None else ["" if empty else f"{self.probabilities[i]:.6g}"]
+            writer.writerow([i + 1, answer, *middle, "" if empty else f"{score:.6g}"])
+        return text.getvalue()
+
+
+def open_model(folder: Path) -> Model:
+    """The model of a run directory."""
+    if not folder.is_dir():
+        raise FoedusError(f"{folder} is not a run directory; 'foedus run' makes one.")
+    if not (folder / "run.json").is_file():
+        inside = sorted(path.parent.name for path in folder.glob("*/run.json"))
+        hint = f"; it holds the runs {tables.listed(inside)}: name one of them" if inside else ""
+        what = "the run in it is not finished" if (folder / "experiment.json").is_file() else "it holds no finished run"
+        raise FoedusError(f"{folder}: {what}{hint}.")
+    if not (folder / "preprocessing.json").is_file():
+        raise FoedusError(f"{folder}: preprocessing.json is missing, so raw rows cannot be prepared as in training.")
+    return Model(load(folder), Preprocessing.load(folder / "preprocessing.json"))
+
+
+def predict(model: Model, path: Path, separator: str = ",") -> Predictions:
+    """Predict every row of a raw table; a row the model must not fill gets an empty answer."""
+    rules = model.rules
+    table = tables.read(path, separator)
+    X = rules.transform(table)
+    if X.shape[1] != model.w.size:
+        raise FoedusError(
+            f"the model has {model.w.size} numbers, but its preprocessing makes {X.shape[1]}; the folder is damaged."
+        )
+    scores = X @ model.w
+    known = np.isfinite(scores)
+    probabilities = None
+    if rules.labels:
+        answers = [rules.labels[int(s > 0)] if ok else "" for s, ok in zip(scores, known, strict=True)]
+        if model.logistic:
+            with np.errstate(over="ignore", invalid="ignore"):
+                probabilities = 1.0 / (1.0 + np.exp(-scores))
+    else:
+        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(scores, known, strict=True)]
+    return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~known)))

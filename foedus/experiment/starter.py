@@ -1,0 +1,204 @@
+"""What `foedus init` writes: a commented experiment file, and an example with four invented hospitals."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from foedus.data import tables
+from foedus.data.tables import Table, Words, text_of
+from foedus.errors import FoedusError
+
+HOSPITALS = (("city", 120, 62, 0.0), ("lakeside", 80, 55, -0.3), ("st-mary", 100, 68, 0.3), ("valley", 60, 59, 0.1))
+AFFIRMATIVE = ("yes", "true", "positive", "malignant", "ill", "sick", "dead", "died")
+WARDS = ("cardiology", "internal medicine", "surgery")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is known about the user's experiment."""
+
+    files: str
+    label: str
+    positive: str | None = None
+    group: str | None = None
+    max_loss: float | None = None
+    max_gap: float | None = None
+    algorithm: str = "ProxAL"
+    separator: str = ","
+    columns: tuple[str, ...] = ()
+    negative: str = "0"
+    groups: tuple[str, ...] = ()
+
+
+def quoted(text: str) -> str:
+    """A TOML string; JSON's is one."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def first_table(pattern: str, folder: Path, separator: str) -> Table:
+    """The first file that the pattern names."""
+    from foedus.experiment.build import files_of
+
+    return tables.read(next(iter(files_of(pattern, folder).values())), separator)
+
+
+def completed(wish: Wish, folder: Path) -> Wish:
+    """The wish checked against the first file: the columns, and which label counts as 1."""
+    table = first_table(wish.files, folder, wish.separator)
+    label = text_of(table.column(wish.label, "--label")).used().levels
+    if wish.group is not None:
+        table.column(wish.group, "--group")
+    positive = wish.positive
+    if positive is None and set(label) not in ({"0", "1"}, {"-1", "1"}) and len(label) <= 10:
+        found = text_of(table.columns[wish.label]).used()
+        counts = np.bincount(found.codes[found.codes >= 0], minlength=len(label))
+        rarer = label[int(np.argmin(counts))]  # what is looked for is mostly the rarer
+        positive = next((level for level in label if level.lower() in AFFIRMATIVE), rarer)
+    if positive is not None and positive not in label:
+        raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listed(label)}.")
+    others = [level for level in label if level != (positive or "1")]
+    negative = others[0] if len(others) == 1 else f"not {positive or 1}"
+    groups = text_of(table.columns[wish.group]).used().levels if wish.group is not None else ()
+    if wish.max_gap is not None and len(groups) < 2:
+        raise FoedusError(f"--max-gap: the column {wish.group!r} has {len(groups)} values; expected at least two.")
+    columns = tuple(name for name in table.columns if name not in (wish.label, wish.group))
+    found = {"positive": positive, "negative": negative, "groups": groups, "columns": columns}
+    return Wish(**{**vars(wish), **found})
+
+
+def _line(code: str, comment: str) -> str:
+    return f"{code:<26} # {comment}"
+
+
+def starter(wish: Wish) -> str:
+    """The text of an experiment file, every choice with a comment."""
+    one = f"label {wish.positive or '1'}"
+    known = f" (here {tables.listed(wish.columns, 8)})" if wish.columns else ""
+    data = [
+        _line(f"files = {quoted(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
+        '# or one file for all:  file = "all.csv"  and  site = "hospital", the column that tells the sites apart',
+        _line(f"label = {quoted(wish.label)}", "the column to predict"),
+        _line(f"positive = {quoted(wish.positive)}", "the label that counts as 1; the others count as 0")
+        if wish.positive is not None
+        else _line('# positive = "yes"', "the label that counts as 1, where labels are words"),
+        _line(f"group = {quoted(wish.group)}", "groups whose losses can be compared; not used to predict")
+        if wish.group is not None
+        else _line('# group = "sex"', "groups whose losses can be compared; not used to predict"),
+        *([f"separator = {quoted(wish.separator)}"] if wish.separator != "," else []),
+        _line('# features = ["age"]', f"the columns to predict from; all others when left out{known}"),
+        _line('# drop = ["patient"]', "columns to leave out"),
+        _line(
+            '# categorical = ["code"]', "columns of numbers that are codes; columns of words are found by themselves"
+        ),
+        _line('missing = "mean"', '"mean" fills numbers with the mean over all sites and makes a missing word a'),
+        _line("", 'category of its own; "drop" leaves such rows out; "error" refuses them'),
+    ]
+    problem = [_line('loss = "logistic"', 'for two classes; "least_squares" to predict a number')]
+    terms = []
+    if wish.max_loss is not None:
+        problem.append(_line(f"where = {quoted(f'label {wish.negative}')}", "the rows whose loss is made small ..."))
+        terms += [
+            _line("[[constraints]]", "... while this holds at every site:"),
+            'type = "LossCap"',
+            f"where = {quoted(one)}",
+            _line(f"at_most = {wish.max_loss:g}", "the mean loss on these rows; always guessing one half costs 0.69"),
+            "",
+        ]
+    if wish.max_gap is not None:
+        terms += [
+            _line("[[constraints]]", "the mean losses of two groups are close at every site"),
+            'type = "LossGap"',
+            f"first = {quoted(f'group {wish.groups[0]}')}",
+            f"second = {quoted(f'group {wish.groups[1]}')}",
+            f"at_most = {wish.max_gap:g}",
+            "",
+        ]
+    if not terms:
+        terms = [
+            _line("# [[constraints]]", "a limit that holds at every site, for instance:"),
+            '# type = "LossCap"',
+            f"# where = {quoted(one)}",
+            _line("# at_most = 0.5", "the mean loss on these rows; always guessing one half costs 0.69"),
+            "",
+        ]
+    problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
+    method = [_line(f"name = {quoted(wish.algorithm)}", "'foedus check' says what it sends and how often")]
+    if wish.algorithm == "ProxAL":
+        method.append(_line("beta = 300", "how hard broken limits are pushed back"))
+    lines = [
+        "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
+        "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",
+        "",
+        _line("seed = 0", "the same seed gives the same result"),
+        "",
+        "[data]",
+        *data,
+        "",
+        _line("[preprocess]", "found from sums and sets that the sites send; no rows are pooled"),
+        _line('scale = "standard"', 'mean 0, deviation 1 over all sites; or "minmax", or "none"'),
+        "",
+        "[problem]",
+        *problem,
+        "",
+        *terms,
+        "[algorithm]",
+        *method,
+        "",
+        "[participation]",
+        _line("fraction = 1.0", "the share of the sites asked in each round"),
+        "",
+        "[run]",
+        "max_rounds = 2000",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+EXAMPLE = Wish(
+    files="hospitals/*.csv",
+    label="readmitted",
+    positive="yes",
+    group="sex",
+    max_loss=0.55,
+    columns=("age", "ward", "blood_pressure", "creatinine", "previous_stays", "smoker"),
+    negative="no",
+    groups=("F", "M"),
+)
+
+
+def hospitals(seed: int = 0) -> dict[str, str]:
+    """Four invented hospitals as CSV text: who was readmitted depends on age, kidneys and earlier stays."""
+    draw = np.random.default_rng(seed)
+    texts = {}
+    for name, rows, age, ill in HOSPITALS:
+        years = np.clip(draw.normal(age, 13, rows), 18, 97).round()
+        pressure = draw.normal(132, 16, rows).round()
+        kidneys = np.exp(draw.normal(0.05 + 0.15 * ill, 0.35, rows)).round(2)
+        stays = draw.poisson(1.2 + 0.6 * (years > 70), rows)
+        smokes = draw.random(rows) < 0.3
+        ward = draw.choice(WARDS, rows, p=draw.dirichlet((6, 6, 6)))
+        sex = draw.choice(("F", "M"), rows)
+        score = 0.05 * (years - 62) + 1.6 * (kidneys - 1) + 0.7 * (stays - 1.4) + 0.5 * smokes + 0.5 * ill
+        back = draw.random(rows) < 1 / (1 + np.exp(-1.6 * score + 0.2))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(
+            ["age", "sex", "ward", "blood_pressure", "creatinine", "previous_stays", "smoker", "readmitted"]
+        )
+        for i in range(rows):
+            lab = "" if draw.random() < 0.06 else f"{kidneys[i]:.2f}"
+            words = ("yes" if smokes[i] else "no", "yes" if back[i] else "no")
+            writer.writerow([f"{years[i]:.0f}", sex[i], ward[i], f"{pressure[i]:.0f}", lab, stays[i], *words])
+        texts[name] = text.getvalue()
+    return texts
+
+
+def columns_of(table: Table) -> list[str]:
+    """Each column in a few words, for the questions of `foedus init`."""
+    return [
+        f"{name} ({tables.listed(column.used().levels, 3)})" if isinstance(column, Words) else f"{name} (numbers)"
+        for name, column in table.columns.items()
+    ]

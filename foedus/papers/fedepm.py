@@ -1,0 +1,117 @@
+"""FedEPM (Zhou and Li, *Exact Penalty Method for Federated Learning*): Table I, Figures 2-5, and one it lacks."""
+
+import csv
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foedus.algorithms.secure import Secure
+from foedus.papers import fedepm_figures as figures
+from foedus.papers.experiment import Experiment, Options, progress
+from foedus.papers.fedepm_examples import STEPS, algorithms, instance
+from foedus.papers.table import Table
+from foedus.problem import Problem
+from foedus.run import versions
+from foedus.runtime.wire import message_for
+
+# Table I: local seconds a round of SFedAvg, SFedProx and FedEPM for k0 = 4, 8, 12, 16, 20
+PRINTED: dict[int, tuple[tuple[float, float, float], ...]] = {
+    50: ((0.0037, 0.0082, 0.0011), (0.0067, 0.0155, 0.0015), (0.0096, 0.0226, 0.0018), (0.0125, 0.0293, 0.0021),
+         (0.0148, 0.0360, 0.0023)),
+    128: ((0.0058, 0.0109, 0.0019), (0.0097, 0.0198, 0.0024), (0.0132, 0.0279, 0.0030), (0.0172, 0.0359, 0.0036),
+          (0.0213, 0.0457, 0.0041)),
+}  # fmt: skip
+NOTES = (
+    "LCT: what all clients in S compute between two communications, one after another, without f and the stopping test",
+    "ratios are to FedEPM in the same run, the best of several repetitions taken in turn; printed: MATLAB on a laptop",
+    "FedEPM takes one gradient a round, SFedAvg k0 and SFedProx 3·k0 of them",
+)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A row of Table I."""
+
+    m: int
+    k0: int
+    algorithm: str
+    seconds: float
+    ratio: float
+    printed_seconds: float
+    printed_ratio: float
+
+
+def local_round(problem: Problem, algorithm: Secure, clients: int) -> Callable[[], Any]:
+    """A call that makes the local steps of one round at so many clients, compiled."""
+    terms = problem.terms
+    algorithm = algorithm.resolve(terms)
+    server = algorithm.init(terms, jnp.zeros(terms.dim), None)
+    message = message_for(algorithm.broadcast(terms, server, jnp.zeros(terms.clients)), 0)
+    data = jax.tree.map(lambda a: a[:clients], problem.data)
+    states = jax.vmap(lambda d: algorithm.join(terms, d, jnp.zeros(terms.dim)))(data)
+    keys = jax.random.split(jax.random.key(0), clients)
+    each: Any = algorithm.local
+
+    @jax.jit
+    def play(states: Any, data: Any, keys: Any) -> Any:
+        return jax.lax.map(lambda at: each(terms, at[0], message, at[1], at[2])[1].z, (states, data, keys))
+
+    return lambda: play(states, data, keys).block_until_ready()
+
+
+def measure(m: int, k0: int, seed: int, repeats: int) -> list[Local]:
+    """Local compute of the three algorithms at one m and k0."""
+    problem = instance(m, seed, 0)
+    calls = {name: local_round(problem, a, m // 2) for name, a in algorithms(k0, None).items()}
+    for call in calls.values():
+        call()
+    times = dict.fromkeys(calls, float("inf"))
+    for _ in range(repeats):
+        for name, call in calls.items():
+            tick = time.perf_counter()
+            call()
+            times[name] = min(times[name], time.perf_counter() - tick)
+    printed = dict(zip(calls, PRINTED[m][STEPS.index(k0)], strict=True))
+    return [
+        Local(m, k0, name, times[name], times[name] / times["FedEPM"], printed[name], printed[name] / printed["FedEPM"])
+        for name in calls
+    ]
+
+
+def table_one(options: Options) -> None:
+    """Table I: local compute time of the three algorithms, as ratios to FedEPM's."""
+    steps = (4, 12) if options.quick else STEPS
+    sizes = (50,) if options.quick else (50, 128)
+    found: list[Local] = []
+    with progress(len(sizes) * len(steps)) as step:
+        for m in sizes:
+            for k0 in steps:
+                step(f"m = {m}, k0 = {k0}")
+                found += measure(m, k0, options.seed, 3 if options.quick else 9)
+    rows = []
+    for line in found:
+        first = f"m = {line.m}" if line.algorithm == "SFedAvg" and line.k0 == steps[0] else ""
+        ours, printed = f"{1e3 * line.seconds:.3g}", f"{1e3 * line.printed_seconds:.3g}"
+        ratios = f"{line.ratio:.2f}", f"{line.printed_ratio:.2f}"
+        rows.append((first, f"{line.k0}", line.algorithm, ours, ratios[0], printed, ratios[1]))
+    columns = ("", "k0", "algorithm", "LCT ms", "ratio", "printed ms", "printed ratio")
+    made = Table("Table I: local compute time between two communications", columns, tuple(rows), NOTES)
+    options.echo(made.text())
+    about = ", ".join(f"{name} {number}" for name, number in versions().items())
+    options.keep("fedepm-table1.md", f"# Table I of the FedEPM paper\n\n{about}\n\n{made.markdown()}".encode())
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(vars(found[0])), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(vars(line) for line in found)
+    options.keep("fedepm-table1.csv", text.getvalue().encode())
+
+
+EXPERIMENTS = (
+    Experiment("fedepm-table1", "FedEPM, Table I: local compute time of three algorithms", table_one),
+    *figures.EXPERIMENTS,
+)

@@ -1,0 +1,104 @@
+"""The mean of clipped per-example gradients of one client.
+
+For a loss of xᵀw the gradient of one example is s·x with s a number, so its norm is |s|·‖x‖ and clipping is a factor on
+s: no per-example gradient is formed. For a user's own objective they are formed by `vmap`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.errors import FoedusError
+from foedus.privacy.noise import Sound
+from foedus.terms import Data, Terms
+
+if TYPE_CHECKING:
+    from foedus.problem import Problem
+
+
+def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound) -> Array:
+    """(1/d_i) Σ_j clip(∇ℓ_j(w)) + the gradient of the penalty, in which no example takes part."""
+    share = data["weight"] / data.count
+    if terms.loss is not None:
+        x = data["x"]
+        length = jnp.linalg.norm(x, ord=noise.order, axis=1)
+        shrink = 1.0
+        if noise.rows is not None:
+            shrink = jnp.minimum(1.0, noise.rows / _positive(_two_norm(x, length, noise.order)))
+            length = length * shrink
+        s = terms.loss.slope(x @ w * shrink, data["y"])
+        bound = noise.clip / _positive(length)
+        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -bound, bound)  # also where s overflows, the bound holds
+        g = (share * s * shrink) @ x
+    else:
+        g = share @ _clip(_per_example(terms, w, data), noise)
+    return g if terms.penalty is None else g + terms.penalty.gradient(w, data.count)
+
+
+def _two_norm(x: Array, length: Array, order: int) -> Array:
+    return length if order == 2 else jnp.linalg.norm(x, axis=1)
+
+
+def _positive(a: Array) -> Array:
+    return jnp.maximum(a, 1e-300)
+
+
+def _clip(gradients: Array, noise: Sound) -> Array:
+    finite = jnp.all(jnp.isfinite(gradients), axis=1, keepdims=True)
+    gradients = jnp.where(finite, gradients, 0.0)  # an example without a gradient adds nothing, and the bound holds
+    length = jnp.linalg.norm(gradients, ord=noise.order, axis=1, keepdims=True)
+    return gradients * jnp.minimum(1.0, noise.clip / _positive(length))
+
+
+def _per_example(terms: Terms, w: Array, data: Data) -> Array:
+    """The gradient of the user's objective on each row alone, (rows, dim)."""
+    objective = terms.objective
+    assert objective is not None
+
+    def alone(row: dict[str, Array]) -> Array:
+        one = Data({k: v[None] for k, v in row.items() if k != "weight"} | {"weight": jnp.ones(1)})
+        return jax.grad(lambda u: objective(terms.shape.unravel(u), one))(w)
+
+    return jax.vmap(alone)(dict(data))
+
+
+def check(terms: Terms, noise: Sound, name: str) -> None:
+    """Raise where clipping examples would not give what the sensitivity assumes."""
+    if terms.where is not None:
+        raise FoedusError(
+            f"{name} with {type(noise).__name__} noise takes no where=: how many examples it selects is private too; "
+            "give the clients those examples alone."
+        )
+    if terms.loss is None and noise.rows is not None:
+        raise FoedusError(f"{type(noise).__name__}(rows=...) bounds the rows of X of a loss of xᵀw; leave it out here.")
+
+
+def check_examples(problem: "Problem", w0: Array) -> None:
+    """Raise where a user's objective is not the mean of its values on single examples, which clipping relies on."""
+    terms = problem.terms
+    if terms.objective is None:
+        return
+    for key, array in problem.data.items():
+        if array.ndim < 2 or array.shape[1] != problem.stacked.rows:
+            raise FoedusError(
+                f"the array {key!r} has no row for each example, so nobody can say what one example adds to the "
+                "objective; privacy needs arrays with one row per example."
+            )
+    data, objective = problem.client(0), terms.objective
+    rest = {k: v for k, v in data.items() if k != "weight"}
+    for w in (w0, w0 + 0.1 * jnp.cos(1.0 + jnp.arange(w0.size))):
+        params = terms.shape.unravel(w)
+
+        def alone(row: dict[str, Array], params: Any = params) -> Array:
+            return objective(params, Data({k: v[None] for k, v in row.items()} | {"weight": jnp.ones(1)}))
+
+        mean, whole = float(jnp.mean(jax.vmap(alone)(rest))), float(objective(params, data))
+        if not np.isclose(mean, whole, rtol=1e-8, atol=1e-12):
+            raise FoedusError(
+                f"client {problem.names[0]!r}: the objective is not the mean of its values on single examples "
+                f"({mean:.6g} against {whole:.6g}), so clipping examples would not bound what one of them adds; "
+                "use data.mean(values), and penalty= for what no example takes part in."
+            )

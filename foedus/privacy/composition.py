@@ -1,0 +1,121 @@
+"""What several releases of one client cost together: basic, advanced, RDP and PLD composition.
+
+The dp-accounting library does the last two. A release is named by its `ratio`, sensitivity over scale: for Laplace
+noise that is its ε, for Gaussian noise 1/σ at unit sensitivity. For another neighbouring relation it is proportional.
+
+Laplace noise on a vector: a change of the value moves the coordinates by shares t_j of the ratio, Σ t_j ≤ ratio. The
+Rényi divergence of one coordinate is convex in t_j and 0 at 0 (its formula is a log-sum-exp), so the sum over
+coordinates is largest where one coordinate takes all: the one-dimensional event bounds the vector. PLD accounting of a
+vector is not known to be bounded that way, so there a release counts as the worst ε-DP mechanism there is, randomised
+response (Kairouz, Oh and Viswanath 2015). A Gaussian vector is one-dimensional along the change, exactly.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from foedus.errors import FoedusError
+
+METHODS = ("basic", "advanced", "rdp", "pld")
+
+
+def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -> float:
+    """The total ε at this δ of `releases` (how often each ratio occurs) by one method.
+
+    With Laplace noise, basic composition holds at δ = 0 too; the other methods need δ > 0, as Gaussian noise does.
+    """
+    counted = tuple(sorted((ratio, count) for ratio, count in releases.items() if count > 0 and ratio > 0))
+    if not counted:
+        return 0.0
+    if kind == "laplace" and method == "basic":
+        return sum(ratio * count for ratio, count in counted)
+    if not delta > 0:
+        return math.inf
+    if method == "basic":
+        return _basic_gaussian(counted, delta)
+    if method == "advanced":
+        return _advanced(kind, counted, delta)
+    return _accounted(kind, counted, delta, method)
+
+
+def _basic_gaussian(counted: tuple[tuple[float, int], ...], delta: float) -> float:
+    """Each release at an equal share of δ, the ε summed."""
+    share = delta / sum(count for _, count in counted)
+    return sum(count * gaussian_epsilon(1.0 / ratio, share) for ratio, count in counted)
+
+
+def _advanced(kind: str, counted: tuple[tuple[float, int], ...], delta: float) -> float:
+    """Dwork, Rothblum and Vadhan 2010: half of δ for the theorem, the rest for Gaussian releases."""
+    slack, share = delta, 0.0
+    if kind == "gaussian":
+        slack, share = delta / 2, delta / 2 / sum(count for _, count in counted)
+    parts = [(ratio if kind == "laplace" else gaussian_epsilon(1.0 / ratio, share), count) for ratio, count in counted]
+    squares = sum(count * e**2 for e, count in parts)
+    return math.sqrt(2.0 * math.log(1.0 / slack) * squares) + sum(count * e * math.expm1(e) for e, count in parts)
+
+
+def gaussian_epsilon(sigma: float, delta: float) -> float:
+    """The ε of one Gaussian release with noise σ at unit sensitivity: the exact curve of Balle and Wang 2018."""
+    from scipy.special import log_ndtr
+
+    def excess(epsilon: float) -> float:
+        first = float(log_ndtr(0.5 / sigma - epsilon * sigma))
+        second = epsilon + float(log_ndtr(-0.5 / sigma - epsilon * sigma))
+        return math.exp(first) * -math.expm1(second - first) - delta if second < first else -delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while excess(high) > 0:
+        low, high = high, 2.0 * high
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high
+
+
+@lru_cache(maxsize=512)
+def _accounted(kind: str, counted: tuple[tuple[float, int], ...], delta: float, method: str) -> float:
+    dp = library()
+    if method == "pld" and kind == "laplace":
+        from dp_accounting.pld import common, privacy_loss_distribution
+
+        whole = None
+        for ratio, count in counted:
+            worst = common.DifferentialPrivacyParameters(ratio, 0.0)
+            part = privacy_loss_distribution.from_privacy_parameters(worst).self_compose(count)
+            whole = part if whole is None else whole.compose(part)
+        assert whole is not None
+        return float(whole.get_epsilon_for_delta(delta))
+    # the relation only says that a pair of distributions is given; the sensitivity is in the multiplier
+    relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    if method == "pld":
+        from dp_accounting.pld import PLDAccountant
+
+        accountant: Any = PLDAccountant(relation)
+    else:
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(neighboring_relation=relation)
+    event = dp.LaplaceDpEvent if kind == "laplace" else dp.GaussianDpEvent
+    for ratio, count in counted:
+        accountant.compose(event(1.0 / ratio), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def library() -> Any:
+    """dp-accounting, or a sentence on how to get it."""
+    try:
+        import dp_accounting
+    except ImportError:
+        raise FoedusError(
+            "RDP and PLD composition need dp-accounting; install it with: pip install 'foedus[privacy]'."
+        ) from None
+    return dp_accounting
+
+
+def have_library() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("dp_accounting") is not None

@@ -1,0 +1,252 @@
+"""The ledger: per client and round what was released, at which sensitivity and scale, and what it adds up to."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foedus.errors import FoedusError
+from foedus.privacy import composition
+from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
+
+SHOWN = 12  # clients in the printed table
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that one client may spend in all; its participation ends before a release that would exceed it.
+
+    Args:
+        epsilon: in the noise's own neighbouring relation.
+        delta: 0 for Laplace noise with basic composition.
+        composition: "basic", "advanced", "rdp" or "pld".
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    composition: str = "basic"
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("epsilon", 0.0, np.inf), ("delta", -1e-300, 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+                expected = "> 0" if name == "epsilon" else "in [0, 1)"
+                raise FoedusError(f"The {name!r} of a Budget must be a number {expected}. Got {value!r} instead.")
+        if self.composition not in composition.METHODS:
+            words = ", ".join(map(repr, composition.METHODS))
+            raise FoedusError(
+                f"The 'composition' of a Budget must be one of {words}. Got {self.composition!r} instead."
+            )
+
+    def limit(self, noise: Sound) -> Sound:
+        """The noise with the largest number of releases that this budget allows."""
+        kind, ratio = type(noise).__name__.lower(), 1.0 / noise.multiplier
+        if self.delta == 0 and (kind != "laplace" or self.composition != "basic"):
+            raise FoedusError(
+                f"{type(noise).__name__} noise with {self.composition} composition needs Budget(delta=...)."
+            )
+
+        def fits(count: int) -> bool:
+            return composition.total(kind, {ratio: count}, self.delta, self.composition) <= self.epsilon * (1 + 1e-9)
+
+        if not fits(1):
+            cost = composition.total(kind, {ratio: 1}, self.delta, self.composition)
+            raise FoedusError(f"one release costs epsilon {cost:.4g}, more than the budget of {self.epsilon:g}.")
+        low, high = 1, 2
+        while fits(high) and high < 2**20:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return replace(noise, most=low if noise.most is None else min(low, noise.most))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release: who, when, and with what noise; ε and δ are those of this release alone."""
+
+    client: str
+    round: int
+    released: str
+    sensitivity: float
+    scale: float
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Every release of a run. Print it to read it; `total` says what a client has spent.
+
+    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released.
+    """
+
+    noise: dict[str, Any]  # the kind of noise, its settings, and the promise of one release in words
+    names: tuple[str, ...]
+    counts: tuple[int, ...]  # examples of each client; public
+    sensitivity: np.ndarray
+    scale: np.ndarray
+    what: str  # what is released
+    most: int | None = None
+    delta: float = 1e-5  # at which totals are printed
+
+    @property
+    def sound(self) -> bool:
+        """Whether the releases have a guarantee."""
+        return bool(self.noise["sound"])
+
+    @property
+    def releases(self) -> np.ndarray:
+        """How often each client has released, (clients,)."""
+        return np.sum(self.scale > 0, axis=0)
+
+    def entries(self, client: str | None = None) -> list[Entry]:
+        """The releases in order, of one client or of all."""
+        if client is not None and client not in self.names:
+            raise FoedusError(f"the ledger has no client {client!r}; there are {', '.join(self.names[:5])} ….")
+        chosen = range(len(self.names)) if client is None else [self.names.index(client)]
+        return [
+            Entry(
+                self.names[i],
+                int(r),
+                self.what,
+                float(self.sensitivity[r, i]),
+                float(self.scale[r, i]),
+                self.noise["epsilon"],
+                self.noise["delta"],
+            )
+            for r in range(len(self.scale))
+            for i in chosen
+            if self.scale[r, i] > 0
+        ]
+
+    def total(
+        self, client: str | int, method: str = "basic", *, neighbours: str | None = None, delta: float | None = None
+    ) -> float:
+        """The total ε of one client, from the sensitivities and scales it used.
+
+        Args:
+            client: its name or place.
+            method: "basic", "advanced", "rdp" or "pld"; all but basic composition of Laplace noise hold at δ.
+            neighbours: "replace" or "add-or-remove"; the noise's own when left out.
+            delta: 1e-5 when left out.
+        """
+        if not self.sound:
+            raise FoedusError("this noise has no formal guarantee, so there is no total epsilon.")
+        relation = neighbours or self.noise["neighbours"]
+        if relation not in NEIGHBOURS or method not in composition.METHODS:
+            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {composition.METHODS}. Got {relation!r}, {method!r}.")
+        i = self.names.index(client) if isinstance(client, str) else client
+        # every sensitivity is proportional to what one example can change, which is twice as much when one is replaced
+        factor = {"replace": 2.0, "add-or-remove": 1.0}
+        times = factor[relation] / factor[self.noise["neighbours"]]
+        here = self.scale[:, i] > 0
+        ratios = times * self.sensitivity[here, i] / self.scale[here, i]
+        counted = Counter(float(f"{ratio:.9g}") for ratio in ratios)
+        return composition.total(self.noise["kind"].lower(), counted, self.delta if delta is None else delta, method)
+
+    def summary(self) -> str:
+        """The privacy of the run in a line or two."""
+        if not self.sound:
+            return f"privacy: {self.noise['words']}"
+        worst = int(np.argmax(self.releases)) if self.releases.size else 0
+        spent = self.total(worst, delta=self.delta)
+        at = "" if self.noise["kind"] == "Laplace" else f" at delta {self.delta:g}"
+        relation = "replacing" if self.noise["neighbours"] == "replace" else "adding or removing"
+        line = f"privacy: {self.noise['words']}; epsilon {spent:.4g}{at} in all by basic composition ({relation} one)"
+        if self.most is not None:
+            line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
+        return line + "\nobjective and certificate are measured on the data, outside the protocol and its guarantee"
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
+
+    def _lines(self) -> list[str]:
+        head = [f"Privacy ledger: {self.noise['words']}", f"released: {self.what}"]
+        if not self.sound:
+            return [
+                *head,
+                f"nominal epsilon {self.noise['epsilon']:g} a release: no formal guarantee, so no total is given",
+            ]
+        methods = composition.METHODS if composition.have_library() else ("basic", "advanced")
+        columns = ["client", "examples", "releases", "sensitivity", "noise scale"]
+        columns += [f"{m}, {short}" for short in ("replace", "add/rem") for m in methods]
+        order = np.argsort(-self.releases, kind="stable")
+        rows = []
+        for i in order[:SHOWN]:
+            here = self.scale[:, i] > 0
+            row = [self.names[i], str(self.counts[i]), str(int(here.sum()))]
+            row += [_range(self.sensitivity[here, i]), _range(self.scale[here, i])]
+            row += [f"{self.total(int(i), m, neighbours=n):.4g}" for n in NEIGHBOURS for m in methods]
+            rows.append(row)
+        widths = [max(len(row[j]) for row in [columns, *rows]) for j in range(len(columns))]
+        table = [
+            "  ".join(
+                cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in [columns, *rows]
+        ]
+        table.insert(1, "-" * len(table[0]))
+        more = len(self.names) - len(rows)
+        notes = [f"and {more} further clients, none with more releases"] if more > 0 else []
+        basic = "basic holds at delta 0" if self.noise["kind"] == "Laplace" else "basic splits delta among the releases"
+        notes += [
+            f"total epsilon of a client by composition method, at delta {self.delta:g} ({basic}); replace: one example "
+            "is replaced by another; add/rem: one is added or removed",
+            "the number of examples of each client, the settings and who took part are treated as public",
+            "no amplification by sampling is claimed: who takes part in a round is not secret",
+            "covered is what clients send in the protocol; an objective or certificate printed beside it is not",
+        ]
+        if self.most is not None:
+            ended = int(np.sum(self.releases >= self.most))
+            notes.append(
+                f"budget: {self.most} releases a client; {ended} of {len(self.names)} clients have spent theirs"
+            )
+        if self.noise.get("sampler") == "simulation":
+            notes.append("drawn with jax.random, for simulation only: real releases need sampler='opendp'")
+        return [*head, *table, *[f"- {note}" for note in notes]]
+
+    def save(self, path: Path) -> None:
+        """Write the ledger into one file."""
+        from foedus.runtime.checkpoint import pack, write_whole
+
+        note = {"noise": self.noise, "names": list(self.names), "counts": list(self.counts), "what": self.what}
+        note |= {"most": self.most, "delta": self.delta}
+        write_whole(path, pack({"sensitivity": self.sensitivity, "scale": self.scale}, note))
+
+    @staticmethod
+    def load(path: Path) -> "Ledger":
+        from foedus.runtime.checkpoint import unpack
+
+        arrays, note = unpack(path.read_bytes())
+        note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"])}
+        return Ledger(**note, sensitivity=arrays["sensitivity"], scale=arrays["scale"])
+
+
+def _range(values: np.ndarray) -> str:
+    if len(values) == 0:
+        return "-"
+    low, high = values.min(), values.max()
+    return f"{high:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}"
+
+
+def ledger_of(
+    noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
+) -> Ledger | None:
+    """The ledger of a run, from the columns that the simulator noted, which are taken out of the history."""
+    nothing = np.zeros((0, len(names)))
+    count, sensitivity, scale = (history.pop(f"ledger.{key}", nothing) for key in ("releases", "sensitivity", "scale"))
+    if noise is None:
+        return None
+    new = np.diff(count, axis=0, prepend=0) > 0  # a row keeps what was released last until the next release
+    sensitivity, scale = np.where(new, sensitivity, 0.0), np.where(new, scale, 0.0)
+    told: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
+    told |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
+    if isinstance(noise, Sound):
+        told |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
+    most = noise.most if isinstance(noise, Sound) else None
+    return Ledger(told, tuple(names), tuple(int(c) for c in counts), sensitivity, scale, what, most)

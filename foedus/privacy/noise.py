@@ -1,0 +1,198 @@
+"""Noise as an object: what is drawn, how a client's part is clipped, and what is promised for it.
+
+`PaperLaplace` is EPM's Eq. (39), for comparison: its scale depends on the data, so no guarantee follows from it.
+`Laplace` and `Gaussian` are calibrated to a sensitivity that is proved (`foedus/privacy/sensitivity.py`).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.errors import FoedusError
+
+NEIGHBOURS = ("replace", "add-or-remove")
+SAMPLERS = ("simulation", "opendp")
+
+
+class Noise:
+    """Noise that a client adds to what it sends."""
+
+    sound: ClassVar[bool] = False  # whether a guarantee follows from it
+    epsilon: float
+
+    def _number(self, name: str, *, above: float = 0.0, below: float = math.inf, optional: bool = False) -> None:
+        value = getattr(self, name)
+        if optional and value is None:
+            return
+        good = isinstance(value, int | float) and not isinstance(value, bool) and above < value < below
+        if not good:
+            upper = f" and < {below:g}" if below < math.inf else ""
+            other = " or None" if optional else ""
+            raise FoedusError(
+                f"The {name!r} of {type(self).__name__} must be a number > {above:g}{upper}{other}. "
+                f"Got {value!r} instead."
+            )
+        object.__setattr__(self, name, float(value))
+
+
+@dataclass(frozen=True)
+class PaperLaplace(Noise):
+    """EPM (39): Laplace noise of scale 2‖g_i‖₁/(ε·μ), with the client's own gradient g_i. No formal guarantee.
+
+    `standardised=True` is the released code's draw: centred and divided by its own standard deviation, so that its
+    entries sum to zero.
+    """
+
+    epsilon: float
+    standardised: bool = False
+
+    def __post_init__(self) -> None:
+        self._number("epsilon")
+
+    def draw(self, key: Array, g: Array, mu: Array) -> Array:
+        """One noise vector, for the gradient g and the proximal weight μ of the last local step."""
+        e = jax.random.laplace(key, g.shape)
+        if self.standardised:
+            e = (e - jnp.mean(e)) / jnp.std(e, ddof=1)
+        return e * (2.0 * jnp.sum(jnp.abs(g)) / (self.epsilon * mu))
+
+    def __str__(self) -> str:
+        return f"Laplace noise of Eq. (39), nominal epsilon {self.epsilon:g} a release (no formal guarantee)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound(Noise):
+    """Noise calibrated to a proved sensitivity; one release is private by itself, and releases compose.
+
+    Args:
+        epsilon: of one release.
+        clip: the most that one example's gradient may measure, in the 1-norm (Laplace) or 2-norm (Gaussian).
+        neighbours: "replace" one example by another, or "add-or-remove" one; the relation that `epsilon` is for.
+        rows: a bound on the 2-norm of the rows of X; longer rows are scaled down to it. Methods with several gradients
+            a round and FedGiA need it, for it bounds the curvature of the loss.
+        most: the most releases of one client, after which it sends nothing new; a budget sets it.
+        sampler: "simulation" draws with jax.random; "opendp" releases through OpenDP's exact samplers.
+    """
+
+    epsilon: float
+    clip: float
+    neighbours: str = "replace"
+    rows: float | None = None
+    most: int | None = None
+    sampler: str = "simulation"
+
+    sound: ClassVar[bool] = True
+    order: ClassVar[int]  # of the norm
+    delta: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        self._number("epsilon")
+        self._number("clip")
+        self._number("rows", optional=True)
+        for name, choices in (("neighbours", NEIGHBOURS), ("sampler", SAMPLERS)):
+            if getattr(self, name) not in choices:
+                words = " or ".join(map(repr, choices))
+                raise FoedusError(
+                    f"The {name!r} of {type(self).__name__} must be {words}. Got {getattr(self, name)!r} instead."
+                )
+        if self.most is not None and (isinstance(self.most, bool) or not isinstance(self.most, int) or self.most < 0):
+            raise FoedusError(
+                f"The 'most' of {type(self).__name__} must be a whole number >= 0 or None. Got {self.most!r} instead."
+            )
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+    @property
+    def changed(self) -> float:
+        """By how much the sum of clipped gradients can change between neighbours."""
+        return (2.0 if self.neighbours == "replace" else 1.0) * self.clip
+
+    @property
+    def multiplier(self) -> float:
+        """The scale of the noise per unit of sensitivity."""
+        raise NotImplementedError
+
+    def scale(self, sensitivity: Array) -> Array:
+        return self.multiplier * sensitivity
+
+    def release(self, value: Array, scale: Array, key: Array) -> Array:
+        """The value with noise of this scale."""
+        if self.sampler == "opendp":
+            from foedus.privacy.sampling import release_inside
+
+            return release_inside(type(self).__name__.lower(), value, scale)
+        return value + scale * self._unit(key, value.shape)
+
+    def _unit(self, key: Array, shape: tuple[int, ...]) -> Array:
+        raise NotImplementedError
+
+    @property
+    def promise(self) -> str:
+        """The guarantee of one release, in words."""
+        relation = "replacing one example" if self.neighbours == "replace" else "adding or removing one example"
+        small = f", delta {self.delta:g}" if self.delta else ""
+        return f"epsilon {self.epsilon:g}{small} a release, for {relation}"
+
+    def __str__(self) -> str:
+        return (
+            f"{type(self).__name__} noise, gradients clipped at {self.clip:g} in the {self.order}-norm: {self.promise}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(Sound):
+    """Laplace noise of scale sensitivity/ε in the 1-norm: each release is ε-differentially private."""
+
+    order: ClassVar[int] = 1
+
+    @property
+    def multiplier(self) -> float:
+        return 1.0 / self.epsilon
+
+    def _unit(self, key: Array, shape: tuple[int, ...]) -> Array:
+        return jax.random.laplace(key, shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Sound):
+    """Gaussian noise, the least that makes each release (ε, δ)-differentially private (Balle and Wang 2018, Thm 8)."""
+
+    delta: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    order: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._number("delta", below=1.0)
+
+    @property
+    def multiplier(self) -> float:
+        return gaussian_multiplier(self.epsilon, self.delta)
+
+    def _unit(self, key: Array, shape: tuple[int, ...]) -> Array:
+        return jax.random.normal(key, shape)
+
+
+@lru_cache(maxsize=256)
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The smallest σ, for sensitivity 1, with Φ(1/2σ − εσ) − e^ε Φ(−1/2σ − εσ) ≤ δ."""
+    from scipy.special import log_ndtr
+
+    def excess(sigma: float) -> float:
+        a, b = 0.5 / sigma, epsilon * sigma
+        first, second = float(log_ndtr(a - b)), epsilon + float(log_ndtr(-a - b))
+        return math.exp(first) * -math.expm1(second - first) - delta if second < first else -delta
+
+    low, high = 1e-6, 1.0
+    while excess(high) > 0:
+        high *= 2.0
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high

@@ -1,0 +1,61 @@
+"""Releases through OpenDP's samplers, for use outside simulations.
+
+Adding floating-point Laplace noise to a floating-point number leaks: which results are possible at all depends on the
+number (Mironov 2012). So do Gaussian draws. OpenDP adds noise from an exact discrete sampler on a fixed grid, fed by
+the operating system's source of randomness, and rounds the sum once. Draws with jax.random are for simulation: they can
+be repeated from the seed, which is what a simulation wants and what a release must never allow.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from foedus.errors import FoedusError
+
+
+def load() -> Any:
+    """OpenDP, or a sentence on how to get it."""
+    try:
+        import opendp.prelude as dp
+    except ImportError:
+        raise FoedusError("sampler='opendp' needs OpenDP; install it with: pip install 'foedus[privacy]'.") from None
+    dp.enable_features("contrib")
+    return dp
+
+
+def measurement(kind: str, scale: float) -> Any:
+    """OpenDP's measurement for a vector of numbers and this noise; `.map(sensitivity)` is its own privacy loss.
+
+    The loss is ε for Laplace noise and ρ of zero-concentrated differential privacy for Gaussian noise.
+    """
+    dp = load()
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), _distance(dp, kind)
+    made = dp.m.make_laplace if kind == "laplace" else dp.m.make_gaussian
+    return made(*space, scale=scale)  # on the grid of all floating-point numbers, so that no rounding adds to the loss
+
+
+def _distance(dp: Any, kind: str) -> Any:
+    return dp.l1_distance(T=float) if kind == "laplace" else dp.l2_distance(T=float)
+
+
+def release(kind: str, value: np.ndarray, scale: float) -> np.ndarray:
+    """The value with noise of this scale, by OpenDP."""
+    if not scale > 0:
+        raise FoedusError(f"a release needs noise of a scale > 0. Got {scale!r} instead.")
+    return np.asarray(measurement(kind, float(scale))(np.asarray(value, dtype=float).tolist()))
+
+
+def release_inside(kind: str, value: Array, scale: Array) -> Array:
+    """`release` for compiled functions: the compiled program calls back to draw, once for each client and round."""
+    load()
+
+    def draw(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        values, scales = np.asarray(values), np.asarray(scales)
+        flat, each = values.reshape(-1, values.shape[-1]), np.broadcast_to(scales, values.shape[:-1]).ravel()
+        made = [release(kind, v, float(s)) if s > 0 else v for v, s in zip(flat, each, strict=True)]
+        return np.stack(made).reshape(values.shape)
+
+    shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return jax.pure_callback(draw, shape, value, scale, vmap_method="expand_dims")

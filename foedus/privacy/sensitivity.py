@@ -1,0 +1,89 @@
+"""How far what a client sends can move when one of its examples changes: proved bounds, written as recursions.
+
+Let D and D' be neighbouring data sets of client i, and fix everything that was released before: the messages a client
+receives are functions of releases, so they are the same under D and D'. Only the client's private state and its
+gradient differ. Δ bounds the change of the mean of clipped gradients AT ONE POINT,
+    ‖ĝ_D(w) − ĝ_D'(w)‖ ≤ Δ = changed/d_i,   changed = 2C (replace one example) or C (add or remove one),
+for every example contributes at most C, and d_i is a public constant. δ bounds the change of the private state. All δ
+are functions of Δ, of settings and of the round alone. A release with noise calibrated to δ is private given the past,
+for every past; adaptive composition over the rounds does the rest. Every recursion is linear in Δ, so that the
+add-or-remove bound is half of the replace-one bound throughout.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.losses import Custom
+from foedus.terms import Terms
+
+
+def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) -> Array:
+    """δ of w_i after one step of EPM (20) with a data-independent μ (c_i = 0).
+
+    w_i⁺ = w + soft(μ(w_i − w) − g, λ)/(η + μ), and soft thresholding is non-expansive in every coordinate, so in any
+    p-norm ‖w_i⁺ − w_i⁺'‖ ≤ (μ‖w_i − w_i'‖ + ‖g − g'‖)/(η + μ) ≤ (μδ + Δ)/(η + μ). Starting a round at the received w
+    (restart) is δ = 0, for w is the same under both data sets.
+    """
+    return (mu * delta + change) / (eta + mu)
+
+
+def inexact_admm(
+    delta: Array, change: Array, a: Array, sigma: Array | float, k0: int, chosen: Array
+) -> tuple[Array, Array]:
+    """δ of π_i and of z_i after FedGiA's round with H_i = r·I, from δ of π_i before; `change` is of ḡ_i = ∇f_i/m.
+
+    With c = 1 − σa, a = 1/(r/m + σ), the k0 steps are linear in (π_i, ḡ_i):
+        in C:      π⁺ = c^k0 π − (1 − c^k0) ḡ,   z = x + c^(k0−1)(1/σ − 2a) π − (a c^(k0−1) + (1 − c^k0)/σ) ḡ
+        elsewhere: π⁺ = −ḡ,                      z = x − ḡ/σ
+    and x is the same under both data sets, so the triangle inequality gives the bounds in any norm. δ of π never
+    exceeds Δ/m: it is a mean of the old δ and of Δ/m.
+    """
+    c = 1.0 - sigma * a
+    power, before = c**k0, c ** (k0 - 1)
+    inside = jnp.abs(before * (1.0 / sigma - 2.0 * a)) * delta + (a * before + (1.0 - power) / sigma) * change
+    of_pi = jnp.where(chosen, power * delta + (1.0 - power) * change, change)
+    return of_pi, jnp.where(chosen, inside, change / sigma)
+
+
+def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
+    """Bounds on the eigenvalues of the Hessian of f_i with clipped gradients, for rows of norm at most `rows`.
+
+    The gradient s(z)x of a loss of z = xᵀw is clipped by clamping s to ±C/‖x‖, which keeps a non-decreasing s so, and
+    its slope below that of s. Hence 0 ≤ slope ≤ κ where the loss is convex with curvature κ, and the Hessian of the
+    mean lies between 0 and κ·rows²; without convexity between −κ·rows² and κ·rows². The penalty adds its own curvature.
+    """
+    assert terms.loss is not None and terms.loss.curvature is not None
+    high = terms.loss.curvature * rows**2
+    known = terms.loss.convex and not isinstance(terms.loss, Custom)  # nobody has proved a user's loss convex
+    low = 0.0 if known else -high
+    if terms.penalty is None:
+        return low, high
+    own = terms.penalty.curvature(count)
+    ridge = terms.penalty.convex and type(terms.penalty).__name__ == "Ridge"
+    return low + (own if ridge else 0.0 if terms.penalty.convex else -own), high + own
+
+
+def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Array) -> Array:
+    """δ in the 2-norm after a gradient step u ← u − γ∇F_D(u), where the Hessian of F_D lies between `low` and `high`.
+
+    u⁺ − u⁺' = [T_D(u) − T_D(u')] + γ(∇F_D'(u') − ∇F_D(u')), T_D = id − γ∇F_D. The first part is at most q·δ with q =
+    max(|1 − γ low|, |1 − γ high|), the largest eigenvalue of the symmetric I − γ∇²F_D along the segment; the second is
+    at most γΔ. For convex F and γ ≤ 2/high, q ≤ 1: k steps reach at most kγΔ.
+    """
+    return contraction(rate, low, high) * delta + rate * change
+
+
+def contraction(rate: Array | float, low: Any, high: Any) -> Array:
+    """q of `descent`."""
+    return jnp.maximum(jnp.abs(1.0 - rate * low), jnp.abs(1.0 - rate * high))
+
+
+def in_the_one_norm(delta: Array, rate: Array | float, low: Any, high: Any, change: Array, dim: int) -> Array:
+    """The bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
+
+    ‖T_D(u) − T_D(u')‖₁ ≤ √dim·q·δ, and the second part of the difference is at most γΔ in the 1-norm itself. (A Δ in
+    the 1-norm is one in the 2-norm too.)
+    """
+    return dim**0.5 * contraction(rate, low, high) * delta + rate * change

@@ -1,0 +1,72 @@
+"""Clients of very different sizes in a few rectangles, instead of one as high as the largest client needs."""
+
+from itertools import combinations, pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, state
+from foedus.runtime.participation import Participation, Schedule
+from foedus.terms import Data, Terms
+
+LEAST_BYTES = 2**25  # below this, filling rows cost less than compiling `local` for several heights
+LEAST_SAVING = 0.4  # of the rows
+MOST_BINS = 4
+ROWS = ("x", "y", "group", "weight")  # the arrays of a linear model that have a row for each example
+
+
+@state
+class Bin:
+    """Some of the clients, with data cut to the height that the largest of them needs."""
+
+    index: Array
+    uids: Array
+    data: Data
+
+
+def heights(counts: np.ndarray) -> list[np.ndarray]:
+    """The clients in at most four groups, by falling size, whose rectangles together hold the fewest rows."""
+    order = np.argsort(-counts, kind="stable")
+    size, n = counts[order], len(counts)
+    places = np.unique(np.linspace(0, n, 17).astype(int)[1:-1])  # where a group may end
+    best, cuts = n * size[0], ()
+    for many in range(1, MOST_BINS):
+        for chosen in combinations(places.tolist(), many):
+            ends = (0, *chosen, n)
+            area = sum((b - a) * size[a] for a, b in pairwise(ends))
+            if area < best:
+                best, cuts = area, chosen
+    return np.split(order, cuts)
+
+
+def divided(
+    algorithm: Algorithm, terms: Terms, data: Data, counts: np.ndarray, uids: np.ndarray, who: Participation
+) -> tuple[Bin, ...] | None:
+    """The clients in bins, or None where one rectangle does.
+
+    Bins need everybody's answer in every round: who is asked must not change the shape of the work. And the states of
+    clients in different bins may differ in shape, so an algorithm that hands them on gets one rectangle.
+    """
+    hands_on = any(getattr(type(algorithm), f) is not getattr(Algorithm, f) for f in ("multipliers", "observe"))
+    everyone = who.size(terms.clients) == terms.clients and not isinstance(who, Schedule) and who.dropout == 0
+    if terms.loss is None or hands_on or not everyone or data["x"].nbytes < LEAST_BYTES:
+        return None
+    groups = heights(counts)
+    used = sum(len(group) * counts[group[0]] for group in groups)
+    if used > (1.0 - LEAST_SAVING) * counts.size * counts.max():
+        return None
+    return tuple(_bin(data, group, int(counts[group[0]]), uids) for group in groups)
+
+
+def _bin(data: Data, group: np.ndarray, height: int, uids: np.ndarray) -> Bin:
+    cut = {k: v[group, :height] if k in ROWS else v[group] for k, v in data.items()}
+    return Bin(jnp.asarray(group), jnp.asarray(uids[group]), Data(cut))
+
+
+def joined(parts: list[Any], bins: tuple[Bin, ...]) -> Any:
+    """The bins' replies in the clients' own order."""
+    order = jnp.argsort(jnp.concatenate([bin.index for bin in bins]))
+    return jax.tree.map(lambda *rows: jnp.concatenate(rows)[order], *parts)

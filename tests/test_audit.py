@@ -1,0 +1,63 @@
+"""The audit finds nothing against the sound mechanisms, comes close to their ε, and disproves the paper's."""
+
+import numpy as np
+import pytest
+
+import foedus as fd
+from foedus.privacy.audit import audit, cases, opposite_pair, table, vanishing_pair
+
+CASES = {case.what: case for case in cases()}
+
+
+def audited(case, trials):
+    promised, delta = case.promised()
+    sent = np.zeros((case.rounds, case.pair[0].terms.dim))
+    return promised, audit(case.pair, case.make, case.noise, sent, trials=trials, delta=delta)
+
+
+@pytest.mark.parametrize(
+    ("what", "share"),
+    [
+        ("FedEPM, restart, Laplace", 0.8),
+        ("FedEPM, carried state, Laplace, 4 rounds", 0.6),
+    ],
+)
+def test_sound_mechanisms_keep_their_promise_and_the_audit_comes_close(what, share):
+    promised, found = audited(CASES[what], 12_000)
+    assert share * promised < found.epsilon <= promised
+
+
+def test_the_papers_noise_breaks_its_nominal_epsilon():
+    promised, found = audited(CASES["FedEPM, Eq. (39), gradient that vanishes"], 4_000)
+    assert promised == 0.1
+    assert found.epsilon > 5.0
+    assert "DISPROVED" in table([(CASES["FedEPM, Eq. (39), gradient that vanishes"], found)])
+
+
+def test_noise_that_is_too_small_is_found_out():
+    """A mechanism that draws half of the noise it accounts for."""
+
+    class Half(fd.Laplace):
+        def release(self, value, scale, key):
+            return super().release(value, scale / 2, key)
+
+    pair = opposite_pair(fd.losses.logistic)
+    noise = Half(epsilon=1.0, clip=1.0)
+    make = CASES["FedEPM, restart, Laplace"].make
+    found = audit(pair, make, noise, np.zeros((1, 3)), trials=12_000)
+    assert found.epsilon > 1.2
+
+
+def test_the_pairs_are_neighbours():
+    for pair in (opposite_pair(fd.losses.logistic), vanishing_pair(fd.losses.logistic)):
+        one, other = (made.client(0) for made in pair)
+        differ = np.any(np.asarray(one["x"] != other["x"]), axis=1) | np.asarray(one["y"] != other["y"])
+        assert differ.sum() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CASES)
+def test_every_case_of_the_command(what):
+    case = CASES[what]
+    promised, found = audited(case, 20_000)
+    assert (found.epsilon > promised) == case.weak

@@ -1,0 +1,71 @@
+"""Clients of very different sizes in several rectangles give the run that one rectangle gives."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import foedus as fd
+from foedus.runtime import bins
+
+SIZES = (40, 3, 5, 12, 4, 3, 38, 6)
+
+
+def ragged() -> fd.Problem:
+    rng = np.random.default_rng(0)
+    made = [(rng.normal(size=(rows, 4)), (rng.random(rows) < 0.5).astype(float)) for rows in SIZES]
+    return fd.Problem({f"site {i}": client for i, client in enumerate(made)}, loss=fd.losses.logistic)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [fd.FedGiA(k0=3), fd.FedGiA(k0=3, H="gram"), fd.FedAvg(k0=5), fd.FedPD(), fd.LocalSGD(lr=0.1)],
+    ids=lambda a: f"{a.name} {getattr(a, 'H', '')}",
+)
+def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
+    one = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)
+    monkeypatch.setattr(bins, "LEAST_BYTES", 0)
+    several = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)
+    assert several.rounds == one.rounds
+    np.testing.assert_allclose(several.w, one.w, rtol=1e-9, atol=1e-12)
+    for name, values in one.history.items():
+        np.testing.assert_allclose(several.history[name], values, rtol=1e-8, atol=1e-13, err_msg=name)
+    fd.solve(ragged(), algorithm, max_rounds=5, seed=3, checkpoint=tmp_path / "kept")
+    resumed = fd.solve(ragged(), algorithm, max_rounds=20, seed=3, checkpoint=tmp_path / "kept")
+    np.testing.assert_array_equal(resumed.w, several.w)
+
+
+def chosen(algorithm, participation=1.0, problem=None) -> tuple[bins.Bin, ...] | None:
+    problem, who = problem or ragged(), fd.Fraction(participation)
+    return bins.divided(algorithm, problem.terms, problem.data, problem.counts, problem.stacked.uids(), who)
+
+
+def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
+    assert chosen(fd.FedGiA()) is None, "too little data to compile for it"
+    monkeypatch.setattr(bins, "LEAST_BYTES", 0)
+    found = chosen(fd.FedGiA())
+    assert found is not None
+    assert sorted(np.concatenate([b.index for b in found])) == list(range(len(SIZES)))
+    for b in found:
+        assert b.data["x"].shape[1] == max(SIZES[i] for i in b.index)
+    assert chosen(fd.FedGiA(), 0.5) is None
+    assert chosen(fd.ProxAL()) is None, "its clients' multipliers are handed on"
+    alike = fd.Problem([(np.ones((5, 2)), np.ones(5))] * 4, loss=fd.losses.least_squares)
+    assert chosen(fd.FedGiA(), problem=alike) is None
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9))
+def test_no_grouping_into_at_most_four_holds_fewer_rows(counts):
+    counts = np.array(counts)
+    found = bins.heights(counts)
+    assert sorted(np.concatenate(found)) == list(range(len(counts)))
+    area = sum(len(group) * counts[group].max() for group in found)
+    size, n = np.sort(counts)[::-1], len(counts)
+    least = min(
+        sum((b - a) * size[a] for a, b in zip((0, *cuts), (*cuts, n), strict=True))
+        for many in range(min(4, n))
+        for cuts in combinations(range(1, n), many)
+    )
+    assert area == least

@@ -1,0 +1,213 @@
+"""The experiment file: what it says is what is built, and lists make runs."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import foedus as fd
+from foedus.algorithm import Algorithm
+from foedus.errors import FoedusError
+from foedus.experiment import build, catalogue, file, starter
+
+DATA = """
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+group = "sex"
+"""
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Path:
+    (tmp_path / "hospitals").mkdir()
+    for name, text in starter.hospitals().items():
+        (tmp_path / f"hospitals/{name}.csv").write_text(text)
+    return tmp_path
+
+
+def read(folder: Path, text: str) -> file.Experiment:
+    path = folder / "study.toml"
+    path.write_text(text)
+    return file.load(path)
+
+
+def built(folder: Path, text: str) -> build.Built:
+    experiment = read(folder, text)
+    (case,) = experiment.cases
+    return build.build(case.settings, build.cohort_of(case.settings, experiment.folder))
+
+
+def test_every_algorithm_can_be_named_with_all_its_settings():
+    exported = [getattr(fd, name) for name in fd.__all__ if not name.endswith("Classifier")]
+    classes = [made for made in exported if isinstance(made, type) and issubclass(made, Algorithm)]
+    offers = catalogue.algorithms()
+    assert set(offers) == {made.__name__ for made in classes}
+    for offer in offers.values():
+        assert offer.build({}, "here") == offer.make()
+        for parameter in offer.parameters.values():
+            assert parameter.doc, f"{offer.name}.{parameter.name} says nothing about itself"
+
+
+def test_what_can_be_written_in_a_file_is_offered():
+    assert {"logistic", "least_squares", "huber"} <= set(catalogue.losses())
+    assert {"LossCap", "LossGap", "NormBall"} <= set(catalogue.constraints())
+    assert "Custom" not in catalogue.constraints()  # it takes a function
+    assert {"Ridge", "Saturating"} <= set(catalogue.penalties())
+    assert "BesideIntercept" not in catalogue.penalties()
+    assert {"L1", "ElasticNet", "NonNegative", "Box"} <= set(catalogue.regularizers())
+    assert catalogue.losses()["huber"].build({"eps": 2.0}, "here") == fd.losses.huber(2.0)
+
+
+def test_names_are_understood_in_any_case():
+    assert build.algorithm_of({"algorithm": {"name": "fedgia", "k0": 3}}) == fd.FedGiA(k0=3)
+    assert build.algorithm_of({"algorithm": {"name": "FedAvg", "stop": "none"}}) == fd.FedAvg(stop=None)
+
+
+def test_lists_make_all_combinations(hospitals: Path):
+    text = f"""seed = [3, 4]
+{DATA}
+[problem]
+penalty = {{ name = "Ridge", mu = [0.1, 0.2] }}
+[[algorithm]]
+name = "FedGiA"
+k0 = [1, 5]
+[[algorithm]]
+name = "FedAvg"
+"""
+    cases = read(hospitals, text).cases
+    assert len(cases) == 2 * 2 * (2 + 1)
+    assert len({case.name for case in cases}) == 12
+    assert "FedGiA,k0=5,seed=3,mu=0.2" in {case.name for case in cases}
+    for case in cases:
+        asked = case.settings
+        assert f"seed={asked['seed']}" in case.name
+        assert f"mu={asked['problem']['penalty']['mu']}" in case.name
+    algorithms = {build.algorithm_of(case.settings) for case in cases}
+    assert algorithms == {fd.FedGiA(k0=1), fd.FedGiA(k0=5), fd.FedAvg()}
+
+
+def test_double_brackets_are_one_value(hospitals: Path):
+    text = f"{DATA}\n[problem]\nregularizer = {{ name = 'Group', lam = 0.1, groups = [[0, 0, 1]] }}\n"
+    (case,) = read(hospitals, text + "[algorithm]\nname = 'ProxAL'\n").cases
+    held = build.regularizer_of(case.settings, 4)
+    assert held == fd.regularizers.Leading(fd.regularizers.Group(0.1, (0, 0, 1)), 3)
+
+
+def test_a_file_states_the_problem_that_python_would(hospitals: Path):
+    made = built(
+        hospitals,
+        f"""{DATA}
+[problem]
+where = "label no"
+penalty = {{ name = "Ridge", mu = 0.5, per_example = false }}
+[[constraints]]
+type = "LossCap"
+where = "label yes"
+at_most = 0.6
+[[constraints]]
+type = "LossGap"
+first = "group F"
+second = "group M"
+at_most = 0.3
+scope = "coupled"
+[algorithm]
+name = "ProxAL"
+beta = 7
+[participation]
+fraction = 0.5
+every = 4
+""",
+    )
+    terms = made.problem.terms
+    assert terms.where == fd.label(0)
+    assert terms.constraints == (
+        fd.constraints.LossCap(fd.label(1), at_most=0.6),
+        fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.3, scope="coupled"),
+    )
+    assert made.algorithm == fd.ProxAL(beta=7, inner="newton")
+    assert made.participation == fd.Coverage(0.5, 0.0, 4)
+    assert made.words == {"label 0": "label no", "label 1": "label yes", "group 0": "group F", "group 1": "group M"}
+    assert made.problem.names == ["city", "lakeside", "st-mary", "valley"]
+    w = jnp.arange(1.0, 11.0)
+    assert terms.penalty is not None
+    assert float(terms.penalty.value(w, jnp.array(5.0))) == pytest.approx(0.25 * np.sum(w[:-1] ** 2))  # no intercept
+
+
+def test_the_whole_way_from_files_agrees_with_scikit_learn(tmp_path: Path):
+    """Raw rows at four sites of 30: the same model as one scaler and one LogisticRegression on all 120 rows."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(120, 3)) * [1.0, 20.0, 0.1] + [0.0, 100.0, 5.0]
+    y = (X[:, 0] + (X[:, 1] - 100) / 20 + draw.normal(size=120) > 0.3).astype(int)
+    lines = [f"h{i % 4},{a},{b},{c},{label}" for i, ((a, b, c), label) in enumerate(zip(X.tolist(), y, strict=True))]
+    (tmp_path / "all.csv").write_text("site,a,b,c,y\n" + "\n".join(lines) + "\n")
+    made = built(
+        tmp_path,
+        """
+[data]
+file = "all.csv"
+site = "site"
+label = "y"
+[problem]
+penalty = { name = "Ridge", mu = 0.1, per_example = false }
+[algorithm]
+name = "FedGiA"
+tol = 1e-22
+""",
+    )
+    run = fd.solve(made.problem, made.algorithm, max_rounds=3000)
+    theirs = LogisticRegression(C=1 / (0.1 * 120), tol=1e-12, max_iter=1000)
+    theirs.fit(StandardScaler().fit_transform(X), y)
+    assert run.converged
+    np.testing.assert_allclose(run.w[:3], theirs.coef_[0], atol=1e-6)
+    assert run.w[3] == pytest.approx(theirs.intercept_[0], abs=1e-6)
+
+
+def test_a_set_is_dealt_out(tmp_path: Path):
+    text = """
+[data]
+set = "breast-cancer"
+[partition]
+method = "dirichlet"
+num_partitions = 4
+alpha = 5.0
+[algorithm]
+name = "FedAvg"
+"""
+    made = built(tmp_path, text)
+    assert made.problem.terms.clients == 4
+    assert sum(table.rows for table in made.cohort.tables.values()) == 569
+    assert made.cohort.labels == ("benign", "malignant")
+
+
+def test_the_servers_own_file_is_prepared_like_the_sites(hospitals: Path):
+    (hospitals / "own.csv").write_text((hospitals / "hospitals/valley.csv").read_text())
+    made = built(
+        hospitals,
+        DATA + 'server = "own.csv"\n[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.6\n'
+        'scope = "global"\n[algorithm]\nname = "ProxAL"\n',
+    )
+    assert made.problem.server is not None
+    valley = made.problem.client(3)
+    np.testing.assert_array_equal(made.problem.server["x"], valley["x"])
+
+
+def test_privacy_is_refused_where_there_is_none(hospitals: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(catalogue, "noises", dict)
+    with pytest.raises(FoedusError, match=r"\[privacy\]: this version of foedus has no noise"):
+        read(hospitals, DATA + '[algorithm]\nname = "FedAvg"\n[privacy]\nnoise = "Laplace"\n')
+
+
+def test_the_starter_is_read_and_says_what_was_asked(hospitals: Path):
+    wish = starter.Wish("hospitals/*.csv", "readmitted", group="sex", max_loss=0.6, max_gap=0.2)
+    text = starter.starter(starter.completed(wish, hospitals))
+    made = built(hospitals, text)
+    assert made.cohort.labels == ("no", "yes")
+    assert [type(c).__name__ for c in made.problem.terms.constraints] == ["LossCap", "LossGap"]
+    plain = starter.starter(starter.completed(starter.Wish("hospitals/*.csv", "readmitted"), hospitals))
+    assert built(hospitals, plain).problem.terms.constraints == ()

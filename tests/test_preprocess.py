@@ -1,0 +1,200 @@
+"""Federated preprocessing finds what one place with all rows would find, and counts what it sends."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foedus.data import preprocess, tables
+from foedus.data.preprocess import Category, Number, Preprocessing
+from foedus.data.sites import Cohort, Roles, gather
+from foedus.data.tables import Table, Words
+from foedus.errors import FoedusError
+
+NAMES = ("age", "lab")
+
+
+def site(rows: int, seed: int, *, offset: float = 0.0, missing: bool = True) -> Table:
+    draw = np.random.default_rng(seed)
+    lab = draw.normal(size=rows) + offset
+    if missing:
+        lab[::5] = np.nan
+    ward = Words.of(draw.choice(["east", "north", "south"][: 1 + seed % 3], rows)).used()
+    label = Words.of(np.where(np.arange(rows) % 2 == 0, "yes", "no")).used()
+    columns = {"age": draw.normal(60, 12, rows), "lab": lab, "ward": ward, "ill": label}
+    return Table(f"site{seed}", columns, np.arange(rows))
+
+
+def cohort(sites: dict[str, Table] | None = None, **roles: object) -> Cohort:
+    given = sites or {f"s{i}": site(20 + 7 * i, i) for i in range(3)}
+    return gather(given, Roles("ill", "yes", **roles))  # pyright: ignore[reportArgumentType]
+
+
+def pooled(held: Cohort, name: str) -> np.ndarray:
+    return np.concatenate([t.columns[name] for t in held.tables.values()])
+
+
+def test_standardising_agrees_with_scikit_learn_on_the_pooled_rows():
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    held = cohort()
+    rules = preprocess.fit(held)
+    X = np.concatenate([x for x, _ in preprocess.sites_of(held, rules).values()])
+    raw = np.column_stack([pooled(held, name) for name in NAMES])
+    scaler = StandardScaler().fit(raw)  # leaves missing values out, as here
+    expected = scaler.transform(SimpleImputer().fit_transform(raw))
+    np.testing.assert_allclose(X[:, :2], expected, atol=1e-12)
+    np.testing.assert_array_equal(X[:, -1], 1.0)
+
+
+def test_min_max_agrees_with_scikit_learn_on_the_pooled_rows():
+    from sklearn.preprocessing import MinMaxScaler
+
+    held = cohort(missing="drop")
+    rules = preprocess.fit(held, scale="minmax", intercept=False)
+    X = np.concatenate([x for x, _ in preprocess.sites_of(held, rules).values()])
+    raw = np.column_stack([pooled(held, name) for name in NAMES])
+    np.testing.assert_allclose(X[:, :2], MinMaxScaler().fit_transform(raw), atol=1e-12)
+
+
+def test_vocabularies_agree_with_scikit_learn_on_the_pooled_rows():
+    from sklearn.preprocessing import OneHotEncoder
+
+    held = cohort()
+    rules = preprocess.fit(held)
+    X = np.concatenate([x for x, _ in preprocess.sites_of(held, rules).values()])
+    words = [
+        t.columns["ward"].levels[c]  # pyright: ignore[reportAttributeAccessIssue]
+        for t in held.tables.values()
+        for c in t.columns["ward"].codes  # pyright: ignore[reportAttributeAccessIssue]
+    ]
+    expected = OneHotEncoder(sparse_output=False).fit_transform(np.array(words)[:, None])
+    np.testing.assert_array_equal(X[:, 2:5], expected)
+    assert rules.names == ["age", "lab", "ward=east", "ward=north", "ward=south", "(intercept)"]
+
+
+def test_a_large_offset_costs_no_digits():
+    held = cohort({f"s{i}": site(50, i, offset=1e9, missing=False) for i in range(3)})
+    (_, lab, *_) = preprocess.fit(held).columns
+    assert isinstance(lab, Number)
+    assert lab.scale == pytest.approx(np.std(pooled(held, "lab")), rel=1e-6)
+
+
+def test_who_holds_the_rows_does_not_matter():
+    whole = site(60, 2)
+    parts = {"a": whole.take(np.arange(13)), "b": whole.take(np.arange(13, 60))}
+    one, two = preprocess.fit(cohort({"all": whole})), preprocess.fit(cohort(parts))
+    for a, b in zip(one.columns, two.columns, strict=True):
+        if isinstance(a, Category):
+            assert a == b
+        else:
+            assert isinstance(b, Number)
+            np.testing.assert_allclose([a.shift, a.scale, a.fill], [b.shift, b.scale, b.fill], rtol=1e-13)
+
+
+def test_every_byte_is_counted():
+    held = cohort()
+    rules = preprocess.fit(held)
+    asked = len("age\nlab\n\n\nward\nill")
+    words = {"s0": "east", "s1": "east\nnorth", "s2": "east\nnorth\nsouth"}
+    assert rules.rounds == 2
+    assert rules.down == 3 * (asked + 8 * 2)  # the question; then two means
+    first = sum(8 * 4 + len(words[name]) + len("no\nyes") for name in held.tables)  # two counts, two sums, the sets
+    assert rules.up == first + 3 * 8 * 2
+
+
+def test_what_is_sent_does_not_grow_with_the_rows():
+    small, large = (cohort({f"s{i}": site(rows, i) for i in range(3)}) for rows in (30, 300))
+    assert preprocess.fit(small).up == preprocess.fit(large).up
+
+
+def test_stated_bounds_and_words_are_not_asked_about():
+    held = cohort()
+    rules = preprocess.fit(
+        held,
+        bounds={"age": (0.0, 120.0), "lab": (-5.0, 5.0)},
+        categories={"ward": ("east", "north", "south", "west")},
+    )
+    assert rules.rounds == 1  # the label's values alone
+    assert rules.up == 3 * len("no\nyes")
+    age = rules.columns[0]
+    assert age == Number("age", 0.0, 120.0, 60.0)
+    assert rules.names[2:6] == ["ward=east", "ward=north", "ward=south", "ward=west"]
+
+
+def test_kept_rules_prepare_rows_as_before(tmp_path: Path):
+    held = cohort()
+    rules = preprocess.fit(held)
+    path = tmp_path / "preprocessing.json"
+    path.write_text(json.dumps(rules.to_json()))
+    again = Preprocessing.load(path)
+    assert again == rules
+    table = held.tables["s2"]
+    np.testing.assert_array_equal(again.transform(table), rules.transform(table))
+
+
+def test_unknown_words_count_as_none_and_are_told():
+    rules = preprocess.fit(cohort())
+    new = Table(
+        "new", {"age": np.array([50.0, 60.0]), "lab": np.zeros(2), "ward": Words.of(["moon", "east"])}, np.arange(2)
+    )
+    np.testing.assert_array_equal(rules.transform(new)[:, 2:5], [[0, 0, 0], [1, 0, 0]])
+    assert rules.unknown(new) == {"ward": 1}
+
+
+def test_missing_words_are_a_category_of_their_own():
+    tables_of = {"a": site(12, 1), "b": site(12, 2)}
+    codes = np.array(tables_of["a"].columns["ward"].codes)  # pyright: ignore[reportAttributeAccessIssue]
+    codes[0] = -1
+    levels = tables_of["a"].columns["ward"].levels  # pyright: ignore[reportAttributeAccessIssue]
+    tables_of["a"] = Table("a", {**tables_of["a"].columns, "ward": Words(codes, levels)}, np.arange(12))
+    held = cohort(tables_of)
+    rules = preprocess.fit(held)
+    place = rules.names.index("ward=(missing)")
+    column = rules.transform(held.tables["a"])[:, place]
+    np.testing.assert_array_equal(column, [1.0] + [0.0] * 11)
+
+
+def test_rows_that_must_not_be_filled_have_no_numbers():
+    held = cohort(missing="drop")
+    rules = preprocess.fit(held)
+    raw = site(10, 0)
+    X = rules.transform(raw)
+    np.testing.assert_array_equal(np.isnan(X).any(axis=1), np.isnan(raw.columns["lab"]))  # pyright: ignore
+
+
+def test_the_label_and_group_are_coded_alike_everywhere():
+    sites = {
+        "a": {"x": np.arange(3.0), "sex": Words.of(["M", "M", "F"]), "y": Words.of(["1", "0", "1"])},
+        "b": {"x": np.arange(2.0), "sex": Words.of(["F", "F"]), "y": Words.of(["0", "0"])},
+    }
+    tables_of = {name: Table(name, columns, np.arange(len(columns["x"]))) for name, columns in sites.items()}
+    held = gather(tables_of, Roles("y", group="sex"))
+    assert held.labels == ("0", "1")
+    assert held.groups == ("F", "M")
+    np.testing.assert_array_equal(held.y(held.tables["a"]), [1, 0, 1])
+    np.testing.assert_array_equal(held.y(held.tables["b"]), [0, 0])
+    np.testing.assert_array_equal(held.group(held.tables["a"]), [1, 1, 0])
+    np.testing.assert_array_equal(held.group(held.tables["b"]), [0, 0])
+    assert held.features == ("x",)
+
+
+def test_numbers_that_cannot_be_scaled_are_refused():
+    huge = Table("a", {"x": np.array([1e308, -1e308, 1e308]), "y": np.array([0.0, 1.0, 1.0])}, np.arange(3))
+    with pytest.raises(FoedusError, match="'x' holds numbers too large"), np.errstate(over="ignore"):
+        preprocess.fit(gather({"a": huge}, Roles("y")))
+
+
+def test_damaged_rules_are_refused(tmp_path: Path):
+    path = tmp_path / "preprocessing.json"
+    for text in ("{", '{"schema": 99, "columns": []}', '{"schema": 1}'):
+        path.write_text(text)
+        with pytest.raises(FoedusError, match=r"preprocessing\.json"):
+            Preprocessing.load(path)
+
+
+def test_is_number_is_not_pythons():
+    assert tables.is_number("1e-3")
+    assert not tables.is_number("1_000")
