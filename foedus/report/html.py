@@ -16,6 +16,7 @@ from foedus.run import Run
 from foedus.runtime.checkpoint import write_whole
 
 SEAL = {
+    "going": '<path d="M22 32v.01M32 32v.01M42 32v.01"/>',
     "good": '<path d="M20 33.5l8 8 16-18"/>',
     "fair": '<path d="M32 20v16M32 43.5v.5"/>',
     "bad": '<path d="M23 23l18 18M41 23L23 41"/>',

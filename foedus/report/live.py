@@ -89,7 +89,7 @@ def render(folder: Path, sight: Sight) -> str:
         return html.page({name: load(folder)}, html.asked_in(folder), live)
     if sight.source is None:
         wait = words.Verdict(
-            "fair", "Waiting", ("The job has not written a checkpoint yet. This page looks again by itself.",)
+            "going", "Waiting", ("The job has not written a checkpoint yet. This page looks again by itself.",)
         )
         return html.assemble(name, html.body(name, wait, [], [], []), [], live)
     history = history_of(sight.source)
@@ -115,7 +115,7 @@ def render(folder: Path, sight: Sight) -> str:
     if "answered" in history and rounds:
         tiles.append(("Sites", number(int(history["answered"][-1])), "answered the last round"))
     going = words.Verdict(
-        "fair", "Running", (f"Round {number(rounds)}. This page follows the job and becomes its report at the end.",)
+        "going", "Running", (f"Round {number(rounds)}. This page follows the job and becomes its report at the end.",)
     )
     done = (
         "" if most is None else f'<div class="progress"><i style="width:{100 * min(rounds / most, 1):.1f}%"></i></div>'

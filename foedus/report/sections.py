@@ -20,8 +20,13 @@ SERIES = {
     "objective": ("Objective", "what is made small"),
     "minibatch_objective": ("Objective on minibatches", "noisy: each site looks at a few examples"),
     "feasibility": ("Largest violation", "of a cap, at the worst site; 0 is at the bottom"),
+    "worst_case": ("Worst-case loss", "what is made small: the loss after the worst shift allowed for"),
+    "adversarial_objective": ("Loss at moved examples", "the objective, at points made worse on purpose"),
+    "snapshot_loss": ("Loss of the drawn sites", "at a model on the way; noisy"),
     "stationarity": ("Distance from optimality", "0 where no small change helps"),
     "gradient": ("Distance from optimality", "squared gradient; stops below the line"),
+    "primal": ("Disagreement", "how far the sites' models are from the server's"),
+    "dual": ("Movement", "how far the last step has moved; near 0 at the end"),
     "residual": ("Distance from optimality", "of the present step; rises when a new one begins"),
 }
 COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}

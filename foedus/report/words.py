@@ -26,7 +26,7 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended: `level` is good, fair or bad; a title of a few words; sentences; and what to do next."""
+    """How a run ended: `level` is good, fair, bad or going; a title of a few words; sentences; and what to do next."""
 
     level: str
     title: str
