@@ -1,4 +1,4 @@
-"""DRFL against CVXPY's optimum of program (4): losses, metrics, supports and norms of Q; silent clients; its settings."""
+"""DRFL against CVXPY's optimum of program (4): losses, metrics, supports, norms of Q; silent clients; its settings."""
 
 import jax.numpy as jnp
 import numpy as np
