@@ -9,7 +9,7 @@ Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -51,6 +51,8 @@ class Answer:
     force: Array
     residual: Array  # what the local solver reached, relative to what was asked
     status: Status
+
+    infinite: ClassVar[tuple[str, ...]] = ("eps",)  # until the first step there is none
 
 
 @state
