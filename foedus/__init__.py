@@ -21,6 +21,7 @@ from foedus.algorithms import (  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
+from foedus.runtime.flare.driver import Flare  # noqa: E402
 from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E402
 from foedus.solve import solve  # noqa: E402
 from foedus.terms import Data, group, label  # noqa: E402
@@ -39,6 +40,7 @@ __all__ = [
     "FedGiA",
     "FedPD",
     "FedProx",
+    "Flare",
     "FoedusError",
     "Fraction",
     "InexactADMM",

@@ -13,6 +13,7 @@ from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
+from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation
 from foedus.runtime.progress import ProgressBar
 from foedus.runtime.simulate import Recorder, simulate
@@ -29,6 +30,7 @@ def solve(
     progress: bool = False,
     checkpoint: str | Path | None = None,
     callback: Callable[[int, dict[str, float]], bool | None] | None = None,
+    runtime: Flare | None = None,
 ) -> Run:
     """Solve a federated problem.
 
@@ -44,6 +46,7 @@ def solve(
         checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
         callback: called between chunks of rounds with the number of rounds and the last round's record; a true
             result ends the run.
+        runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`.
     """
     if not isinstance(problem, Problem):
         raise FoedusError(f"solve needs a Problem first. Got {type(problem).__name__} instead.")
@@ -56,6 +59,8 @@ def solve(
             raise FoedusError(
                 f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead."
             )
+    if runtime is not None and not isinstance(runtime, Flare):
+        raise FoedusError(f"The 'runtime' argument of solve must be None or fd.Flare(...). Got {runtime!r} instead.")
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError(
@@ -93,7 +98,8 @@ def solve(
         return callback(recorder.rounds, recorder.last()) if callback is not None else None
 
     try:
-        outcome = simulate(
+        play = simulate if runtime is None else runtime.play
+        outcome = play(
             restated,
             algorithm,
             start,
@@ -106,12 +112,18 @@ def solve(
     finally:
         if bar is not None:
             bar.close()
-    held = algorithm.multipliers(restated.terms, outcome.server, outcome.clients)
-    multipliers = {k: np.asarray(v) for k, v in algorithm.regain(problem, held).items()}
-    objective, certificate = measure(
-        problem, outcome.w, multipliers, getattr(algorithm, "eps1", 1e-3), getattr(algorithm, "eps2", 1e-3)
-    )
-    reason = algorithm.reason(outcome.server, outcome.converged, restated.names)
+    if outcome.measured is not None:
+        found = outcome.measured
+        objective, certificate, multipliers, reason = (
+            found.objective, found.certificate, found.multipliers, found.reason
+        )  # fmt: skip
+    else:
+        held = algorithm.multipliers(restated.terms, outcome.server, outcome.clients)
+        multipliers = {k: np.asarray(v) for k, v in algorithm.regain(problem, held).items()}
+        objective, certificate = measure(
+            problem, outcome.w, multipliers, getattr(algorithm, "eps1", 1e-3), getattr(algorithm, "eps2", 1e-3)
+        )
+        reason = algorithm.reason(outcome.server, outcome.converged, restated.names)
     if not outcome.finite:
         reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
     elif outcome.interrupted:
