@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from foedus.commands import federation
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -111,6 +112,10 @@ def bench(
     from foedus import benchmarks
 
     benchmarks.run(only, quick)
+
+
+app.add_typer(federation.app, name="federation")
+app.add_typer(federation.site, name="site")
 
 
 def _check_folder(out: Path) -> None:

@@ -1,5 +1,7 @@
 """The coordinator's console: a session with the server under the coordinator's certificate."""
 
+import contextlib
+import io
 import logging
 import shutil
 import tempfile
@@ -29,9 +31,9 @@ class Console:
             from nvflare.fuel.flare_api.flare_api import new_secure_session
 
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-            logging.getLogger().setLevel(logging.CRITICAL)
             try:
-                self.session: Any = new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout)
+                with contextlib.redirect_stdout(io.StringIO()):  # it tells what it does
+                    self.session: Any = new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout)
             except Exception as error:
                 raise Unreachable(f"the server does not answer the coordinator ({type(error).__name__}).") from None
         return self

@@ -20,9 +20,9 @@ from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, RUNS, TOPIC
-from foedus.runtime.flare.order import Order
+from foedus.runtime.flare.order import Order, Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
-from foedus.runtime.flare.server import Patience, Paused, ServerSession
+from foedus.runtime.flare.server import Paused, ServerSession
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
 

@@ -22,8 +22,7 @@ from foedus.runtime.flare.console import FINISHED, Console, Unreachable
 from foedus.runtime.flare.kits import job, require_nvflare, write_site_file
 from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
-from foedus.runtime.flare.order import Order, Result, order_of, site_arrays
-from foedus.runtime.flare.server import Patience
+from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.participation import Participation
 from foedus.runtime.simulate import Measured, Outcome, Recorder
 
@@ -57,7 +56,9 @@ class Flare:
     def __post_init__(self) -> None:
         if self.transport not in ("aux", "task"):
             raise FoedusError(f"The 'transport' of Flare must be 'aux' or 'task'. Got {self.transport!r} instead.")
-        if self.sites is not None and (isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1):
+        if self.sites is not None and (
+            isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1
+        ):
             raise FoedusError(f"The 'sites' of Flare must be a whole number >= 1. Got {self.sites!r} instead.")
         if not self.timeout > 0:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
@@ -83,7 +84,9 @@ class Flare:
         if checkpoint is not None:
             raise FoedusError("checkpoint= is the simulator's; a federation keeps its own at the server and the sites.")
         count = problem.terms.clients if self.sites is None else self.sites
-        names = Federation.at(Path(self.at)).sites if self.at is not None else tuple(f"site-{i + 1}" for i in range(count))
+        names = (
+            Federation.at(Path(self.at)).sites if self.at is not None else tuple(f"site-{i + 1}" for i in range(count))
+        )
         order = order_of(
             problem, algorithm, w0, run=uuid.uuid4().hex[:12], sites=names, seed=seed, max_rounds=max_rounds,
             participation=participation,
@@ -142,7 +145,9 @@ def drive(
         sentence = ended.get("sentence", sentence)
         attempts += 1
         if attempts > keep_going:
-            raise FoedusError(f"the run {order.run} stopped: {sentence.removesuffix('.')}; it was resumed {keep_going} times.")
+            raise FoedusError(
+                f"the run {order.run} stopped: {sentence.removesuffix('.')}; it was resumed {keep_going} times."
+            )
 
 
 def _follow(console: Console, job_id: str, folder: Path) -> None:

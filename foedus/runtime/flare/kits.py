@@ -13,6 +13,7 @@ from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.policy import SITE_FILE
 
+IMPL = "nvflare.lighter.impl"
 ADMIN = "coordinator@foedus.org"
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 CLASSES = ["foedus.runtime.flare."]  # the only classes that a job may name at a party
@@ -46,14 +47,16 @@ class Project:
                 "admin_port": self.admin_port,
             }
         ]
-        parties += [{"name": s, "type": "client", "org": s.replace("-", "_"), "allow_log_streaming": False} for s in self.sites]
+        parties += [
+            {"name": s, "type": "client", "org": s.replace("-", "_"), "allow_log_streaming": False} for s in self.sites
+        ]
         parties += [{"name": ADMIN, "type": "admin", "org": "foedus", "role": "project_admin"}]
         builders: list[dict[str, Any]] = [
-            {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
-            {"path": "nvflare.lighter.impl.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
-            {"path": "nvflare.lighter.impl.cert.CertBuilder"},
-            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
-        ]  # fmt: skip
+            {"path": f"{IMPL}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
+            {"path": f"{IMPL}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
+            {"path": f"{IMPL}.cert.CertBuilder"},
+            {"path": f"{IMPL}.signature.SignatureBuilder"},
+        ]
         project = {"api_version": 3, "name": self.name, "description": "a foedus federation"}
         return json.dumps(project | {"participants": parties, "builders": builders}, indent=1)
 

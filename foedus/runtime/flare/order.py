@@ -113,6 +113,18 @@ def site_arrays(problem: Problem, i: int) -> dict[str, np.ndarray]:
     return {k: v[:count] if v.ndim and len(v) == rows else v for k, v in arrays.items()}
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, for how many, and what to do about the silent."""
+
+    timeout: float = 60.0  # seconds for one answer
+    hello: float = 60.0  # seconds for all sites to appear
+    minimum: int | None = None  # answers a round needs; None: of everyone asked
+    misses: int = 2  # after so many in a row a site is not asked any more
+    probe: float = 5.0  # seconds after which a site that is not asked is greeted again
+    keep_every: float = 1.0  # seconds between checkpoints
+
+
 @dataclass
 class Result:
     """How a run ended at the server."""

@@ -80,7 +80,9 @@ class Source:
         try:
             table = np.genfromtxt(self.file, delimiter=",", names=True, dtype=float, encoding="utf-8-sig", ndmin=1)
         except (OSError, ValueError) as error:
-            raise FoedusError(f"the data file {self.file} cannot be read as CSV ({str(error).splitlines()[0]}).") from None
+            raise FoedusError(
+                f"the data file {self.file} cannot be read as CSV ({str(error).splitlines()[0]})."
+            ) from None
         found = table.dtype.names or ()
         if self.y is None:
             raise FoedusError(f"the site file names no column y for {self.file}; expected one of {', '.join(found)}.")
@@ -124,7 +126,7 @@ class SiteFile:
 
 
 def _fields(path: Path, part: str, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = {f.name: str(f.type) for f in fields(cls)}
+    kinds = {f.name: getattr(f.type, "__name__", str(f.type)) for f in fields(cls)}
     made: dict[str, Any] = {}
     for key, value in given.items():
         if key not in kinds:

@@ -1,61 +1,35 @@
 """ServerSession: the coordinator's side of a run, over any transport that can `ask`.
 
-`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. All else is here: the
-same draws as the simulator's, the same history, refusals of replies that do not fit, checkpoints, and the measuring round
-from which the certificate is made.
+`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. All else is here:
+the simulator's draws and history, refusals of replies that do not fit, checkpoints, and the measuring round from which
+the certificate is made.
 """
 
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from foedus.algorithm import Algorithm, Present, state
 from foedus.certificate import join_parts
 from foedus.errors import FoedusError
 from foedus.run import versions
 from foedus.runtime import wire
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.order import Order, Result
+from foedus.runtime.flare import layout, packing, rounds, spec
+from foedus.runtime.flare.order import Order, Patience, Result
+from foedus.runtime.flare.rounds import Carry
 from foedus.runtime.flare.site import STARTED
-from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
+from foedus.runtime.participation import Schedule
 from foedus.runtime.simulate import Recorder
-from foedus.terms import Data, Terms
+from foedus.terms import Shape
 
 Ask = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait, for how many, and what to do about the silent."""
-
-    timeout: float = 60.0  # seconds for one answer
-    hello: float = 60.0  # seconds for all sites to appear
-    minimum: int | None = None  # answers a round needs; None: of everyone asked
-    misses: int = 2  # after so many in a row a site is not asked any more
-    probe: float = 5.0  # seconds after which a site that is not asked is greeted again
-    keep_every: float = 1.0  # seconds between checkpoints
-
-
-@state
-class Carry:
-    """What a run is between two rounds, at the server."""
-
-    server: Any
-    w: Array
-    round: Array
-    last: Array  # for each client, the round of the last reply that was accepted
-    done: Array
-    finite: Array
 
 
 class Paused(Exception):
@@ -64,43 +38,6 @@ class Paused(Exception):
 
 class Missing(FoedusError):
     """A site that says no, or that no run can do without."""
-
-
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _init(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Any:
-    return layout.strong(algorithm.init(terms, w0, own))
-
-
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def _broadcast(algorithm: Algorithm, terms: Terms, phase: int, server: Any, key: Array, round: Array, uids: Array):
-    return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
-
-
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def _aggregate(algorithm: Algorithm, terms: Terms, phase: int, carry: Carry, replies: Any, here: Array):
-    """The carry after a round, its record, and nothing changed where nobody answered."""
-    present = Present(jnp.arange(terms.clients), here)
-    following = algorithm.kinds[phase].aggregate(terms, carry.server, replies, present)
-    server = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, carry.server)
-    w = algorithm.parameters(terms, server)
-    finite = jnp.all(jnp.isfinite(w))
-    done = jnp.asarray(algorithm.converged(server)) | jnp.asarray(algorithm.stuck(server)) | ~finite
-    last = jnp.where(here, carry.round, carry.last)
-    after = Carry(server, jnp.where(finite, w, carry.w), carry.round + 1, last, done, finite)
-    return layout.strong(after), algorithm.report(server)
-
-
-@jax.jit
-def _chosen(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
-    """Who is asked in a round; (clients,) booleans."""
-    n = uids.shape[0]
-    return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")
-
-
-@jax.jit
-def _draws(key: Array, round: Array, uids: Array) -> Array:
-    """The numbers that say whose reply is lost."""
-    return client_uniforms(round_key(key, LOSE, round), uids)
 
 
 class ServerSession:
@@ -123,14 +60,14 @@ class ServerSession:
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.folder.mkdir(parents=True, exist_ok=True)
-        told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
-        self.mark = fingerprint(json.dumps(told, sort_keys=True), order.w0)
+        self.kept: list[tuple[int, np.ndarray]] = []
+        self._sign()
 
     def play(self) -> Result:
         """Greet the sites, let them join, play the rounds, measure the answer."""
         began = time.perf_counter()
-        order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
         self._greet()
+        order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
         own_shapes = None if order.own is None else packing.structure(order.own)
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
@@ -139,7 +76,7 @@ class ServerSession:
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
         kept = self._join()
-        server = _init(algorithm, terms, jnp.asarray(order.w0), order.own)
+        server = rounds.init(algorithm, terms, jnp.asarray(order.w0), order.own)
         none = jnp.full(terms.clients, STARTED)
         no, yes = jnp.zeros((), bool), jnp.ones((), bool)
         carry = Carry(server, jnp.asarray(order.w0, dtype=float), jnp.zeros((), int), none, no, yes)
@@ -188,8 +125,32 @@ class ServerSession:
                     f"client {self.client[site]!r}: its arrays are {_words(mine)}, "
                     f"but client {self.client[first]!r} has {_words(theirs)}."
                 )
+        self._complete(schemas[first])
         given = layout.schema(self.order.extra[0]) if self.order.extra else {}
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in given.items()})
+
+    def _complete(self, schema: dict[str, Any]) -> None:
+        """Terms that were stated without data get their number of parameters and rows from the sites' columns."""
+        order = self.order
+        if order.terms.dim > 0 or order.terms.loss is None:
+            return
+        if "x" not in schema or len(schema["x"]) != 2:
+            raise Missing(f"client {order.names[0]!r}: its data have no X of rows and columns, which a loss needs.")
+        w0 = np.zeros(int(schema["x"][1]))
+        terms = replace(order.terms, shape=Shape.of(w0))
+        terms.regularizer.check(terms.dim)
+        one, counts = layout.party(schema), {"local": 0, "global": 0, "coupled": 0}
+        for constraint in terms.constraints:
+            counts[constraint.scope] += len(constraint.labels(terms, one))
+        terms = replace(terms, rows=(counts["local"], counts["global"], counts["coupled"]))
+        order.algorithm.check(terms)
+        self.order = replace(order, terms=terms, w0=w0, algorithm=order.algorithm.resolve(terms))
+        self._sign()
+
+    def _sign(self) -> None:
+        order = self.order
+        told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
+        self.mark = fingerprint(json.dumps(told, sort_keys=True), order.w0)
 
     def _check_version(self, site: str, theirs: dict[str, str]) -> None:
         for package in ("foedus", "jax"):
@@ -265,11 +226,11 @@ class ServerSession:
         if who.size(n) == n and not isinstance(who, Schedule):
             asked = np.ones(n, bool)
         else:
-            asked = np.asarray(_chosen(who, self.key, carry.round, self.uids))
+            asked = np.asarray(rounds.chosen(who, self.key, carry.round, self.uids))
         lost = np.zeros(n, bool)
         if who.dropout > 0:
-            lost = np.asarray(_draws(self.key, carry.round, self.uids)) < who.dropout
-        message = _broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+            lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
+        message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(carry.last)
         rows: dict[int, Any] = {}
@@ -299,7 +260,7 @@ class ServerSession:
         here = np.array([i in rows and not lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
-        after, report = _aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
+        after, report = rounds.aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
         if wild >= len(wanted) > 0:  # nobody's numbers are finite any more: the run has diverged
             after = Carry(carry.server, carry.w, carry.round + 1, carry.last, jnp.ones((), bool), jnp.zeros((), bool))
         record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report
@@ -335,7 +296,9 @@ class ServerSession:
             return
         for site in silent:
             self.greeted[site] = now
-        found = self.ask({site: packing.seal(self._header("hello")) for site in silent}, min(1.0, self.patience.timeout))
+        found = self.ask(
+            {site: packing.seal(self._header("hello")) for site in silent}, min(1.0, self.patience.timeout)
+        )
         for site in silent:
             header, _ = self._opened(site, found.get(site), "hello", None)
             if header is not None:
@@ -345,7 +308,9 @@ class ServerSession:
 
     def _files(self) -> list[Path]:
         """The checkpoints, newest first."""
-        return sorted(self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True)
+        return sorted(
+            self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True
+        )
 
     def _keep(self, carry: Carry, recorder: Recorder) -> None:
         """Have every site keep its state, then keep the server's: a checkpoint is one that all can go back to."""
@@ -359,7 +324,9 @@ class ServerSession:
         for site in self.order.sites:
             header, _ = self._opened(site, found.get(site), "keep", None)
             if header is None:
-                self.note(f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state")
+                self.note(
+                    f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state"
+                )
                 return
         path = self.folder / f"server-{int(carry.round)}.ckpt"
         try:
@@ -367,13 +334,13 @@ class ServerSession:
         except FoedusError as error:  # a full disk must not end a run that can go on
             self.note(str(error))
             return
-        self.kept = [(int(carry.round), last.copy()), *getattr(self, "kept", [])][:2]
+        self.kept = [(int(carry.round), last.copy()), *self.kept][:2]
         for old in self._files()[2:]:
             old.unlink(missing_ok=True)
 
     def _needed(self) -> list[set[int]]:
         """For each client, the rounds whose states the newest checkpoint would ask for."""
-        kept = getattr(self, "kept", [])[:1]
+        kept = self.kept[:1]
         return [{int(last[i]) for _, last in kept} for i in range(self.order.terms.clients)]
 
     def _resume(self, fresh: Carry, states: dict[str, set[int]]) -> tuple[Carry, dict[str, np.ndarray]]:

@@ -25,7 +25,6 @@ from foedus.constraints import Linear
 from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.run import versions
-
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.policy import SiteFile, Spent
@@ -92,7 +91,9 @@ class SiteSession:
                     raise Refusal("unknown", "it does not know this kind of message")
                 header, content = answers[asked["ask"]](asked, payload)
                 if len(content) > self.site.policy.max_message:
-                    raise Refusal("policy", f"its policy allows no message of more than {self.site.policy.max_message} bytes")
+                    raise Refusal(
+                        "policy", f"its policy allows no message of more than {self.site.policy.max_message} bytes"
+                    )
                 header = {"code": "ok"} | header
             except Refusal as no:
                 header, content = {"code": no.code, "sentence": no.sentence}, b""
@@ -289,6 +290,3 @@ class MessageLog:
 
 def _versions() -> dict[str, str]:
     return {k: v for k, v in versions().items() if k in ("foedus", "jax")}
-
-
-

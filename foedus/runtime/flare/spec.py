@@ -106,7 +106,9 @@ def _decode(text: Any, known: tuple[str, ...]) -> Any:
         raise TypeError
     match text["of"]:
         case "tuple" | "list" | "frozenset" as kind:
-            return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](_decode(v, known) for v in text["items"])
+            return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](
+                _decode(v, known) for v in text["items"]
+            )
         case "dict":
             return {_decode(k, known): _decode(v, known) for k, v in text["items"]}
         case "Shape":
