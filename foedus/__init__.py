@@ -32,6 +32,7 @@ from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
+from foedus.runtime.flare.driver import Flare  # noqa: E402
 from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E402
 from foedus.solve import solve  # noqa: E402
 from foedus.terms import Data, group, label  # noqa: E402
@@ -56,6 +57,7 @@ __all__ = [
     "FedGiA",
     "FedPD",
     "FedProx",
+    "Flare",
     "FoedusError",
     "Fraction",
     "Gaussian",
