@@ -190,7 +190,9 @@ def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[in
             "other two; a setting that misses it on the first cut is not tried on the others",
             "epsilon is nominal: the noise of Eq. (39) has no formal guarantee",
         )
-        made.append(Table(f"m = {m}, {trials} cuts, ε = 0.1, ρ = 0.5", columns, tuple(rows), notes))
+        made.append(
+            Table(f"m = {m}, {trials} cut{'s' if trials > 1 else ''}, ε = 0.1, ρ = 0.5", columns, tuple(rows), notes)
+        )
     return made
 
 
