@@ -13,7 +13,8 @@ def _range(meta: Any) -> str:
     limits = [f"{words[k]}{v:g}" for k, v in meta["limits"].items() if v is not None]
     choices = [f"`{c!r}`" for c in meta["choices"]]
     whole = ["whole"] if meta["integer"] else []
-    return ", ".join(whole + limits + choices) or "any"
+    others = [meta["also"][0]] if meta.get("also") else []
+    return ", ".join(whole + limits + choices + others) or "any"
 
 
 def settings_of(name: str) -> str:

@@ -7,13 +7,16 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import runs
 
-from foedus.report import html
+import foedus as fd
+from foedus.report import html, live
+from foedus.report.server import serve
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -29,9 +32,14 @@ def browse(tmp_path: Path, page: str, *flags: str) -> str:
     """Open a page headlessly with these flags, and return the document as it is after its scripts ran."""
     file = tmp_path / "page.html"
     file.write_text(page, encoding="utf-8")
+    return opened(tmp_path, file.as_uri(), *flags)
+
+
+def opened(tmp_path: Path, address: str, *flags: str) -> str:
+    """Open an address headlessly, and return what the browser prints."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     command = [str(CHROMIUM), "--headless", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage", *sandbox]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", *flags, file.as_uri()]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", *flags, address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout
@@ -172,3 +180,30 @@ def test_it_prints(tmp_path: Path, one: str):
     content = file.read_bytes()
     assert content.startswith(b"%PDF")
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 6
+
+
+def test_page_of_a_running_job_becomes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The page asks for the pulse by itself, and comes again when the job has ended."""
+    job = tmp_path / "job"
+    job.mkdir()
+    problem = fd.Problem(runs.sites(), loss=fd.losses.logistic)
+    run = fd.solve(problem, fd.Scaffold(lr=0.2), seed=0, max_rounds=30, checkpoint=job / "run.ckpt")
+    looks, look = [], live.look
+
+    def ended_at_the_second_look(folder: Path) -> live.Sight:
+        if len(looks) == 1:
+            run.save(folder)
+        looks.append(look(folder).stage)
+        return look(folder)
+
+    monkeypatch.setattr(live, "look", ended_at_the_second_look)
+    server = serve(job)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        dom = opened(tmp_path, f"http://127.0.0.1:{server.server_address[1]}/", "--dump-dom")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert looks[0] == "running"
+    assert "done" in looks
+    assert "Stopped before converging" in dom

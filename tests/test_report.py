@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ import foedus as fd
 from foedus import cli
 from foedus.algorithm import Algorithm, settings, state
 from foedus.certificate import Row
+from foedus.privacy.ledger import Ledger
 from foedus.report import card, charts, html, live, sections, words
 from foedus.report.server import serve
 
@@ -107,22 +109,42 @@ def test_names_are_escaped_everywhere():
 
 
 def test_a_ledger_is_shown_and_escaped():
-    @dataclasses.dataclass
-    class Spent:
-        epsilon: float = 2.5
-
-        def __str__(self) -> str:
-            return "epsilon 2.5 <spent>"
-
-    run = dataclasses.replace(runs.certified())
+    run = runs.certified()
     assert "Privacy" not in page_of(run).text
-    run.ledger = Spent()
-    page = page_of(run)
-    assert "epsilon 2.5 <spent>" in page.text
+    shape = (4, len(run.names))
+    noise = {
+        "words": "noise <b>",
+        "sound": True,
+        "kind": "Laplace",
+        "neighbours": "replace",
+        "epsilon": 0.5,
+        "delta": 0.0,
+    }
+    ledger = Ledger(noise, tuple(run.names), (12, 12, 12), np.ones(shape), np.full(shape, 2.0), "parameters")
+    spent = dataclasses.replace(run, ledger=ledger)
+    page = page_of(spent)
     assert "privacy" in page.ids
-    both = Reader(html.page({"a": run, "b": runs.certified()}, {}))
-    assert "2.5" in both.text
+    assert "noise <b>" in page.text
+    assert words.number(ledger.total(0)) in page.text
+    assert "not covered by the privacy guarantee" in page.text
+    both = Reader(html.page({"a": spent, "b": run}, {}))
     assert "ε" in both.text
+    assert words.number(ledger.total(0)) in both.text
+    unsound = dataclasses.replace(ledger, noise=noise | {"sound": False})
+    assert "noise <b>" in page_of(dataclasses.replace(run, ledger=unsound)).text
+
+
+def test_a_worst_case_is_shown_by_site():
+    """As robust methods hand it over: its value, the weights q, and each site's own figures."""
+    case = SimpleNamespace(value=0.71, nominal=0.6, radius=0.05)
+    run = dataclasses.replace(runs.unconstrained()["FedAvg"])
+    run.worst_case = SimpleNamespace(
+        value=0.77, q=dict.fromkeys(run.names, 0.25), clients=dict.fromkeys(run.names, case)
+    )
+    page = page_of(run)
+    assert "worst-case" in page.ids
+    for figure in ("0.77", "0.71", "0.6", "0.25"):
+        assert figure in page.text
 
 
 def test_verdicts_say_what_the_certificate_says():
@@ -284,11 +306,24 @@ def test_commands_write_report_and_card(folder: Path, capsys: pytest.CaptureFixt
     assert cli.run(["report", str(folder / "good")]) == 0
     assert capsys.readouterr().out.strip() == str(folder / "good" / "report.html")
     assert "From the folder" in (folder / "good" / "report.html").read_text(encoding="utf-8")
+    (folder / "good" / "asked.json").unlink()
+    told = {
+        "name": "ward",
+        "file": "ward.toml",
+        "sites": {"a": 7, "b": 5},
+        "dropped_rows": {"b": 2},
+        "features": ["age"],
+    }
+    (folder / "good" / "experiment.json").write_text(json.dumps(told))
+    assert cli.run(["report", str(folder / "good")]) == 0
+    text = Reader((folder / "good" / "report.html").read_text(encoding="utf-8")).text
+    for said in ("foedus run ward.toml", "12 rows at 2 sites", "left out: 2 at b"):
+        assert said in text
     both = [str(folder / "good"), str(folder / "other" / "good")]
     assert cli.run(["report", *both, "--out", str(folder / "new" / "both.html")]) == 0
     assert "other/good" in (folder / "new" / "both.html").read_text(encoding="utf-8")
     assert cli.run(["card", str(folder / "good")]) == 0
-    assert (folder / "good" / "card.md").read_text(encoding="utf-8").startswith("# Model card: From the folder")
+    assert (folder / "good" / "card.md").read_text(encoding="utf-8").startswith("# Model card: ward")
     capsys.readouterr()
     assert cli.run(["card", str(folder / "good"), "--out", "-"]) == 0
     assert capsys.readouterr().out.startswith("# Model card")
@@ -345,11 +380,13 @@ def test_watch_follows_a_job_and_becomes_its_report(tmp_path: Path):
         assert get("/pulse") == "waiting"
         problem = fd.Problem(runs.sites(), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.1, per_example=False))
         run = fd.solve(problem, fd.Scaffold(lr=0.2), seed=0, max_rounds=30, checkpoint=job / "run.ckpt")
+        (job / "events.jsonl").write_text('{"event": "start", "max_rounds": 120}\n{"event": "rou')
         assert get("/pulse").startswith("running-")
         page = Reader(get("/"))
         assert page.open == []
         assert "Running" in page.text
         assert "Round 30." in page.text
+        assert "of at most 120" in page.text
         assert words.number(float(run.history["objective"][-1])) in page.text
         run.save(job)
         assert get("/pulse").startswith("done-")

@@ -134,9 +134,10 @@ class PrivateDescent(Private):
         pull, steps = getattr(method, "mu", 0.0), getattr(method, "steps", 1)
         base = 1.0 / self.top(terms, data.count) if isinstance(method.lr, str) else jnp.asarray(method.lr)
         known = replace(model, gamma=base)
+        rows = clipping.rows_of(terms, data, self.noise)
 
         def step(j: int | Array, u: Array) -> Array:
-            g = clipping.clipped_gradient(terms, u, data, self.noise)
+            g = clipping.clipped_gradient(terms, u, data, self.noise, rows)
             return u - method.rate(known, j // steps) * (g + pull * (u - w))
 
         u = jax.lax.fori_loop(1, method.passes, step, step(0, w))

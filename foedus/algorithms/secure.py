@@ -10,6 +10,7 @@ forbids that: then there is no stopping rule and nothing but z_i is sent. The ru
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -133,10 +134,13 @@ class Secure(Algorithm):
         f, g = terms.value_and_gradient(w, data)
         return (Seen(f, g) if self.stop is not None else ()), g
 
-    def gradient(self, terms: Terms, w: Array, data: Data) -> Array:
-        if isinstance(self.noise, Sound):
-            return clipping.clipped_gradient(terms, w, data, self.noise)
-        return terms.gradient(w, data)
+    def gradient_of(self, terms: Terms, data: Data) -> Callable[[Array], Array]:
+        """∇f_i as a function of w, clipped with sound noise; what does not depend on w is computed once."""
+        noise = self.noise
+        if not isinstance(noise, Sound):
+            return lambda w: terms.gradient(w, data)
+        rows = clipping.rows_of(terms, data, noise)
+        return lambda w: clipping.clipped_gradient(terms, w, data, noise, rows)
 
     def upload(
         self, client: Client, order: Order, seen: Any, w: Array, key: Array, scale: tuple[Array, Array]

@@ -44,10 +44,10 @@ class SFedAvg(Secure):
     def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
         w, start = order.w, order.round * self.k0
         seen, g = self.look(terms, w, data)
-        first = w - self.rate(start, data.count) * g
+        first, gradient = w - self.rate(start, data.count) * g, self.gradient_of(terms, data)
 
         def step(j: int, u: Array) -> Array:
-            slope = self.gradient(terms, u, data) + self.pull * (u - w)
+            slope = gradient(u) + self.pull * (u - w)
             return u - self.rate(start + j // self.steps, data.count) * slope
 
         u = jax.lax.fori_loop(1, self.passes, step, first)

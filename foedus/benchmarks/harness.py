@@ -68,7 +68,7 @@ def machine() -> str:
 
 def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measured]:
     """Run the benchmarks, or the one called `only`, print them as tables and return their lines."""
-    from foedus.benchmarks import constrained, scale, speed, startup
+    from foedus.benchmarks import constrained, private, scale, speed, startup
 
     parts: dict[str, tuple[str, Callable[[bool], list[Measured]]]] = {
         "gradients": ("gradients of all clients against two passes over the same bytes", speed.gradients),
@@ -76,6 +76,7 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
         "fedgia": ("a FedGiA solve against NumPy gradients of all clients", speed.fedgia_solve),
         "scale": ("seconds per round and per client, by the number of clients", scale.clients),
         "startup": ("start-up: import, and a first run with a cold and a warm cache", startup.startup),
+        "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
     }
     if only is not None and only not in parts:

@@ -46,10 +46,10 @@ class Local:
     printed_ratio: float
 
 
-def local_round(problem: Problem, algorithm: Secure, clients: int) -> Callable[[], Any]:
+def local_round(problem: Problem, plain: Secure, clients: int) -> Callable[[], Any]:
     """A call that makes the local steps of one round at so many clients, compiled."""
     terms = problem.terms
-    algorithm = algorithm.resolve(terms)
+    algorithm: Any = plain.resolve(terms)
     server = algorithm.init(terms, jnp.zeros(terms.dim), None)
     message = message_for(algorithm.broadcast(terms, server, jnp.zeros(terms.clients)), 0)
     data = jax.tree.map(lambda a: a[:clients], problem.data)

@@ -202,7 +202,7 @@ def cases() -> list[Case]:
     def attached(plain: Algorithm) -> Callable[[Any], Algorithm]:
         return lambda noise: attach(plain, noise, None, far[0])
 
-    one = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
+    one: Any = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
     return [
         Case("FedEPM, restart, Laplace", far, epm(k0=4, restart=True), Laplace(epsilon=1.0, clip=1.0), 1),
         Case("FedEPM, restart, Laplace, 4 rounds", far, epm(k0=4, restart=True), Laplace(epsilon=0.5, clip=1.0), 4),

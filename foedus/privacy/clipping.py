@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.algorithm import state
 from foedus.errors import FoedusError
 from foedus.privacy.noise import Sound
 from foedus.terms import Data, Terms
@@ -19,27 +20,40 @@ if TYPE_CHECKING:
     from foedus.problem import Problem
 
 
-def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound) -> Array:
+@state
+class Rows:
+    """What clipping needs to know of a client's rows of X: their norms after shrinking, and the factor of shrinking."""
+
+    length: Any
+    shrink: Any
+
+
+def rows_of(terms: Terms, data: Data, noise: Sound) -> Rows:
+    """The norms of the rows of X, once for all gradients of a round; nothing for a user's own objective."""
+    if terms.loss is None:
+        return Rows((), ())
+    x = data["x"]
+    length = jnp.linalg.norm(x, ord=noise.order, axis=1)
+    if noise.rows is None:
+        return Rows(length, ())
+    euclidean = length if noise.order == 2 else jnp.linalg.norm(x, axis=1)
+    shrink = jnp.minimum(1.0, noise.rows / _positive(euclidean))
+    return Rows(length * shrink, shrink)
+
+
+def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Rows | None = None) -> Array:
     """(1/d_i) Σ_j clip(∇ℓ_j(w)) + the gradient of the penalty, in which no example takes part."""
     share = data["weight"] / data.count
     if terms.loss is not None:
-        x = data["x"]
-        length = jnp.linalg.norm(x, ord=noise.order, axis=1)
-        shrink = 1.0
-        if noise.rows is not None:
-            shrink = jnp.minimum(1.0, noise.rows / _positive(_two_norm(x, length, noise.order)))
-            length = length * shrink
+        rows = rows_of(terms, data, noise) if rows is None else rows
+        x, shrink = data["x"], rows.shrink if noise.rows is not None else 1.0
         s = terms.loss.slope(x @ w * shrink, data["y"])
-        bound = noise.clip / _positive(length)
+        bound = noise.clip / _positive(rows.length)
         s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -bound, bound)  # also where s overflows, the bound holds
         g = (share * s * shrink) @ x
     else:
         g = share @ _clip(_per_example(terms, w, data), noise)
     return g if terms.penalty is None else g + terms.penalty.gradient(w, data.count)
-
-
-def _two_norm(x: Array, length: Array, order: int) -> Array:
-    return length if order == 2 else jnp.linalg.norm(x, axis=1)
 
 
 def _positive(a: Array) -> Array:
@@ -97,8 +111,9 @@ def check_examples(problem: "Problem", w0: Array) -> None:
 
         mean, whole = float(jnp.mean(jax.vmap(alone)(rest))), float(objective(params, data))
         if not np.isclose(mean, whole, rtol=1e-8, atol=1e-12):
+            # the two values stay out of the sentence: they are private
             raise FoedusError(
-                f"client {problem.names[0]!r}: the objective is not the mean of its values on single examples "
-                f"({mean:.6g} against {whole:.6g}), so clipping examples would not bound what one of them adds; "
-                "use data.mean(values), and penalty= for what no example takes part in."
+                f"client {problem.names[0]!r}: the objective is not the mean of its values on single examples, so "
+                "clipping examples would not bound what one of them adds; use data.mean(values), and penalty= for what "
+                "no example takes part in."
             )

@@ -16,6 +16,7 @@ from foedus.run import Run
 from foedus.runtime.checkpoint import write_whole
 
 SEAL = {
+    "going": '<path d="M22 32v.01M32 32v.01M42 32v.01"/>',
     "good": '<path d="M20 33.5l8 8 16-18"/>',
     "fair": '<path d="M32 20v16M32 43.5v.5"/>',
     "bad": '<path d="M23 23l18 18M41 23L23 41"/>',
@@ -43,14 +44,32 @@ def write(runs: Mapping[str, Run], path: Path, asked: Mapping[str, Any] | None =
 
 
 def asked_in(folder: Path) -> dict[str, Any]:
-    """What was asked, as a run folder keeps it in asked.json; empty where it does not."""
-    try:
-        found = json.loads((Path(folder) / "asked.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise FoedusError(f"{Path(folder) / 'asked.json'} cannot be read: {error}.") from None
-    return found if isinstance(found, dict) else {}
+    """What was asked, as a run folder keeps it in asked.json or experiment.json; empty where it does not."""
+    for name, understood in (("asked.json", dict), ("experiment.json", _of_experiment)):
+        file = Path(folder) / name
+        if not file.is_file():
+            continue
+        try:
+            return understood(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise FoedusError(f"{file} cannot be read: {error}.") from None
+    return {}
+
+
+def _of_experiment(kept: dict[str, Any]) -> dict[str, Any]:
+    """What `foedus run` wrote down, in the words of a report."""
+    rows, dropped = kept.get("sites", {}), kept.get("dropped_rows") or {}
+    told: dict[str, Any] = {"title": kept.get("case") or kept.get("name", "")}
+    if "file" in kept:
+        told["command"] = f"foedus run {kept['file']}"
+    if rows:
+        told["Data"] = f"{words.count(sum(rows.values()), 'row')} at {words.count(len(rows), 'site')}"
+    if kept.get("features"):
+        told["Features"] = words.listed(list(map(str, kept["features"])), 12)
+    if dropped:
+        left = ", ".join(f"{number(count)} at {site}" for site, count in dropped.items())
+        told["warnings"] = [f"Rows with missing values were left out: {left}."]
+    return told
 
 
 def page(runs: Mapping[str, Run], asked: Mapping[str, Any], live: str = "") -> str:
@@ -97,6 +116,7 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
         ("terms", "The terms, site by site", sections.certificate(run)),
         ("convergence", "How it got there", sections.convergence(drawn, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),
+        ("worst-case", "The worst case", sections.worst_case(run)),
         ("privacy", "Privacy", sections.ledger(run)),
         ("settings", "Settings and versions", sections.settings(run)),
         ("words", "How to read this page", sections.glossary()),

@@ -1,5 +1,6 @@
 """The page that follows a running job and becomes its report: what a run folder holds at the moment, as HTML."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,22 @@ def history_of(checkpoint: Path) -> dict[str, np.ndarray]:
     return {name[8:]: values for name, values in arrays.items() if name.startswith("history.")}
 
 
+def limit_of(folder: Path) -> int | None:
+    """The most rounds that the job will play, where `foedus run` has noted it among its events."""
+    file = folder / "events.jsonl"
+    if not file.is_file():
+        return None
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:  # the last line may be half written
+                continue
+            if isinstance(event, dict) and isinstance(event.get("max_rounds"), int) and event["max_rounds"] > 0:
+                return event["max_rounds"]
+    return None
+
+
 def render(folder: Path, sight: Sight) -> str:
     """The page for what was seen."""
     live = LIVE.format(pulse=sight.pulse)
@@ -72,7 +89,7 @@ def render(folder: Path, sight: Sight) -> str:
         return html.page({name: load(folder)}, html.asked_in(folder), live)
     if sight.source is None:
         wait = words.Verdict(
-            "fair", "Waiting", ("The job has not written a checkpoint yet. This page looks again by itself.",)
+            "going", "Waiting", ("The job has not written a checkpoint yet. This page looks again by itself.",)
         )
         return html.assemble(name, html.body(name, wait, [], [], []), [], live)
     history = history_of(sight.source)
@@ -85,8 +102,9 @@ def render(folder: Path, sight: Sight) -> str:
         compile_seconds=0.0, settings={},
     )  # fmt: skip
     drawn = sections.charts_of({name: partial})
+    most = limit_of(folder)
     tiles = [
-        ("Round", number(rounds), "so far"),
+        ("Round", number(rounds), "so far" if most is None else f"of at most {number(most)}"),
         ("Objective", number(partial.objective), "at the last round"),
         ("Sent", size(up + down), f"{size(up)} up, {size(down)} down"),
     ]
@@ -97,7 +115,10 @@ def render(folder: Path, sight: Sight) -> str:
     if "answered" in history and rounds:
         tiles.append(("Sites", number(int(history["answered"][-1])), "answered the last round"))
     going = words.Verdict(
-        "fair", "Running", (f"Round {number(rounds)}. This page follows the job and becomes its report at the end.",)
+        "going", "Running", (f"Round {number(rounds)}. This page follows the job and becomes its report at the end.",)
     )
-    parts = [("convergence", "How it goes", sections.convergence(drawn, []))]
+    done = (
+        "" if most is None else f'<div class="progress"><i style="width:{100 * min(rounds / most, 1):.1f}%"></i></div>'
+    )
+    parts = [("convergence", "How it goes", done + sections.convergence(drawn, []))]
     return html.assemble(name, html.body(name, going, tiles, [], parts), drawn, live)

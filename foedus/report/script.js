@@ -147,7 +147,7 @@
         var up = head.getAttribute("aria-sort") !== "ascending";
         heads.forEach(h => h.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
-        var key = row => { var v = row.cells[column].dataset.v || "", n = parseFloat(v); return v !== "" && !Number.isNaN(n) && column ? n : v; };
+        var key = row => { var v = row.cells[column].dataset.v || row.cells[column].textContent, n = parseFloat(v); return v !== "" && !Number.isNaN(n) && column ? n : v; };
         var rows = all("tr", body).sort((p, q) => {
           var a = key(p), b = key(q);
           if (typeof a === "number" && typeof b === "number") return a - b;

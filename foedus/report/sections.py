@@ -20,8 +20,13 @@ SERIES = {
     "objective": ("Objective", "what is made small"),
     "minibatch_objective": ("Objective on minibatches", "noisy: each site looks at a few examples"),
     "feasibility": ("Largest violation", "of a cap, at the worst site; 0 is at the bottom"),
+    "worst_case": ("Worst-case loss", "what is made small: the loss after the worst shift allowed for"),
+    "adversarial_objective": ("Loss at moved examples", "the objective, at points made worse on purpose"),
+    "snapshot_loss": ("Loss of the drawn sites", "at a model on the way; noisy"),
     "stationarity": ("Distance from optimality", "0 where no small change helps"),
     "gradient": ("Distance from optimality", "squared gradient; stops below the line"),
+    "primal": ("Disagreement", "how far the sites' models are from the server's"),
+    "dual": ("Movement", "how far the last step has moved; near 0 at the end"),
     "residual": ("Distance from optimality", "of the present step; rises when a new one begins"),
 }
 COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
@@ -211,12 +216,52 @@ def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> st
     return text + charts.attendance(run.names, *present)
 
 
+def spent(run: Run) -> float | None:
+    """The total ε of the site that has released most, by basic composition; None where there is no guarantee."""
+    found = getattr(run, "ledger", None)
+    if found is None or not getattr(found, "sound", False) or not len(found.releases):
+        return None
+    return float(found.total(int(np.argmax(found.releases))))
+
+
 def ledger(run: Run) -> str:
-    """The privacy ledger, where there is one."""
-    ledger = getattr(run, "ledger", None)
-    if ledger is None:
+    """The privacy ledger, where there is one: a sentence, what each site has spent, and the whole of it."""
+    found = getattr(run, "ledger", None)
+    if found is None:
         return ""
-    return f'<pre class="ledger">{escape(str(ledger))}</pre>'
+    said = found.summary().splitlines()[0].removeprefix("privacy: ")
+    text = f"<p>{escape(said[:1].upper() + said[1:])}.</p>"
+    if spent(run) is not None and len(found.names) <= sites.MOST:
+        totals = [float(found.total(i)) for i in range(len(found.names))]
+        text += sites.bars(
+            ("Site", "Spent", "ε in all", "Releases", "Examples"),
+            [
+                (name, total, (number(int(releases)), number(int(count))))
+                for name, total, releases, count in zip(found.names, totals, found.releases, found.counts, strict=True)
+            ],
+        )
+    return f'{text}<details><summary>The whole ledger</summary><pre class="ledger">{escape(str(found))}</pre></details>'
+
+
+def worst_case(run: Run) -> str:
+    """What a robust method guards against: each site's loss at its worst distribution, and the weights that hurt."""
+    found = getattr(run, "worst_case", None)
+    if found is None:
+        return ""
+    text = (
+        f"<p>If the data move as far as was allowed for, the loss is at most <b>{number(found.value)}</b>, measured at "
+        "the returned model over all sites. Each site's own worst case is below, beside its mean loss on the data as "
+        "they are, and the weight that the worst mixture of sites gives it.</p>"
+    )
+    if len(found.clients) > sites.MOST:
+        return text
+    return text + sites.bars(
+        ("Site", "Worst case", "Worst case", "Mean loss", "Radius", "Weight"),
+        [
+            (name, float(c.value), (number(c.nominal), number(c.radius), number(float(found.q.get(name, 1.0)))))
+            for name, c in found.clients.items()
+        ],
+    )
 
 
 def _pairs(value: Any, name: str = "") -> list[tuple[str, str]]:
@@ -229,17 +274,24 @@ def _pairs(value: Any, name: str = "") -> list[tuple[str, str]]:
     return [(name, text if len(text) <= 300 else text[:300] + " …")]
 
 
+def _written(value: Any) -> str:
+    """A setting as it is typed."""
+    if isinstance(value, Mapping) and "name" in value:
+        return f"fd.{value['name']}({', '.join(f'{k}={_written(v)}' for k, v in value.items() if k != 'name')})"
+    return repr(value)
+
+
 def call(run: Run) -> str:
     """The call of `solve` that repeats the run."""
-    told = dict(run.settings.get("algorithm", {}))
-    name = told.pop("name", "Algorithm")
-    inside = ", ".join(f"{k}={v!r}" for k, v in told.items())
     given = [f"{k}={run.settings[k]!r}" for k in ("seed", "max_rounds") if k in run.settings]
     who = run.settings.get("participation")
     if isinstance(who, Mapping) and (who.get("name") == "Schedule" or who.get("fraction") != 1 or who.get("dropout")):
         kept = ", ".join(f"{k}={v!r}" for k, v in who.items() if k in ("fraction", "dropout", "every"))
         given.append(f"participation=fd.{who['name']}({kept if who['name'] != 'Schedule' else '...'})")
-    return f"run = fd.solve(problem, fd.{name}({inside}), {', '.join(given)})"
+    given += [f"{k}={_written(run.settings[k])}" for k in ("privacy", "budget") if run.settings.get(k) is not None]
+    return (
+        f"run = fd.solve(problem, {_written(run.settings.get('algorithm', {'name': 'Algorithm'}))}, {', '.join(given)})"
+    )
 
 
 def settings(run: Run) -> str:
@@ -272,8 +324,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
             (run.seconds - run.compile_seconds, words.duration(run.seconds - run.compile_seconds)),
         ]
         if private:
-            epsilon = getattr(getattr(run, "ledger", None), "epsilon", None)
-            epsilon = epsilon if isinstance(epsilon, int | float) else None
+            epsilon = spent(run)
             cells.append((math.inf if epsilon is None else epsilon, "–" if epsilon is None else number(epsilon)))
         shown = "".join(
             f'<td class="n" data-v="{float(value)!r}"><span class="mini">{escape(head)}</span>{escape(text)}</td>'

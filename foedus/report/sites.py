@@ -91,6 +91,31 @@ def table(run: Run) -> str:
     )
 
 
+def bars(titles: Sequence[str], rows: Sequence[tuple[str, float, tuple[str, ...]]]) -> str:
+    """A table of sites with a bar for one figure, the figure, and further ones as text; `titles` name the columns."""
+    top = max((value for _, value, _ in rows if math.isfinite(value)), default=0.0) or 1.0
+    body = []
+    for name, value, others in rows:
+        wide = 100.0 * min(max(value / top, 0.0), 1.0) if math.isfinite(value) else 100.0
+        further = "".join(
+            f'<td class="n"><span class="mini">{escape(title)}</span>{escape(text)}</td>'
+            for title, text in zip(titles[3:], others, strict=True)
+        )
+        body.append(
+            f'<tr><th scope="row" data-v="{escape(name)}">{escape(name)}</th><td class="wide" data-v="{value!r}">'
+            f'<div class="bar"><i style="width:{wide:.2f}%"></i></div></td><td class="n" data-v="{value!r}">'
+            f'<span class="mini">{escape(titles[2])}</span>{number(value)}</td>{further}</tr>'
+        )
+    heads = "".join(
+        f'<th scope="col" class="{("", "wide")[i] if i < 2 else "n"}">{escape(title)}</th>'
+        for i, title in enumerate(titles)
+    )
+    return (
+        f'<div class="{_scroll(len(rows))}"><table class="sites sortable"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
 def _heads(titles: Sequence[str]) -> str:
     kinds = {"Value against cap": "wide", "Verdict": "v", "Site": "", "Term": ""}
     return "".join(f'<th scope="col" class="{kinds.get(title, "n")}">{escape(title)}</th>' for title in titles)

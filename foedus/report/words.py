@@ -26,7 +26,7 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended: `level` is good, fair or bad; a title of a few words; sentences; and what to do next."""
+    """How a run ended: `level` is good, fair, bad or going; a title of a few words; sentences; and what to do next."""
 
     level: str
     title: str
@@ -201,6 +201,12 @@ def _without_terms(run: Run, ended: str) -> Verdict:
         return Verdict("fair", "Interrupted", (ended, residual), ("Run again with the same checkpoint to go on.",))
     if run.converged:
         return Verdict("good", "Converged", (f"No terms were set. {ended}", residual))
+    if getattr(run, "ledger", None) is not None:
+        advice = (
+            "With noise on what is sent there is no exact optimum to reach: look at the objective over the rounds, "
+        )
+        advice += "and at fewer rounds with less noise in each."
+        return Verdict("fair", "Ended under noise", (f"No terms were set. {ended}", residual), (advice,))
     return Verdict(
         "fair",
         "Stopped before converging",
@@ -256,6 +262,11 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
         if silent:
             verb = "was" if len(silent) == 1 else "were"
             said.append(f"{listed(silent)} {verb} never heard: the model rests on the other sites' data.")
+    if getattr(run, "ledger", None) is not None:
+        said.append(
+            "Objective and certificate are measured on the data itself: they are not covered by the privacy guarantee, "
+            "and neither is this page."
+        )
     bad = [name for name, values in run.history.items() if _breaks(values)]
     if bad:
         said.append(f"The history of {listed(bad)} holds values that are not finite.")

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Kind, Present, state
+from foedus.certificate import Certificate
 from foedus.problem import Problem
 from foedus.runtime import wire
 from foedus.runtime.bins import divided, joined
@@ -205,6 +206,16 @@ def fixed_for(problem: Problem, algorithm: Algorithm, participation: Participati
 
 
 @dataclass
+class Measured:
+    """What a runtime has measured where the data are; `solve` measures it itself where it has the data."""
+
+    objective: float
+    certificate: Certificate
+    multipliers: dict[str, np.ndarray]
+    reason: str
+
+
+@dataclass
 class Outcome:
     """What a runtime hands back to `solve`."""
 
@@ -217,6 +228,7 @@ class Outcome:
     interrupted: bool
     seconds: float
     compile_seconds: float
+    measured: Measured | None = None
 
 
 class _Interrupt:
