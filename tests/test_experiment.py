@@ -203,6 +203,20 @@ def test_the_servers_own_file_is_prepared_like_the_sites(hospitals: Path):
     np.testing.assert_array_equal(made.problem.server["x"], valley["x"])
 
 
+def test_rounds_can_be_played_by_sites_of_their_own(hospitals: Path):
+    text = (
+        DATA + '[algorithm]\nname = "FedAvg"\n[run]\nruntime = { name = "flare", timeout = 30, modules = [["mine"]] }\n'
+    )
+    (case,) = read(hospitals, text).cases
+    assert build.runtime_of(case.settings) == {"runtime": fd.Flare(timeout=30, modules=("mine",))}
+    (case,) = read(hospitals, DATA + '[algorithm]\nname = "FedAvg"\n').cases
+    assert build.runtime_of(case.settings) == {}
+    with pytest.raises(FoedusError, match=r"\[run\] runtime: there is no runtime 'Flair'.* Did you mean 'Flare'"):
+        read(hospitals, text.replace("flare", "Flair"))
+    with pytest.raises(FoedusError, match=r"\[run\] runtime: The 'timeout' of Flare"):
+        read(hospitals, text.replace("30", "-30"))
+
+
 def test_privacy_is_refused_where_there_is_none(hospitals: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(catalogue, "noises", dict)
     with pytest.raises(FoedusError, match=r"\[privacy\]: this version of foedus has no noise"):

@@ -1,6 +1,7 @@
 """From the settings of one run to its sites, problem, algorithm and participation."""
 
 import glob
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -97,6 +98,14 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
     if unknown := [name for name in made if name not in inspect.signature(solve).parameters]:
         raise FoedusError(f"[privacy]: this version of foedus has no {unknown[0]}.")
     return made
+
+
+def runtime_of(settings: Settings) -> dict[str, Any]:
+    """The argument of `solve` that says where rounds are played; none for this process."""
+    asked = dict(settings["run"]["runtime"])
+    offer = catalogue.named(asked.pop("name"), catalogue.runtimes(), "[run] runtime")
+    made = offer.build(asked, "[run] runtime")
+    return {} if made is None else {"runtime": made}
 
 
 def split_mask(words: Any, place: str) -> tuple[str, str]:
@@ -330,6 +339,8 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         problem = Problem(clients, **stated_terms)
     except FoedusError as error:
         raise FoedusError(reworded(str(error).replace("client ", "site ", 1), words)) from None
+    if runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
+        raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)
     try:
         algorithm.check(problem.terms)

@@ -204,6 +204,15 @@ def noises() -> dict[str, Offer]:
     return {name: _of_dataclass(getattr(fd, name), "noise") for name in fd.__all__ if _is_noise(module, name)}
 
 
+@cache
+def runtimes() -> dict[str, Offer]:
+    """Where rounds can be played: in this process, or over sites that run on their own."""
+    from foedus.runtime.flare.driver import Flare
+
+    here = Offer("simulate", "runtime", lambda: None, {}, "All sites in this process.")
+    return {"simulate": here, "Flare": _of_dataclass(Flare, "runtime")}
+
+
 def _is_noise(module: Any, name: str) -> bool:
     member = getattr(module, name, None)
     return isinstance(member, type) and issubclass(member, module.Noise) and dataclasses.is_dataclass(member)
