@@ -131,12 +131,26 @@ def check_masks(settings: Settings) -> None:
     constraints_of(settings, read)
 
 
-def constraints_of(settings: Settings, read: Callable[[Any, str], Mask]) -> list[Any]:
+def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: list[str] | None = None) -> list[Any]:
+    """The constraints; `names` are those of the model's numbers, once they are known."""
+
+    def row(asked: Any, place: str) -> catalogue.Coefficients:
+        numbers = isinstance(asked, dict) and all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in asked.values()
+        )
+        if not numbers or not asked:
+            raise FoedusError(f"{place} must be a table of feature = number. Got {asked!r} instead.")
+        for name in asked if names is not None else ():
+            if name not in names:
+                hint = did_you_mean(name, names)
+                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listed(names)}.{hint}")
+        return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in names or asked})
+
     made = []
     for number, one in enumerate(settings["constraints"], start=1):
         asked, place = dict(one), f"[[constraints]] {number}"
         offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
-        made.append(offer.build(asked, place, {Mask: read, Loss: _loss}))
+        made.append(offer.build(asked, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
     return made
 
 
@@ -331,7 +345,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         "loss": loss_of(settings),
         "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
         "penalty": penalty_of(settings),
-        "constraints": constraints_of(settings, read),
+        "constraints": constraints_of(settings, read, rules.names),
         "regularizer": regularizer_of(settings, len(rules.names)),
         "server": None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
     }
