@@ -106,6 +106,11 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
     assert f"objective {run.objective:.6g}" in result.out
+    up, down = kept["preparation"]["up"], kept["preparation"]["down"]
+    assert (
+        f"preparation beside that: 2 rounds for the scales and words of the columns, {up} B up and {down} B"
+        in result.out
+    )
 
 
 def test_the_same_file_gives_the_same_bytes(foedus: Command):
