@@ -189,6 +189,11 @@ FILES = [
 
 DATA = [
     Wrong(
+        "noise in the wrong place",
+        ("[algorithm]", "[privacy]"),
+        swap('"ProxAL"\nbeta = 100', '"FedEPM"\nnoise = "Laplace"'),
+    ),
+    Wrong(
         "runtime that is not installed",
         ("[run] runtime", "pip install 'foedus[flare]'"),
         swap("max_rounds = 5", 'max_rounds = 5\nruntime = "Flare"'),

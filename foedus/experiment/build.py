@@ -38,6 +38,8 @@ def algorithm_of(settings: Settings) -> Algorithm:
     """The algorithm with its settings; one that must know of the intercept is told."""
     asked = dict(settings["algorithm"])
     offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
+    if "noise" in asked:
+        raise FoedusError("[algorithm] noise: noise is asked for in a section of its own, [privacy].")
     if "intercept" in offer.parameters:
         asked.setdefault("intercept", settings["preprocess"]["intercept"])
     return offer.build(asked, "[algorithm]", {Loss: _loss})
