@@ -142,11 +142,12 @@ def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: 
         )
         if not numbers or not asked:
             raise FoedusError(f"{place} must be a table of feature = number. Got {asked!r} instead.")
-        for name in asked if names is not None else ():
-            if name not in names:
-                hint = did_you_mean(name, names)
-                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listed(names)}.{hint}")
-        return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in names or asked})
+        known = names or list(asked)
+        for name in asked:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listed(known)}.{hint}")
+        return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in known})
 
     made = []
     for number, one in enumerate(settings["constraints"], start=1):
