@@ -162,11 +162,13 @@ def worst_case(
     nominal = float(share @ np.asarray(ball.loss.value(jnp.asarray(x @ w), jnp.asarray(y))))
     low, high = (np.zeros(0),) * 2
     if kind == "box":
+        assert support is not None
         low, high = (np.broadcast_to(np.asarray(part, dtype=float), width) for part in support)
     if radius == 0:
         return WorstCase(nominal, nominal, float("inf"), 0.0, _still(x, y, share, nominal) if moves else None)
     at = Radius(*(jnp.asarray(v, dtype=float) for v in (radius, kappa, low, high)))
     if not ball.closed:
+        assert support is not None
         C, d = support if kind == "polyhedron" else (np.vstack([np.eye(width), -np.eye(width)]), np.r_[high, -low])
         value, lam = worst_case_by_cvxpy(
             ball, w, x, y, share, float(radius), float(kappa), np.asarray(C), np.asarray(d)
@@ -350,8 +352,8 @@ class WorstCaseMean:
     """A worst-case mean loss as a smooth function of (w, data), for objectives and constraints of any algorithm.
 
     With the ℓ2 metric and labels that stay, the worst case over a ball of fixed radius around the samples in `where` is
-    mean loss + ρ·L·‖w‖₂ for the smooth losses (Corollaries B.1, B.5, B.6). The norm is taken as √(‖w‖² + 1e-12), at most
-    1e-6 above it, so that it has derivatives at 0: what is promised is an upper bound of the worst case.
+    mean loss + ρ·L·‖w‖₂ for the smooth losses (Corollaries B.1, B.5, B.6). The norm is taken as √(‖w‖² + 1e-12), at
+    most 1e-6 above it, so that it has derivatives at 0: what is promised is an upper bound of the worst case.
     """
 
     loss: Loss
