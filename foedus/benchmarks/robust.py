@@ -110,30 +110,28 @@ def _peers() -> list[Measured]:
     run = fd.solve(problem, algorithm)
     ours = best(lambda: fd.solve(problem, algorithm), repeats=3)
     lines = [Measured("pooled logistic, DRFL", ours, extra={"objective": f"{objective(run.w):.6f}"})]
-    if find_spec("dro") is None:
-        lines.append(Measured("pooled logistic, dro: not installed (pip install dro)", 0.0))
-    else:
-        from dro.linear_model.wasserstein_dro import WassersteinDRO  # pyright: ignore[reportMissingImports]
-
-        def dro() -> Any:
-            model = WassersteinDRO(input_dim=X.shape[1], model_type="logistic", fit_intercept=False, solver="CLARABEL")
-            model.update({"cost_matrix": np.eye(X.shape[1]), "eps": rho, "p": 1, "kappa": "inf"})
-            return model.fit(X, y)
-
-        w = np.asarray(dro()["theta"], dtype=float)
-        line = Measured("pooled logistic, dro", best(dro, repeats=3), "DRFL", ours)
-        line.extra = {"objective": f"{objective(w):.6f}", "apart": f"{objective(w) / objective(run.w) - 1:.1e}"}
-        lines.append(line)
-    if find_spec("skwdro") is None:
-        lines.append(Measured("pooled logistic, skwdro: not installed (pip install skwdro)", 0.0))
-    else:
-        from skwdro.linear_models import LogisticRegression  # pyright: ignore[reportMissingImports]
-
-        def skwdro() -> Any:
-            return LogisticRegression(rho=rho, l2_reg=None, fit_intercept=False, solver="dedicated").fit(X, y)
-
-        w = np.ravel(skwdro().coef_)
-        line = Measured("pooled logistic, skwdro", best(skwdro, repeats=3), "DRFL", ours)
+    for name, fit in (("dro", _dro), ("skwdro", _skwdro)):
+        try:
+            w = fit(X, y, rho)
+        except ImportError as error:  # the packages, or what they need
+            lines.append(Measured(f"pooled logistic, {name}: left out, {error}", 0.0))
+            continue
+        line = Measured(f"pooled logistic, {name}", best(lambda fit=fit: fit(X, y, rho), repeats=3), "DRFL", ours)
         line.extra = {"objective": f"{objective(w):.6f}", "apart": f"{objective(w) / objective(run.w) - 1:.1e}"}
         lines.append(line)
     return lines
+
+
+def _dro(X: np.ndarray, y: np.ndarray, rho: float) -> np.ndarray:
+    from dro.linear_model.wasserstein_dro import WassersteinDRO  # pyright: ignore[reportMissingImports]
+
+    model = WassersteinDRO(input_dim=X.shape[1], model_type="logistic", fit_intercept=False, solver="CLARABEL")
+    model.update({"cost_matrix": np.eye(X.shape[1]), "eps": rho, "p": 1, "kappa": "inf"})
+    return np.asarray(model.fit(X, y)["theta"], dtype=float)
+
+
+def _skwdro(X: np.ndarray, y: np.ndarray, rho: float) -> np.ndarray:
+    from skwdro.linear_models import LogisticRegression  # pyright: ignore[reportMissingImports]
+
+    model = LogisticRegression(rho=rho, l2_reg=None, fit_intercept=False, solver="dedicated").fit(X, y)
+    return np.ravel(model.coef_)
