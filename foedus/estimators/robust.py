@@ -226,7 +226,7 @@ class RobustRegressor(_OverBalls, RegressorMixin, BaseEstimator):
                     )
                 except ValueError as error:
                     raise FoedusError(f"site {name!r}: {str(error).splitlines()[0]}") from None
-                members.append(Site(str(name), x, np.asarray(target, dtype=float)))
+                members.append(Site(str(name), np.asarray(x), np.asarray(target, dtype=float)))
         else:
             X, y = cast(Any, validate_data(self, X, cast(Any, y), dtype=np.float64, y_numeric=True))
             names = np.full(len(y), ONE_SITE) if sites is None else _one_per_row("sites", sites, len(y)).astype(str)
