@@ -192,6 +192,18 @@ def test_large_run_is_written_small_and_fast(tmp_path: Path):
     assert page.text.count("clinic-") >= 100
 
 
+def test_a_sweep_of_many_runs_stays_small():
+    run = runs.large()
+    everyone = {k: v for k, v in run.settings.items() if k != "participation"}
+    many = {f"seed {k}": dataclasses.replace(run, settings=everyone | {"seed": k}) for k in range(30)}
+    text = html.page(many, {})
+    assert len(text.encode()) < 3e6
+    page = Reader(text)
+    assert page.open == []
+    assert "seed 29" in page.text
+    assert "Least slack" in page.text
+
+
 def test_more_rows_than_a_page_holds_are_cut_to_the_tightest():
     run = runs.certified()
     rows = tuple(Row(f"clinic-{i}", "loss", "<=", 0.1 + i / 7000, 0.2, 0.0) for i in range(700))

@@ -70,6 +70,14 @@ def listed(names: list[str], most: int = 4) -> str:
     return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
 
 
+def gathered(said: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names and what is said of each, with those of whom the same is said taken together."""
+    together: dict[str, list[str]] = {}
+    for name, text in said:
+        together.setdefault(text, []).append(name)
+    return [(listed(names), text) for text, names in together.items()]
+
+
 def count(n: int, thing: str) -> str:
     return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
 
