@@ -242,7 +242,18 @@ def test_axes_hold_their_values_and_have_labels(values: list[float]):
         assert "nan" not in charts.line_chart(chart, by).split("aria-label")[0]
 
 
-def test_who_took_part_is_who_was_heard():
+PLAN = np.random.default_rng(0).random((7, 6)) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("who", "named"),
+    [
+        (fd.Fraction(0.5, dropout=0.3), True),
+        pytest.param(fd.Schedule(PLAN, dropout=0.2), False, marks=pytest.mark.slow),
+        pytest.param(fd.Coverage(0.4, dropout=0.2, every=3), True, marks=pytest.mark.slow),
+    ],
+)
+def test_who_took_part_is_who_was_heard(who, named: bool):
     """The draws repeated for the report are the run's own: an algorithm that counts its callers agrees."""
 
     @state
@@ -266,19 +277,13 @@ def test_who_took_part_is_who_was_heard():
     def nothing(w, data):
         return 0.0 * jnp.sum(w)
 
-    named = {name: {"y": np.zeros(1)} for name in "abcdef"}
-    plan = np.random.default_rng(0).random((7, 6)) < 0.4
-    placed = list(named.values())
-    for who, clients in (
-        (fd.Fraction(0.5, dropout=0.3), named),
-        (fd.Schedule(plan, dropout=0.2), placed),
-    ):
-        problem = fd.Problem(clients, objective=nothing)
-        run = fd.solve(problem, Roll(), w0=np.zeros(6), max_rounds=40, participation=who, seed=5)
-        found = sections.presence(run)
-        assert found is not None
-        np.testing.assert_array_equal(found[1].sum(axis=0), run.w)
-        np.testing.assert_array_equal(found[0].sum(axis=1), run.history["asked"])
+    clients = {name: {"y": np.zeros(1)} for name in "abcdef"}
+    problem = fd.Problem(clients if named else list(clients.values()), objective=nothing)
+    run = fd.solve(problem, Roll(), w0=np.zeros(6), max_rounds=40, participation=who, seed=5)
+    found = sections.presence(run)
+    assert found is not None
+    np.testing.assert_array_equal(found[1].sum(axis=0), run.w)
+    np.testing.assert_array_equal(found[0].sum(axis=1), run.history["asked"])
     forged = dataclasses.replace(run, history=run.history | {"answered": run.history["answered"] + 1})
     assert sections.presence(forged) is None
 

@@ -130,6 +130,8 @@ def charts_of(runs: Mapping[str, Run]) -> list[Chart]:
             series.append(Series(name, np.asarray(y, dtype=float), np.cumsum(up + down), i % 8))
         if series:
             title, said = SERIES.get(key, (key.replace("_", " "), "as the method reports it"))
+            if any(_missed(run) for run in runs.values()) and key in ("objective", "gradient"):
+                said += ", of the sites it heard from"
             if key == "objective" and (flat := charts.above_least(series)) is not None:
                 series, least = flat
                 title, said = "Objective above its smallest", f"the smallest that was seen is {number(least)}"
@@ -137,6 +139,12 @@ def charts_of(runs: Mapping[str, Run]) -> list[Chart]:
     # of many runs each is drawn more coarsely, so that a page of a sweep can still be mailed
     points = max(100, min(charts.POINTS, charts.ALL_POINTS // max(1, sum(len(chart.series) for chart in made))))
     return [replace(chart, points=points) for chart in made]
+
+
+def _missed(run: Run) -> bool:
+    """Whether there were rounds that not every site answered."""
+    answered = run.history.get("answered")
+    return answered is not None and bool(np.any(answered < len(run.names)))
 
 
 def _moves(values: np.ndarray | None) -> bool:
