@@ -161,6 +161,8 @@ def test_verdicts_say_what_the_certificate_says():
     lost = dataclasses.replace(run, certificate=dataclasses.replace(run.certificate, stationarity=float("nan")))
     assert words.verdict(lost).level != "good"
     free = runs.unconstrained()["FedAvg"]
+    near = dataclasses.replace(free, certificate=dataclasses.replace(free.certificate, stationarity=1e-5))
+    assert words.verdict(near).title == "Stopped near the optimum"
     assert words.verdict(free).title == "Stopped before converging"
     assert words.verdict(dataclasses.replace(free, objective=float("nan"))).level == "bad"
 
@@ -407,7 +409,7 @@ def test_watch_follows_a_job_and_becomes_its_report(tmp_path: Path):
         assert words.number(float(run.history["objective"][-1])) in page.text
         run.save(job)
         assert get("/pulse").startswith("done-")
-        assert "Stopped before converging" in Reader(get("/")).text
+        assert words.verdict(run).title in Reader(get("/")).text
         for path, host, status in (
             ("/run.json", None, 404),
             ("/../job/run.json", None, 404),

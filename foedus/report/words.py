@@ -216,13 +216,11 @@ def _without_terms(run: Run, ended: str) -> Verdict:
         advice += "and at fewer rounds with less noise in each."
         return Verdict("fair", "Ended under noise", (f"No terms were set. {ended}", residual), (advice,))
     if run.certificate.stationarity <= run.certificate.eps1:
-        near = (
-            f"{residual} That is within {number(run.certificate.eps1)} of optimal, though the run's own stopping test "
-        )
+        near = f"{residual} A certificate would count that as optimal (up to {number(run.certificate.eps1)}), but the "
         return Verdict(
             "fair",
             "Stopped near the optimum",
-            (f"No terms were set. {ended}", f"{near}was not met."),
+            (f"No terms were set. {ended}", f"{near}run's own stopping test was not met."),
             ("Allow more rounds if the stopping test matters to you.",),
         )
     return Verdict(
