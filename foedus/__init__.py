@@ -6,7 +6,7 @@ from foedus.engine import configure as _configure
 
 _configure()
 
-from foedus import constraints, data, losses, penalties, regularizers  # noqa: E402
+from foedus import constraints, data, losses, penalties, regularizers, robust  # noqa: E402
 from foedus.algorithms import (  # noqa: E402
     AFL,
     DRFA,
@@ -32,12 +32,13 @@ from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
+from foedus.runtime.flare.driver import Flare  # noqa: E402
 from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E402
 from foedus.solve import solve  # noqa: E402
 from foedus.terms import Data, group, label  # noqa: E402
 
 if TYPE_CHECKING:
-    from foedus.estimators import FairClassifier, NeymanPearsonClassifier
+    from foedus.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __all__ = [
     "FedGiA",
     "FedPD",
     "FedProx",
+    "Flare",
     "FoedusError",
     "Fraction",
     "Gaussian",
@@ -66,6 +68,8 @@ __all__ = [
     "PaperLaplace",
     "Problem",
     "ProxAL",
+    "RobustClassifier",
+    "RobustRegressor",
     "Run",
     "SFedAvg",
     "SFedProx",
@@ -81,13 +85,14 @@ __all__ = [
     "losses",
     "penalties",
     "regularizers",
+    "robust",
     "solve",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """The estimators, which bring scikit-learn with them, are imported when they are first asked for."""
-    if name in ("FairClassifier", "NeymanPearsonClassifier"):
+    if name in ("FairClassifier", "NeymanPearsonClassifier", "RobustClassifier", "RobustRegressor"):
         from foedus import estimators
 
         return getattr(estimators, name)

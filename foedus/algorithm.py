@@ -217,11 +217,26 @@ class Algorithm:
 
     def multipliers(self, terms: Terms, server: Any, clients: Any) -> dict[str, Array]:
         """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""
+        if "constraints" not in self.handles:
+            return {}
+        local = jax.vmap(lambda client: self.client_multipliers(terms, client))(clients)
+        return {"local": local} | self.server_multipliers(terms, server)
+
+    def client_multipliers(self, terms: Terms, client: Any) -> Array:
+        """The multipliers of one client's local rows, from its final state."""
+        return jnp.zeros(terms.rows[0])
+
+    def server_multipliers(self, terms: Terms, server: Any) -> dict[str, Array]:
+        """The multipliers of the global and the coupled rows, from the server's final state."""
         return {}
 
     def observe(self, clients: Any) -> dict[str, Array]:
         """What the simulator notes of the clients' states after a round; none of it is sent."""
         return {}
+
+    def stress(self, problem: Any, w: Any) -> Any:
+        """The worst case of the model w that the algorithm guards against, or None."""
+        return None
 
     def parameters(self, terms: Terms, server: Any) -> Array:
         return server.w

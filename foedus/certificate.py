@@ -174,6 +174,80 @@ def _caps(terms: Terms, scope: str, data: Data) -> Array:
     return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SitePart:
+    """What one site contributes to the measurement: f_i, its part of the Lagrangian's gradient, its rows and caps."""
+
+    f: Array
+    gradient: Array
+    mu: Array
+    local: Array
+    local_caps: Array
+    coupled: Array
+    coupled_caps: Array
+
+
+def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
+    """The site's part of the measurement at w: of f_i/n + μ_iᵀc_i + νᵀc̃_i/n."""
+
+    def lagrangian(u: Array) -> Array:
+        coupled = jnp.sum(nu * _rows(terms, "coupled", u, data)) / terms.clients
+        return terms.value(u, data) / terms.clients + jnp.sum(mu * _rows(terms, "local", u, data)) + coupled
+
+    return SitePart(
+        f=terms.value(w, data),
+        gradient=jax.grad(lagrangian)(w),
+        mu=mu,
+        local=_rows(terms, "local", w, data),
+        local_caps=_caps(terms, "local", data),
+        coupled=_rows(terms, "coupled", w, data),
+        coupled_caps=_caps(terms, "coupled", data),
+    )
+
+
+@partial(jax.jit, static_argnames=("terms",))
+def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array):
+    """As `_measure`, from the sites' parts stacked on a leading axis; `mu` are the multipliers of global scope."""
+    h = terms.regularizer
+    gradient = jax.grad(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w) + jnp.sum(parts.gradient, axis=0)
+    c = {
+        "local": parts.local,
+        "global": _rows(terms, "global", w, own),
+        "coupled": jnp.mean(parts.coupled, axis=0),
+    }
+    caps = {
+        "local": parts.local_caps,
+        "global": _caps(terms, "global", own),
+        "coupled": jnp.mean(parts.coupled_caps, axis=0),
+    }
+    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps
+
+
+def join_parts(
+    terms: Terms,
+    names: list[str],
+    w: Array,
+    parts: SitePart,
+    one: Data,
+    own: Data | None,
+    multipliers: dict[str, Any],
+    eps1: float,
+    eps2: float,
+) -> tuple[float, Certificate]:
+    """f(w) + h(w) and the certificate from what the sites measured, each at its own data."""
+    own = own if own is not None else Data({"weight": jnp.ones(1)})
+    count = sum(len(c.labels(terms, own)) for c in _of(terms, "global"))
+    mu = {
+        "local": parts.mu,
+        "global": jnp.asarray(multipliers.get("global", np.zeros(count))),
+        "coupled": jnp.asarray(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
+    }
+    objective, stationarity, c, caps = jax.tree.map(np.asarray, _joined(terms, w, parts, own, mu["global"]))
+    held = {k: np.asarray(v) for k, v in mu.items()}
+    return float(objective), certified(terms, names, one, own, float(stationarity), c, caps, held, eps1, eps2)
+
+
 def measure(
     problem: Problem, w: Array, multipliers: dict[str, Any] | None = None, eps1: float = 1e-3, eps2: float = 1e-3
 ) -> tuple[float, Certificate]:
@@ -189,18 +263,34 @@ def measure(
     mu = {scope: jnp.asarray(given.get(scope, np.zeros(shapes[scope]))) for scope in SCOPES}
     measured = _measure(terms, w, problem.data, problem.server, mu)
     objective, stationarity, c, caps = jax.tree.map(np.asarray, measured)
+    return float(objective), certified(terms, problem.names, one, own, float(stationarity), c, caps, mu, eps1, eps2)
+
+
+def certified(
+    terms: Terms,
+    names: list[str],
+    one: Data,
+    own: Data,
+    stationarity: float,
+    c: dict[str, Any],
+    caps: dict[str, Any],
+    mu: dict[str, Any],
+    eps1: float,
+    eps2: float,
+) -> Certificate:
+    """The certificate from what was measured; of `one` client's data and the server's `own`, the shapes are used."""
     found: list[Row] = []
     for scope in SCOPES:
         data = own if scope == "global" else one
         named = [(label, k.kind) for k in _of(terms, scope) for label in k.labels(terms, data)]
-        sites = problem.names if scope == "local" else ["server" if scope == "global" else "all sites"]
+        sites = names if scope == "local" else ["server" if scope == "global" else "all sites"]
         table = zip(sites, np.atleast_2d(c[scope]), np.atleast_2d(caps[scope]), np.atleast_2d(mu[scope]), strict=True)
         for site, values, limits, weights in table if named else ():
             for (label, kind), value, cap, weight in zip(named, values, limits, weights, strict=True):
                 found.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
     inequalities = [row for row in found if row.kind == "<="]
-    return float(objective), Certificate(
-        stationarity=float(stationarity),
+    return Certificate(
+        stationarity=stationarity,
         feasibility=float(np.max([row.violation for row in found], initial=0.0)),
         complementarity=float(np.max([row.complementarity for row in inequalities], initial=0.0)),
         distance=float(np.max([row.distance for row in found], initial=0.0)),

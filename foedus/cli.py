@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import experiment
+from foedus.commands import experiment, federation
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
 
@@ -140,6 +140,8 @@ app.command()(experiment.predict)
 app.command()(experiment.export)
 for command in (report, card, watch):
     app.command()(command)
+app.add_typer(federation.app, name="federation")
+app.add_typer(federation.site, name="site")
 
 
 def _check_folder(out: Path) -> None:

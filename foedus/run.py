@@ -49,6 +49,7 @@ class Run:
     names: list[str] = field(default_factory=list)
     interrupted: bool = False
     ledger: Ledger | None = None
+    worst_case: Any = None  # of a robust algorithm: each client's worst-case loss, the adversarial weights and moves
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -57,7 +58,7 @@ class Run:
             f"objective {self.objective:.6g} after {self.rounds} rounds, "
             f"{self.traffic.up / 1e3:.1f} kB up and {self.traffic.down / 1e3:.1f} kB down, {self.seconds:.2f} s "
             f"({self.compile_seconds:.2f} s of it compiling)",
-            str(self.certificate),
+            str(self.certificate) if self.worst_case is None else str(self.worst_case),
         ]
         if self.ledger is not None:
             lines.append(self.ledger.summary())
@@ -91,6 +92,7 @@ class Run:
         arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
         write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
         kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        kept["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
         for apart in ("w", "history", "multipliers", "ledger"):
             del kept[apart]
         if self.ledger is not None:
@@ -115,6 +117,10 @@ def load(folder: str | Path) -> Run:
         raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
     leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
     kept["certificate"] = Certificate.from_json(kept["certificate"])
+    if kept.get("worst_case") is not None:
+        from foedus.robust import Stress
+
+        kept["worst_case"] = Stress.from_json(kept["worst_case"])
     kept["traffic"] = Traffic(**kept["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
     ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None

@@ -15,6 +15,7 @@ from foedus.privacy.ledger import ledger_of
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
+from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation, described
 from foedus.runtime.progress import ProgressBar
 from foedus.runtime.simulate import Recorder, simulate
@@ -33,6 +34,7 @@ def solve(
     privacy: Any = None,
     budget: Any = None,
     callback: Callable[[int, dict[str, float]], bool | None] | None = None,
+    runtime: Flare | None = None,
 ) -> Run:
     """Solve a federated problem.
 
@@ -51,6 +53,7 @@ def solve(
         budget: the most privacy one client may spend, a total ε or a `fd.Budget`; it takes no further part then.
         callback: called between chunks of rounds with the number of rounds and the last round's record; a true
             result ends the run.
+        runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`.
     """
     if not isinstance(problem, Problem):
         raise FoedusError(f"solve needs a Problem first. Got {type(problem).__name__} instead.")
@@ -63,6 +66,8 @@ def solve(
             raise FoedusError(
                 f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead."
             )
+    if runtime is not None and not isinstance(runtime, Flare):
+        raise FoedusError(f"The 'runtime' argument of solve must be None or fd.Flare(...). Got {runtime!r} instead.")
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError(
@@ -105,7 +110,8 @@ def solve(
         return callback(recorder.rounds, recorder.last()) if callback is not None else None
 
     try:
-        outcome = simulate(
+        play = simulate if runtime is None else runtime.play
+        outcome = play(
             restated,
             algorithm,
             start,
@@ -118,12 +124,18 @@ def solve(
     finally:
         if bar is not None:
             bar.close()
-    held = algorithm.multipliers(restated.terms, outcome.server, outcome.clients)
-    multipliers = {k: np.asarray(v) for k, v in algorithm.regain(problem, held).items()}
-    objective, certificate = measure(
-        problem, outcome.w, multipliers, getattr(algorithm, "eps1", 1e-3), getattr(algorithm, "eps2", 1e-3)
-    )
-    reason = algorithm.reason(outcome.server, outcome.converged, restated.names)
+    if outcome.measured is not None:
+        found = outcome.measured
+        objective, certificate, multipliers, reason = (
+            found.objective, found.certificate, found.multipliers, found.reason
+        )  # fmt: skip
+    else:
+        held = algorithm.multipliers(restated.terms, outcome.server, outcome.clients)
+        multipliers = {k: np.asarray(v) for k, v in algorithm.regain(problem, held).items()}
+        objective, certificate = measure(
+            problem, outcome.w, multipliers, getattr(algorithm, "eps1", 1e-3), getattr(algorithm, "eps2", 1e-3)
+        )
+        reason = algorithm.reason(outcome.server, outcome.converged, restated.names)
     if not outcome.finite:
         reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
     elif outcome.interrupted:
@@ -150,4 +162,5 @@ def solve(
         names=problem.names,
         interrupted=outcome.interrupted,
         ledger=ledger,
+        worst_case=algorithm.stress(problem, np.asarray(outcome.w)),
     )

@@ -110,6 +110,19 @@ CASES: dict[str, tuple[Case, ...]] = {
     "CentralProxAL": (Case(fd.CentralProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
 }
 
+# robust algorithms answer another question than the least mean loss; test_drfl and test_rivals say whether they do
+ROBUST: dict[str, tuple[Case, ...]] = {
+    "AFL": (Case(fd.AFL(), problem="logistic"),),
+    "DRFA": (Case(fd.DRFA(batch=3, drawn=2), problem="logistic"),),
+    "DRFL": (
+        Case(fd.DRFL(radius=0.1, kappa=1.0, theta=0.3), problem="logistic"),
+        Case(fd.DRFL(radius=0.1, theta=0.3, p=2, metric="l2", splitting="linearised"), problem="logistic"),
+        Case(fd.DRFL(radius=0.1, metric="linf", sample=0.5), problem="logistic"),
+    ),
+    "WAFL": (Case(fd.WAFL(radius=0.1, kappa=1.0), problem="logistic"),),
+    "WAFLGradient": (Case(fd.WAFLGradient(), problem="logistic"),),
+}
+
 ALL = [case for cases in CASES.values() for case in cases]
 
 

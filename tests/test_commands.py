@@ -77,10 +77,10 @@ def test_check_tells_what_would_happen_and_writes_nothing(foedus: Command):
     before = written()
     result = foedus("check", "study.toml")
     assert result.status == 0, result.err
-    for words in ("4 sites, 360 rows", "readmitted yes", "ward (3)", "10 numbers", "at most 40", "Next: foedus run"):
+    for words in ("4 sites, 360 rows", "readmitted yes", "ward (3)", "10 numbers", "all 40 rounds", "Next: foedus run"):
         assert words in result.out
-    # a model of ten numbers to each site, and back with the value of the objective there
-    assert "receives 88 B and sends" in result.out or "receives 96 B and sends" in result.out
+    # a model of ten numbers with the step size and the round; back, a model and the objective
+    assert "a site receives 96 B and sends 88 B" in result.out
     assert written() == before
 
 
@@ -88,10 +88,11 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
     result = foedus("run", "study.toml")
     assert result.status == 0, result.err
     folder = Path("runs/study")
-    names = {path.name for path in folder.iterdir()} - {"report.html"}
+    names = {path.name for path in folder.iterdir()}
     assert names == {
-        "events.jsonl", "experiment.json", "history.npz", "parameters.npz", "preprocessing.json", "run.json"
-    }  # fmt: skip
+        *("asked.json", "events.jsonl", "experiment.json", "history.npz", "parameters.npz"),
+        *("preprocessing.json", "report.html", "run.json"),
+    }
     run = fd.load(folder)
     assert run.rounds == 40
     assert run.history["objective"][-1] < run.history["objective"][0]
@@ -389,3 +390,67 @@ def test_starting_the_command_line_stays_fast():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
     assert ended.stderr == "[]\n"
+
+
+def test_init_asks_what_it_is_not_told(foedus: Command, monkeypatch: pytest.MonkeyPatch):
+    answers = iter(["hospitals/*.csv", "readmitted"])
+    asked = []
+
+    def prompt(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr("typer.prompt", prompt)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    assert foedus("init", "mine.toml").status == 0
+    assert len(asked) == 2
+    assert foedus("check", "mine.toml").status == 0
+
+
+def test_a_report_that_fails_does_not_cost_the_run(foedus: Command, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr("foedus.report.html.write", broken)
+    result = foedus("run", "study.toml")
+    assert result.status == 0
+    assert "the report could not be written (no ink)" in result.out
+    assert fd.load("runs/study").rounds == 40
+    result = foedus("compare", "runs/study", "--out", "both")
+    assert result.status == 0
+    assert Path("both/comparison.json").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_run_that_goes_on(foedus: Command):
+    import os
+    import signal
+    import time
+
+    Path("study.toml").write_text(STUDY.replace("= 40", "= 2000000"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = subprocess.Popen([sys.executable, "-m", "foedus.cli", "run", "study.toml"], env=environment)
+    kept = Path("runs/study/run.ckpt")
+    for _ in range(600):
+        if kept.exists():
+            break
+        time.sleep(0.1)
+    started.send_signal(signal.SIGINT)
+    assert started.wait(timeout=60) == 130
+    assert kept.exists()
+    assert not Path("runs/study/run.json").exists()
+    events = [json.loads(line) for line in Path("runs/study/events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "interrupted"
+    again = subprocess.Popen(
+        [sys.executable, "-m", "foedus.cli", "run", "study.toml", "--json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert again.stdout is not None
+    first, second = json.loads(again.stdout.readline()), json.loads(again.stdout.readline())
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=60)
+    assert first["event"] == "resume"
+    assert second["rounds"] > events[-1]["rounds"]

@@ -62,8 +62,14 @@ def test_what_can_be_written_in_a_file_is_offered():
 
 
 def test_names_are_understood_in_any_case():
-    assert build.algorithm_of({"algorithm": {"name": "fedgia", "k0": 3}}) == fd.FedGiA(k0=3)
+    assert build.algorithm_of({"algorithm": {"name": "fedgia", "k0": 3}}) == fd.FedGiA(k0=3)  # no intercept to know of
     assert build.algorithm_of({"algorithm": {"name": "FedAvg", "stop": "none"}}) == fd.FedAvg(stop=None)
+
+
+def test_an_algorithm_that_must_know_of_the_intercept_is_told():
+    for told in (True, False):
+        made = build.algorithm_of({"algorithm": {"name": "DRFL"}, "preprocess": {"intercept": told}})
+        assert made == fd.DRFL(intercept=told)
 
 
 def test_lists_make_all_combinations(hospitals: Path):
@@ -211,3 +217,17 @@ def test_the_starter_is_read_and_says_what_was_asked(hospitals: Path):
     assert [type(c).__name__ for c in made.problem.terms.constraints] == ["LossCap", "LossGap"]
     plain = starter.starter(starter.completed(starter.Wish("hospitals/*.csv", "readmitted"), hospitals))
     assert built(hospitals, plain).problem.terms.constraints == ()
+
+
+def test_every_key_is_in_the_documentation():
+    page = (Path(__file__).parent.parent / "docs/reference/experiment-file.md").read_text()
+    top, *sections = page.split("\n## ")
+    rows = {part.partition("\n")[0]: part for part in sections}
+    for name, keys in {"At the top": file.TOP, **{f"[{s}]": keys for s, keys in file.SECTIONS.items()}}.items():
+        part = next(text for title, text in rows.items() if title.startswith(name))
+        for key in keys:
+            assert f"| `{key}` |" in part, f"{key} of {name}"
+    for name in (*catalogue.constraints(), *catalogue.noises()):
+        assert f"`{name}`" in page or name == "PaperLaplace"  # which promises nothing
+    assert "`fd.losses`" in page
+    assert top.startswith("# Experiment file")

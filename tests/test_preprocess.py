@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foedus.data import preprocess, tables
+from foedus.data import preprocess, sums, tables
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.sites import Cohort, Roles, gather
 from foedus.data.tables import Table, Words
@@ -198,3 +198,71 @@ def test_damaged_rules_are_refused(tmp_path: Path):
 def test_is_number_is_not_pythons():
     assert tables.is_number("1e-3")
     assert not tables.is_number("1_000")
+
+
+STATED = {
+    "bounds": {"age": (0.0, 120.0), "lab": (-5.0, 5.0)},
+    "categories": {"ward": ("east", "north", "south")},
+}
+
+
+def test_noisy_sums_tend_to_the_exact_ones():
+    held = cohort({f"s{i}": site(400, i) for i in range(3)})
+    exact = preprocess.fit(held)
+    close = preprocess.fit(held, **STATED, epsilon=1e9)
+    rough = preprocess.fit(held, **STATED, epsilon=1.0)
+    errors = []
+    for a, b, c in zip(exact.columns[:2], close.columns[:2], rough.columns[:2], strict=True):
+        assert isinstance(a, Number)
+        assert isinstance(b, Number)
+        assert isinstance(c, Number)
+        np.testing.assert_allclose([b.shift, b.scale], [a.shift, a.scale], rtol=1e-5, atol=1e-6)
+        errors.append(abs(c.shift - a.shift) / a.scale)
+    assert max(errors) > 1e-3  # noise there is
+    assert (rough.epsilon, exact.epsilon, rough.rounds) == (1.0, None, 2)
+    assert rough.up == close.up
+
+
+def test_the_noise_has_the_stated_scale():
+    """Each figure of a site is Laplace with scale sensitivity·figures/ε: E|noise| is that scale."""
+    noise = sums.Noise({"x": (10.0, 30.0)}, 0.5, 3, np.random.default_rng(0))
+    sent = sums.Sums(count={"x": 50.0}, total={"x": 1000.0})
+    drawn = [noise.first(sent) for _ in range(4000)]
+    count = np.array([d.count["x"] for d in drawn]) - 50
+    assert np.mean(np.abs(count)) == pytest.approx(1.0 * 3 / 0.5, rel=0.06)
+    # the part of the sum above low·count, which is what is released
+    rest = np.array([d.total["x"] - 10.0 * d.count["x"] for d in drawn]) - 500
+    assert np.mean(np.abs(rest)) == pytest.approx(20.0 * 3 / 0.5, rel=0.06)
+    squares = np.array([noise.second({"x": 900.0}, {"x": 15.0})["x"] for _ in range(4000)]) - 900
+    assert np.mean(np.abs(squares)) == pytest.approx(15.0**2 * 3 / 0.5, rel=0.06)
+
+
+def test_replacing_a_row_changes_figures_by_no_more_than_is_assumed():
+    draw = np.random.default_rng(1)
+    noise = sums.Noise({"x": (10.0, 30.0)}, 1.0, 1, draw)
+    ask = sums.Ask(("x",), (), ())
+    mean = 14.0
+    for _ in range(50):
+        x = draw.normal(20, 20, 8)
+        other = x.copy()
+        other[3] = draw.choice([np.nan, -1e6, 1e6, draw.normal(20, 20)])
+        pair = [noise.clipped(Table("t", {"x": values}, np.arange(8))) for values in (x, other)]
+        a, b = (sums.answer(table, ask) for table in pair)
+        assert abs(a.count["x"] - b.count["x"]) <= 1
+        above = [s.total["x"] - 10.0 * s.count["x"] for s in (a, b)]
+        assert abs(above[0] - above[1]) <= 20.0 + 1e-9
+        second = [sums.deviations(table, {"x": mean})["x"] for table in pair]
+        assert abs(second[0] - second[1]) <= 16.0**2 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"bounds": {"age": (0.0, 120.0)}, "categories": STATED["categories"]}, "bounds .* 'lab'"),
+        ({"bounds": STATED["bounds"]}, "categories .* 'ward'"),
+        ({**STATED, "scale": "minmax"}, "scale = 'standard'"),
+    ],
+)
+def test_privacy_needs_what_it_is_calibrated_to(settings, words):
+    with pytest.raises(FoedusError, match=words):
+        preprocess.fit(cohort(), **settings, epsilon=1.0)

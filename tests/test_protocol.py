@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ALL, CASES, DIM, NAMES, VARIANTS, problem
+from cases import ALL as CONVERGENT
+from cases import CASES as ORDINARY
+from cases import DIM, NAMES, ROBUST, VARIANTS, problem
 
 import foedus as fd
 from foedus.algorithm import Algorithm, Each, Present
 from foedus.runtime.wire import message_for
 
+CASES = ORDINARY | ROBUST
+ALL = CONVERGENT + [case for cases in ROBUST.values() for case in cases]
 EXPORTED = {
     name: thing
     for name, thing in ((name, getattr(fd, name)) for name in fd.__all__)

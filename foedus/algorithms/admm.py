@@ -9,7 +9,7 @@ Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -51,6 +51,8 @@ class Answer:
     force: Array
     residual: Array  # what the local solver reached, relative to what was asked
     status: Status
+
+    infinite: ClassVar[tuple[str, ...]] = ("eps",)  # until the first step there is none
 
 
 @state
@@ -171,11 +173,13 @@ def balanced(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
     dual = at.dual + at.rho * jnp.sqrt(n * jnp.sum((w - at.w) ** 2) / (jnp.sum(at.answers.force) + 1e-300))
     due = jnp.isin(at.t, jnp.asarray(WINDOWS))
     factor = jnp.clip(jnp.sqrt(primal / jnp.maximum(dual, 1e-300)), 0.1, 10.0)
-    rho = jnp.where(due & (jnp.abs(jnp.log(factor)) > jnp.log(DEAD)), at.rho * factor, at.rho)
+    heard = jnp.maximum(primal, dual) > NOISE
+    rho = jnp.where(due & heard & (jnp.abs(jnp.log(factor)) > jnp.log(DEAD)), at.rho * factor, at.rho)
     return rho, jnp.where(due, 0.0, primal), jnp.where(due, 0.0, dual)
 
 
 WINDOWS = tuple(range(20, 201, 20))
+NOISE = 1e-10  # residuals below this are rounding, which says nothing about ρ
 DEAD = 2.0  # a change by less than this factor is not worth disturbing the iteration
 
 EPS_FLOOR = 1e-4  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give

@@ -200,10 +200,12 @@ class ProxAL(Algorithm):
     def parameters(self, terms: Terms, server: Server) -> Array:
         return server.w[: terms.dim]
 
-    def multipliers(self, terms: Terms, server: Server, clients: Client) -> dict[str, Array]:
-        local, own, coupled = terms.rows
+    def client_multipliers(self, terms: Terms, client: Client) -> Array:
+        return client.mu[: terms.rows[0]]
+
+    def server_multipliers(self, terms: Terms, server: Server) -> dict[str, Array]:
+        _, own, coupled = terms.rows
         return {
-            "local": clients.mu[:, :local],
             "global": server.mu[:own],
             "coupled": self.coupled(terms, server, server.mu[own:]) if coupled else server.mu[own:],
         }

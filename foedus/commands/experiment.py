@@ -81,8 +81,8 @@ def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) ->
             screen.say(table(outcome.runs))
         screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed}))
         asked = {"title": experiment.name, "command": f"foedus run {experiment.path}"}
-        written = write_report(outcome.runs, base / "report.html", asked)
-        screen.say(f"Kept in {base}" + (f"; open {base / 'report.html'} in a browser." if written else "."))
+        wrong = write_report(outcome.runs, base / "report.html", asked)
+        screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
     if outcome.failed:
         screen.say(f"{len(outcome.failed)} of {len(experiment.cases)} runs failed:")
         for name, reason in outcome.failed.items():
@@ -235,8 +235,8 @@ def compare(
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / "comparison.json", (json.dumps(kept, indent=1) + "\n").encode())
         asked = {"title": "comparison", "command": "foedus compare " + " ".join(map(str, what))}
-        written = write_report(runs, out / "report.html", asked)
-        screen.say(f"Kept in {out}" + (f"; open {out / 'report.html'} in a browser." if written else "."))
+        wrong = write_report(runs, out / "report.html", asked)
+        screen.say(f"Kept in {out}; " + (wrong or f"open {out / 'report.html'} in a browser") + ".")
     for name, reason in failed.items():
         screen.say(f"{name} failed: {reason}")
     if failed:

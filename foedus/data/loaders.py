@@ -115,7 +115,7 @@ def _openml(name: str) -> tuple[dict[str, Column], str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kept = fetch_openml(
+            kept: Any = fetch_openml(
                 **asked, data_home=str(folder), as_frame=False, parser="liac-arff", n_retries=1, delay=0.1
             )
     except (OSError, ValueError) as error:

@@ -7,25 +7,28 @@ them, which unlike sums of squares lose no digits. Nothing is asked about column
 states. The bytes are 8 for a number, and UTF-8 with one byte between two words.
 
 These messages are exact: a site's sums and sets are seen by the server. Where that is too much, state the bounds and
-the categories.
+the categories; then nothing is asked. With `epsilon` as well, columns of stated bounds are standardised by noisy counts
+and sums: a site clips its values to the bounds and adds Laplace noise to each figure. Replacing one row changes a count
+by at most 1, a sum of (value − low) by at most high − low, and a sum of squared deviations from m in [low, high] by at
+most max(m − low, high − m)²; with k figures in all, each is released with ε/k, which adds up to ε for that row. Which
+values the label and the group have is public.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foedus.data.sites import Cohort
+from foedus.data.sites import Cohort, Roles
+from foedus.data.sums import ABSENT, NUMBER, Ask, Noise, Sums, answer, check_private, deviations, noises
 from foedus.data.tables import Table, Words, is_number, listed, missing_in, text_of
 from foedus.errors import FoedusError, did_you_mean
 
 SCHEMA = 1
 SCALES = ("standard", "minmax", "none")
-ABSENT = "(missing)"  # the category of missing words
-NUMBER = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -47,61 +50,6 @@ class Category:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What a site sends in round 1."""
-
-    count: dict[str, int] = field(default_factory=dict)
-    total: dict[str, float] = field(default_factory=dict)
-    least: dict[str, float] = field(default_factory=dict)
-    most: dict[str, float] = field(default_factory=dict)
-    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        numbers = sum(len(part) for part in (self.count, self.total, self.least, self.most))
-        return NUMBER * numbers + sum(len("\n".join(words).encode()) for words in self.words.values())
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What the server asks for in round 1: the columns by what is needed of them."""
-
-    sums: tuple[str, ...]
-    ranges: tuple[str, ...]
-    words: tuple[str, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return len("\n".join((*self.sums, "", *self.ranges, "", *self.words)).encode())
-
-
-def answer(table: Table, ask: Ask) -> Sums:
-    """A site's reply in round 1, from its own table alone."""
-    known = {name: _known(table.columns[name]) for name in {*ask.sums, *ask.ranges}}
-    return Sums(
-        count={name: len(known[name]) for name in ask.sums},
-        total={name: float(np.sum(known[name])) for name in ask.sums},
-        least={name: float(np.min(known[name], initial=np.inf)) for name in ask.ranges},
-        most={name: float(np.max(known[name], initial=-np.inf)) for name in ask.ranges},
-        words={name: _levels(table.columns[name]) for name in ask.words},
-    )
-
-
-def deviations(table: Table, means: Mapping[str, float]) -> dict[str, float]:
-    """A site's reply in round 2: the sums of squared deviations from the means."""
-    return {name: float(np.sum((_known(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
-
-
-def _known(column: Any) -> np.ndarray:
-    return column[~np.isnan(column)]
-
-
-def _levels(column: Any) -> tuple[str, ...]:
-    levels = text_of(column).used().levels
-    return (*levels, ABSENT) if missing_in(column).any() else levels
-
-
-@dataclass(frozen=True)
 class Preprocessing:
     """How raw rows become the model's numbers, and its answers words; kept beside the model."""
 
@@ -116,6 +64,7 @@ class Preprocessing:
     rounds: int = 0
     up: int = 0
     down: int = 0
+    epsilon: float | None = None  # what the preparation spent of a row's privacy; None where it was exact
 
     @property
     def names(self) -> list[str]:
@@ -215,56 +164,41 @@ def fit(
     intercept: bool = True,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     categories: Mapping[str, tuple[str, ...]] | None = None,
+    epsilon: float | None = None,
+    seed: int = 0,
 ) -> Preprocessing:
-    """Find the scales and vocabularies over the sites of a cohort, in at most two rounds."""
+    """Find the scales and vocabularies over the sites of a cohort, in at most two rounds.
+
+    Args:
+        cohort: the sites' tables.
+        scale: "standard", "minmax" or "none".
+        intercept: whether a column of ones is added.
+        bounds: (low, high) of columns of numbers; they are scaled by them and the sites are not asked.
+        categories: the words of columns of words; the sites are not asked.
+        epsilon: standardise the columns of stated bounds by noisy sums that spend this much privacy in all.
+        seed: keys the noise.
+    """
     roles, bounds, categories = cohort.roles, dict(bounds or {}), dict(categories or {})
     _check_stated(cohort, bounds, categories)
-    numbers = [name for name in cohort.features if name not in cohort.words and name not in bounds]
+    numbers = [name for name in cohort.features if name not in cohort.words and (name not in bounds or epsilon)]
     words = [name for name in cohort.features if name in cohort.words and name not in categories]
-    fills = roles.missing == "mean"
+    if epsilon is not None:
+        check_private(scale, [n for n in numbers if n not in bounds], words)
     ask = Ask(
-        sums=tuple(numbers) if scale == "standard" or fills else (),
+        sums=tuple(numbers) if scale == "standard" or roles.missing == "mean" else (),
         ranges=tuple(numbers) if scale == "minmax" else (),
         words=(*words, *[c for c in (roles.label if roles.classification else None, roles.group) if c is not None]),
     )
-    sites, rounds, up, down = cohort.tables.values(), 0, 0, 0
-    replies = [Sums() for _ in sites]
-    if ask.sums or ask.ranges or ask.words:
-        replies = [answer(table, ask) for table in sites]
-        rounds, down, up = 1, ask.nbytes * len(sites), sum(reply.nbytes for reply in replies)
-    counts = {name: sum(reply.count[name] for reply in replies) for name in ask.sums}
-    for name in [name for name, count in counts.items() if count == 0]:
-        raise FoedusError(f"the column {name!r} has no value at any site; leave it out with drop in [data].")
-    means = {name: sum(reply.total[name] for reply in replies) / counts[name] for name in ask.sums}
-    squares: dict[str, float] = {}
-    if scale == "standard" and means:
-        second = [deviations(table, means) for table in sites]
-        squares = {name: sum(reply[name] for reply in second) for name in means}
-        rounds, down, up = 2, down + NUMBER * len(means) * len(sites), up + NUMBER * len(means) * len(sites)
+    found = _ask(cohort, ask, scale == "standard", noises(cohort.tables, bounds, epsilon, 3 * len(numbers), seed))
     columns: list[Number | Category] = []
     for name in cohort.features:
         if name in cohort.words:
-            found = {word for reply in replies for word in reply.words.get(name, ())}
-            levels = categories.get(name) or tuple(sorted(found))
-            if len(levels) > roles.max_categories:
-                raise FoedusError(
-                    f"the column {name!r} holds {len(levels)} different words ({listed(levels, 3)}), more than "
-                    f"max_categories = {roles.max_categories}; leave it out with drop in [data], or raise the limit."
-                )
-            columns.append(Category(name, levels))
-        elif name in bounds:
+            columns.append(Category(name, _checked_levels(name, categories.get(name) or found.words[name], roles)))
+        elif name not in numbers:
             low, high = bounds[name]
             columns.append(Number(name, low, high - low, 0.5 * (low + high)))
-        elif scale == "minmax":
-            low = min(reply.least[name] for reply in replies)
-            high = max(reply.most[name] for reply in replies)
-            columns.append(Number(name, low, high - low if high > low else 1.0, means.get(name, 0.0)))
-        elif scale == "standard":
-            deviation = (squares[name] / counts[name]) ** 0.5
-            tiny = deviation <= 1e-12 * max(abs(means[name]), 1e-300)
-            columns.append(Number(name, means[name], 1.0 if tiny else deviation, means[name]))
         else:
-            columns.append(Number(name, fill=means.get(name, 0.0)))
+            columns.append(found.number(name, scale, bounds.get(name)))
     for rule in columns:
         if isinstance(rule, Number) and not np.all(np.isfinite([rule.shift, rule.scale])):
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
@@ -277,10 +211,93 @@ def fit(
         intercept=intercept,
         missing=roles.missing,
         scale=scale,
+        rounds=found.rounds,
+        up=found.up,
+        down=found.down,
+        epsilon=epsilon if numbers else None,
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the server knows after the rounds: sums over all sites, and what they took."""
+
+    counts: dict[str, float]
+    means: dict[str, float]
+    squares: dict[str, float]
+    ends: dict[str, tuple[float, float]]
+    words: dict[str, tuple[str, ...]]
+    rounds: int
+    up: int
+    down: int
+
+    def number(self, name: str, scale: str, bounds: tuple[float, float] | None) -> Number:
+        mean = self.means.get(name, 0.0)
+        if scale == "none":
+            return Number(name, fill=mean)
+        if scale == "minmax":
+            low, high = self.ends[name]
+            return Number(name, low, high - low if high > low else 1.0, mean)
+        variance = self.squares[name] / self.counts[name]
+        if bounds is not None:  # noise may have carried it away
+            width = bounds[1] - bounds[0]
+            variance = float(np.clip(variance, (1e-3 * width) ** 2, (0.5 * width) ** 2))
+        deviation = variance**0.5
+        return Number(name, mean, 1.0 if deviation <= 1e-12 * max(abs(mean), 1e-300) else deviation, mean)
+
+
+def _ask(cohort: Cohort, ask: Ask, twice: bool, noise_of: Mapping[str, Noise | None]) -> Found:
+    """Play the rounds."""
+    sites = {
+        name: table if (noise := noise_of[name]) is None else noise.clipped(table)
+        for name, table in cohort.tables.items()
+    }
+    rounds, up, down = 0, 0, 0
+    replies = [Sums() for _ in sites]
+    if ask.sums or ask.ranges or ask.words:
+        replies = []
+        for name, table in sites.items():
+            reply, noise = answer(table, ask), noise_of[name]
+            replies.append(reply if noise is None else noise.first(reply))
+        rounds, down, up = 1, ask.nbytes * len(sites), sum(reply.nbytes for reply in replies)
+    counts = {name: sum(reply.count[name] for reply in replies) for name in ask.sums}
+    private = any(noise is not None for noise in noise_of.values())
+    for name in counts:
+        if private:
+            counts[name] = max(counts[name], 1.0)
+        elif counts[name] == 0:
+            raise FoedusError(f"the column {name!r} has no value at any site; leave it out with drop in [data].")
+    means = {name: sum(reply.total[name] for reply in replies) / counts[name] for name in ask.sums}
+    for noise in noise_of.values():
+        if noise is not None:
+            means = {name: float(np.clip(mean, *noise.bounds[name])) for name, mean in means.items()}
+    squares: dict[str, float] = {}
+    if twice and means:
+        second = []
+        for name, table in sites.items():
+            reply, noise = deviations(table, means), noise_of[name]
+            second.append(reply if noise is None else noise.second(reply, means))
+        squares = {name: sum(reply[name] for reply in second) for name in means}
+        rounds, down, up = 2, down + NUMBER * len(means) * len(sites), up + NUMBER * len(means) * len(sites)
+    return Found(
+        counts=counts,
+        means=means,
+        squares=squares,
+        ends={n: (min(r.least[n] for r in replies), max(r.most[n] for r in replies)) for n in ask.ranges},
+        words={n: tuple(sorted({w for r in replies for w in r.words[n]})) for n in ask.words},
         rounds=rounds,
         up=up,
         down=down,
     )
+
+
+def _checked_levels(name: str, levels: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
+    if len(levels) > roles.max_categories:
+        raise FoedusError(
+            f"the column {name!r} holds {len(levels)} different words ({listed(levels, 3)}), more than "
+            f"max_categories = {roles.max_categories}; leave it out with drop in [data], or raise the limit."
+        )
+    return levels
 
 
 def _check_stated(cohort: Cohort, bounds: Mapping[str, Any], categories: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ where it is installed and with the csv module otherwise, Parquet with pyarrow.
 """
 
 import csv
+import importlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -255,8 +256,8 @@ def _numeric(kind: Any) -> bool:
 
 def _from_arrow(cells: Any) -> Column:
     import pyarrow as pa
-    from pyarrow import compute
 
+    compute: Any = importlib.import_module("pyarrow.compute")  # its functions are made when it is imported
     kind = cells.type
     if _numeric(kind):
         return _floats(compute.cast(cells, pa.float64(), safe=False))
@@ -277,8 +278,7 @@ def _from_arrow(cells: Any) -> Column:
 
 def _floats(cells: Any) -> np.ndarray:
     """An array of numbers that may be changed, NaN where missing."""
-    from pyarrow import compute
-
+    compute: Any = importlib.import_module("pyarrow.compute")
     return compute.fill_null(cells, float("nan")).to_numpy().copy()
 
 

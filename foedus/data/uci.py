@@ -46,3 +46,28 @@ def monks() -> tuple[np.ndarray, np.ndarray]:
         raise FoedusError(f"{path}: every line must be a label, six attributes and a name; {MONKS}.")
     training = np.array(rows, dtype=float)
     return np.concatenate([training[:, 1:], X]), np.concatenate([training[:, 0], y])
+
+
+HEART = f"set {files.VARIABLE} to a folder that holds heart.dat: the UCI set 145, Statlog (Heart)"
+ABALONE = f"set {files.VARIABLE} to a folder that holds abalone.data: the UCI set 1, Abalone"
+
+
+def heart() -> tuple[np.ndarray, np.ndarray]:
+    """Thirteen findings X (270, 13), y = 1 where heart disease is present (120)."""
+    path = files.find("heart.dat", HEART)
+    rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
+    if not rows or not all(len(row) == 14 and row[13] in ("1", "2") for row in rows):
+        raise FoedusError(f"{path}: every line must hold 14 numbers, the last of them 1 or 2; {HEART}.")
+    table = np.array(rows, dtype=float)
+    return table[:, :13], (table[:, 13] == 2).astype(float)
+
+
+def abalone() -> tuple[np.ndarray, np.ndarray]:
+    """Sex as three columns of 0/1 and seven measures X (4177, 10), y = the number of rings."""
+    path = files.find("abalone.data", ABALONE)
+    rows = [line.split(",") for line in path.read_text().split()]
+    if not rows or not all(len(row) == 9 and row[0] in "MFI" for row in rows):
+        raise FoedusError(f"{path}: every line must hold a sex (M, F or I) and 8 numbers; {ABALONE}.")
+    sex = np.array([[row[0] == kind for kind in "MFI"] for row in rows], dtype=float)
+    rest = np.array([row[1:] for row in rows], dtype=float)
+    return np.column_stack([sex, rest[:, :7]]), rest[:, 7]

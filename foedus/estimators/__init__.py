@@ -2,5 +2,6 @@
 
 from foedus.estimators.fair import FairClassifier
 from foedus.estimators.neyman_pearson import NeymanPearsonClassifier
+from foedus.estimators.robust import RobustClassifier, RobustRegressor
 
-__all__ = ["FairClassifier", "NeymanPearsonClassifier"]
+__all__ = ["FairClassifier", "NeymanPearsonClassifier", "RobustClassifier", "RobustRegressor"]

@@ -34,9 +34,11 @@ FORM = re.compile(r"(label|group)\s+(\S.*)")
 
 
 def algorithm_of(settings: Settings) -> Algorithm:
-    """The algorithm with its settings."""
+    """The algorithm with its settings; one that must know of the intercept is told."""
     asked = dict(settings["algorithm"])
     offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
+    if "intercept" in offer.parameters:
+        asked.setdefault("intercept", settings["preprocess"]["intercept"])
     return offer.build(asked, "[algorithm]", {Loss: _loss})
 
 
@@ -148,7 +150,7 @@ def partition_settings(settings: Settings) -> dict[str, Any]:
 
 
 def stated(settings: Settings) -> dict[str, Any]:
-    """The bounds and categories that the file states."""
+    """The bounds and categories that the file states, and the privacy of the rest."""
     asked = settings["preprocess"]
     bounds = {}
     for name, ends in (asked["bounds"] or {}).items():
@@ -161,7 +163,10 @@ def stated(settings: Settings) -> dict[str, Any]:
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
             raise FoedusError(f"[preprocess.categories] {name} must be a list of texts. Got {words!r} instead.")
         categories[name] = tuple(words)
-    return {"bounds": bounds, "categories": categories}
+    epsilon = asked["epsilon"]
+    if epsilon is not None and not 0 < epsilon < float("inf"):
+        raise FoedusError(f"[preprocess] epsilon must be a number > 0. Got {epsilon!r} instead.")
+    return {"bounds": bounds, "categories": categories, "epsilon": epsilon, "seed": settings["seed"]}
 
 
 # the data

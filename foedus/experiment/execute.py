@@ -13,6 +13,7 @@ from foedus.experiment.build import Built
 from foedus.experiment.file import Case, Experiment
 from foedus.experiment.folder import Folder, folder_of
 from foedus.experiment.screen import Screen, size
+from foedus.report import html
 from foedus.run import Run
 from foedus.solve import solve
 
@@ -124,7 +125,11 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
     folder.finish(run)
-    write_report({name: run}, folder.path / "report.html", asked_of(experiment, built))
+    asked = asked_of(experiment, built)
+    folder.write("asked.json", asked)
+    if (wrong := write_report({name: run}, folder.path / "report.html", asked)) is not None:
+        screen.note(folder.event("warning", run=name, reason=wrong))
+        screen.say(f"{name}: {wrong}.")
     ended = {"rounds": run.rounds, "objective": run.objective, "converged": run.converged, "reason": run.reason}
     screen.note(folder.event("end", run=name, **ended, seconds=run.seconds))
     return run
@@ -137,7 +142,7 @@ def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
     scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "as they are"}[rules.scale]
     counted = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaled}"]
     counted += [f"{len(cohort.words)} of categories"] if cohort.words else []
-    asked = {
+    asked: dict[str, Any] = {
         "title": experiment.name,
         "command": f"foedus run {experiment.path}",
         "Data": f"{rows} rows at {len(cohort.tables)} sites; {', '.join(counted)}",
@@ -150,11 +155,10 @@ def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
     return asked
 
 
-def write_report(runs: Mapping[str, Run], path: Path, asked: dict[str, Any]) -> bool:
-    """The report of some runs, where this version of foedus writes reports; says whether it did."""
+def write_report(runs: Mapping[str, Run], path: Path, asked: dict[str, Any]) -> str | None:
+    """Write the report of some runs; a sentence where it cannot be, for the runs are kept whatever happens to it."""
     try:
-        from foedus.report import html  # pyright: ignore[reportAttributeAccessIssue]
-    except ImportError:
-        return False
-    html.write(runs, path, asked)
-    return True
+        html.write(runs, path, asked)
+    except Exception as error:
+        return f"the report could not be written ({str(error) or type(error).__name__})"
+    return None

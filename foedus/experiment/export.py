@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from foedus.data.preprocess import ABSENT, Number
+from foedus.data.preprocess import Number
+from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING, number_text
 from foedus.errors import FoedusError
 from foedus.experiment.predict import Model, open_model
@@ -35,7 +36,8 @@ def to_sklearn(model: Model | Path | str) -> Any:
             part: Any = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
         else:
             words = FunctionTransformer(_words, feature_names_out="one-to-one")
-            levels = OneHotEncoder(categories=[list(rule.levels)], handle_unknown="ignore", sparse_output=False)
+            stated: Any = [list(rule.levels)]
+            levels = OneHotEncoder(categories=stated, handle_unknown="ignore", sparse_output=False)
             part = make_pipeline(words, levels)
         steps.append((rule.name, part, [place]))
     sample = [[0.0 if isinstance(rule, Number) else rule.levels[0] for rule in rules.columns]]

@@ -4,7 +4,6 @@ A list where one value is expected makes one run for each of its values; several
 """
 
 import copy
-import itertools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +14,10 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
-from foedus.data.tables import SEPARATORS
+from foedus.data.tables import SEPARATORS, number_text
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
-
-MOST_RUNS = 1000
+from foedus.experiment.sweep import Case, Several, expand
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,7 @@ PREPROCESS = {
     "scale": Key("text", "of number columns", "standard", SCALES),
     "intercept": Key("flag", "whether the model has a constant", True),
     "bounds": Key("table", "columns whose range is stated: column = [low, high]; no site is asked about them"),
+    "epsilon": Key("number", "standardise columns of stated bounds by noisy sums that spend this much", sweeps=True),
     "categories": Key("table", "columns whose words are stated: column = [words]; no site is asked about them"),
 }
 PROBLEM = {
@@ -109,27 +108,6 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "run": RUN,
 }
 OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package
-
-
-@dataclass(frozen=True)
-class Several:
-    """Values of which each makes a run."""
-
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One run that a file asks for: what sets it apart from the others, a word for each list, and all its settings."""
-
-    settings: dict[str, Any]
-    algorithm: tuple[str, ...] = ()  # words of lists in [algorithm]
-    others: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Empty for the only run of a file without lists."""
-        return ",".join((*self.algorithm, *self.others))
 
 
 @dataclass(frozen=True)
@@ -257,20 +235,21 @@ def _value(value: Any, key: Key, place: str) -> Any:
         raise FoedusError(f"{place} must be {KINDS[key.kind]}. Got {value!r} instead.")
     if key.choices and value not in key.choices:
         words = ", ".join(map(repr, key.choices))
-        raise FoedusError(f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(value, key.choices)}")
+        raise FoedusError(
+            f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(str(value), key.choices)}"
+        )
     for limit, broken, sign in ((key.least, lambda a, b: a < b, ">="), (key.most, lambda a, b: a > b, "<=")):
         if limit is not None and broken(value, limit):
             raise FoedusError(f"{place} must be {KINDS[key.kind]} {sign} {limit:g}. Got {value!r} instead.")
+    read: Any = value
     if key.kind == "whole":
-        return int(value)
+        return int(read)
     if key.kind == "texts":
-        return tuple(value)
+        return tuple(read)
     if key.kind == "value":
-        from foedus.data.tables import number_text
-
-        return (
-            str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else number_text(value)
-        )
+        if isinstance(read, bool):
+            return str(read).lower()
+        return read if isinstance(read, str) else number_text(read)
     if key.kind == "offer":
         return _offer(value, place)
     return value
@@ -379,69 +358,6 @@ def _check_data(settings: Mapping[str, Any]) -> None:
     for both in ("label", "group", "site"):
         if data[both] is not None and data[both] in data["drop"]:
             raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")
-
-
-def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
-    """All combinations of the swept values, each with a name of what sets it apart."""
-    points = list(_points(settings, ()))
-    total = 1
-    for _, several in points:
-        total *= len(several.values)
-    if total > MOST_RUNS:
-        raise FoedusError(f"its lists make {total} runs; expected at most {MOST_RUNS}.")
-    cases = []
-    for chosen in itertools.product(*(several.values for _, several in points)):
-        made: Any = copy.deepcopy(dict(settings))
-        for (path, _), value in zip(points, chosen, strict=True):
-            _put(made, path, copy.deepcopy(value))
-        for extra, one in expand_algorithms(made):
-            words = [(path, _word(path, value)) for (path, _), value in zip(points, chosen, strict=True)]
-            words += [(path, _word(path, value)) for path, value in extra]
-            own = tuple(word for path, word in words if path[0] == "algorithm")
-            cases.append(Case(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
-    names = [case.name for case in cases]
-    for name in names:
-        if names.count(name) > 1:
-            raise FoedusError(f"two of its runs are both called {name!r}; its lists hold a value twice.")
-    return tuple(cases)
-
-
-def expand_algorithms(settings: dict[str, Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The lists inside one of several algorithms, which the outer product does not see."""
-    points = list(_points(settings["algorithm"], ("algorithm",)))
-    made = []
-    for chosen in itertools.product(*(several.values for _, several in points)):
-        one = copy.deepcopy(settings)
-        for (path, _), value in zip(points, chosen, strict=True):
-            _put(one, path, value)
-        made.append((tuple((path, value) for (path, _), value in zip(points, chosen, strict=True)), one))
-    return made
-
-
-def _points(node: Any, path: tuple[Any, ...]) -> Any:
-    if isinstance(node, Several):
-        yield path, node
-    elif isinstance(node, dict):
-        for key, part in node.items():
-            yield from _points(part, (*path, key))
-    elif isinstance(node, list):
-        for place, part in enumerate(node):
-            yield from _points(part, (*path, place))
-
-
-def _put(settings: Any, path: tuple[Any, ...], value: Any) -> None:
-    for step in path[:-1]:
-        settings = settings[step]
-    settings[path[-1]] = value
-
-
-def _word(path: tuple[Any, ...], value: Any) -> str:
-    """A few characters for the name of a run, fit for the name of a folder."""
-    if isinstance(value, dict):
-        return str(value.get("name", value.get("type")))
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    last = path[-1] if not (path[0] == "partition" and path[-1] == "seed") else "partition_seed"
-    return f"{last}={text}".replace("/", "-").replace(" ", "").replace(",", ";")
 
 
 def _check_case(settings: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@
     events.jsonl         one line an event, while the run goes
     run.ckpt             the state of a run that is not finished
     run.json, history.npz, parameters.npz (and ledger.npz)    the finished run
+    asked.json           what was asked, in the words of the report
     report.html          the same for people
 
 `docs/run-directory.md` has the fields.
@@ -29,7 +30,7 @@ from foedus.runtime.checkpoint import write_whole
 SCHEMA = 1
 OURS = (
     "experiment.json", "preprocessing.json", "events.jsonl", "run.ckpt", "run.json", "history.npz", "parameters.npz",
-    "ledger.npz", "report.html", "card.md",
+    "ledger.npz", "asked.json", "report.html", "card.md",
 )  # fmt: skip
 
 
@@ -113,12 +114,13 @@ class Folder:
             "seed": case.settings["seed"],
             "sites": rows,
             "features": built.rules.names,
-            "preparation": {"rounds": built.rules.rounds, "up": built.rules.up, "down": built.rules.down},
+            "preparation": {"rounds": built.rules.rounds, "up": built.rules.up, "down": built.rules.down}
+            | ({} if built.rules.epsilon is None else {"epsilon": built.rules.epsilon}),
             "dropped_rows": built.cohort.dropped,
             "versions": versions(),
         }
-        self._write("experiment.json", kept)
-        self._write("preprocessing.json", built.rules.to_json())
+        self.write("experiment.json", kept)
+        self.write("preprocessing.json", built.rules.to_json())
 
     def finish(self, run: Run) -> None:
         """Keep the run; its checkpoint is not needed any more."""
@@ -135,7 +137,8 @@ class Folder:
     def run(self) -> Run:
         return load(self.path)
 
-    def _write(self, name: str, kept: dict[str, Any]) -> None:
+    def write(self, name: str, kept: dict[str, Any]) -> None:
+        """Write one JSON file."""
         write_whole(self.path / name, (json.dumps(kept, indent=1) + "\n").encode())
 
 

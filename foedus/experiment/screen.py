@@ -54,7 +54,7 @@ class Screen:
         self.seen: tuple[int, float] | None = None  # the first round that was seen, and when: a run may be resumed
         if self.mode == "live" and self.console.is_terminal:
             self.live = Live(self._table(0, {}), console=self.console, transient=True, refresh_per_second=8)
-            self.live.start()
+            self.live.start(refresh=True)
 
     def round(self, rounds: int, record: dict[str, float]) -> None:
         if self.seen is None:

@@ -116,7 +116,8 @@ def sample_losses(ball: Ball, lam: Array, w: Array, x: Array, y: Array, radius: 
     """α_i(λ, w) for λ at or above `smallest_lambda`. (rows,)"""
     z = x @ w
     # a label that costs infinitely much never moves, also where λ = 0
-    toll = jnp.where(jnp.isinf(radius.kappa), jnp.inf, radius.kappa * lam) if ball.classifies else jnp.zeros(())
+    fixed = jnp.isinf(radius.kappa)
+    toll = jnp.where(fixed, jnp.inf, jnp.where(fixed, 0.0, radius.kappa) * lam) if ball.classifies else jnp.zeros(())
     if ball.support == "everything":
         if not ball.classifies:
             return ball.loss.value(z, y)

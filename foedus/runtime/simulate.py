@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Kind, Present, state
+from foedus.certificate import Certificate
 from foedus.problem import Problem
 from foedus.runtime import wire
 from foedus.runtime.bins import divided, joined
@@ -205,6 +206,16 @@ def fixed_for(problem: Problem, algorithm: Algorithm, participation: Participati
 
 
 @dataclass
+class Measured:
+    """What a runtime has measured where the data are; `solve` measures it itself where it has the data."""
+
+    objective: float
+    certificate: Certificate
+    multipliers: dict[str, np.ndarray]
+    reason: str
+
+
+@dataclass
 class Outcome:
     """What a runtime hands back to `solve`."""
 
@@ -217,6 +228,7 @@ class Outcome:
     interrupted: bool
     seconds: float
     compile_seconds: float
+    measured: Measured | None = None
 
 
 class _Interrupt:
@@ -265,8 +277,9 @@ class Recorder:
     def last(self) -> dict[str, float]:
         """The last round's record, and the bytes of all rounds so far."""
         row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
-        sums = {f"total_{way}": int(np.sum(self.columns.get(f"bytes_{way}", 0))) for way in ("up", "down")}
-        return row | sums
+        for way in ("up", "down"):
+            row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
+        return row
 
 
 def simulate(

@@ -1,0 +1,59 @@
+"""Anderson acceleration of a fixed-point iteration ξ ← ξ + g(ξ), with a way back where it does not help.
+
+Type II with a short memory, as splitting solvers for cone programs use it: the next point combines the last few so that
+their residuals g cancel best. A step after which the residual has grown is taken back, and the memory cleared.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from foedus.algorithm import select, state
+from foedus.local.cholesky import cholesky, cholesky_solve
+
+LENGTH = 10
+GROWTH = 1.5  # of ‖g‖, that a step may bring before it is taken back
+RIDGE = 1e-12
+
+
+@state
+class Memory:
+    """The last point and residual, differences of those before, and the plain step to fall back on."""
+
+    xi: Array
+    g: Array
+    steps: Array  # (LENGTH, size)
+    changes: Array  # (LENGTH, size)
+    count: Array
+    plain: Array
+    size: Array  # ‖g‖ at the last point that was kept
+
+
+def blank(size: int, length: int = LENGTH) -> Memory:
+    zero, table = jnp.zeros(size), jnp.zeros((length, size))
+    return Memory(zero, zero, table, table, jnp.zeros((), int), zero, jnp.asarray(jnp.inf))
+
+
+def forget(memory: Memory) -> Memory:
+    """The memory of a start."""
+    return blank(memory.xi.shape[0], memory.steps.shape[0])
+
+
+def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
+    """The next point, given the residual g at xi, and the memory then."""
+    size = jnp.sqrt(jnp.sum(g**2))
+    worse = (size > GROWTH * memory.size) & (memory.count > 0)
+    length = memory.steps.shape[0]
+    known = memory.count > 0
+    slot = (memory.count - 1) % length
+    steps = memory.steps.at[slot].set(jnp.where(known, xi - memory.xi, 0.0))
+    changes = memory.changes.at[slot].set(jnp.where(known, g - memory.g, 0.0))
+    gram = changes @ changes.T
+    ridge = RIDGE * jnp.trace(gram) + jnp.where(jnp.diag(gram) > 0, 0.0, 1.0)
+    gamma = cholesky_solve(cholesky(gram + jnp.diag(jnp.broadcast_to(ridge, (length,)))), changes @ g)
+    mixed = xi + g - gamma @ (steps + changes)
+    good = known & jnp.all(jnp.isfinite(mixed))
+    following = jnp.where(good, mixed, xi + g)
+    kept = Memory(xi, g, steps, changes, memory.count + 1, xi + g, size)
+    # taken back: the plain step from the last point that was kept
+    back = forget(memory)
+    return jnp.where(worse, memory.plain, following), select(worse, back, kept)

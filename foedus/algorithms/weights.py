@@ -1,0 +1,97 @@
+"""Weights of clients in Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}: projections, and the heaviest of them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+HALVINGS = 80
+
+
+def ball_projection(u: Array, radius: Array, p: Any) -> Array:
+    """The projection onto ‖·‖_p ≤ radius for p in 1, 2, "inf"; radius may be 0."""
+    if p == "inf":
+        return jnp.clip(u, -radius, radius)
+    if p == 2:
+        size = jnp.sqrt(jnp.sum(u**2))
+        return u * jnp.minimum(1.0, radius / jnp.where(size > 0, size, 1.0))
+    ordered = jnp.sort(jnp.abs(u))[::-1]
+    excess = (jnp.cumsum(ordered) - radius) / jnp.arange(1, u.shape[0] + 1)
+    last = jnp.sum(ordered > excess) - 1
+    cut = jnp.where(radius > 0, excess[jnp.maximum(last, 0)], jnp.inf)
+    shrunk = jnp.sign(u) * jnp.maximum(jnp.abs(u) - cut, 0.0)
+    return jnp.where(jnp.sum(jnp.abs(u)) <= radius, u, shrunk)
+
+
+def dual_norm(u: Array, p: Any) -> Array:
+    """‖u‖_{p*}."""
+    if p == 1:
+        return jnp.max(jnp.abs(u))
+    return jnp.sum(jnp.abs(u)) if p == "inf" else jnp.sqrt(jnp.sum(u**2))
+
+
+def simplex_projection(u: Array) -> Array:
+    """The projection onto the simplex, by sorting."""
+    ordered = jnp.sort(u)[::-1]
+    excess = (jnp.cumsum(ordered) - 1.0) / jnp.arange(1, u.shape[0] + 1)
+    return jnp.maximum(u - excess[jnp.sum(ordered > excess) - 1], 0.0)
+
+
+def _root(decreasing: Any, low: Array, high: Array) -> Array:
+    """Where a decreasing function changes sign, between `low` and `high`."""
+
+    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = 0.5 * (ends[0] + ends[1])
+        above = decreasing(middle) > 0
+        return jnp.where(above, middle, ends[0]), jnp.where(above, ends[1], middle)
+
+    low, high = jax.lax.fori_loop(0, HALVINGS, halve, (low, high))
+    return 0.5 * (low + high)
+
+
+def weights_projection(u: Array, q_hat: Array, theta: Array, p: Any) -> Array:
+    """The point of Q that is nearest to u."""
+    if p == "inf":
+        low, high = jnp.maximum(q_hat - theta, 0.0), q_hat + theta
+        shift = _root(lambda tau: jnp.sum(jnp.clip(u - tau, low, high)) - 1.0, jnp.min(u - high), jnp.max(u - low))
+        return jnp.clip(u - shift, low, high)
+    near = simplex_projection(u)
+    if p == 2:
+        # (y + μq̂)/(1 + μ), projected, with the μ that puts it on the ball; share = μ/(1 + μ)
+        def far(share: Array) -> Array:
+            return jnp.sum((simplex_projection(u + share * (q_hat - u)) - q_hat) ** 2) - theta**2
+
+        share = _root(far, jnp.zeros(()), jnp.ones(()))
+        return jnp.where(jnp.sum((near - q_hat) ** 2) <= theta**2, near, simplex_projection(u + share * (q_hat - u)))
+    # what q gains and what it loses against q̂ are θ/2 each, and decouple
+    more, size = u - q_hat, 1.0 + jnp.max(jnp.abs(u - q_hat)) + theta
+    gain = _root(lambda tau: jnp.sum(jnp.maximum(more - tau, 0.0)) - 0.5 * theta, -size, size)
+    loss = _root(lambda tau: jnp.sum(jnp.minimum(q_hat, jnp.maximum(-more - tau, 0.0))) - 0.5 * theta, -size, size)
+    held = q_hat + jnp.maximum(more - gain, 0.0) - jnp.minimum(q_hat, jnp.maximum(-more - loss, 0.0))
+    return jnp.where(jnp.sum(jnp.abs(near - q_hat)) <= theta, near, held)
+
+
+def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Any) -> np.ndarray:
+    """The q in Q with the largest Σ q_s·values_s."""
+    values, q_hat = np.asarray(values, dtype=float), np.asarray(q_hat, dtype=float)
+    order = np.argsort(-values, kind="stable")
+    if p == 2:
+        # along q̂ + t·values the projection onto Q moves to the maximiser as t grows
+        spread = np.ptp(values)
+        if spread == 0 or theta == 0:
+            return q_hat.copy()
+        far = jnp.asarray(q_hat + values * 1e7 / spread)
+        return np.asarray(weights_projection(far, jnp.asarray(q_hat), jnp.asarray(theta), 2))
+    q = np.maximum(q_hat - theta, 0.0) if p == "inf" else q_hat.copy()
+    room = 1.0 - q.sum() if p == "inf" else min(0.5 * theta, 1.0 - q_hat[order[0]])
+    if p != "inf":
+        left = room
+        for s in order[::-1]:
+            taken = min(q[s], left) if s != order[0] else 0.0
+            q[s], left = q[s] - taken, left - taken
+    for s in order:
+        given = min(room, q_hat[s] + theta - q[s]) if p == "inf" else room
+        q[s], room = q[s] + given, room - given
+    return q

@@ -1,0 +1,180 @@
+"""Real federations: `foedus federation up`, `status`, `down`, `provision`, `submit`, `resume`; `foedus site audit`."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foedus.errors import FoedusError
+
+app = typer.Typer(help="Run a federation of real sites, over NVIDIA FLARE.", no_args_is_help=True)
+site = typer.Typer(help="What a site's administrator asks.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Option(help="The folder of the federation on this machine.")]
+HOME = Path("federation")
+
+
+@app.command()
+def up(
+    sites: Annotated[int, typer.Option(help="How many sites to start.", min=1, max=100)] = 3, folder: Folder = HOME
+) -> None:
+    """Make kits and start a server and sites on this machine; nothing but loopback is bound."""
+    from foedus.runtime.flare.local import Federation
+
+    federation = Federation.up(folder, sites)
+    typer.echo(f"A server and {sites} sites are running in {folder}; only this machine can reach them.")
+    for name in federation.sites:
+        typer.echo(f"  {name}: name its data in {federation.kit(name) / 'local' / 'foedus.toml'}")
+    typer.echo("'foedus federation submit experiment.toml' runs an experiment, 'foedus federation down' stops all.")
+
+
+@app.command()
+def status(folder: Folder = HOME) -> None:
+    """Say which parties of the federation on this machine run, and which sites are connected."""
+    from foedus.runtime.flare.console import Console, Unreachable
+    from foedus.runtime.flare.local import Federation
+
+    federation = Federation.at(folder)
+    parties = federation.status()
+    connected: list[str] = []
+    if parties[0].running:
+        try:
+            with Console(federation.kit("admin"), timeout=5.0) as console:
+                connected = console.sites()
+        except Unreachable as error:
+            typer.echo(str(error))
+    for party in parties:
+        words = f"running (process {party.pid})" if party.running else "not running"
+        if party.running and party.name != "server":
+            words += ", connected" if party.name in connected else ", not connected"
+        typer.echo(f"{party.name}: {words}")
+
+
+@app.command()
+def down(folder: Folder = HOME) -> None:
+    """Stop every process of the federation on this machine."""
+    from foedus.runtime.flare.local import Federation
+
+    federation = Federation.at(folder)
+    running = sum(party.running for party in federation.status())
+    federation.down()
+    typer.echo(f"Stopped {running} of {len(federation.sites) + 1} parties; nothing of {folder} runs any more.")
+
+
+@app.command()
+def provision(
+    project: Annotated[Path, typer.Argument(help="The project file (TOML).", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The folder for the kits.")] = Path("kits"),
+) -> None:
+    """Make one kit a site, one for the server and one for the coordinator, from a project file.
+
+    The project file names the server's address and the sites: server = "fl.example.org", sites = ["st-mary", "city"];
+    and, if other than 8002 and 8003, port and admin_port.
+    """
+    from foedus.runtime.flare.kits import Project
+    from foedus.runtime.flare.kits import provision as make
+
+    kits = make(Project(**_project(project)), out)
+    for name, kit in kits.items():
+        typer.echo(f"{name}: {kit}")
+    typer.echo("Give each site its own folder, by a way that nobody else can read; README.txt in it says what to do.")
+
+
+def _project(path: Path) -> dict[str, Any]:
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FoedusError(f"the project file {path} is missing.") from None
+    except (OSError, ValueError) as error:
+        raise FoedusError(f"the project file {path} cannot be read: {error}.") from None
+    kinds = {"name": str, "server": str, "sites": list, "port": int, "admin_port": int}
+    for key, value in told.items():
+        if key not in kinds or not isinstance(value, kinds[key]):
+            raise FoedusError(
+                f"{path}: {key} = {value!r} is not what a project file holds; expected {', '.join(kinds)}."
+            )
+    for key in ("server", "sites"):
+        if key not in told:
+            raise FoedusError(f"{path}: the key {key!r} is missing.")
+    return {"name": "foedus"} | told | {"sites": tuple(told["sites"])}
+
+
+@app.command()
+def submit(
+    experiment: Annotated[Path, typer.Argument(help="The experiment file (TOML), without data.", show_default=False)],
+    folder: Folder = HOME,
+    kit: Annotated[
+        Path | None, typer.Option(help="The coordinator's kit, for sites on other machines.", show_default=False)
+    ] = None,
+    sites: Annotated[
+        str, typer.Option(help="The sites that take part, separated by commas; with --kit. All that are connected.")
+    ] = "",
+    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("out/federation"),
+    transport: Annotated[str, typer.Option(help="'aux', or 'task' where sites rely on FLARE's filters.")] = "aux",
+    keep_going: Annotated[int, typer.Option(help="How often to resume after a crash.", min=0)] = 3,
+) -> None:
+    """Run an experiment over the sites' own data, from the coordinator."""
+    from foedus.runtime.flare.console import Console
+    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.submission import order_from
+    from foedus.runtime.flare.submission import submit as run
+
+    if transport not in ("aux", "task"):
+        raise FoedusError(f"--transport must be 'aux' or 'task'. Got {transport!r} instead.")
+    if kit is None:
+        federation = Federation.at(folder)
+        kit, names = federation.kit("admin"), federation.sites
+    elif sites:
+        names = tuple(name.strip() for name in sites.split(","))
+    else:
+        with Console(kit) as console:
+            names = tuple(console.sites())
+        if not names:
+            raise FoedusError("no site is connected to the server.")
+    order = order_from(experiment, names)
+    typer.echo(f"Run {order.run}: {order.algorithm.name} over {', '.join(names)}.")
+    typer.echo(str(run(order, kit, out, transport=transport, keep_going=keep_going)))
+    typer.echo(f"The run is kept in {out}.")
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run folder of a submitted run.", show_default=False)],
+    keep_going: Annotated[int, typer.Option(help="How often to resume again after a crash.", min=0)] = 0,
+) -> None:
+    """Go on with a submitted run from its last checkpoint."""
+    from foedus.runtime.flare.submission import resume as again
+
+    typer.echo(str(again(run, keep_going)))
+
+
+@site.command()
+def audit(
+    kit: Annotated[Path, typer.Argument(help="The site's kit.")] = Path("."),
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Sums by run and purpose instead of every message.")
+    ] = False,
+) -> None:
+    """Print every message that this site has sent: when, for which run, what for, how many bytes."""
+    from foedus.runtime.flare.names import RUNS
+    from foedus.runtime.flare.site import MessageLog
+
+    folder = kit / RUNS
+    if not folder.is_dir():
+        raise FoedusError(f"{kit} is no kit that has taken part in a run: {RUNS} is missing.")
+    lines = MessageLog(folder / "messages.jsonl").read()
+    if summary:
+        sums: dict[tuple[str, str], list[int]] = {}
+        for line in lines:
+            entry = sums.setdefault((str(line["run"]), str(line["purpose"])), [0, 0])
+            entry[0] += 1
+            entry[1] += int(line["bytes"])
+        for (name, purpose), (count, size) in sums.items():
+            typer.echo(f"run {name}  {purpose:8}  {count:6} messages  {size:10} bytes")
+    else:
+        for line in lines:
+            number = "" if line["round"] is None else f" {line['round']}"
+            what = f"{line['purpose']}{number}"
+            typer.echo(f"{line['time']}  run {line['run']}  {what:14} {line['bytes']:10} bytes  {line['code']}")
+    typer.echo(f"{len(lines)} messages, {sum(int(line['bytes']) for line in lines)} bytes in all.")

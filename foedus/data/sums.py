@@ -1,0 +1,127 @@
+"""What a site sends for preprocessing: counts, sums, ranges and sets of words; exact, or with noise added."""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from foedus.data.tables import Table, missing_in, text_of
+from foedus.errors import FoedusError
+
+ABSENT = "(missing)"  # the category of missing words
+NUMBER = 8  # bytes
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a site sends in round 1."""
+
+    count: dict[str, float] = field(default_factory=dict)
+    total: dict[str, float] = field(default_factory=dict)
+    least: dict[str, float] = field(default_factory=dict)
+    most: dict[str, float] = field(default_factory=dict)
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        numbers = sum(len(part) for part in (self.count, self.total, self.least, self.most))
+        return NUMBER * numbers + sum(len("\n".join(words).encode()) for words in self.words.values())
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the server asks for in round 1: the columns by what is needed of them."""
+
+    sums: tuple[str, ...]
+    ranges: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return len("\n".join((*self.sums, "", *self.ranges, "", *self.words)).encode())
+
+
+def answer(table: Table, ask: Ask) -> Sums:
+    """A site's reply in round 1, from its own table alone."""
+    known = {name: _known(table.columns[name]) for name in {*ask.sums, *ask.ranges}}
+    return Sums(
+        count={name: len(known[name]) for name in ask.sums},
+        total={name: float(np.sum(known[name])) for name in ask.sums},
+        least={name: float(np.min(known[name], initial=np.inf)) for name in ask.ranges},
+        most={name: float(np.max(known[name], initial=-np.inf)) for name in ask.ranges},
+        words={name: _levels(table.columns[name]) for name in ask.words},
+    )
+
+
+def deviations(table: Table, means: Mapping[str, float]) -> dict[str, float]:
+    """A site's reply in round 2: the sums of squared deviations from the means."""
+    return {name: float(np.sum((_known(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Laplace noise that one site adds to its figures, calibrated to stated bounds; ε/`figures` for each of them."""
+
+    bounds: Mapping[str, tuple[float, float]]
+    epsilon: float
+    figures: int
+    draw: np.random.Generator
+
+    def clipped(self, table: Table) -> Table:
+        """The table with its numbers within the bounds."""
+        held = {name: np.clip(table.columns[name], *ends) for name, ends in self.bounds.items()}  # pyright: ignore
+        return Table(table.source, {**table.columns, **held}, table.numbers)
+
+    def add(self, value: float, sensitivity: float) -> float:
+        return float(value + self.draw.laplace(scale=sensitivity * self.figures / self.epsilon))
+
+    def first(self, sums: Sums) -> Sums:
+        count = {name: self.add(value, 1.0) for name, value in sums.count.items()}
+        total = {}
+        for name, value in sums.total.items():
+            low, high = self.bounds[name]
+            # noise goes to the sum of (value − low), whose range is known; the noisy count brings low back
+            total[name] = self.add(value - sums.count[name] * low, high - low) + count[name] * low
+        return Sums(count=count, total=total, words=sums.words)
+
+    def second(self, squares: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
+        return {
+            name: self.add(value, max(means[name] - self.bounds[name][0], self.bounds[name][1] - means[name]) ** 2)
+            for name, value in squares.items()
+        }
+
+
+def _known(column: Any) -> np.ndarray:
+    return column[~np.isnan(column)]
+
+
+def _levels(column: Any) -> tuple[str, ...]:
+    levels = text_of(column).used().levels
+    return (*levels, ABSENT) if missing_in(column).any() else levels
+
+
+def noises(
+    sites: Iterable[str], bounds: Mapping[str, tuple[float, float]], epsilon: float | None, figures: int, seed: int
+) -> dict[str, Noise | None]:
+    """Each site's noise, from draws keyed by its own name."""
+    if epsilon is None:
+        return dict.fromkeys(sites)
+    draws = {name: np.random.default_rng([seed, zlib.crc32(name.encode())]) for name in sites}
+    return {name: Noise(bounds, epsilon, figures, draw) for name, draw in draws.items()}
+
+
+def check_private(scale: str, unbounded: list[str], words: list[str]) -> None:
+    if scale != "standard":
+        raise FoedusError("epsilon in [preprocess] goes with scale = 'standard'; other scales need the bounds alone.")
+    if unbounded:
+        raise FoedusError(
+            f"epsilon in [preprocess] needs the bounds of every column of numbers; those of {unbounded[0]!r} are "
+            "missing in [preprocess.bounds]."
+        )
+    if words:
+        raise FoedusError(
+            f"epsilon in [preprocess] needs the categories of every column of words; those of {words[0]!r} are "
+            "missing in [preprocess.categories]."
+        )

@@ -1,0 +1,129 @@
+"""DRFL (Bai, Wong, Qiao and Ho, *Distributionally robust federated learning: an ADMM algorithm*): Figures 1-5."""
+
+import csv
+import io
+from typing import Any
+
+import numpy as np
+
+from foedus.papers.drfl_examples import (
+    ABALONE,
+    BREAST,
+    BREAST_IMBALANCED,
+    COARSE,
+    FOLDS,
+    FULL,
+    HEART,
+    HEART_IMBALANCED,
+    MODELS,
+    Example,
+    Setting,
+    resilience,
+)
+from foedus.papers.experiment import Experiment, Options, progress
+from foedus.papers.proxal_figures import _figure, _keep
+
+COLOURS = dict(zip(MODELS, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"), strict=True))
+LEVELS = np.round(np.arange(0.1, 1.0001, 0.05), 2)
+
+
+def figure_one(options: Options) -> None:
+    """Figure 1: how often the sets of DRFL and WAFL hold the truth, and how large they then are."""
+    count = options.instances(10)
+    trials, volume = (100, 2000) if options.quick else (1000, 10_000)
+    radii = np.linspace(0.0, 0.1, 200)
+    covered, sizes, smaller = np.zeros((count, 2, len(radii))), np.zeros((count, 2, len(LEVELS))), 0
+    for k in range(count):
+        example = Example.draw(options.seed + k)
+        rng = np.random.default_rng((options.seed, k, 65))
+        centres = [example.sample(rng) for _ in range(trials)]
+        p, q = (np.stack(part) for part in zip(*centres, strict=True))
+        need = example.needed(np.broadcast_to(example.p, p.shape), np.broadcast_to(example.q, q.shape), p, q)
+        covered[k] = [[np.mean(r <= rho) for rho in radii] for r in need]
+        least = [np.quantile(r, LEVELS, method="higher") for r in need]
+        fixed = example.sample(rng)
+        others = rng.dirichlet(np.ones(3), size=(volume, 2)), rng.dirichlet(np.ones(2), size=volume)
+        held = example.needed(
+            *others, np.broadcast_to(fixed[0], (volume, 2, 3)), np.broadcast_to(fixed[1], (volume, 2))
+        )
+        sizes[k] = [[np.mean(r <= rho) for rho in row] for r, row in zip(held, least, strict=True)]
+        smaller += int(np.mean(sizes[k, 0]) <= np.mean(sizes[k, 1]))
+    figure, panels = _figure(9.0, 3.6, 1, 2)
+    for axes, values, x, words in (
+        (panels[0, 0], covered, radii, ("radius ρ", "P(the truth is in the set)")),
+        (panels[0, 1], sizes, LEVELS, ("P(the truth is in the set)", "normalised volume")),
+    ):
+        for i, model in enumerate(("DRFL", "WAFL")):
+            mean = values[:, i].mean(axis=0)
+            axes.plot(x, mean, color=COLOURS[model], label=model)
+            low, high = values[:, i].min(axis=0), values[:, i].max(axis=0)
+            axes.fill_between(x, low, high, color=COLOURS[model], alpha=0.15, linewidth=0)
+        axes.set(xlabel=words[0], ylabel=words[1])
+    panels[0, 0].legend(frameon=False)
+    options.echo(f"DRFL's set has the smaller mean volume in {smaller} of {count} drawn examples")
+    _keep(options, "drfl-fig1", figure, f"Example 4.1 over {count} drawn examples: mean and range")
+
+
+def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
+    count = options.instances(10)
+    grids, folds = (COARSE, 2) if options.quick else (FULL, FOLDS)
+    figure, panels = _figure(12.0, 3.4 * len(settings), len(settings), 3)
+    rows: list[list[Any]] = [["data", "panel", "model", "seeds", "level", "mean", "sd"]]
+    first = total = 0
+    with progress(count * len(settings) * len(MODELS)) as step:
+        for line, setting in zip(panels, settings, strict=True):
+            runs = [resilience(setting, options.seed + k, grids, folds, step) for k in range(count)]
+            scores = {model: np.stack([run[model] for run in runs]) for model in MODELS}  # (seeds, sweeps, levels)
+            for s, (axes, sweep) in enumerate(zip(line, setting.sweeps, strict=True)):
+                verdict, ahead = _verdict(setting, {m: float(scores[m][:, s, -1].mean()) for m in MODELS})
+                options.echo(f"{setting.name}, {sweep.words}: {verdict}")
+                first, total = first + ahead, total + 1
+                for model in MODELS:
+                    values = scores[model][:, s] * (1.0 if setting.classifies else -1.0)
+                    mean, sd = values.mean(axis=0), values.std(axis=0)
+                    axes.plot(sweep.levels, mean, color=COLOURS[model], label=model, marker=".")
+                    axes.fill_between(sweep.levels, mean - sd, mean + sd, color=COLOURS[model], alpha=0.1, linewidth=0)
+                    pairs = zip(sweep.levels, mean, sd, strict=True)
+                    rows += [
+                        [setting.name, sweep.words, f"{v:g}", model, f"{m:.6g}", f"{d:.3g}", count] for v, m, d in pairs
+                    ]
+                axes.set_title(f"{setting.name}{', imbalanced' if setting.imbalanced else ''}\n{verdict}", fontsize=8)
+                axes.set(xlabel=f"test noise: {sweep.words}", ylabel=setting.measure)
+    panels[0, 0].legend(frameon=False, fontsize=7)
+    options.echo(f"DRFL is at least as good as every rival at the highest noise in {first} of {total} panels")
+    _keep(options, name, figure, f"Noise in the test data: mean and standard deviation over {count} seeds")
+    page = io.StringIO()
+    csv.writer(page).writerows(rows)
+    options.keep(f"{name}.csv", page.getvalue().encode())
+
+
+def _verdict(setting: Setting, last: dict[str, float]) -> tuple[str, bool]:
+    """What the highest noise says of DRFL, and whether no rival is ahead of it."""
+    rival = max((m for m in MODELS if m != "DRFL"), key=lambda m: last[m])
+    behind = last[rival] - last["DRFL"]
+    if behind <= 0:
+        return "highest noise: no rival ahead of DRFL", True
+    return f"highest noise: {rival} ahead of DRFL by {behind:.2g} in {setting.measure}", False
+
+
+EXPERIMENTS = (
+    Experiment("drfl-fig1", "DRFL, Figure 1: coverage and volume of two ambiguity sets, Example 4.1", figure_one),
+    Experiment(
+        "drfl-fig2",
+        "DRFL, Figure 2: noise resilience, heart and abalone",
+        lambda o: _panels(o, "drfl-fig2", (HEART, ABALONE)),
+    ),
+    Experiment(
+        "drfl-fig3", "DRFL, Figure 3: noise resilience, breast-cancer", lambda o: _panels(o, "drfl-fig3", (BREAST,))
+    ),
+    Experiment(
+        "drfl-fig4",
+        "DRFL, Figure 4: noise resilience, breast-cancer, imbalanced classes",
+        lambda o: _panels(o, "drfl-fig4", (BREAST_IMBALANCED,)),
+    ),
+    Experiment(
+        "drfl-fig5",
+        "DRFL, Figure 5: noise resilience, heart, imbalanced classes",
+        lambda o: _panels(o, "drfl-fig5", (HEART_IMBALANCED,)),
+    ),
+)

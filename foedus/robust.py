@@ -1,0 +1,344 @@
+"""Stress tests: the worst-case loss of any linear model over a Wasserstein ball, and the distribution that attains it.
+
+fd.robust.worst_case_loss(w, (X, y), 0.1, loss=fd.losses.hinge)
+fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge).distribution   # where each sample moves
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus import losses
+from foedus.algorithms.minimax import Minimax, is_support
+from foedus.algorithms.weights import heaviest
+from foedus.errors import FoedusError
+from foedus.local import worst_case as closed
+from foedus.local.polyhedron import worst_case_by_cvxpy
+from foedus.local.worst_case import PIECEWISE_LINEAR, Ball, Radius
+from foedus.losses import Loss, as_loss
+from foedus.problem import Problem, stack
+
+NUDGE = 1e-9  # λ is moved by this share to see who moves just above and just below it
+SLIVER = 1e-7  # the mass that is sent far away where the supremum is not attained
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution in the ball: mass[k] of sample source[k] sits at (x[k], y[k]).
+
+    `loss` is its mean loss, `cost` its transport cost, which is at most the radius. Where no distribution attains the
+    worst case (`attained` is false), this one comes within a mass of 1e-7 of it.
+    """
+
+    source: np.ndarray
+    mass: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    loss: float
+    cost: float
+    attained: bool
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """One client's worst case: its value, the mean loss it starts from, λ (the price of a unit of radius), moves."""
+
+    value: float
+    nominal: float
+    lam: float
+    radius: float
+    distribution: Distribution | None = None
+
+
+@dataclass(frozen=True)
+class Stress:
+    """The worst case over clients and weights: its value, the weights q that attain it, and each client's own."""
+
+    value: float
+    q: dict[str, float]
+    clients: dict[str, WorstCase] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        titles = ("site", "mean loss", "worst case", "radius", "price λ", "weight q")
+        rows = [
+            (
+                name,
+                f"{c.nominal:.4f}",
+                f"{c.value:.4f}",
+                f"{c.radius:g}",
+                f"{c.lam:.4g}",
+                f"{self.q.get(name, 1.0):.4f}",
+            )
+            for name, c in self.clients.items()
+        ]
+        widths = [max(len(row[j]) for row in [titles, *rows]) for j in range(len(titles))]
+
+        def line(row: tuple[str, ...]) -> str:
+            return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
+
+        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites"
+        return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures alone: where samples move is data, and is not kept."""
+        names = ("value", "nominal", "lam", "radius")
+        clients = {k: {name: getattr(c, name) for name in names} for k, c in self.clients.items()}
+        return {"value": self.value, "q": self.q, "clients": clients}
+
+    @staticmethod
+    def from_json(kept: dict[str, Any]) -> "Stress":
+        return Stress(kept["value"], kept["q"], {k: WorstCase(**c) for k, c in kept["clients"].items()})
+
+
+@partial(jax.jit, static_argnames=("ball",))
+def _closed(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: Radius) -> tuple[Array, Array]:
+    return closed.worst_case(ball, w, x, y, share, radius)
+
+
+def worst_case_loss(
+    w: Any,
+    data: Any,
+    radius: float,
+    *,
+    loss: Loss,
+    kappa: float = float("inf"),
+    metric: str = "l1",
+    support: Any = None,
+    intercept: bool = False,
+) -> float:
+    """The largest mean loss of the model xᵀw over all distributions within `radius` of the data.
+
+    Args:
+        w: the parameters, of any linear model.
+        data: (X, y).
+        radius: ρ, the Wasserstein radius; 0 gives the mean loss.
+        loss: one of huber, epsilon_insensitive, pinball, hinge, smooth_hinge, logistic.
+        kappa: κ, the cost of moving a label (by one, in regression; to the other class, in classification).
+        metric: the norm of ‖x − x̂‖: "l1", "l2" or "linf".
+        support: where samples may be: None, (low, high) or (C, d) for Cx <= d; hinge, epsilon_insensitive, pinball.
+        intercept: whether the last column of X is a constant that does not move.
+    """
+    return worst_case(
+        w, data, radius, loss=loss, kappa=kappa, metric=metric, support=support, intercept=intercept, moves=False
+    ).value
+
+
+def worst_case(
+    w: Any,
+    data: Any,
+    radius: float,
+    *,
+    loss: Loss,
+    kappa: float = float("inf"),
+    metric: str = "l1",
+    support: Any = None,
+    intercept: bool = False,
+    share: Any = None,
+    moves: bool = True,
+) -> WorstCase:
+    """The worst case of the model xᵀw as `worst_case_loss` has it, with λ and, where it is known, the distribution."""
+    if metric not in closed.DUAL:
+        raise FoedusError(f"The 'metric' argument must be 'l1', 'l2' or 'linf'. Got {metric!r} instead.")
+    if not radius >= 0 or not kappa > 0:
+        raise FoedusError(f"radius must be >= 0 and kappa > 0. Got {radius!r} and {kappa!r} instead.")
+    if support is not None and not is_support(support):
+        raise FoedusError(f"support must be None, (low, high) or (C, d). Got {support!r} instead.")
+    kind = "everything" if support is None else "polyhedron" if np.ndim(support[0]) == 2 else "box"
+    ball = Ball(as_loss(loss), metric, kind, intercept)
+    ball.check()
+    stacked = stack([data])
+    x, y = (np.asarray(stacked.arrays[key], dtype=float)[0] for key in ("x", "y"))
+    w = np.asarray(w, dtype=float)
+    if w.shape != x.shape[1:]:
+        raise FoedusError(f"w must have one entry for each of {x.shape[1]} columns of X. Got shape {w.shape} instead.")
+    share = np.full(len(y), 1.0 / len(y)) if share is None else np.asarray(share, dtype=float)
+    width = x.shape[1] - intercept
+    nominal = float(share @ np.asarray(ball.loss.value(jnp.asarray(x @ w), jnp.asarray(y))))
+    low, high = (np.zeros(0),) * 2
+    if kind == "box":
+        low, high = (np.broadcast_to(np.asarray(part, dtype=float), width) for part in support)
+    if radius == 0:
+        return WorstCase(nominal, nominal, float("inf"), 0.0, _still(x, y, share, nominal) if moves else None)
+    at = Radius(*(jnp.asarray(v, dtype=float) for v in (radius, kappa, low, high)))
+    if not ball.closed:
+        C, d = support if kind == "polyhedron" else (np.vstack([np.eye(width), -np.eye(width)]), np.r_[high, -low])
+        value, lam = worst_case_by_cvxpy(
+            ball, w, x, y, share, float(radius), float(kappa), np.asarray(C), np.asarray(d)
+        )
+        return WorstCase(value, nominal, lam, float(radius))
+    found, lam = (
+        float(v) for v in _closed(ball, jnp.asarray(w), jnp.asarray(x), jnp.asarray(y), jnp.asarray(share), at)
+    )
+    known = moves and isinstance(ball.loss, PIECEWISE_LINEAR)
+    spread = _distribution(ball, w, x, y, share, at, lam) if known else None
+    return WorstCase(found, nominal, lam, float(radius), spread)
+
+
+def _still(x: np.ndarray, y: np.ndarray, share: np.ndarray, loss: float) -> Distribution:
+    return Distribution(np.arange(len(y)), share, x, y, loss, 0.0, True)
+
+
+def _pieces(ball: Ball, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, bool]]:
+    """The pieces of the loss that grow: (slope in xᵀw of each sample, constant, whether the label is the other)."""
+    if ball.classifies:
+        sign = np.where(y > 0, 1.0, -1.0)
+        return [(-sign, np.ones(len(y)), False), (sign, np.ones(len(y)), True)]
+    up, down = ball.slopes
+    tube = ball.loss.eps if isinstance(ball.loss, losses.EpsilonInsensitive) else 0.0
+    return [(np.full(len(y), up), -up * y - tube, False), (np.full(len(y), -down), down * y - tube, False)]
+
+
+def _best(ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, radius: Radius, lam: float):
+    """For each sample, where it is worth going at the price λ: the point, whether its label turns, the cost."""
+    moving = x.shape[1] - ball.intercept
+    rows, kappa = len(y), float(radius.kappa)
+    value = np.full(rows, -np.inf if isinstance(ball.loss, losses.Pinball) else 0.0)
+    point, turned, cost = x.copy(), np.zeros(rows, bool), np.zeros(rows)
+    piece = np.full(rows, -1)
+    for k, (slope, constant, flip) in enumerate(_pieces(ball, y)):
+        if flip and not np.isfinite(kappa):
+            continue
+        there, way = x.copy(), np.zeros(rows)
+        if ball.support == "box":
+            g = slope[:, None] * w[:moving]
+            ends = np.where(g > 0, np.asarray(radius.high), np.asarray(radius.low))
+            there[:, :moving] = np.where(np.abs(g) > lam, ends, x[:, :moving])
+            way = np.sum(np.abs(there - x), axis=1)
+        worth = constant + slope * (there @ w) - lam * way - (kappa * lam if flip else 0.0)
+        better = worth > value
+        value = np.where(better, worth, value)
+        point = np.where(better[:, None], there, point)
+        turned = np.where(better, flip, turned)
+        cost = np.where(better, way + (kappa if flip else 0.0), cost)
+        piece = np.where(better, k, piece)
+    return point, turned, cost, piece
+
+
+def _distribution(
+    ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: Radius, lam: float
+) -> Distribution:
+    """A distribution in the ball whose mean loss is the worst case: a mixture of what is best just above and below λ.
+
+    Where λ is the least that is allowed, what is left of the radius is spent on one sample, moved along the ray on
+    which its loss grows by λ for every unit of cost.
+    """
+    rho, least = float(radius.rho), float(closed.smallest_lambda(ball, jnp.asarray(w), radius))
+    above = _best(ball, w, x, y, radius, lam * (1.0 + NUDGE) + 1e-15)
+    spent = float(share @ above[2])
+    parts = [(above, 1.0)]
+    attained, extra = True, None
+    if lam > least * (1.0 + 4.0 * NUDGE) + 1e-14:
+        below = _best(ball, w, x, y, radius, lam * (1.0 - NUDGE) - 1e-15)
+        most = float(share @ below[2])
+        mix = np.clip((rho - spent) / (most - spent), 0.0, 1.0) if most > spent else 0.0
+        parts = [(above, 1.0 - mix), (below, mix)]
+    elif rho > spent and least > 0:
+        extra, attained = _ray(ball, w, x, y, share, radius, above, rho - spent)
+    source, mass, points, labels, costs = [], [], [], [], []
+    for (point, turned, cost, _), weight in parts:
+        if weight > 0:
+            source.append(np.arange(len(y)))
+            mass.append(weight * share)
+            points.append(point)
+            labels.append(_labels(ball, y, turned))
+            costs.append(cost)
+    if extra is not None:
+        i, taken, there, label, way = extra
+        mass[0] = mass[0].copy()
+        mass[0][i] -= taken
+        source.append(np.array([i]))
+        mass.append(np.array([taken]))
+        points.append(there[None])
+        labels.append(np.array([label]))
+        costs.append(np.array([way]))
+    gathered = [np.concatenate(part) for part in (source, mass, points, labels, costs)]
+    kept = gathered[1] > 0
+    source_, mass_, x_, y_, cost_ = (part[kept] for part in gathered)
+    loss = float(mass_ @ np.asarray(ball.loss.value(jnp.asarray(x_ @ w), jnp.asarray(y_))))
+    return Distribution(source_, mass_, x_, y_, loss, float(mass_ @ cost_), attained)
+
+
+def _labels(ball: Ball, y: np.ndarray, turned: np.ndarray) -> np.ndarray:
+    if not ball.classifies:
+        return y.copy()
+    other = np.where(y > 0, float(np.min(y)) if np.min(y) <= 0 else -1.0, 1.0)
+    return np.where(turned, other, y)
+
+
+def _ray(
+    ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: Radius, above: Any, left: float
+) -> tuple[tuple[int, float, np.ndarray, float, float], bool]:
+    """One sample, the mass of it that goes, where to, with which label and at what cost."""
+    point, turned, cost, piece = above
+    pieces, moving = _pieces(ball, y), x.shape[1] - ball.intercept
+    steep = 0 if ball.slopes[0] >= ball.slopes[1] else 1
+    allowed = piece >= 0 if ball.classifies else np.abs([pieces[k][0][0] for k in (0, 1)])[piece] >= ball.lipschitz
+    allowed = np.asarray(allowed) & (piece >= 0) & (share > 0)
+    attained = bool(np.any(allowed))
+    if attained:
+        i = int(np.argmax(np.where(allowed, share, -1.0)))
+        k, taken = int(piece[i]), float(share[i])
+    else:  # a sliver of the sample with the least to lose goes far enough for its loss to grow
+        growing = [0] if ball.classifies else [0, 1] if ball.slopes[0] == ball.slopes[1] else [steep]
+        short = np.stack([pieces[k][1] + pieces[k][0] * (x @ w) for k in growing])
+        short = np.where(share > 0, short, -np.inf)
+        j, i = np.unravel_index(int(np.argmax(short)), short.shape)
+        i, k, taken = int(i), growing[int(j)], SLIVER * float(share[int(i)])
+        point, turned, cost = x, np.zeros(len(y), bool), np.zeros(len(y))
+    slope = float(pieces[k][0][i])
+    there, label, way = point[i].copy(), float(_labels(ball, y, turned)[i]), left / taken
+    direction = np.sign(slope) * w[:moving]
+    size = float(closed.norm(jnp.asarray(w[:moving]), closed.DUAL[ball.metric]))
+    label_moves = not ball.classifies and (ball.support != "everything" or size * float(radius.kappa) < 1.0)
+    if label_moves:
+        label -= np.sign(slope) * way / float(radius.kappa)
+    elif ball.metric == "l1":
+        j = int(np.argmax(np.abs(direction)))
+        there[j] += np.sign(direction[j]) * way
+    elif ball.metric == "linf":
+        there[:moving] += np.sign(direction) * way
+    else:
+        there[:moving] += direction / size * way
+    return (i, taken, there, label, way + float(cost[i])), attained
+
+
+def stress(problem: Problem, w: Any, algorithm: Minimax) -> Stress:
+    """What a robust algorithm guards against, at any model w: every client's worst case, and the weights that hurt."""
+    terms, w = problem.terms, np.asarray(w, dtype=float)
+    assert terms.loss is not None
+    radii = np.broadcast_to(np.asarray(algorithm.radius, dtype=float), terms.clients)
+    support = algorithm.support if np.any(radii > 0) else None
+    values: dict[str, WorstCase] = {}
+    names = problem.names
+    for i, name in enumerate(names):
+        client = problem.client(i)
+        share = np.asarray(terms.share(client))
+        values[name] = worst_case(
+            w,
+            (np.asarray(client["x"]), np.asarray(client["y"])),
+            0.0 if algorithm.shared else float(radii[i]),
+            loss=terms.loss,
+            kappa=algorithm.kappa,
+            metric=algorithm.metric,
+            support=support,
+            intercept=algorithm.intercept,
+            share=share,
+        )
+    q_hat = algorithm.weights(problem)
+    if algorithm.shared:  # one ball around the mixture: its worst case is that of the pooled samples
+        clients = [problem.client(i) for i in range(terms.clients)]
+        pooled = tuple(np.concatenate([np.asarray(c[key]) for c in clients]) for key in ("x", "y"))
+        share = np.concatenate([q * np.asarray(terms.share(c)) for q, c in zip(q_hat, clients, strict=True)])
+        whole = worst_case(
+            w, pooled, float(radii[0]), loss=terms.loss, kappa=algorithm.kappa, metric=algorithm.metric,
+            support=support, intercept=algorithm.intercept, share=share,
+        )  # fmt: skip
+        return Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
+    q = heaviest(np.array([values[name].value for name in names]), q_hat, algorithm.theta, algorithm.p)
+    total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
+    return Stress(total, dict(zip(names, q.tolist(), strict=True)), values)

@@ -1,0 +1,89 @@
+"""The coordinator's console: a session with the server under the coordinator's certificate."""
+
+import contextlib
+import io
+import logging
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from foedus.errors import FoedusError
+from foedus.runtime.flare.kits import ADMIN, require_nvflare
+
+FINISHED = "FINISHED"
+
+
+class Console:
+    """Submits jobs and looks at them; a `with` block."""
+
+    def __init__(self, kit: Path, timeout: float = 20.0):
+        self.kit, self.timeout = kit, timeout
+
+    def __enter__(self) -> "Console":
+        require_nvflare()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+            logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):  # it tells what it does
+                    self.session: Any = new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout)
+            except Exception as error:
+                raise Unreachable(f"the server does not answer the coordinator ({type(error).__name__}).") from None
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.session.close()
+        except Exception:
+            logging.getLogger(__name__).debug("the session was gone already")
+
+    def sites(self) -> list[str]:
+        """The sites that are connected."""
+        return sorted(client.name for client in self._do(lambda: self.session.get_system_info()).client_info)
+
+    def submit(self, job: Path) -> str:
+        return str(self._do(lambda: self.session.submit_job(str(job))))
+
+    def status(self, job: str) -> str:
+        """A job's status as the server tells it; those that are over start with FINISHED."""
+        return str(self._do(lambda: self.session.get_job_meta(job)).get("status", ""))
+
+    def abort(self, job: str) -> None:
+        self._do(lambda: self.session.abort_job(job))
+
+    def download(self, job: str, name: str) -> bytes | None:
+        """A file of the job's folder at the server, after the job."""
+        with tempfile.TemporaryDirectory() as folder:
+            got = self._do(lambda: self.session.download_job_result(job, folder))
+            found = sorted(Path(got or folder).rglob(name)) or sorted(Path(folder).rglob(name))
+            content = found[0].read_bytes() if found else None
+            shutil.rmtree(Path(got), ignore_errors=True) if got else None
+            return content
+
+    def _do(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise Unreachable(f"the server refused the coordinator ({type(error).__name__}: {error}).") from None
+
+    def wait_for_sites(self, names: tuple[str, ...], seconds: float) -> None:
+        """Return when all these sites are connected."""
+        until = time.monotonic() + seconds
+        while missing := [n for n in names if n not in self.sites()]:
+            if time.monotonic() > until:
+                raise Unreachable(f"site {missing[0]!r} is not connected after {seconds:g} s.")
+            time.sleep(0.3)
+
+
+class Unreachable(FoedusError):
+    """A server or a site that is not there now."""
+
+
+__all__ = ["ADMIN", "FINISHED", "Console", "Unreachable"]

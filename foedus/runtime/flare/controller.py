@@ -1,0 +1,149 @@
+"""The FLARE controller: carries a ServerSession's messages, by aux messages or by tasks."""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from foedus.engine import configure
+from foedus.errors import FoedusError
+from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, RUNS, TOPIC
+from foedus.runtime.flare.order import Order, Patience
+from foedus.runtime.flare.policy import SITE_FILE, SiteFile
+from foedus.runtime.flare.server import Paused, ServerSession
+
+CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
+
+
+class FoedusController(Controller):
+    """The coordinator of one run."""
+
+    def __init__(self, transport: str = "aux", patience: dict[str, Any] | None = None):
+        super().__init__(task_check_period=CHECK_SECONDS)
+        self.transport, self.patience = transport, Patience(**(patience or {}))
+        self.pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="ask")
+
+    def set_communicator(self, communicator: Any) -> None:
+        super().set_communicator(communicator)
+        # FLARE 2.9 stores the period under a name that its communicator does not read
+        communicator._task_check_period = CHECK_SECONDS
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        configure()
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """A late reply: its round is over."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Play the run, and leave what came of it in the run's folder."""
+        workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
+        config = Path(workspace.get_app_config_dir(job))
+        content = (config / ORDER).read_bytes()
+        told = json.loads((config / "run.json").read_text())
+        folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
+        folder.mkdir(parents=True, exist_ok=True)
+        ended: dict[str, Any] = {"job": job}
+        try:
+            site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
+            modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
+            session = ServerSession(
+                Order.from_bytes(content, modules),
+                folder,
+                lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
+                self.patience,
+                lambda line: self.log_info(fl_ctx, line),
+                lambda: bool(abort_signal.triggered),
+            )
+            result = session.play().to_bytes()
+            write_whole(folder / RESULT, result)
+            write_whole(Path(workspace.get_run_dir(job)) / RESULT, result)
+            ended |= {"how": "done"}
+        except Paused as pause:
+            ended |= {"how": "paused", "sentence": str(pause)}
+        except FoedusError as error:
+            ended |= {"how": "refused", "sentence": str(error)}
+        except Exception as error:
+            self.log_exception(fl_ctx, "the run failed")
+            ended |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
+        for place in (folder, Path(workspace.get_run_dir(job))):
+            write_whole(place / ENDED, json.dumps(ended).encode())
+
+    def ask(
+        self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
+    ) -> dict[str, Any]:
+        """The replies, by site, of those that answered in time."""
+        if not messages:
+            return {}
+        if self.transport == "task":
+            return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
+        engine: Any = fl_ctx.get_engine()
+
+        def one(name: str) -> Any:
+            found = engine.send_aux_request(
+                targets=[name],
+                topic=TOPIC,
+                request=Shareable({FIELD: messages[name]}),
+                timeout=timeout,
+                fl_ctx=fl_ctx,
+                optional=True,
+            )
+            return (found or {}).get(name)
+
+        replies = {}
+        for name, reply in zip(messages, self.pool.map(one, messages), strict=True):
+            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
+                replies[name] = reply[FIELD]
+        if len(replies) < len(messages):
+            time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
+        return replies
+
+    def _ask_by_task(
+        self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
+    ) -> dict[str, Any]:
+        """One task a site, so that each gets its own message; the sites' filters apply."""
+        replies: dict[str, Any] = {}
+        open_tasks = set(messages)
+        finished = threading.Event()
+
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            result = client_task.result
+            if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK and FIELD in result:
+                replies[client_task.client.name] = result[FIELD]
+            client_task.result = None
+
+        def done(task: Task, fl_ctx: FLContext) -> None:
+            open_tasks.discard(task.props["site"])
+            if not open_tasks:
+                finished.set()
+
+        for name, message in messages.items():
+            task = Task(
+                name=TOPIC,
+                data=Shareable({FIELD: message}),
+                props={"site": name},
+                timeout=max(1, round(timeout)),
+                result_received_cb=received,
+                task_done_cb=done,
+            )
+            self.send(task=task, fl_ctx=fl_ctx, targets=[name])
+        until = time.monotonic() + timeout + 1.0
+        while not finished.wait(0.2) and time.monotonic() < until and not abort_signal.triggered:
+            pass
+        return dict(replies)

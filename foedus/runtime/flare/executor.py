@@ -1,0 +1,60 @@
+"""The FLARE executor: hands a site's messages to its SiteSession; one object for the whole job."""
+
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from foedus.engine import configure
+from foedus.errors import FoedusError
+from foedus.runtime.flare.names import FIELD, RUNS, TOPIC
+from foedus.runtime.flare.policy import SITE_FILE, SiteFile
+from foedus.runtime.flare.site import SiteSession
+
+
+class FoedusExecutor(Executor):
+    """A site in one run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session: SiteSession | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type != EventType.START_RUN:
+            return
+        configure()
+        workspace = fl_ctx.get_workspace()
+        folder = Path(workspace.get_root_dir()) / RUNS
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / "site.log"
+
+        def note(line: str) -> None:
+            # a file of the site's own: what is in it may speak of data, so it does not go through FLARE's logging
+            with log.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+        try:
+            site = SiteFile.read(Path(workspace.get_site_config_dir()) / SITE_FILE)
+            self.session = SiteSession(fl_ctx.get_identity_name(), site, folder, note)
+        except FoedusError as error:
+            note(str(error))
+        engine: Any = fl_ctx.get_engine()
+        engine.register_aux_message_handler(topic=TOPIC, message_handle_func=self._aux)
+
+    def _aux(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        return self._answer(request)
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        return self._answer(shareable)
+
+    def _answer(self, request: Shareable) -> Shareable:
+        if self.session is None or FIELD not in request:
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        reply = make_reply(ReturnCode.OK)
+        reply[FIELD] = self.session.answer(request[FIELD])
+        return reply

@@ -1,0 +1,79 @@
+"""What travels between server and sites, as types and shapes that each side works out for itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import SitePart, site_part
+from foedus.runtime import wire
+from foedus.terms import Data, Terms
+
+ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
+PER_ROW = ("x", "y", "group", "weight")
+
+Shapes = dict[str, list[int | None]]
+
+
+def strong(tree: Any) -> Any:
+    """The tree without weak types, so that every round finds the types of the one before."""
+    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, jnp.result_type(a)), tree)
+
+
+def schema(arrays: Mapping[str, Any]) -> Shapes:
+    """The names and shapes of a party's arrays; where there is an X, its number of rows is left out."""
+    hidden = PER_ROW if "x" in arrays else ()
+    return {
+        name: [None if name in hidden and axis == 0 else int(n) for axis, n in enumerate(jnp.shape(value))]
+        for name, value in arrays.items()
+    }
+
+
+def of_shapes(shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
+    """Arrays of these shapes, without values."""
+    return {
+        str(name): jax.ShapeDtypeStruct(tuple(ROWS if n is None else int(n) for n in shape), float)
+        for name, shape in shapes.items()
+    }
+
+
+def party(shapes: Shapes) -> Data:
+    """A party's data as the schema tells them, with their weights; shapes alone."""
+    arrays = of_shapes(shapes)
+    first = next((k for k in ("x", "y") if k in arrays), next(iter(arrays)))
+    rows = arrays[first].shape[0] if arrays[first].shape else 1
+    return Data(arrays | {"weight": jax.ShapeDtypeStruct((rows,), float)})
+
+
+def vector(size: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((size,), float)
+
+
+def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
+    """For each kind of round, what one client receives."""
+    server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
+    draws = vector(terms.clients)
+    return [
+        jax.eval_shape(lambda s, d, kind=kind: wire.message_for(kind.broadcast(terms, s, d), 0), server, draws)
+        for kind in algorithm.kinds
+    ]
+
+
+def replies(algorithm: Algorithm, terms: Terms, told: list[Any], data: Data) -> list[Any]:
+    """For each kind of round, what one client sends back."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, vector(terms.dim))
+    return [
+        jax.eval_shape(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)[1], client, one, data, key)
+        for kind, one in zip(algorithm.kinds, told, strict=True)
+    ]
+
+
+def parts(terms: Terms, data: Data) -> SitePart:
+    """What one client sends for the certificate."""
+    local, _, coupled = terms.rows
+    return jax.eval_shape(
+        lambda w, mu, nu, d: site_part(terms, w, mu, nu, d), vector(terms.dim), vector(local), vector(coupled), data
+    )

@@ -1,0 +1,231 @@
+"""A federation on one machine: kits, a server and sites on loopback, and no process left behind."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foedus.errors import FoedusError
+from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.console import Console, Unreachable
+from foedus.runtime.flare.kits import Project, provision, require_nvflare, write_site_file
+
+STATE = "federation.json"
+START_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Party:
+    """One process of the federation."""
+
+    name: str
+    pid: int | None
+    running: bool
+
+
+class Federation:
+    """The federation in a folder. `up` makes and starts it, `at` finds it again."""
+
+    def __init__(self, folder: Path, state: dict[str, Any]):
+        self.folder, self.state = Path(folder), state
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(self.state["sites"])
+
+    def kit(self, party: str) -> Path:
+        return Path(self.state["kits"][party])
+
+    @staticmethod
+    def up(folder: Path, sites: int | tuple[str, ...]) -> "Federation":
+        """Provision kits, start the server and the sites, and wait until they are connected."""
+        require_nvflare()
+        folder = Path(folder).absolute()
+        if (folder / STATE).exists():
+            there = Federation.at(folder)
+            if any(party.running for party in there.status()):
+                raise FoedusError(f"a federation is running in {folder}; 'foedus federation down' stops it.")
+            shutil.rmtree(folder / "kits", ignore_errors=True)
+        names = tuple(f"site-{i + 1}" for i in range(sites)) if isinstance(sites, int) else sites
+        port, admin_port = _free_ports(2)
+        project = Project("foedus", "localhost", names, port, admin_port)
+        kits = provision(project, folder / "kits")
+        state = {
+            "sites": list(names),
+            "ports": [port, admin_port],
+            "kits": {k: str(v) for k, v in kits.items()},
+            "processes": {},
+        }
+        federation = Federation(folder, state)
+        for site in names:
+            write_site_file(federation.kit(site), None, {})
+        try:
+            federation.heal()
+            federation.wait()
+        except BaseException:
+            federation.down()
+            raise
+        return federation
+
+    @staticmethod
+    def at(folder: Path) -> "Federation":
+        """The federation that was started in this folder."""
+        path = Path(folder).absolute() / STATE
+        try:
+            return Federation(path.parent, json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise FoedusError(f"there is no federation in {folder}; 'foedus federation up' starts one.") from None
+        except ValueError:
+            raise FoedusError(f"{path} is damaged; delete the folder and start anew.") from None
+
+    def heal(self) -> list[str]:
+        """Start every party that is not running; returns their names."""
+        started = []
+        for party in ("server", *self.sites):
+            if _alive(self.state["processes"].get(party)) is None:
+                self._end(party)  # jobs of a parent that was killed
+                self._start(party)
+                started.append(party)
+        return started
+
+    def _start(self, party: str) -> None:
+        kit = self.kit(party)
+        role, file = ("server", "fed_server.json") if party == "server" else ("client", "fed_client.json")
+        told = ["secure_train=true", "org=foedus", "config_folder=config"]
+        told += [] if party == "server" else [f"uid={party}"]
+        command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train", "-m", str(kit)]
+        (kit / "transfer").mkdir(exist_ok=True)
+        for left in ("pid.fl", "shutdown.fl", "restart.fl"):
+            (kit / left).unlink(missing_ok=True)
+        environment = os.environ | {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
+        # a mark that the party's job processes inherit: they are found by it when their parent is gone
+        environment["FOEDUS_PARTY"] = self._mark(party)
+        with (kit / "out.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "-s", file, "--set", *told],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=kit,
+                env=environment,
+                start_new_session=True,
+            )
+        self.state["processes"][party] = {"pid": process.pid, "began": _began(process.pid)}
+        _OWN[process.pid] = process
+        self._save()
+
+    def _mark(self, party: str) -> str:
+        return f"{self.folder}:{party}"
+
+    def _save(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / STATE, json.dumps(self.state, indent=1).encode())
+
+    def wait(self, seconds: float = START_SECONDS) -> None:
+        """Return when the server answers and every site is connected."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                with Console(self.kit("admin"), timeout=5.0) as console:
+                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()))
+                return
+            except Unreachable:
+                dead = [p.name for p in self.status() if not p.running]
+                if dead or time.monotonic() > until:
+                    what = f"{dead[0]} has stopped" if dead else "it is not complete"
+                    raise FoedusError(f"the federation did not start: {what}; see {self.folder}/kits.") from None
+                time.sleep(0.3)
+
+    def status(self) -> list[Party]:
+        """Every party and whether its process runs."""
+        known = self.state["processes"]
+        found = []
+        for name in ("server", *self.sites):
+            process = _alive(known.get(name))
+            found.append(Party(name, process, process is not None))
+        return found
+
+    def processes(self, party: str) -> list[int]:
+        """The ids of a party's processes: its own first, then those of its jobs."""
+        own = _alive(self.state["processes"].get(party))
+        marked = _marked(self._mark(party))
+        return [own, *(pid for pid in marked if pid != own)] if own is not None else marked
+
+    def _end(self, party: str) -> None:
+        import signal
+
+        for _ in range(50):
+            left = self.processes(party)
+            if not left:
+                return
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                if pid in _OWN:
+                    _OWN.pop(pid).wait(timeout=10)
+            time.sleep(0.05)
+
+    def down(self) -> None:
+        """Stop every process of the federation: the sites first, then the server."""
+        for party in (*self.sites, "server"):
+            self._end(party)
+        self.state["processes"] = {}
+        if self.folder.exists():
+            self._save()
+
+
+_OWN: dict[int, subprocess.Popen[bytes]] = {}  # the children of this process, which it must wait for
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has on loopback."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _began(pid: int) -> float:
+    import psutil
+
+    return psutil.Process(pid).create_time()
+
+
+def _alive(known: dict[str, Any] | None) -> int | None:
+    """The id, if the process with this id is still the one that was started."""
+    import psutil
+
+    if not known:
+        return None
+    try:
+        process = psutil.Process(known["pid"])
+        same = abs(process.create_time() - known["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return known["pid"] if same else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that carry this party's mark in their environment."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FOEDUS_PARTY") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            continue
+    return found

@@ -1,0 +1,8 @@
+"""Names that the FLARE side and the driver share."""
+
+TOPIC = "foedus"  # of aux messages and tasks
+FIELD = "m"  # the one entry of a Shareable: bytes, for arrays would travel by reference and cost a second round trip
+ORDER = "order.npz"
+RESULT = "result.npz"
+ENDED = "ended.json"
+RUNS = "foedus-runs"  # the folder of checkpoints, in the kit's own folder

@@ -1,0 +1,157 @@
+"""What goes into a run beside the sites' data, and what comes out of it; both as bytes that hold no code."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import Certificate
+from foedus.errors import FoedusError
+from foedus.problem import Problem
+from foedus.runtime.checkpoint import pack, unpack
+from foedus.runtime.flare import spec
+from foedus.runtime.participation import Participation
+from foedus.terms import Data, Terms
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a run needs beside the sites' data."""
+
+    run: str  # its name
+    terms: Terms
+    algorithm: Algorithm
+    w0: np.ndarray
+    sites: tuple[str, ...]  # as the transport calls them, in the order of the clients
+    names: tuple[str, ...]  # as the problem calls them
+    uids: np.ndarray
+    seed: int
+    max_rounds: int
+    participation: Participation
+    own: Data | None = None  # the server's own data
+    extra: tuple[dict[str, np.ndarray], ...] = ()  # arrays of the terms themselves, client by client
+
+    def to_bytes(self) -> bytes:
+        arrays = {"w0": np.asarray(self.w0), "uids": np.asarray(self.uids)}
+        if self.own is not None:
+            arrays |= {f"own.{k}": np.asarray(v) for k, v in self.own.items()}
+        for i, extra in enumerate(self.extra):
+            arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
+        note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
+        return pack(arrays, note | {"run": self.run, "seed": self.seed, "max_rounds": self.max_rounds})
+
+    @staticmethod
+    def from_bytes(content: bytes, allowed: tuple[str, ...] = ()) -> "Order":
+        arrays, note = unpack(content)
+        told = {k: spec.decode(note[k], allowed) for k in ("terms", "algorithm", "participation", "sites", "names")}
+        own = {k[4:]: jnp.asarray(v) for k, v in arrays.items() if k.startswith("own.")}
+        extra: list[dict[str, np.ndarray]] = [{} for _ in told["sites"]]
+        for key, value in arrays.items():
+            if key.startswith("extra."):
+                _, i, name = key.split(".", 2)
+                extra[int(i)][name] = value
+        return Order(
+            run=note["run"],
+            seed=note["seed"],
+            max_rounds=note["max_rounds"],
+            w0=arrays["w0"],
+            uids=arrays["uids"],
+            own=Data(own) if own else None,
+            extra=tuple(extra),
+            **told,
+        )
+
+
+def order_of(
+    problem: Problem,
+    algorithm: Algorithm,
+    w0: Any,
+    *,
+    run: str,
+    sites: tuple[str, ...],
+    seed: int,
+    max_rounds: int,
+    participation: Participation,
+) -> Order:
+    """The order for a problem whose clients are these sites."""
+    if algorithm.pools:
+        raise FoedusError(f"{algorithm.name} works on all data in one place; in a federation data stay where they are.")
+    if len(sites) != problem.terms.clients:
+        raise FoedusError(
+            f"the problem has {problem.terms.clients} clients and the federation {len(sites)} sites; "
+            "expected one site a client."
+        )
+    return Order(
+        run=run,
+        terms=problem.terms,
+        algorithm=algorithm,
+        w0=np.asarray(w0, dtype=float),
+        sites=sites,
+        names=tuple(problem.names),
+        uids=problem.stacked.uids(),
+        seed=int(seed),
+        max_rounds=max_rounds,
+        participation=participation,
+        own=problem.server,
+        extra=tuple(_extra(problem, i) for i in range(problem.terms.clients)),
+    )
+
+
+def _extra(problem: Problem, i: int) -> dict[str, np.ndarray]:
+    """A client's arrays that are not its data: the matrices of linear constraints."""
+    known = {*problem.stacked.arrays, "weight"}
+    return {k: np.asarray(v[i]) for k, v in problem.data.items() if k not in known}
+
+
+def site_arrays(problem: Problem, i: int) -> dict[str, np.ndarray]:
+    """A client's own data as a site would hold them, without filling rows."""
+    count, rows = int(problem.counts[i]), problem.stacked.rows
+    arrays = {k: np.asarray(problem.data[k][i]) for k in problem.stacked.arrays}
+    return {k: v[:count] if v.ndim and len(v) == rows else v for k, v in arrays.items()}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, for how many, and what to do about the silent."""
+
+    timeout: float = 60.0  # seconds for one answer
+    hello: float = 60.0  # seconds for all sites to appear
+    minimum: int | None = None  # answers a round needs; None: of everyone asked
+    misses: int = 2  # after so many in a row a site is not asked any more
+    probe: float = 5.0  # seconds after which a site that is not asked is greeted again
+    keep_every: float = 1.0  # seconds between checkpoints
+
+
+@dataclass
+class Result:
+    """How a run ended at the server."""
+
+    w: np.ndarray
+    history: dict[str, np.ndarray]
+    converged: bool
+    finite: bool
+    reason: str
+    objective: float
+    certificate: Certificate
+    multipliers: dict[str, np.ndarray]
+    seconds: float
+    compile_seconds: float
+    refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
+
+    def to_bytes(self) -> bytes:
+        arrays = {"w": self.w} | {f"history.{k}": v for k, v in self.history.items()}
+        arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
+        apart = ("w", "history", "multipliers", "certificate")
+        note = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
+        return pack(arrays, note | {"certificate": self.certificate.to_json()})
+
+    @staticmethod
+    def from_bytes(content: bytes) -> "Result":
+        arrays, note = unpack(content)
+        note["certificate"] = Certificate.from_json(note["certificate"])
+        history = {k[8:]: v for k, v in arrays.items() if k.startswith("history.")}
+        multipliers = {k[11:]: v for k, v in arrays.items() if k.startswith("multiplier.")}
+        return Result(w=arrays["w"], history=history, multipliers=multipliers, **note)

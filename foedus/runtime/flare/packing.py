@@ -1,0 +1,119 @@
+"""Messages as bytes: a JSON header, then the arrays' bytes one after the other.
+
+Both sides know the arrays' types and shapes from the terms (`jax.eval_shape`), so the bytes hold numbers and nothing
+else. What does not fit to the last byte is refused.
+"""
+
+import dataclasses
+import json
+import struct
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.errors import FoedusError
+
+LENGTH = struct.Struct("<I")
+LONGEST_HEADER = 2**24
+
+
+def seal(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    """A header and a payload as one run of bytes."""
+    head = json.dumps(header, sort_keys=True).encode()
+    return LENGTH.pack(len(head)) + head + payload
+
+
+def unseal(message: Any) -> tuple[dict[str, Any], bytes]:
+    """The inverse of `seal`."""
+    if not isinstance(message, bytes | bytearray) or len(message) < LENGTH.size:
+        raise FoedusError("a message is cut short: its header is missing.")
+    (size,) = LENGTH.unpack_from(message)
+    if size > min(LONGEST_HEADER, len(message) - LENGTH.size):
+        raise FoedusError("a message is cut short: its header is not whole.")
+    try:
+        header = json.loads(bytes(message[LENGTH.size : LENGTH.size + size]))
+    except ValueError:
+        raise FoedusError("a message's header is not JSON.") from None
+    if not isinstance(header, dict):
+        raise FoedusError("a message's header is not a table.")
+    return header, bytes(message[LENGTH.size + size :])
+
+
+def structure(tree: Any) -> Any:
+    """The types and shapes of a tree's arrays, without their values."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), tree)
+
+
+def size_of(layout: Any) -> int:
+    """The bytes that a tree with this layout takes."""
+    return sum(int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize for leaf in _leaves(layout))
+
+
+def _leaves(layout: Any) -> list[Any]:
+    return jax.tree.leaves(layout)
+
+
+def to_bytes(tree: Any, layout: Any) -> bytes:
+    """A tree's arrays in the layout's types, little end first."""
+    parts = []
+    for value, leaf in zip(jax.tree.leaves(tree), _leaves(layout), strict=True):
+        array = np.asarray(value)
+        if array.shape != tuple(leaf.shape):
+            raise FoedusError(f"an array of shape {array.shape} does not fit the agreed shape {tuple(leaf.shape)}.")
+        parts.append(np.ascontiguousarray(array, dtype=_wire_type(leaf)).tobytes())
+    return b"".join(parts)
+
+
+def from_bytes(content: bytes, layout: Any) -> Any:
+    """The tree of NumPy arrays that `to_bytes` wrote."""
+    expected = size_of(layout)
+    if len(content) != expected:
+        raise FoedusError(f"the arrays take {len(content)} bytes, where the terms make it {expected}.")
+    arrays, start = [], 0
+    for leaf in _leaves(layout):
+        kind = _wire_type(leaf)
+        count = int(np.prod(leaf.shape, dtype=np.int64))
+        flat = np.frombuffer(content, dtype=kind, count=count, offset=start)
+        if kind == np.dtype(bool) and np.any(flat.view(np.uint8) > 1):
+            raise FoedusError("an array of truth values holds something else.")
+        arrays.append(flat.reshape(leaf.shape).astype(leaf.dtype))
+        start += count * kind.itemsize
+    return jax.tree.unflatten(jax.tree.structure(layout), arrays)
+
+
+def _wire_type(leaf: Any) -> np.dtype[Any]:
+    return np.dtype(leaf.dtype).newbyteorder("<")
+
+
+def unbounded(tree: Any) -> list[bool]:
+    """For each array of a reply: whether infinity is a word in it, as the reply's class says with `infinite`."""
+    found: list[bool] = []
+
+    def walk(node: Any, free: bool) -> None:
+        if dataclasses.is_dataclass(node) and not isinstance(node, type | jax.ShapeDtypeStruct):
+            words = getattr(type(node), "infinite", ())
+            for f in dataclasses.fields(node):
+                walk(getattr(node, f.name), free or f.name in words)
+            return
+        found.extend([free] * len(jax.tree.leaves(node)))
+
+    walk(tree, False)
+    return found
+
+
+def check_finite(tree: Any, free: list[bool]) -> None:
+    """Raise where an array holds NaN, or infinity where that is no word; the sentence holds no values."""
+    for number, (leaf, may) in enumerate(zip(jax.tree.leaves(tree), free, strict=True)):
+        array = np.asarray(leaf)
+        if array.dtype.kind != "f" or np.all(np.isfinite(array)):
+            continue
+        if np.any(np.isnan(array)):
+            raise NotFinite(f"array {number} of its reply holds NaN")
+        if not may:
+            raise NotFinite(f"array {number} of its reply is infinite")
+
+
+class NotFinite(FoedusError):
+    """A reply with NaN or infinity in it."""

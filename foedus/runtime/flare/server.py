@@ -1,0 +1,431 @@
+"""ServerSession: the coordinator's side of a run, over any transport that can `ask`.
+
+`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. All else is here:
+the simulator's draws and history, refusals of replies that do not fit, checkpoints, and the measuring round from which
+the certificate is made.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.certificate import join_parts
+from foedus.errors import FoedusError
+from foedus.run import versions
+from foedus.runtime import wire
+from foedus.runtime.checkpoint import Checkpoint, fingerprint
+from foedus.runtime.flare import layout, packing, rounds, spec
+from foedus.runtime.flare.order import Order, Patience, Result
+from foedus.runtime.flare.rounds import Carry
+from foedus.runtime.flare.site import STARTED
+from foedus.runtime.participation import Schedule
+from foedus.runtime.simulate import Recorder
+from foedus.terms import Shape
+
+Ask = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
+
+
+class Paused(Exception):
+    """A run that cannot go on now and can be resumed: a sentence."""
+
+
+class Missing(FoedusError):
+    """A site that says no, or that no run can do without."""
+
+
+class ServerSession:
+    """One run. `play` ends with a Result, or with Paused where it can be resumed."""
+
+    def __init__(
+        self,
+        order: Order,
+        folder: Path,
+        ask: Ask,
+        patience: Patience | None = None,
+        note: Callable[[str], None] = lambda line: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ):
+        self.order, self.folder, self.ask, self.note, self.stopped = order, Path(folder), ask, note, stopped
+        self.patience = patience or Patience()
+        self.refused: list[str] = []
+        self.misses = dict.fromkeys(order.sites, 0)
+        self.greeted = dict.fromkeys(order.sites, 0.0)
+        self.client = dict(zip(order.sites, order.names, strict=True))
+        self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.kept: list[tuple[int, np.ndarray]] = []
+        self._sign()
+
+    def play(self) -> Result:
+        """Greet the sites, let them join, play the rounds, measure the answer."""
+        began = time.perf_counter()
+        self._greet()
+        order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
+        own_shapes = None if order.own is None else packing.structure(order.own)
+        self.messages = layout.messages(algorithm, terms, own_shapes)
+        self.replies = layout.replies(algorithm, terms, self.messages, self.party)
+        self.free = [packing.unbounded(reply) for reply in self.replies]
+        self.traffic = tuple(
+            (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
+        )
+        kept = self._join()
+        server = rounds.init(algorithm, terms, jnp.asarray(order.w0), order.own)
+        none = jnp.full(terms.clients, STARTED)
+        no, yes = jnp.zeros((), bool), jnp.ones((), bool)
+        carry = Carry(server, jnp.asarray(order.w0, dtype=float), jnp.zeros((), int), none, no, yes)
+        carry, columns = self._resume(carry, kept)
+        recorder = Recorder(self.traffic, columns)
+        compiled = time.perf_counter()
+        first = recorder.rounds
+        kept_at = time.monotonic()
+        while recorder.rounds < order.max_rounds and not bool(carry.done):
+            if self.stopped():
+                raise Paused("the run was stopped from outside")
+            carry = self._round(carry, recorder)
+            if recorder.rounds == first + 1:
+                compiled = time.perf_counter()
+            if time.monotonic() - kept_at >= self.patience.keep_every:
+                self._keep(carry, recorder)
+                kept_at = time.monotonic()
+        self._keep(carry, recorder)
+        return self._finish(carry, recorder, time.perf_counter() - began, compiled - began)
+
+    # --- before the rounds ---
+
+    def _greet(self) -> None:
+        """Wait until every site answers; take the shapes of their arrays, and check that they agree."""
+        schemas: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + self.patience.hello
+        while len(schemas) < len(self.order.sites):
+            waiting = {s: packing.seal(self._header("hello")) for s in self.order.sites if s not in schemas}
+            for site, raw in self.ask(waiting, min(5.0, self.patience.hello)).items():
+                header, _ = self._opened(site, raw, "hello", None)
+                if header is not None:
+                    self._check_version(site, header["versions"])
+                    schemas[site] = header["schema"]
+            if self.stopped():
+                raise Paused("the run was stopped from outside")
+            if len(schemas) < len(self.order.sites):
+                if time.monotonic() > until:
+                    silent = next(s for s in self.order.sites if s not in schemas)
+                    raise Paused(f"client {self.client[silent]!r} is not there")
+                time.sleep(0.2)
+        first = self.order.sites[0]
+        for site in self.order.sites:
+            mine, theirs = _beyond_rows(schemas[site]), _beyond_rows(schemas[first])
+            if mine != theirs:
+                raise Missing(
+                    f"client {self.client[site]!r}: its arrays are {_words(mine)}, "
+                    f"but client {self.client[first]!r} has {_words(theirs)}."
+                )
+        self._complete(schemas[first])
+        given = layout.schema(self.order.extra[0]) if self.order.extra else {}
+        self.party = layout.party(schemas[first] | {k: list(v) for k, v in given.items()})
+
+    def _complete(self, schema: dict[str, Any]) -> None:
+        """Terms that were stated without data get their number of parameters and rows from the sites' columns."""
+        order = self.order
+        if order.terms.dim > 0 or order.terms.loss is None:
+            return
+        if "x" not in schema or len(schema["x"]) != 2:
+            raise Missing(f"client {order.names[0]!r}: its data have no X of rows and columns, which a loss needs.")
+        w0 = np.zeros(int(schema["x"][1]))
+        terms = replace(order.terms, shape=Shape.of(w0))
+        terms.regularizer.check(terms.dim)
+        one, counts = layout.party(schema), {"local": 0, "global": 0, "coupled": 0}
+        for constraint in terms.constraints:
+            counts[constraint.scope] += len(constraint.labels(terms, one))
+        terms = replace(terms, rows=(counts["local"], counts["global"], counts["coupled"]))
+        order.algorithm.check(terms)
+        self.order = replace(order, terms=terms, w0=w0, algorithm=order.algorithm.resolve(terms))
+        self._sign()
+
+    def _sign(self) -> None:
+        order = self.order
+        told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
+        self.mark = fingerprint(json.dumps(told, sort_keys=True), order.w0)
+
+    def _check_version(self, site: str, theirs: dict[str, str]) -> None:
+        for package in ("foedus", "jax"):
+            ours = versions()[package]
+            if theirs.get(package) != ours:
+                raise Missing(
+                    f"client {self.client[site]!r} has {package} {theirs.get(package)}, the server {ours}; "
+                    "install the same version on both."
+                )
+
+    def _join(self) -> dict[str, set[int]]:
+        """Tell every site the terms; returns the rounds whose states each has kept."""
+        order = self.order
+        common = {
+            "algorithm": spec.encode(order.algorithm),
+            "terms": spec.encode(order.terms),
+            "seed": order.seed,
+            "max_rounds": order.max_rounds,
+            "own": None if order.own is None else layout.schema(order.own),
+        }
+        messages = {}
+        for i, site in enumerate(order.sites):
+            extra = order.extra[i] if order.extra else {}
+            shapes = {k: list(np.shape(v)) for k, v in extra.items()}
+            plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
+            uid = [int(v) for v in order.uids[i]]
+            header = self._header("join") | common | {"index": i, "uid": uid, "extra": shapes}
+            messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
+        found = self.ask(messages, max(self.patience.timeout, 60.0))
+        kept: dict[str, set[int]] = {}
+        for site in order.sites:
+            header, _ = self._opened(site, found.get(site), "join", None)
+            if header is None:
+                raise Paused(f"client {self.client[site]!r} did not join")
+            kept[site] = {STARTED, *header["kept"]}
+        return kept
+
+    def _header(self, ask: str) -> dict[str, Any]:
+        return {"ask": ask, "run": self.order.run, "round": None}
+
+    def _opened(self, site: str, raw: Any, ask: str, round: int | None) -> tuple[dict[str, Any] | None, bytes]:
+        """A reply's header and payload; None where it is missing or refused. A site's no ends the run."""
+        if raw is None:
+            return None, b""
+        try:
+            header, payload = packing.unseal(raw)
+        except FoedusError as error:
+            self._refuse(site, str(error))
+            return None, b""
+        found = (header.get("site"), header.get("run"), header.get("ask"), header.get("round"))
+        if found != (site, self.order.run, ask, round):
+            self._refuse(site, f"its reply is of another run or round than {ask} {round}")
+            return None, b""
+        if header.get("code") in ("policy", "data", "unknown"):
+            raise Missing(f"client {self.client[site]!r} refuses: {header.get('sentence')}.")
+        if header.get("code") == "lost":
+            raise Paused(f"client {self.client[site]!r}: {header.get('sentence')}")
+        if header.get("code") != "ok":
+            self._refuse(site, str(header.get("sentence")))
+            return None, b""
+        return header, payload
+
+    def _refuse(self, site: str, why: str) -> None:
+        self.refused.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
+        self.note(self.refused[-1])
+
+    # --- a round ---
+
+    def _round(self, carry: Carry, recorder: Recorder) -> Carry:
+        order, n = self.order, self.order.terms.clients
+        round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
+        who = order.participation
+        if who.size(n) == n and not isinstance(who, Schedule):
+            asked = np.ones(n, bool)
+        else:
+            asked = np.asarray(rounds.chosen(who, self.key, carry.round, self.uids))
+        lost = np.zeros(n, bool)
+        if who.dropout > 0:
+            lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
+        message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        message = jax.tree.map(np.asarray, message)
+        last = np.asarray(carry.last)
+        rows: dict[int, Any] = {}
+        wild, tries = 0, 0
+        wanted = [i for i in range(n) if asked[i]]
+        minimum = len(wanted) if self.patience.minimum is None else min(self.patience.minimum, len(wanted))
+        while True:
+            self._probe()
+            missing = [i for i in wanted if i not in rows and not self._given_up(order.sites[i])]
+            sealed = {}
+            for i in missing:
+                header = self._header("round") | {"round": round, "phase": phase, "since": int(last[i])}
+                one = wire.message_for(message, i)
+                sealed[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
+            found = self.ask(sealed, self.patience.timeout) if sealed else {}
+            for i in missing:
+                row, infinite = self._row(order.sites[i], found.get(order.sites[i]), round, phase)
+                wild += infinite
+                if row is not None:
+                    rows[i] = row
+            tries += 1
+            if len(rows) >= minimum or wild >= len(wanted) > 0:
+                break
+            if tries > self.patience.misses or self.stopped():
+                silent = next(i for i in wanted if i not in rows)
+                raise Paused(f"client {order.names[silent]!r} does not answer in round {round}")
+        here = np.array([i in rows and not lost[i] for i in range(n)])
+        blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
+        after, report = rounds.aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
+        if wild >= len(wanted) > 0:  # nobody's numbers are finite any more: the run has diverged
+            after = Carry(carry.server, carry.w, carry.round + 1, carry.last, jnp.ones((), bool), jnp.zeros((), bool))
+        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report
+        recorder.add({name: np.asarray(value)[None] for name, value in record.items()})
+        return after
+
+    def _row(self, site: str, raw: Any, round: int, phase: int) -> tuple[Any, bool]:
+        """A site's reply as a tree, or None; and whether it was refused for not being finite."""
+        header, payload = self._opened(site, raw, "round", round)
+        try:
+            if header is not None:
+                row = packing.from_bytes(payload, self.replies[phase])
+                packing.check_finite(row, self.free[phase])
+                self.misses[site] = 0
+                return row, False
+        except packing.NotFinite as error:
+            self._refuse(site, str(error))
+            self.misses[site] += 1
+            return None, True
+        except FoedusError as error:
+            self._refuse(site, str(error))
+        self.misses[site] += 1
+        return None, False
+
+    def _given_up(self, site: str) -> bool:
+        return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
+
+    def _probe(self) -> None:
+        """Greet the sites that are not asked any more; one that answers is asked again."""
+        now = time.monotonic()
+        silent = [s for s in self.order.sites if self._given_up(s) and now - self.greeted[s] >= self.patience.probe]
+        if not silent:
+            return
+        for site in silent:
+            self.greeted[site] = now
+        found = self.ask(
+            {site: packing.seal(self._header("hello")) for site in silent}, min(1.0, self.patience.timeout)
+        )
+        for site in silent:
+            header, _ = self._opened(site, found.get(site), "hello", None)
+            if header is not None:
+                self.misses[site] = 0
+
+    # --- keeping and resuming ---
+
+    def _files(self) -> list[Path]:
+        """The checkpoints, newest first."""
+        return sorted(
+            self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True
+        )
+
+    def _keep(self, carry: Carry, recorder: Recorder) -> None:
+        """Have every site keep its state, then keep the server's: a checkpoint is one that all can go back to."""
+        last = np.asarray(carry.last)
+        before = self._needed()
+        messages = {}
+        for i, site in enumerate(self.order.sites):
+            header = self._header("keep") | {"since": int(last[i]), "needed": sorted(before[i])}
+            messages[site] = packing.seal(header)
+        found = self.ask(messages, self.patience.timeout)
+        for site in self.order.sites:
+            header, _ = self._opened(site, found.get(site), "keep", None)
+            if header is None:
+                self.note(
+                    f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state"
+                )
+                return
+        path = self.folder / f"server-{int(carry.round)}.ckpt"
+        try:
+            Checkpoint(path, self.mark).keep(carry, recorder.columns, final=True)
+        except FoedusError as error:  # a full disk must not end a run that can go on
+            self.note(str(error))
+            return
+        self.kept = [(int(carry.round), last.copy()), *self.kept][:2]
+        for old in self._files()[2:]:
+            old.unlink(missing_ok=True)
+
+    def _needed(self) -> list[set[int]]:
+        """For each client, the rounds whose states the newest checkpoint would ask for."""
+        kept = self.kept[:1]
+        return [{int(last[i]) for _, last in kept} for i in range(self.order.terms.clients)]
+
+    def _resume(self, fresh: Carry, states: dict[str, set[int]]) -> tuple[Carry, dict[str, np.ndarray]]:
+        """The newest checkpoint that is whole and whose states all sites have; the start where there is none."""
+        for path in self._files():
+            try:
+                found = Checkpoint(path, self.mark).load(fresh)
+            except FoedusError as error:
+                self.note(f"{error} The one before is tried.")
+                continue
+            if found is None:
+                continue
+            carry, columns = found
+            last = np.asarray(carry.last)
+            lacking = [s for i, s in enumerate(self.order.sites) if int(last[i]) not in states[s]]
+            if lacking:
+                self.note(f"{path.name}: client {self.client[lacking[0]]!r} lacks its state; the one before is tried.")
+                continue
+            self.kept = [(int(carry.round), last)]
+            self.note(f"resumed after round {int(carry.round)}")
+            return carry, columns
+        return fresh, {}
+
+    # --- after the rounds ---
+
+    def _finish(self, carry: Carry, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
+        order, algorithm, terms = self.order, self.order.algorithm, self.order.terms
+        finite = bool(carry.finite)
+        converged = finite and bool(algorithm.converged(carry.server))
+        multipliers = {}
+        if "constraints" in algorithm.handles:
+            multipliers = {k: np.asarray(v) for k, v in algorithm.server_multipliers(terms, carry.server).items()}
+        nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
+        w, last = np.asarray(carry.w), np.asarray(carry.last)
+        payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
+        plan = layout.parts(terms, self.party)
+        parts: dict[str, Any] = {}
+        for _ in range(1 + self.patience.misses):
+            asked = {
+                s: packing.seal(self._header("measure") | {"since": int(last[i])}, payload)
+                for i, s in enumerate(order.sites)
+                if s not in parts
+            }
+            for site, raw in self.ask(asked, self.patience.timeout).items() if asked else ():
+                header, content = self._opened(site, raw, "measure", None)
+                if header is not None:
+                    parts[site] = packing.from_bytes(content, plan)
+        if silent := [self.client[s] for s in order.sites if s not in parts]:
+            raise Paused(f"client {silent[0]!r} does not answer the measuring round")
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[s] for s in order.sites))
+        objective, certificate = join_parts(
+            terms,
+            list(order.names),
+            jnp.asarray(w),
+            stacked,
+            self.party,
+            order.own,
+            multipliers,
+            getattr(algorithm, "eps1", 1e-3),
+            getattr(algorithm, "eps2", 1e-3),
+        )
+        if "constraints" in algorithm.handles:
+            multipliers = {"local": np.asarray(stacked.mu)} | multipliers
+        reason = algorithm.reason(carry.server, converged, list(order.names))
+        if not finite:
+            reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
+        self.ask({site: packing.seal(self._header("end")) for site in order.sites}, 5.0)
+        return Result(
+            w=w,
+            history=recorder.columns,
+            converged=converged,
+            finite=finite,
+            reason=reason,
+            objective=objective,
+            certificate=certificate,
+            multipliers=multipliers,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            refused=self.refused,
+        )
+
+
+def _beyond_rows(shapes: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: list(shape[1:]) if shape else [] for name, shape in sorted(shapes.items())}
+
+
+def _words(shapes: dict[str, list[Any]]) -> str:
+    return ", ".join(f"{name} (rows{''.join(f' × {n}' for n in rest)})" for name, rest in shapes.items())

@@ -1,0 +1,156 @@
+"""Terms and settings as JSON: dataclasses by class and fields, functions by module and name; nothing is unpickled.
+
+What a text may bring to life is limited twice: the class or function must be defined in a module of `STATEMENTS`, or in
+one that the reader's own site file allows, and it must be what its name says (a dataclass, or a function).
+"""
+
+import dataclasses
+import importlib
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from foedus.constraints import Linear
+from foedus.errors import FoedusError
+from foedus.run import plain_tree, rebuild
+from foedus.runtime.participation import Schedule
+from foedus.terms import Shape
+
+STATEMENTS = (
+    "foedus.losses",
+    "foedus.penalties",
+    "foedus.regularizers",
+    "foedus.constraints",
+    "foedus.terms",
+    "foedus.algorithms",
+    "foedus.privacy",
+    "foedus.runtime.participation",
+)
+"""The modules of foedus whose classes and functions state a problem or an algorithm."""
+
+
+def encode(thing: Any) -> Any:
+    """A statement as JSON can hold it."""
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return thing
+    if isinstance(thing, np.generic):
+        return thing.item()
+    if isinstance(thing, tuple | list | frozenset):
+        kind = type(thing).__name__
+        return {"of": kind, "items": [encode(v) for v in (sorted(thing) if kind == "frozenset" else thing)]}
+    if isinstance(thing, dict):
+        return {"of": "dict", "items": [[encode(k), encode(v)] for k, v in thing.items()]}
+    if isinstance(thing, Shape):
+        return _encode_shape(thing)
+    if isinstance(thing, Linear):
+        return {"of": "Linear", "kind": thing.kind, "scope": thing.scope, "key": thing.key}
+    if isinstance(thing, Schedule):
+        table = np.asarray(thing.table)
+        plan = [[int(i) for i in row if i < thing.clients] for row in table]
+        return {"of": "Schedule", "clients": thing.clients, "plan": plan, "dropout": thing.dropout}
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        _check_findable(type(thing))
+        fields = {f.name: encode(getattr(thing, f.name)) for f in dataclasses.fields(thing) if f.init}
+        return {"of": "class", "name": _name(type(thing)), "fields": fields}
+    if callable(thing) and hasattr(thing, "__qualname__"):
+        _check_findable(thing)
+        return {"of": "function", "name": _name(thing)}
+    raise FoedusError(
+        f"{thing!r} cannot be told to a site; use the settings of foedus, or a function of an importable module."
+    )
+
+
+def _name(thing: Any) -> str:
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def _check_findable(thing: Any) -> None:
+    if thing.__module__ == "__main__" or "<" in thing.__qualname__:
+        where = "in the main script" if thing.__module__ == "__main__" else "inside a function"
+        raise FoedusError(
+            f"{thing.__qualname__!r} is defined {where}, where no site can find it; "
+            "define it at the top of a module that every site has installed and allowed."
+        )
+
+
+def _encode_shape(shape: Shape) -> dict[str, Any]:
+    nesting = plain_tree(shape.unravel(np.zeros(shape.dim)))
+    kept = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
+    if _decode_shape(kept) != shape:
+        raise FoedusError("the parameters are a tree of a kind that cannot be told to a site; use dicts and lists.")
+    return kept
+
+
+def _decode_shape(kept: dict[str, Any]) -> Shape:
+    leaves = iter(np.zeros([int(n) for n in s]) for s in kept["shapes"])
+    return Shape.of(rebuild(kept["tree"], leaves))
+
+
+def decode(text: Any, allowed: Iterable[str] = ()) -> Any:
+    """The inverse of `encode`; `allowed` names modules beside those of foedus whose contents may be used."""
+    known = (*STATEMENTS, *allowed)
+    try:
+        return _decode(text, known)
+    except FoedusError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise FoedusError("a statement of the experiment cannot be read; the versions of foedus may differ.") from None
+
+
+def _decode(text: Any, known: tuple[str, ...]) -> Any:
+    if not isinstance(text, dict):
+        if text is None or isinstance(text, bool | int | float | str):
+            return text
+        raise TypeError
+    match text["of"]:
+        case "tuple" | "list" | "frozenset" as kind:
+            return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](
+                _decode(v, known) for v in text["items"]
+            )
+        case "dict":
+            return {_decode(k, known): _decode(v, known) for k, v in text["items"]}
+        case "Shape":
+            return _decode_shape(text)
+        case "Linear":
+            return Linear(None, None, text["kind"], scope=text["scope"]).keyed(int(text["key"].removeprefix("linear")))
+        case "Schedule":
+            plan = np.zeros((len(text["plan"]), text["clients"]), dtype=bool)
+            for row, chosen in zip(plan, text["plan"], strict=True):
+                row[chosen] = True
+            return Schedule(plan, text["dropout"])
+        case "class":
+            cls = _find(text["name"], known)
+            if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+                raise FoedusError(f"{text['name']} is no statement of a problem or an algorithm.")
+            return cls(**{k: _decode(v, known) for k, v in text["fields"].items()})
+        case "function":
+            fn = _find(text["name"], known)
+            if isinstance(fn, type) or not callable(fn):
+                raise FoedusError(f"{text['name']} is not a function.")
+            return fn
+    raise TypeError
+
+
+def _find(name: str, known: tuple[str, ...]) -> Any:
+    """The class or function defined under this name, in a module that is known."""
+    module, _, qualname = name.partition(":")
+    if not any(module == k or module.startswith(k + ".") for k in known):
+        raise FoedusError(f"the experiment uses {name}, of a module that is not allowed here.")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        raise FoedusError(f"the experiment uses {name}, which is not installed here.") from None
+    if isinstance(found, types.ModuleType) or (getattr(found, "__module__", None), _qualname(found)) != (
+        module,
+        qualname,
+    ):
+        raise FoedusError(f"the experiment uses {name}, which is defined elsewhere.")
+    return found
+
+
+def _qualname(thing: Any) -> str | None:
+    return getattr(thing, "__qualname__", None)

@@ -1,0 +1,183 @@
+"""DRFL against CVXPY's optimum of program (4): losses, metrics, supports, norms of Q; silent clients; its settings."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import robust_oracles as oracle
+from robust_cases import CLOSED, LOSSES, NORMS, OPEN, clients, support
+
+import foedus as fd
+from foedus.algorithms.weights import ball_projection, heaviest, weights_projection
+
+KAPPA, THETA, RHO = 0.5, 0.3, 0.03
+
+
+def shares(sites) -> np.ndarray:
+    sizes = np.array([len(y) for _, y in sites], dtype=float)
+    return sizes / sizes.sum()
+
+
+def gap(name, metric, kind, p, sites, algorithm, rho=RHO, theta=THETA, kappa=KAPPA) -> tuple[float, fd.Run]:
+    """How far the minimax value at the returned w is above CVXPY's optimum, as a share of it; both by CVXPY."""
+    loss, eps = LOSSES[name]
+    theirs = support(kind, sites[0][0].shape[1])[1]
+    run = fd.solve(fd.Problem(sites, loss=loss), algorithm)
+    given = (rho, kappa, metric, theirs, theta, p, shares(sites))
+    best = oracle.program(name, eps, sites, *given)
+    return oracle.minimax(name, eps, run.w, sites, *given) / best - 1.0, run
+
+
+def drfl(metric, kind, p, dim=4, **more) -> fd.DRFL:
+    given = {"radius": RHO, "kappa": KAPPA, "theta": THETA} | more
+    return fd.DRFL(metric=metric, support=support(kind, dim)[0], p=p, **given)
+
+
+# each loss, metric, support and p at least once; all of them together are in the slow test below
+SOME = [
+    ("hinge", "l1", "box", 1),
+    ("smooth_hinge", "l2", None, 2),
+    ("logistic", "l1", None, "inf"),
+    ("huber", "linf", None, 1),
+    ("pinball", "l2", None, "inf"),
+]
+
+
+@pytest.mark.parametrize(("name", "metric", "kind", "p"), SOME)
+def test_the_minimax_value_is_cvxpys_optimum(name, metric, kind, p):
+    above, run = gap(name, metric, kind, p, clients(name, 1), drfl(metric, kind, p))
+    assert run.converged, run.reason
+    assert -1e-7 <= above <= 1e-5
+    # the worst case that the run reports is CVXPY's too
+    assert run.worst_case.value == pytest.approx(run.history["worst_case"][-1], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize(("name", "metric", "kind"), CLOSED)
+def test_every_loss_metric_support_and_norm(name, metric, kind, p):
+    """3 to 10 clients of 20 to 200 samples with 3 to 15 features."""
+    for seed, (sites, dim, sizes) in enumerate([(3, 3, (20, 60)), (10, 6, (20, 40)), (5, 15, (60, 200))]):
+        made = clients(name, seed + 10, sites, dim, sizes)
+        above, run = gap(name, metric, kind, p, made, drfl(metric, kind, p, dim))
+        assert run.converged, run.reason
+        assert -1e-7 <= above <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "metric", "kind"), OPEN)
+def test_polyhedra_by_way_of_cvxpy(name, metric, kind):
+    p = dict(zip(("l1", "l2", "linf"), NORMS, strict=True))[metric]
+    above, run = gap(name, metric, kind, p, clients(name, 3, 3, 3), drfl(metric, kind, p, 3))
+    assert run.converged, run.reason
+    assert -1e-7 <= above <= 1e-5
+
+
+def test_a_polyhedron_goes_through_the_same_rounds():
+    sites = clients("hinge", 3, 3, 3)
+    above, run = gap("hinge", "l2", "polyhedron", 1, sites, drfl("l2", "polyhedron", 1, 3, tol=1e-5))
+    assert run.converged, run.reason
+    assert -1e-7 <= above <= 1e-5
+
+
+@pytest.mark.parametrize("constants", ["tight", "paper"])
+def test_algorithm_one_as_printed_reaches_the_same_value(constants):
+    algorithm = drfl("l1", None, "inf", splitting="linearised", constants=constants, tol=1e-6)
+    above, run = gap("logistic", "l1", None, "inf", clients("logistic", 1), algorithm)
+    assert run.converged, run.reason
+    assert -1e-7 <= above <= 1e-5
+
+
+def test_one_program_serves_every_radius_and_theta():
+    """The numbers that travel are data: an algorithm that differs in them alone is equal, and answers differently."""
+    one, two = (drfl("l1", None, "inf", radius=r, theta=t) for r, t in ((RHO, THETA), ((0.0, 0.1, 0.2, 0.3), 0.0)))
+    assert (one, hash(one)) == (two, hash(two))
+    assert one != drfl("l1", None, "inf", radius=0.0)
+    assert one != drfl("l1", None, "inf", kappa=float("inf"))
+    sites = clients("logistic", 1)
+    above, _ = gap("logistic", "l1", None, "inf", sites, two, rho=np.array([0.0, 0.1, 0.2, 0.3]), theta=0.0)
+    assert -1e-7 <= above <= 1e-5
+
+
+def test_clients_that_drop_out_do_not_change_the_answer():
+    sites, algorithm = clients("logistic", 1), drfl("l1", None, "inf", tol=1e-6)
+    problem = fd.Problem(sites, loss=LOSSES["logistic"][0])
+    full = fd.solve(problem, algorithm)
+    plan = np.ones((3000, 4), bool)
+    plan[10:40, 1] = False  # away in the middle
+    plan[5:15, 2] = False
+    run = fd.solve(problem, algorithm, participation=fd.Schedule(plan), max_rounds=3000)
+    assert run.converged, run.reason
+    assert np.max(np.abs(run.w - full.w)) <= 1e-3
+    assert run.history["answered"][20] == 3
+
+
+def test_a_sampled_step_stays_near_the_answer():
+    sites = clients("logistic", 1)
+    run = fd.solve(fd.Problem(sites, loss=LOSSES["logistic"][0]), drfl("l1", None, "inf", sample=0.5), max_rounds=60)
+    theirs = (RHO, KAPPA, "l1", None, THETA, "inf", shares(sites))
+    best = oracle.program("logistic", 0.0, sites, *theirs)
+    assert oracle.minimax("logistic", 0.0, run.w, sites, *theirs) <= 1.15 * best
+    assert not run.converged
+
+
+def test_only_the_model_and_one_number_go_up():
+    run = fd.solve(
+        fd.Problem(clients("logistic", 1), loss=LOSSES["logistic"][0]), drfl("l1", None, "inf"), max_rounds=2
+    )
+    assert run.traffic.up == 2 * 4 * 8 * (4 + 1)
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_projections_onto_balls_and_weights_are_cvxpys(p):
+    import cvxpy as cp
+
+    rng = np.random.default_rng(0)
+    order = {1: 1, 2: 2, "inf": "inf"}[p]
+    for theta in (0.0, 0.1, 0.5, 3.0):
+        u, q_hat, values = rng.normal(size=6), rng.dirichlet(np.ones(6)), rng.normal(size=6)
+        x = cp.Variable(6)
+        for held, found in (
+            ([cp.norm(x, order) <= theta], ball_projection(jnp.asarray(u), jnp.asarray(theta), p)),
+            (
+                [x >= 0, cp.sum(x) == 1, cp.norm(x - q_hat, order) <= theta],
+                weights_projection(jnp.asarray(u), jnp.asarray(q_hat), jnp.asarray(theta), p),
+            ),
+        ):
+            oracle.solved(cp.Problem(cp.Minimize(cp.sum_squares(x - u)), held))
+            np.testing.assert_allclose(found, x.value, atol=1e-6)
+        q = heaviest(values, q_hat, theta, p)
+        assert values @ q == pytest.approx(oracle.heaviest(values, q_hat, theta, p), abs=2e-6)
+        assert q.min() >= -1e-12
+        assert q.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_the_worst_case_is_printed_saved_and_read_back(tmp_path):
+    sites = dict(zip("abcd", clients("logistic", 1), strict=True))
+    run = fd.solve(fd.Problem(sites, loss=LOSSES["logistic"][0]), drfl("l1", None, "inf"))
+    assert "weight q" in str(run)
+    again = fd.load(run.save(tmp_path / "run"))
+    assert again.worst_case.value == run.worst_case.value
+    assert again.worst_case.q == run.worst_case.q
+    assert sum(run.worst_case.q.values()) == pytest.approx(1.0)
+    assert all(c.value >= c.nominal for c in run.worst_case.clients.values())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "loss", "words"),
+    [
+        (fd.DRFL(), fd.losses.least_squares, "least_squares has no finite worst case"),
+        (fd.DRFL(radius=(0.1, 0.1)), fd.losses.huber(1.0), "one entry for each of 4 clients. Got 2"),
+        (fd.DRFL(support=(-1.0, 1.0)), fd.losses.huber(1.0), "a bounded support is known for hinge"),
+        (fd.DRFL(support=(-0.2, 0.2)), fd.losses.pinball(0.5), "client '0': row .* lies outside the support"),
+        (fd.DRFL(support=([-1.0] * 3, [1.0] * 3)), fd.losses.pinball(0.5), "one end for each of 4 columns. Got 3"),
+    ],
+)
+def test_what_does_not_fit_gets_a_sentence(algorithm, loss, words):
+    with pytest.raises(fd.FoedusError, match=words):
+        fd.solve(fd.Problem(clients("huber", 1), loss=loss), algorithm)
+
+
+def test_supports_are_checked_when_stated():
+    for wrong in ((1.0, -1.0), (1.0,), "box", (np.ones((2, 3)), np.ones(3))):
+        with pytest.raises(fd.FoedusError, match="The 'support' setting of DRFL must be"):
+            fd.DRFL(support=wrong)

@@ -1,0 +1,438 @@
+"""Sessions of server and sites in one process, without FLARE: the simulator's iterates, faults, refusals, resuming."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import problem as five
+from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
+
+import foedus as fd
+from foedus.algorithm import Algorithm
+from foedus.runtime.flare import packing, spec
+from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
+from foedus.runtime.flare.policy import Policy, SiteFile, Source
+from foedus.runtime.flare.server import Missing, Paused, ServerSession
+from foedus.runtime.flare.site import SiteSession
+from foedus.runtime.participation import as_participation
+
+QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
+KEEPING = Patience(timeout=1.0, hello=0.0, keep_every=0.0)
+
+
+class Hall:
+    """All parties in one room: real sessions, and a hand that can take messages away or change them."""
+
+    def __init__(self, folder: Path, problem: fd.Problem, algorithm: Algorithm, *, w0=None, policy=None, **told):
+        self.folder = folder
+        start = np.zeros(problem.terms.dim) if w0 is None else w0
+        self.problem = problem.over(start)
+        self.algorithm = algorithm.resolve(self.problem.terms)
+        self.sites = tuple(f"site-{i + 1}" for i in range(problem.terms.clients))
+        who = as_participation(told.pop("participation", 1.0))
+        order = order_of(
+            self.problem, self.algorithm, start, run="r1", sites=self.sites, participation=who,
+            **{"seed": 0, "max_rounds": 1000} | told,
+        )  # fmt: skip
+        self.order = Order.from_bytes(order.to_bytes(), allowed=("constrained_cases",))
+        self.policy = policy or Policy(modules=("constrained_cases",))
+        for i, site in enumerate(self.sites):
+            np.savez(folder / f"{site}.npz", **site_arrays(self.problem, i))
+        self.notes: list[str] = []
+        self.open_sites()
+
+    def open_sites(self):
+        """Sites as after a restart: only their folders remain."""
+        self.site = {
+            s: SiteSession(
+                s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append
+            )
+            for s in self.sites
+        }
+
+    def ask(self, messages, timeout):
+        return {name: self.site[name].answer(message) for name, message in messages.items()}
+
+    def play(self, ask=None, patience=QUICK) -> Result:
+        session = ServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
+        return Result.from_bytes(session.play().to_bytes())
+
+
+def agree(run: fd.Run, result: Result, tolerance: float = 1e-9) -> None:
+    assert run.history.keys() == result.history.keys()
+    for name, values in run.history.items():
+        np.testing.assert_allclose(result.history[name], values, rtol=tolerance, atol=tolerance, err_msg=name)
+    scale = 1.0 + np.max(np.abs(run.w))
+    np.testing.assert_allclose(result.w, run.w, rtol=0, atol=tolerance * scale)
+    assert (run.converged, run.rounds, run.reason) == (result.converged, len(result.history["phase"]), result.reason)
+    np.testing.assert_allclose(result.objective, run.objective, rtol=tolerance)
+    for name in ("stationarity", "feasibility", "complementarity", "distance"):
+        found, expected = getattr(result.certificate, name), getattr(run.certificate, name)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=tolerance, err_msg=name)
+    assert run.multipliers.keys() == result.multipliers.keys()
+    for name, values in run.multipliers.items():
+        np.testing.assert_allclose(result.multipliers[name], values, rtol=1e-6, atol=tolerance)
+
+
+SAME = {
+    "FedAvg": (fd.FedAvg(k0=2), {"max_rounds": 12}),
+    "FedAvg, some": (fd.FedAvg(k0=2), {"max_rounds": 12, "participation": fd.Fraction(0.6, dropout=0.2)}),
+    "FedGiA": (fd.FedGiA(), {"max_rounds": 12, "seed": 3}),
+    "FedGiA, gram, some": (fd.FedGiA(H="gram"), {"max_rounds": 12, "participation": fd.Fraction(0.6, dropout=0.2)}),
+    "LocalSGD": (fd.LocalSGD(batch=4, k0=2), {"max_rounds": 8, "seed": 1}),
+    "Scaffold, plan": (
+        fd.Scaffold(),
+        {"max_rounds": 8, "participation": np.eye(5, dtype=bool)[[0, 1, 2]] | [1, 0, 0, 0, 1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_iterates_are_the_simulators(tmp_path, name):
+    algorithm, told = SAME[name]
+    run = fd.solve(five(), algorithm, **told)
+    agree(run, Hall(tmp_path, five(), algorithm, **told).play())
+
+
+@pytest.mark.parametrize("inner", ["admm", "newton"])
+def test_the_certified_answer_is_the_simulators(tmp_path, inner):
+    case = breast_cancer()
+    run = fd.solve(case.problem(), CAPPED[inner])
+    result = Hall(tmp_path, case.problem(), CAPPED[inner]).play()
+    agree(run, result)
+    assert result.certificate.holds()
+    assert [r.site for r in result.certificate.rows] == [r.site for r in run.certificate.rows]
+
+
+@pytest.mark.parametrize("case", [Quadratic.random(0), Coupled.random(0)], ids=lambda c: type(c).__name__)
+def test_own_objectives_and_every_scope_of_constraint(tmp_path, case):
+    problem, w0 = case.problem(), np.zeros(6)
+    algorithm = fd.ProxAL(inner="newton")
+    agree(fd.solve(problem, algorithm, w0=w0), Hall(tmp_path, problem, algorithm, w0=w0).play(), 1e-8)
+
+
+# --- what travels ---
+
+
+def test_statements_come_back_as_they_were():
+    for problem in (five("ridge"), breast_cancer().problem(), Quadratic.random(0).problem().over(np.zeros(6))):
+        told = json.loads(json.dumps(spec.encode(problem.terms)))
+        found = spec.decode(told, ("constrained_cases",))
+        assert found == problem.terms
+        assert hash(found) == hash(problem.terms)
+    for algorithm in (fd.ProxAL(inner="admm", rho=2.0), fd.FedGiA(t=0.2), fd.Coverage(0.5, every=3)):
+        assert spec.decode(json.loads(json.dumps(spec.encode(algorithm)))) == algorithm
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"of": "function", "name": "os:system"},
+        {"of": "class", "name": "subprocess:Popen", "fields": {"args": "true"}},
+        {"of": "function", "name": "foedus.losses:jax.config.update"},
+        {"of": "class", "name": "foedus.runtime.checkpoint:Checkpoint", "fields": {"path": "x", "fingerprint": ""}},
+        {"of": "function", "name": "constrained_cases:quadratic"},
+    ],
+)
+def test_a_statement_brings_nothing_to_life_but_statements(text):
+    with pytest.raises(fd.FoedusError, match="not allowed here|defined elsewhere|no statement"):
+        spec.decode(text)
+
+
+def test_a_function_that_no_site_can_find_is_refused():
+    with pytest.raises(fd.FoedusError, match="inside a function"):
+        spec.encode(lambda z, y: z)
+
+
+def test_bytes_that_do_not_fit_are_refused():
+    plan = packing.structure({"a": np.zeros((2, 3)), "b": np.zeros(1, bool)})
+    content = packing.to_bytes({"a": np.arange(6.0).reshape(2, 3), "b": np.ones(1, bool)}, plan)
+    assert len(content) == packing.size_of(plan) == 49
+    np.testing.assert_array_equal(packing.from_bytes(content, plan)["a"], np.arange(6.0).reshape(2, 3))
+    with pytest.raises(fd.FoedusError, match="48 bytes, where the terms make it 49"):
+        packing.from_bytes(content[:-1], plan)
+    with pytest.raises(fd.FoedusError, match="truth values"):
+        packing.from_bytes(content[:-1] + b"\x07", plan)
+    for wrong in (b"", b"\xff\xff\xff\xff{}", b"\x02\0\0\0[]", "text", None):
+        with pytest.raises(fd.FoedusError, match="message"):
+            packing.unseal(wrong)
+
+
+# --- faults ---
+
+AVERAGE = (fd.FedAvg(k0=2), {"max_rounds": 12})
+
+
+def tampered(hall: Hall, site: str, rounds: set[int], change):
+    """An `ask` in which one site's replies of some rounds are changed, or lost where `change` gives None."""
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        header, payload = packing.unseal(replies[site]) if site in replies else ({}, b"")
+        if header.get("ask") == "round" and header["round"] in rounds:
+            changed = change(header, payload)
+            replies = {k: v for k, v in replies.items() if k != site} | ({} if changed is None else {site: changed})
+        return replies
+
+    return ask
+
+
+CHANGES = {
+    "silence": (lambda h, p: None, None),
+    "NaN": (
+        lambda h, p: packing.seal(h, np.full(len(p) // 8, np.nan).tobytes()),
+        "'b': array 0 of its reply holds NaN",
+    ),
+    "infinity": (
+        lambda h, p: packing.seal(h, np.full(len(p) // 8, np.inf).tobytes()),
+        "'b': array 0 of its reply is inf",
+    ),
+    "shape": (lambda h, p: packing.seal(h, p + p), "'b': the arrays take"),
+    "round": (lambda h, p: packing.seal(h | {"round": h["round"] - 1}, p), "'b': its reply is of another run or round"),
+    "run": (lambda h, p: packing.seal(h | {"run": "r0"}, p), "'b': its reply is of another run or round"),
+    "site": (lambda h, p: packing.seal(h | {"site": "site-1"}, p), "'b': its reply is of another run or round"),
+    "noise": (lambda h, p: b"\x00\x01", "'b': a message is cut short"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_bad_reply_is_as_if_the_round_had_not_reached_the_client(tmp_path, what):
+    """The simulator with a plan that leaves client b out of rounds 4 and 5 is the oracle."""
+    change, sentence = CHANGES[what]
+    plan = np.ones((12, 5), dtype=bool)
+    plan[4:6, 1] = False
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    expected = fd.solve(five(), algorithm, participation=plan, **told)
+    hall = Hall(tmp_path, five(), algorithm, **told)
+    patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4, misses=5)
+    result = hall.play(tampered(hall, "site-2", {4, 5}, change), patience)
+    np.testing.assert_allclose(result.w, expected.w, atol=1e-12)
+    np.testing.assert_array_equal(result.history["answered"], expected.history["answered"])
+    assert len(result.refused) == (0 if sentence is None else 2)
+    assert all(sentence in line for line in result.refused)
+
+
+def test_a_silent_client_is_skipped_and_asked_again_when_it_answers_a_greeting(tmp_path):
+    algorithm, told = AVERAGE
+    hall, asked = Hall(tmp_path, five(), algorithm, **told), []
+
+    def ask(messages, timeout):
+        heads = {name: packing.unseal(message)[0] for name, message in messages.items()}
+        rounds = {h["round"] for h in heads.values()} - {None}
+        if rounds:
+            asked.append((rounds.pop(), "site-2" in messages))
+        away = asked and 3 <= asked[-1][0] < 8
+        return hall.ask({k: v for k, v in messages.items() if not (away and k == "site-2")}, timeout)
+
+    patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4, misses=2, probe=0.0)
+    result = hall.play(ask, patience)
+    assert [r for r, there in asked if not there] == [5, 6, 7, 8], "after two misses it is not asked, until it greets"
+    assert list(result.history["answered"]) == [5] * 3 + [4] * 6 + [5] * 3
+
+
+def test_a_run_that_lacks_answers_pauses_and_goes_on_to_the_same_end(tmp_path):
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    whole = fd.solve(five(), algorithm, **told)
+    hall = Hall(tmp_path, five(), algorithm, **told)
+    with pytest.raises(Paused, match="client 'b' does not answer in round 7"):
+        hall.play(tampered(hall, "site-2", set(range(7, 12)), lambda h, p: None), KEEPING)
+    hall.open_sites()  # all processes are new: what is left is on disk
+    agree(whole, hall.play(patience=KEEPING), 1e-12)
+    assert any("resumed after round 7" in line for line in hall.notes)
+
+
+def crash_after(hall: Hall, round: int):
+    """An `ask` with which the server dies in the middle of a round: sites have moved, nobody has kept it."""
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        if any(packing.unseal(m)[0]["round"] == round for m in messages.values()):
+            raise KeyboardInterrupt
+        return replies
+
+    return ask
+
+
+@pytest.mark.parametrize("damage", ["none", "server", "site", "both"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    whole = fd.solve(five(), algorithm, **told)
+    hall = Hall(tmp_path, five(), algorithm, **told)
+    with pytest.raises(KeyboardInterrupt):
+        hall.play(crash_after(hall, 7), KEEPING)
+    newest = {
+        "server": tmp_path / "server" / "server-7.ckpt",
+        "site": tmp_path / "site-3" / "run-r1" / "state-6.ckpt",
+    }
+    for party in {"none": (), "both": newest}.get(damage, (damage,)):
+        content = bytearray(newest[party].read_bytes())
+        content[-20] ^= 1
+        newest[party].write_bytes(content)
+    hall.open_sites()
+    agree(whole, hall.play(patience=KEEPING), 1e-12)
+    expected = "resumed after round 7" if damage == "none" else "resumed after round 6"
+    assert any(expected in line for line in hall.notes)
+
+
+def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
+    algorithm, told = AVERAGE
+    hall = Hall(tmp_path, five(), algorithm, **told)
+
+    def full(self, carry, history, final=False):
+        raise fd.FoedusError("cannot write server.ckpt: No space left on device; what was there before is unchanged.")
+
+    monkeypatch.setattr("foedus.runtime.flare.server.Checkpoint.keep", full)
+    monkeypatch.setattr("foedus.runtime.flare.site.SiteSession._keep", lambda self, asked, payload: ({}, b""))
+    agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING))
+    assert any("No space left" in line for line in hall.notes)
+
+
+def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
+    algorithm = fd.FedAvg(lr=1e60, k0=3, tol=0.0)
+    run = fd.solve(five(), algorithm, max_rounds=30)
+    result = Hall(tmp_path, five(), algorithm, max_rounds=30).play()
+    assert not result.finite
+    assert "infinite" in result.reason
+    assert "infinite" in run.reason
+    assert np.all(np.isfinite(result.w))
+
+
+def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
+    hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
+    monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: {"foedus": "9.9", "jax": "0"})
+    with pytest.raises(Missing, match="client 'a' has foedus 9.9, the server"):
+        hall.play()
+
+
+# --- what a site allows, and what it tells ---
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (Policy(algorithms=("ProxAL", "FedGiA")), "its policy allows ProxAL and FedGiA, not FedAvg"),
+        (Policy(min_rows=10), "client 'b' refuses: it has fewer rows than its policy asks for"),
+        (Policy(privacy=True), "its policy asks for privacy, and FedAvg adds no noise here"),
+        (Policy(max_message=50), "its policy allows no message of more than 50 bytes"),
+    ],
+)
+def test_a_policy_refuses_in_one_sentence(tmp_path, policy, sentence):
+    hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2, policy=policy)
+    with pytest.raises(Missing, match=sentence):
+        hall.play()
+
+
+def test_a_module_that_the_site_does_not_allow_is_refused(tmp_path):
+    hall = Hall(tmp_path, Quadratic.random(0).problem(), fd.ProxAL(), w0=np.zeros(6), policy=Policy())
+    with pytest.raises(Missing, match="constrained_cases:quadratic, of a module that is not allowed here"):
+        hall.play()
+
+
+def test_a_failure_at_a_site_carries_no_data(tmp_path, monkeypatch):
+    hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
+    secret = "patient 4711"
+
+    def fail(self, asked, payload):
+        raise RuntimeError(secret)
+
+    monkeypatch.setattr(SiteSession, "_round", fail)
+    heard = []
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        heard.extend(replies.values())
+        return replies
+
+    with pytest.raises(Paused, match="client 'a' does not answer in round 0"):
+        hall.play(ask)
+    assert any(secret in line for line in hall.notes), "the site's own log says why"
+    assert not any(secret.encode() in raw for raw in heard)
+
+
+def test_data_that_do_not_fit_are_told_without_a_word_of_them(tmp_path):
+    problem = breast_cancer().problem()
+    hall = Hall(tmp_path, problem, CAPPED["newton"])
+    X, y = breast_cancer().sites["birch"]
+    np.savez(tmp_path / "site-2.npz", x=X, y=np.where(y == 1, 0.25, y))
+    with pytest.raises(Missing) as error:
+        hall.play()
+    assert str(error.value) == "client 'birch' refuses: its data do not fit the terms; its own log says how."
+    assert any("0.25" in line for line in hall.notes)
+
+
+def test_every_message_of_a_site_is_in_its_log_with_its_size(tmp_path):
+    algorithm, told = AVERAGE
+    hall, sent = Hall(tmp_path, five(), algorithm, **told), []
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        sent.extend(len(raw) for name, raw in replies.items() if name == "site-1")
+        return replies
+
+    hall.play(ask)
+    lines = hall.site["site-1"].log.read()
+    assert [line["bytes"] for line in lines] == sent
+    assert [line["purpose"] for line in lines] == ["hello", "join", *["round"] * 12, "keep", "measure", "end"]
+    assert [line["round"] for line in lines if line["purpose"] == "round"] == list(range(12))
+
+
+def test_no_message_to_the_server_tells_the_number_of_rows_or_the_data_file(tmp_path):
+    hall, heard = Hall(tmp_path, five(), fd.FedAvg(lr=0.1), max_rounds=2), []
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        heard.extend(packing.unseal(raw)[0] for raw in replies.values())
+        return replies
+
+    hall.play(ask)
+    schemas = [h["schema"] for h in heard if h["ask"] == "hello"]
+    assert schemas[0] == schemas[2] == {"x": [None, 4], "y": [None]}
+    assert not any(".npz" in json.dumps(h) for h in heard)
+
+
+def test_site_files_are_checked(tmp_path):
+    path = tmp_path / "foedus.toml"
+    for text, sentence in (
+        ("[data]\nfile = 3", "the key 'file' of .data. must be text in quotes"),
+        ("[policy]\nmin_row = 3", "has no key 'min_row'. Did you mean 'min_rows'"),
+        ("[policy]\nprivacy = 1", "the key 'privacy' of .policy. must be true or false"),
+        ("[data]\ny = 'a'", "needs the key file"),
+        ("[x]", "is unknown"),
+        ("[data", "cannot be read"),
+    ):
+        path.write_text(text)
+        with pytest.raises(fd.FoedusError, match=sentence):
+            SiteFile.read(path)
+    (tmp_path / "d.csv").write_text("age,dose,ill\n1,2,0\n3,4,1\n")
+    path.write_text("[data]\nfile = 'd.csv'\ny = 'ill'\nintercept = true\n[policy]\nmin_rows = 2")
+    found = SiteFile.read(path)
+    assert found.data is not None
+    arrays = found.data.read()
+    np.testing.assert_array_equal(arrays["x"], [[1, 2, 1], [3, 4, 1]])
+    np.testing.assert_array_equal(arrays["y"], [0, 1])
+    path.write_text("[data]\nfile = 'd.csv'\ny = 'il'")
+    source = SiteFile.read(path).data
+    assert source is not None
+    with pytest.raises(fd.FoedusError, match="no column 'il'. Did you mean 'ill'"):
+        source.read()
+
+
+def test_flare_is_checked_when_it_is_written():
+    with pytest.raises(fd.FoedusError, match="'transport' of Flare must be 'aux' or 'task'"):
+        fd.Flare(transport="post")
+    with pytest.raises(fd.FoedusError, match="'sites' of Flare must be a whole number >= 1"):
+        fd.Flare(sites=0)
+    with pytest.raises(fd.FoedusError, match="'runtime' argument of solve"):
+        fd.solve(five(), fd.FedAvg(), runtime="flare")  # pyright: ignore[reportArgumentType]
+
+
+def test_pooling_and_a_wrong_number_of_sites_are_refused(tmp_path):
+    with pytest.raises(fd.FoedusError, match="data stay where they are"):
+        Hall(tmp_path, five(), fd.CentralProxAL())
+    problem = five().over(np.zeros(4))
+    with pytest.raises(fd.FoedusError, match="5 clients and the federation 2 sites"):
+        order_of(
+            problem, fd.FedAvg(), np.zeros(4), run="r", sites=("a", "b"), seed=0, max_rounds=1,
+            participation=fd.Fraction(),
+        )  # fmt: skip

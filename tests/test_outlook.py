@@ -1,0 +1,105 @@
+"""What `foedus check` foretells: messages as they will be sent, rounds as they were measured, and quickly."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import foedus as fd
+from foedus.experiment import build, catalogue, file, outlook
+
+REFERENCE = """
+[data]
+set = "breast-cancer"
+[partition]
+num_partitions = {sites}
+[problem]
+penalty = {{ name = "Ridge", mu = 0.001, per_example = false }}
+{terms}
+[algorithm]
+name = "{name}"
+"""
+CAP = '[[constraints]]\ntype = "LossCap"\nwhere = "label malignant"\nat_most = 0.2\n'
+
+
+def reference(folder: Path, name: str, sites: int) -> build.Built:
+    """The breast-cancer set, with a ridge, and with a cap for the methods that take constraints."""
+    held = "constraints" in catalogue.algorithms()[name].make.handles  # pyright: ignore[reportFunctionMemberAccess]
+    path = folder / "reference.toml"
+    path.write_text(REFERENCE.format(sites=sites, name=name, terms=CAP if held else ""))
+    (case,) = file.load(path).cases
+    return build.build(case.settings, build.cohort_of(case.settings, folder))
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedGiA", "Scaffold", "ProxAL", "CentralProxAL"])
+def test_messages_are_foretold_for_every_kind_of_round(tmp_path: Path, name: str):
+    made = reference(tmp_path, name, 5)
+    found = outlook.messages(made)
+    if made.algorithm.pools:
+        assert found.kinds == ((0, sum(int(a.nbytes) for a in made.problem.data.values())),)
+    else:
+        assert len(found.kinds) == len(made.algorithm.kinds)
+        assert all(down > 0 and up > 0 for down, up in found.kinds)
+
+
+def test_messages_are_those_that_a_run_sends(tmp_path: Path):
+    made = reference(tmp_path, "FedAvg", 5)
+    run = fd.solve(made.problem, made.algorithm, max_rounds=3)
+    found = outlook.messages(made).kinds
+    np.testing.assert_array_equal(run.history["bytes_down"], [5 * found[p][0] for p in run.history["phase"]])
+    np.testing.assert_array_equal(run.history["bytes_up"], [5 * found[p][1] for p in run.history["phase"]])
+
+
+def test_what_is_typical_is_told_of_known_algorithms_only():
+    assert set(outlook.TYPICAL) <= set(catalogue.algorithms())
+    assert set(outlook.UNENDING) <= set(catalogue.algorithms())
+    assert "95 to 130 are typical" in outlook.rounds_line("ProxAL", 1000)
+    assert "raise max_rounds" in outlook.rounds_line("FedGiA", 1000)
+    assert "raise max_rounds" not in outlook.rounds_line("FedGiA", 10_000)
+    assert "all 50 rounds" in outlook.rounds_line("FedAvg", 50)
+    assert "depends on the data" in outlook.rounds_line("Unheard", 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*outlook.TYPICAL, *outlook.UNENDING])
+def test_typical_rounds_are_measured(tmp_path: Path, name: str):
+    rounds = []
+    for sites in (5, 20):
+        made = reference(tmp_path, name, sites)
+        run = fd.solve(made.problem, made.algorithm, seed=0, max_rounds=20_000)
+        assert run.converged == (name in outlook.TYPICAL), run.reason
+        rounds.append(run.rounds)
+    if name in outlook.TYPICAL:
+        low, high = outlook.TYPICAL[name]
+        assert low <= min(rounds) <= 1.1 * low
+        assert 0.9 * high <= max(rounds) <= high
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_checked_in_ten_seconds(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    names = [f"x{j}" for j in range(10)]
+    (tmp_path / "sites").mkdir()
+    for site in range(10):
+        rows = draw.normal(size=(100_000, 10)).round(4)
+        ward = draw.choice(["north", "south", "west"], 100_000)
+        label = draw.integers(0, 2, 100_000)
+        cells = [*(rows[:, j].astype(str) for j in range(10)), ward, label.astype(str)]
+        lines = "\n".join(map(",".join, zip(*cells, strict=True)))
+        (tmp_path / f"sites/s{site}.csv").write_text(",".join([*names, "ward", "ill"]) + "\n" + lines + "\n")
+    text = '[data]\nfiles = "sites/*.csv"\nlabel = "ill"\n[problem]\nwhere = "label 0"\n'
+    (tmp_path / "big.toml").write_text(text + CAP.replace("malignant", "1") + '[algorithm]\nname = "ProxAL"\n')
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run(
+        [sys.executable, "-m", "foedus.cli", "check", "big.toml"],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": str(Path(fd.__file__).parent.parent)},
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert "1,000,000 rows" in ended.stdout
+    # processor time, which other work on the machine does not add to
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
