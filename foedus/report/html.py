@@ -105,8 +105,11 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
     tiles = [("Objective", number(run.objective), "lower is better")]
     if tightest is not None:
         tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
+    shifted = getattr(run, "worst_case", None)
     tiles += [
-        ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
+        ("Worst case", number(shifted.value), "loss after the worst shift allowed for")
+        if shifted is not None
+        else ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
         ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
         ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),
         ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),
