@@ -161,6 +161,8 @@ def test_verdicts_say_what_the_certificate_says():
     lost = dataclasses.replace(run, certificate=dataclasses.replace(run.certificate, stationarity=float("nan")))
     assert words.verdict(lost).level != "good"
     free = runs.unconstrained()["FedAvg"]
+    near = dataclasses.replace(free, certificate=dataclasses.replace(free.certificate, stationarity=1e-5))
+    assert words.verdict(near).title == "Stopped near the optimum"
     assert words.verdict(free).title == "Stopped before converging"
     assert words.verdict(dataclasses.replace(free, objective=float("nan"))).level == "bad"
 
@@ -190,6 +192,18 @@ def test_large_run_is_written_small_and_fast(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     page = Reader(path.read_text(encoding="utf-8"))
     assert page.text.count("clinic-") >= 100
+
+
+def test_a_sweep_of_many_runs_stays_small():
+    run = runs.large()
+    everyone = {k: v for k, v in run.settings.items() if k != "participation"}
+    many = {f"seed {k}": dataclasses.replace(run, settings=everyone | {"seed": k}) for k in range(30)}
+    text = html.page(many, {})
+    assert len(text.encode()) < 3e6
+    page = Reader(text)
+    assert page.open == []
+    assert "seed 29" in page.text
+    assert "Least slack" in page.text
 
 
 def test_more_rows_than_a_page_holds_are_cut_to_the_tightest():
@@ -230,7 +244,18 @@ def test_axes_hold_their_values_and_have_labels(values: list[float]):
         assert "nan" not in charts.line_chart(chart, by).split("aria-label")[0]
 
 
-def test_who_took_part_is_who_was_heard():
+PLAN = np.random.default_rng(0).random((7, 6)) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("who", "named"),
+    [
+        (fd.Fraction(0.5, dropout=0.3), True),
+        pytest.param(fd.Schedule(PLAN, dropout=0.2), False, marks=pytest.mark.slow),
+        pytest.param(fd.Coverage(0.4, dropout=0.2, every=3), True, marks=pytest.mark.slow),
+    ],
+)
+def test_who_took_part_is_who_was_heard(who, named: bool):
     """The draws repeated for the report are the run's own: an algorithm that counts its callers agrees."""
 
     @state
@@ -254,19 +279,13 @@ def test_who_took_part_is_who_was_heard():
     def nothing(w, data):
         return 0.0 * jnp.sum(w)
 
-    named = {name: {"y": np.zeros(1)} for name in "abcdef"}
-    plan = np.random.default_rng(0).random((7, 6)) < 0.4
-    placed = list(named.values())
-    for who, clients in (
-        (fd.Fraction(0.5, dropout=0.3), named),
-        (fd.Schedule(plan, dropout=0.2), placed),
-    ):
-        problem = fd.Problem(clients, objective=nothing)
-        run = fd.solve(problem, Roll(), w0=np.zeros(6), max_rounds=40, participation=who, seed=5)
-        found = sections.presence(run)
-        assert found is not None
-        np.testing.assert_array_equal(found[1].sum(axis=0), run.w)
-        np.testing.assert_array_equal(found[0].sum(axis=1), run.history["asked"])
+    clients = {name: {"y": np.zeros(1)} for name in "abcdef"}
+    problem = fd.Problem(clients if named else list(clients.values()), objective=nothing)
+    run = fd.solve(problem, Roll(), w0=np.zeros(6), max_rounds=40, participation=who, seed=5)
+    found = sections.presence(run)
+    assert found is not None
+    np.testing.assert_array_equal(found[1].sum(axis=0), run.w)
+    np.testing.assert_array_equal(found[0].sum(axis=1), run.history["asked"])
     forged = dataclasses.replace(run, history=run.history | {"answered": run.history["answered"] + 1})
     assert sections.presence(forged) is None
 
@@ -390,7 +409,7 @@ def test_watch_follows_a_job_and_becomes_its_report(tmp_path: Path):
         assert words.number(float(run.history["objective"][-1])) in page.text
         run.save(job)
         assert get("/pulse").startswith("done-")
-        assert "Stopped before converging" in Reader(get("/")).text
+        assert words.verdict(run).title in Reader(get("/")).text
         for path, host, status in (
             ("/run.json", None, 404),
             ("/../job/run.json", None, 404),

@@ -19,6 +19,7 @@ from foedus.report.words import number, size
 WIDE, HIGH = 1000, 400  # the plane that lines are drawn in; the page stretches it
 POINTS = 1200  # of one series, after thinning
 LARGE = 1e290  # values beyond leave no room above them
+ALL_POINTS = 24_000  # of all series of a page, about
 COLUMNS = 240  # of the picture of who took part
 
 
@@ -45,6 +46,7 @@ class Chart:
     words: str
     series: tuple[Series, ...]
     limit: float | None = None
+    points: int = POINTS
 
     @property
     def log(self) -> bool:
@@ -147,7 +149,7 @@ def path(x: np.ndarray, y: np.ndarray) -> str:
 
 def line_chart(chart: Chart, by: str) -> str:
     """The chart as HTML, over rounds or over bytes sent."""
-    kept = [(s, thin(s.y)) for s in chart.series]
+    kept = [(s, thin(s.y, chart.points)) for s in chart.series]
     every = np.concatenate([s.y[i] for s, i in kept])
     within = every[np.isfinite(every)]
     if chart.limit is not None and len(within) and (chart.log or chart.limit >= within.min()):
@@ -198,7 +200,7 @@ def data_of(chart: Chart) -> dict[str, Any]:
     """What the script needs of a chart: the thinned series."""
     series = []
     for s in chart.series:
-        index = thin(s.y)
+        index = thin(s.y, chart.points)
         series.append(
             {
                 "name": s.name,

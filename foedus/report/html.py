@@ -105,8 +105,11 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
     tiles = [("Objective", number(run.objective), "lower is better")]
     if tightest is not None:
         tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
+    shifted = getattr(run, "worst_case", None)
     tiles += [
-        ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
+        ("Worst case", number(shifted.value), "loss after the worst shift allowed for")
+        if shifted is not None
+        else ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
         ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
         ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),
         ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),
@@ -137,12 +140,18 @@ def _several(runs: Mapping[str, Run], asked: Mapping[str, Any], drawn: list[Char
         f"The smallest objective among {'those' if reached else 'them'} is {number(runs[best].objective)}, by {best}"
     )
     least = size(runs[fewest].traffic.up + runs[fewest].traffic.down)
-    sentence += f", which also sent the least, {least}." if best == fewest else f"; {fewest} sent the least, {least}."
+    if len({run.traffic for run in runs.values()}) == 1:
+        sentence += "; all sent the same."
+    else:
+        sentence += (
+            f", which also sent the least, {least}." if best == fewest else f"; {fewest} sent the least, {least}."
+        )
     level = "good" if len(reached) == len(runs) else "fair" if reached else "bad"
     if not reached:
         first = f"None of the {len(runs)} runs {ended}."
     verdict = words.Verdict(level, f"{best} does best" if reached else "No run got there", (first, sentence))
-    said = [f"{name}: {text}" for name, run in runs.items() for text in words.warnings(run)]
+    warned = words.gathered([(name, text) for name, run in runs.items() for text in words.warnings(run)])
+    said = [f"{name}: {text}" for name, text in warned]
     said += map(str, asked.get("warnings", ()))
     one = next(iter(runs.values()))
     if any(_problem(run) != _problem(one) for run in runs.values()):

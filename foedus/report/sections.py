@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -89,6 +90,8 @@ def _flat(value: Any) -> str:
 def certificate(run: Run) -> str:
     """The certificate: its four figures, then every term at every site."""
     c = run.certificate
+    if not c.rows and getattr(run, "worst_case", None) is not None:
+        return "<p>No terms were set, so there is nothing to hold each site to.</p>"
     if not c.rows:
         return (
             "<p>No terms were set, so there is nothing to hold each site to. At the returned model the largest entry "
@@ -129,11 +132,21 @@ def charts_of(runs: Mapping[str, Run]) -> list[Chart]:
             series.append(Series(name, np.asarray(y, dtype=float), np.cumsum(up + down), i % 8))
         if series:
             title, said = SERIES.get(key, (key.replace("_", " "), "as the method reports it"))
+            if any(_missed(run) for run in runs.values()) and key in ("objective", "gradient"):
+                said += ", of the sites it heard from"
             if key == "objective" and (flat := charts.above_least(series)) is not None:
                 series, least = flat
                 title, said = "Objective above its smallest", f"the smallest that was seen is {number(least)}"
             made.append(Chart(key, title, said, tuple(series), _limit(key, runs)))
-    return made
+    # of many runs each is drawn more coarsely, so that a page of a sweep can still be mailed
+    points = max(100, min(charts.POINTS, charts.ALL_POINTS // max(1, sum(len(chart.series) for chart in made))))
+    return [replace(chart, points=points) for chart in made]
+
+
+def _missed(run: Run) -> bool:
+    """Whether there were rounds that not every site answered."""
+    answered = run.history.get("answered")
+    return answered is not None and bool(np.any(answered < len(run.names)))
 
 
 def _moves(values: np.ndarray | None) -> bool:
@@ -339,7 +352,8 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
     titles = "".join(
         f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>' for h in [*heads, *(["ε"] if private else [])]
     )
-    reasons = "".join(f"<li><b>{escape(name)}</b>: {escape(run.reason)}.</li>" for name, run in runs.items())
+    ended = words.gathered([(name, run.reason) for name, run in runs.items()])
+    reasons = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}.</li>" for name, text in ended)
     return (
         f'<div class="scroll"><table class="sites sortable runs"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody>'
         f'</table></div><p class="note">Time is without compiling.</p><ul class="reasons">{reasons}</ul>'
@@ -350,20 +364,18 @@ def differences(runs: Mapping[str, Run]) -> str:
     """The settings that are not the same in all runs."""
     flat = {name: dict(_pairs(run.settings)) for name, run in runs.items()}
     keys = list(dict.fromkeys(key for pairs in flat.values() for key in pairs))
-    rows = ""
-    for key in keys:
-        values = [flat[name].get(key, "–") for name in runs]
-        if len(set(values)) > 1:
-            rows += (
-                f'<tr><th scope="row">{escape(key)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in values) + "</tr>"
-            )
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in runs)
+    keys = [key for key in keys if len({flat[name].get(key, "–") for name in runs}) > 1]
+    cells = [["", *runs], *([key, *(flat[name].get(key, "–") for name in runs)] for key in keys)]
+    if len(runs) > 4:  # a row a run
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    lines = ["".join(f'<th scope="col">{escape(cell)}</th>' for cell in cells[0])]
+    lines += [
+        f'<th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        for first, *others in cells[1:]
+    ]
+    rows = "".join(f"<tr>{line}</tr>" for line in lines)
+    table = f'<div class="scroll"><table class="plain">{rows}</table></div>' if keys else ""
     calls = "".join(f"<pre>{escape(call(run))}</pre>" for run in runs.values())
-    table = (
-        f'<div class="scroll"><table class="plain"><thead><tr><th></th>{heads}</tr></thead>{rows}</table></div>'
-        if rows
-        else ""
-    )
     return f"{table}<details><summary>The calls that repeat them</summary>{calls}</details>"
 
 

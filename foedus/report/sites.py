@@ -8,6 +8,7 @@ from foedus.certificate import Row
 from foedus.report.words import number
 from foedus.run import Run
 
+COLUMNS = 6  # runs that have a column of their own in a comparison
 MOST = 500  # rows shown; of more, those with the least slack
 BADGES = {"met": ("met", "✓ kept"), "binding": ("binding", "● at its cap"), "broken": ("broken", "✕ broken")}
 
@@ -54,7 +55,7 @@ def table(run: Run) -> str:
     body = []
     for place, row in enumerate(rows):
         verdict, words = BADGES[row.verdict(run.certificate.eps2)]
-        term = f"<td data-v='{escape(row.constraint)}'>{escape(row.constraint)}</td>" if several else ""
+        term = f'<td data-v="{escape(row.constraint)}">{escape(row.constraint)}</td>' if several else ""
         price = 100.0 * min(abs(row.multiplier) / top, 1.0) if math.isfinite(row.multiplier) else 0.0
         body.append(
             f'<tr class="{verdict}" data-place="{place}"><th scope="row" data-v="{escape(row.site)}">{escape(row.site)}'
@@ -117,7 +118,7 @@ def bars(titles: Sequence[str], rows: Sequence[tuple[str, float, tuple[str, ...]
 
 
 def _heads(titles: Sequence[str]) -> str:
-    kinds = {"Value against cap": "wide", "Verdict": "v", "Site": "", "Term": ""}
+    kinds = {"Value against cap": "wide", "Verdict": "v", "Site": "", "Term": "", "In run": ""}
     return "".join(f'<th scope="col" class="{kinds.get(title, "n")}">{escape(title)}</th>' for title in titles)
 
 
@@ -129,6 +130,26 @@ def _scroll(rows: int) -> str:
     return "scroll tall" if rows > 25 else "scroll"
 
 
+def _columns(mine: Mapping[str, Row], runs: Mapping[str, Run]) -> str:
+    """What a term at a site comes to in each run; of many runs, in the one that has the least slack."""
+    if len(runs) > COLUMNS:
+        tightest = min(mine, key=lambda name: mine[name].slack)
+        return (
+            f'<td class="n" data-v="{mine[tightest].slack!r}"><span class="mini">Least slack</span>'
+            f'{number(mine[tightest].slack)}</td><td data-v="{escape(tightest)}">{escape(tightest)}</td>'
+        )
+    cells = ""
+    for name, run in runs.items():
+        row = mine.get(name)
+        broken = "broken" if row is not None and row.verdict(run.certificate.eps2) == "broken" else ""
+        cells += (
+            f'<td class="n {broken}" data-v="{"" if row is None else repr(row.value)}">'
+            f'<span class="mini">{escape(name)}</span>'
+            f"{'–' if row is None else number(row.value)}</td>"
+        )
+    return cells
+
+
 def dots(runs: Mapping[str, Run]) -> str:
     """Every term at every site with a dot for each run, against the cap."""
     found: dict[tuple[str, str], dict[str, Row]] = {}
@@ -138,15 +159,15 @@ def dots(runs: Mapping[str, Run]) -> str:
     if not found:
         return ""
     scale = scales([row for mine in found.values() for row in mine.values()])
-    order = sorted(found, key=lambda key: min(row.slack for row in found[key].values()))
-    chosen = set(order[:MOST])
+    most = max(50, min(MOST, 4000 // len(runs)))
+    chosen = set(sorted(found, key=lambda key: min(row.slack for row in found[key].values()))[:most])
     colours = {name: i % 8 for i, name in enumerate(runs)}
     height = {name: i / max(len(runs) - 1, 1) for i, name in enumerate(runs)}  # so that equal values stay apart
     several = len({constraint for _, constraint in found}) > 1
     body = []
-    for key in (key for key in found if key in chosen):
-        site, constraint = key
-        mine = found[key]
+    for (site, constraint), mine in found.items():
+        if (site, constraint) not in chosen:
+            continue
         caps = sorted({row.cap for row in mine.values()})
         marks = "".join(f'<u style="left:{_percent(cap, scale[constraint]):.2f}%"></u>' for cap in caps)
         marks += "".join(
@@ -154,26 +175,17 @@ def dots(runs: Mapping[str, Run]) -> str:
             f'style="left:{_percent(row.value, scale[constraint]):.2f}%;--at:{height[name]:.2f}"></i>'
             for name, row in mine.items()
         )
-        cells = ""
-        for name, run in runs.items():
-            row = mine.get(name)
-            if row is None:
-                cells += '<td class="n" data-v="">–</td>'
-                continue
-            broken = "broken" if row.verdict(run.certificate.eps2) == "broken" else ""
-            cells += (
-                f'<td class="n {broken}" data-v="{row.value!r}"><span class="mini">{escape(name)}</span>'
-                f"{number(row.value)}</td>"
-            )
-        term = f"<td data-v='{escape(constraint)}'>{escape(constraint)}</td>" if several else ""
+        term = f'<td data-v="{escape(constraint)}">{escape(constraint)}</td>' if several else ""
         body.append(
             f'<tr><th scope="row" data-v="{escape(site)}">{escape(site)}</th>{term}'
-            f'<td class="wide"><div class="dots" style="--runs:{len(runs)}">{marks}</div></td>{cells}</tr>'
+            f'<td class="wide"><div class="dots" style="--runs:{min(len(runs), 4)}">{marks}</div></td>'
+            f"{_columns(mine, runs)}</tr>"
         )
-    heads = ["Site", *(["Term"] if several else []), "Value against cap", *runs]
-    note = f"Of {number(len(found))} rows, the {MOST} with the least slack are shown." if len(found) > MOST else ""
+    heads = ["Site", *(["Term"] if several else []), "Value against cap"]
+    heads += runs if len(runs) <= COLUMNS else ["Least slack", "In run"]
+    note = f"Of {number(len(found))} rows, the {most} with the least slack are shown." if len(found) > most else ""
     return (
         f'<div class="tools">{_find(len(chosen))}</div><div class="{_scroll(len(chosen))}">'
-        f'<table class="sites sortable"><thead><tr>{_heads(heads)}</tr></thead>'
+        f'<table class="sites sortable{" terms" if several else ""}"><thead><tr>{_heads(heads)}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>" + (f'<p class="note">{note}</p>' if note else "")
     )

@@ -70,6 +70,14 @@ def listed(names: list[str], most: int = 4) -> str:
     return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
 
 
+def gathered(said: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names and what is said of each, with those of whom the same is said taken together."""
+    together: dict[str, list[str]] = {}
+    for name, text in said:
+        together.setdefault(text, []).append(name)
+    return [(listed(names), text) for text, names in together.items()]
+
+
 def count(n: int, thing: str) -> str:
     return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
 
@@ -91,7 +99,12 @@ def objective(run: Run) -> str:
         words += f" on examples with {key} {number(float(where['value']))}"
     elif where is not None:
         words += " on a chosen part of the examples"
-    words += f", averaged over {count(len(run.names), 'site')}"
+    if getattr(run, "worst_case", None) is not None:
+        words += (
+            f", after the worst shift of the data and of {count(len(run.names), 'site')}' weights that is allowed for"
+        )
+    else:
+        words += f", averaged over {count(len(run.names), 'site')}"
     for key, what in (("penalty", "penalty"), ("regularizer", "regulariser")):
         part = terms.get(key)
         name = part.get("name") if isinstance(part, Mapping) else part
@@ -195,6 +208,12 @@ def verdict(run: Run) -> Verdict:
 
 def _without_terms(run: Run, ended: str) -> Verdict:
     residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}."
+    shifted = getattr(run, "worst_case", None)
+    if shifted is not None:
+        residual = (
+            f"After the worst shift of the data that was allowed for the loss is {number(shifted.value)}; on the "
+        )
+        residual += f"data as they are it is {number(run.objective)}."
     if not math.isfinite(run.objective):
         return Verdict("bad", "No usable model", (ended,), ("Use a smaller step size, or standardise the features.",))
     if run.interrupted:
@@ -207,6 +226,14 @@ def _without_terms(run: Run, ended: str) -> Verdict:
         )
         advice += "and at fewer rounds with less noise in each."
         return Verdict("fair", "Ended under noise", (f"No terms were set. {ended}", residual), (advice,))
+    if shifted is None and run.certificate.stationarity <= run.certificate.eps1:
+        near = f"{residual} A certificate would count that as optimal (up to {number(run.certificate.eps1)}), but the "
+        return Verdict(
+            "fair",
+            "Stopped near the optimum",
+            (f"No terms were set. {ended}", f"{near}run's own stopping test was not met."),
+            ("Allow more rounds if the stopping test matters to you.",),
+        )
     return Verdict(
         "fair",
         "Stopped before converging",
