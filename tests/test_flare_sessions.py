@@ -136,7 +136,7 @@ def test_statements_come_back_as_they_were():
     ],
 )
 def test_a_statement_brings_nothing_to_life_but_statements(text):
-    with pytest.raises(fd.FoedusError, match="not allowed here|defined elsewhere|no statement"):
+    with pytest.raises(fd.FoedusError, match=r"not allowed here|defined elsewhere|no statement"):
         spec.decode(text)
 
 
@@ -301,7 +301,7 @@ def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
 def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
     monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: {"foedus": "9.9", "jax": "0"})
-    with pytest.raises(Missing, match="client 'a' has foedus 9.9, the server"):
+    with pytest.raises(Missing, match=r"client 'a' has foedus 9.9, the server"):
         hall.play()
 
 
@@ -414,7 +414,7 @@ def test_site_files_are_checked(tmp_path):
     path.write_text("[data]\nfile = 'd.csv'\ny = 'il'")
     source = SiteFile.read(path).data
     assert source is not None
-    with pytest.raises(fd.FoedusError, match="no column 'il'. Did you mean 'ill'"):
+    with pytest.raises(fd.FoedusError, match=r"no column 'il'. Did you mean 'ill'"):
         source.read()
 
 
