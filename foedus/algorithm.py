@@ -156,6 +156,7 @@ class Algorithm:
 
     handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
     default_rounds: ClassVar[int] = 1000
+    sums: ClassVar[bool] = False  # whether `aggregate` needs no more of the replies than their mean and their number
     pools: ClassVar[bool] = False  # whether it works on all data in one place, for comparison
 
     @property
