@@ -17,6 +17,7 @@ from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation
 from foedus.runtime.progress import ProgressBar
 from foedus.runtime.simulate import Recorder, simulate
+from foedus.runtime.spread import Spread
 
 
 def solve(
@@ -30,7 +31,7 @@ def solve(
     progress: bool = False,
     checkpoint: str | Path | None = None,
     callback: Callable[[int, dict[str, float]], bool | None] | None = None,
-    runtime: Flare | None = None,
+    runtime: Flare | Spread | None = None,
 ) -> Run:
     """Solve a federated problem.
 
@@ -46,7 +47,8 @@ def solve(
         checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
         callback: called between chunks of rounds with the number of rounds and the last round's record; a true
             result ends the run.
-        runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`.
+        runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`,
+            over several processes that each bring their clients with `fd.Spread()`.
     """
     if not isinstance(problem, Problem):
         raise FoedusError(f"solve needs a Problem first. Got {type(problem).__name__} instead.")
@@ -59,8 +61,10 @@ def solve(
             raise FoedusError(
                 f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead."
             )
-    if runtime is not None and not isinstance(runtime, Flare):
-        raise FoedusError(f"The 'runtime' argument of solve must be None or fd.Flare(...). Got {runtime!r} instead.")
+    if runtime is not None and not isinstance(runtime, Flare | Spread):
+        raise FoedusError(
+            f"The 'runtime' argument of solve must be fd.Flare(...) or fd.Spread(). Got {runtime!r} instead."
+        )
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError(
