@@ -234,3 +234,65 @@ def test_flares_communicator_reads_the_period_that_we_set():
     FoedusController().set_communicator(communicator)
     assert communicator._task_check_period == CHECK_SECONDS
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
+
+
+# --- long runs ---
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(federation):
+    """The drawn rounds and victims are the same every time; where a job ends up after a kill is not."""
+    rng = np.random.default_rng(0)
+    problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
+    expected = fd.solve(problem, algorithm)
+    victims = ["site-1 job", "site-2 job", "site-3 job", "site-2", "site-3", "server", "server job"]
+    for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
+        killed: list[str] = []
+        told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
+        killer = threading.Thread(target=kill_in_round, args=told)
+        killer.start()
+        run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
+        killer.join()
+        assert killed, f"nobody was killed: {told[1:]}"
+        assert run.certificate.holds(), told
+        np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9, err_msg=str(told))
+    parties = ("server", *federation.sites)
+    ours = {pid for party in parties for pid in federation.processes(party)}
+    assert ours == {party.pid for party in federation.status()}, "jobs are over: only the parties themselves remain"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_is_flat_over_two_thousand_rounds(federation):
+    problem = fd.Problem(breast_cancer().sites, loss=fd.losses.logistic)
+    rounds, seen = 2000, {}
+    log = federation.kit("site-1") / RUNS / "messages.jsonl"
+    before = log.stat().st_size if log.exists() else 0
+    over = threading.Event()
+
+    def look() -> None:
+        """The memory of every job process after 200 rounds and at the end."""
+        while not over.wait(0.2):
+            played = log.read_bytes()[before:].count(b'"purpose": "round"') if log.exists() else 0
+            if played < 200:
+                continue
+            for party in ("server", *federation.sites):
+                for pid in federation.processes(party):
+                    try:
+                        now = psutil.Process(pid).memory_info().rss
+                    except psutil.NoSuchProcess:
+                        continue
+                    first, _ = seen.get((party, pid), (now, now))
+                    seen[party, pid] = (first, now)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        fd.solve(problem, fd.FedAvg(lr=0.01, tol=0.0), max_rounds=rounds, runtime=fd.Flare(at=federation.folder))
+    finally:
+        over.set()
+        watcher.join()
+    assert len(seen) >= 8, "four parties and their four jobs"
+    grown = {key: (last - first) / 2**20 for key, (first, last) in seen.items()}
+    assert max(grown.values()) < 20, grown  # megabytes
