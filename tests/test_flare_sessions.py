@@ -88,14 +88,17 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
+SLOW = ("FedGiA, gram, some", "LocalSGD")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAME])
 def test_the_iterates_are_the_simulators(tmp_path, name):
     algorithm, told = SAME[name]
     run = fd.solve(five(), algorithm, **told)
     agree(run, Hall(tmp_path, five(), algorithm, **told).play())
 
 
-@pytest.mark.parametrize("inner", ["admm", "newton"])
+@pytest.mark.parametrize("inner", [pytest.param("admm", marks=pytest.mark.slow), "newton"])
 def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     case = breast_cancer()
     run = fd.solve(case.problem(), CAPPED[inner])
@@ -105,7 +108,13 @@ def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     assert [r.site for r in result.certificate.rows] == [r.site for r in run.certificate.rows]
 
 
-@pytest.mark.parametrize("case", [Quadratic.random(0), Coupled.random(0)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Quadratic.random(0), marks=pytest.mark.slow, id="local and global"),
+        pytest.param(Coupled.random(0), id="local, global and coupled"),
+    ],
+)
 def test_own_objectives_and_every_scope_of_constraint(tmp_path, case):
     problem, w0 = case.problem(), np.zeros(6)
     algorithm = fd.ProxAL(inner="newton")
