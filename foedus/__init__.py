@@ -34,6 +34,7 @@ from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
 from foedus.runtime.flare.driver import Flare  # noqa: E402
 from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E402
+from foedus.runtime.spread import Spread  # noqa: E402
 from foedus.solve import solve  # noqa: E402
 from foedus.terms import Data, group, label  # noqa: E402
 
@@ -75,6 +76,7 @@ __all__ = [
     "SFedProx",
     "Scaffold",
     "Schedule",
+    "Spread",
     "WAFLGradient",
     "constraints",
     "data",

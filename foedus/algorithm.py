@@ -169,6 +169,7 @@ class Algorithm:
 
     handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
     default_rounds: ClassVar[int] = 1000
+    sums: ClassVar[bool] = False  # whether `aggregate` needs no more of the replies than their mean and their number
     pools: ClassVar[bool] = False  # whether it works on all data in one place, for comparison
     keeps_lost: ClassVar[bool] = False  # whether a client whose reply is lost keeps its new state: it has been released
 

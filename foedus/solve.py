@@ -19,6 +19,7 @@ from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation, described
 from foedus.runtime.progress import ProgressBar
 from foedus.runtime.simulate import Recorder, simulate
+from foedus.runtime.spread import Spread
 
 
 def solve(
@@ -34,7 +35,7 @@ def solve(
     privacy: Any = None,
     budget: Any = None,
     callback: Callable[[int, dict[str, float]], bool | None] | None = None,
-    runtime: Flare | None = None,
+    runtime: Flare | Spread | None = None,
 ) -> Run:
     """Solve a federated problem.
 
@@ -53,7 +54,8 @@ def solve(
         budget: the most privacy one client may spend, a total ε or a `fd.Budget`; it takes no further part then.
         callback: called between chunks of rounds with the number of rounds and the last round's record; a true
             result ends the run.
-        runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`.
+        runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`,
+            over several processes that each bring their clients with `fd.Spread()`.
     """
     if not isinstance(problem, Problem):
         raise FoedusError(f"solve needs a Problem first. Got {type(problem).__name__} instead.")
@@ -66,8 +68,10 @@ def solve(
             raise FoedusError(
                 f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead."
             )
-    if runtime is not None and not isinstance(runtime, Flare):
-        raise FoedusError(f"The 'runtime' argument of solve must be None or fd.Flare(...). Got {runtime!r} instead.")
+    if runtime is not None and not isinstance(runtime, Flare | Spread):
+        raise FoedusError(
+            f"The 'runtime' argument of solve must be fd.Flare(...) or fd.Spread(). Got {runtime!r} instead."
+        )
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError(

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -19,10 +20,12 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
+from foedus.cli import run as cli
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import ADMIN, Project, provision
 from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import RUNS
+from foedus.runtime.flare.submission import order_from, submit
 
 TESTS = Path(__file__).parent
 
@@ -108,33 +111,118 @@ def test_after_any_kill_the_run_ends_as_if_nothing_had_happened(federation, vict
     assert run.rounds == expected.rounds
 
 
+def answered(federation: Federation, certified: bool) -> bool:
+    """Whether the server keeps a TLS connection open that brings the site's certificate, or none."""
+    startup = federation.kit("site-1") / "startup"
+    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+    if certified:
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    address = ("127.0.0.1", federation.state["ports"][0])
+    try:
+        with (
+            socket.create_connection(address, timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            wrapped.settimeout(2.0)
+            return wrapped.recv(1) != b""
+    except TimeoutError:
+        return True  # it waits for us to speak
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
 @pytest.mark.slow
 def test_a_party_without_a_certificate_is_refused(federation):
-    port = federation.state["ports"][0]
-    context = ssl.create_default_context(cafile=str(federation.kit("site-1") / "startup" / "rootCA.pem"))
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: PT012 - the refusal may come with the first read
-            with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
-                wrapped.sendall(b"hello")
-                if wrapped.recv(1) == b"":
-                    raise ConnectionError("closed")
+    assert answered(federation, certified=True)
+    assert not answered(federation, certified=False)
+
+
+def copied(kit: Path, to: Path, identity: Path) -> Path:
+    """The coordinator's kit with the certificate and key of another."""
+    shutil.copytree(kit, to)
+    for name in ("client.crt", "client.key"):
+        shutil.copy(identity / "startup" / name, to / "startup" / name)
+    return to
 
 
 @pytest.mark.slow
 def test_another_projects_coordinator_and_a_site_cannot_submit(federation, tmp_path):
-    ports = federation.state["ports"]
-    foreign = provision(Project("foedus", "localhost", ("site-1",), *ports), tmp_path)
+    own = federation.kit("admin")
+    with Console(copied(own, tmp_path / "control" / ADMIN, own), timeout=5.0) as console:
+        assert console.sites() == list(federation.sites)
+    foreign = provision(Project("foedus", "localhost", ("site-1",), *federation.state["ports"]), tmp_path / "foreign")
+    for where, identity in (("other", foreign["admin"]), ("site", federation.kit("site-1"))):
+        with pytest.raises(Unreachable), Console(copied(own, tmp_path / where / ADMIN, identity), timeout=5.0):
+            pass
     with pytest.raises(Unreachable), Console(foreign["admin"], timeout=5.0):
         pass
-    # a site with its own certificate in the coordinator's place
-    kit = tmp_path / ADMIN
-    (kit / "startup").mkdir(parents=True)
-    for file in (federation.kit("admin") / "startup").iterdir():
-        (kit / "startup" / file.name).write_bytes(file.read_bytes())
-    for name in ("client.crt", "client.key"):
-        (kit / "startup" / name).write_bytes((federation.kit("site-1") / "startup" / name).read_bytes())
-    with pytest.raises(Unreachable), Console(kit, timeout=5.0):
-        pass
+
+
+@pytest.mark.slow
+def test_another_projects_site_is_refused(federation, tmp_path):
+    foreign = provision(Project("foedus", "localhost", ("site-9",), *federation.state["ports"]), tmp_path)
+    stranger = Federation(
+        tmp_path / "stranger", {"sites": ["site-9"], "kits": {"site-9": str(foreign["site-9"])}, "processes": {}}
+    )
+    try:
+        stranger._start("site-9")
+        time.sleep(12)
+        with Console(federation.kit("admin")) as console:
+            assert console.sites() == list(federation.sites)
+    finally:
+        stranger._end("site-9")
+    said = (foreign["site-9"] / "log.txt").read_text()
+    assert "CERTIFICATE_VERIFY_FAILED" in said or "certificate verify failed" in said.lower()
+
+
+EXPERIMENT = """
+seed = 0
+[algorithm]
+name = "ProxAL"
+beta = 300.0
+inner = "newton"
+[problem]
+loss = "logistic"
+where = "label 0"
+[[constraints]]
+type = "LossCap"
+where = "label 1"
+at_most = 0.2
+"""
+
+
+@pytest.mark.slow
+def test_a_submitted_experiment_over_the_sites_own_files(federation, tmp_path):
+    """The coordinator has no data; sites have CSV files, and a policy that the second experiment breaks."""
+    case = breast_cancer()
+    for site, (X, y) in zip(federation.sites, case.sites.values(), strict=True):
+        folder = federation.kit(site) / "local"
+        names = ",".join([*(f"c{i}" for i in range(X.shape[1] - 1)), "ill"])
+        table = np.column_stack([X[:, :-1], y])
+        np.savetxt(folder / "ours.csv", table, delimiter=",", header=names, comments="", fmt="%.17g")
+        text = '[data]\nfile = "ours.csv"\ny = "ill"\nintercept = true\n[policy]\nalgorithms = ["ProxAL"]\n'
+        (folder / "foedus.toml").write_text(text)
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    told = ["federation", "submit", str(tmp_path / "e.toml"), "--folder", str(federation.folder)]
+    assert cli([*told, "--out", str(tmp_path / "run")]) == 0
+    named = dict(zip(federation.sites, case.sites.values(), strict=True))
+    expected = fd.solve(
+        fd.Problem(
+            named,
+            loss=fd.losses.logistic,
+            where=fd.label(0),
+            constraints=[fd.constraints.LossCap(fd.label(1), at_most=0.2)],
+        ),
+        CAPPED["newton"],
+    )
+    run = fd.load(tmp_path / "run")
+    assert run.certificate.holds()
+    np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
+    (tmp_path / "e.toml").write_text(EXPERIMENT.split("[[")[0].replace("ProxAL", "FedAvg").split("beta")[0])
+    order = order_from(tmp_path / "e.toml", federation.sites)
+    with pytest.raises(fd.FoedusError, match="client 'site-1' refuses: its policy allows ProxAL, not FedAvg"):
+        submit(order, federation.kit("admin"), tmp_path / "no", transport="aux", keep_going=0)
+    assert cli(["site", "audit", str(federation.kit("site-1"))]) == 0
 
 
 def test_flares_communicator_reads_the_period_that_we_set():
@@ -146,3 +234,65 @@ def test_flares_communicator_reads_the_period_that_we_set():
     FoedusController().set_communicator(communicator)
     assert communicator._task_check_period == CHECK_SECONDS
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
+
+
+# --- long runs ---
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(federation):
+    """The drawn rounds and victims are the same every time; where a job ends up after a kill is not."""
+    rng = np.random.default_rng(0)
+    problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
+    expected = fd.solve(problem, algorithm)
+    victims = ["site-1 job", "site-2 job", "site-3 job", "site-2", "site-3", "server", "server job"]
+    for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
+        killed: list[str] = []
+        told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
+        killer = threading.Thread(target=kill_in_round, args=told)
+        killer.start()
+        run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
+        killer.join()
+        assert killed, f"nobody was killed: {told[1:]}"
+        assert run.certificate.holds(), told
+        np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9, err_msg=str(told))
+    parties = ("server", *federation.sites)
+    ours = {pid for party in parties for pid in federation.processes(party)}
+    assert ours == {party.pid for party in federation.status()}, "jobs are over: only the parties themselves remain"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_is_flat_over_two_thousand_rounds(federation):
+    problem = fd.Problem(breast_cancer().sites, loss=fd.losses.logistic)
+    rounds, seen = 2000, {}
+    log = federation.kit("site-1") / RUNS / "messages.jsonl"
+    before = log.stat().st_size if log.exists() else 0
+    over = threading.Event()
+
+    def look() -> None:
+        """The memory of every job process after 200 rounds and at the end."""
+        while not over.wait(0.2):
+            played = log.read_bytes()[before:].count(b'"purpose": "round"') if log.exists() else 0
+            if played < 200:
+                continue
+            for party in ("server", *federation.sites):
+                for pid in federation.processes(party):
+                    try:
+                        now = psutil.Process(pid).memory_info().rss
+                    except psutil.NoSuchProcess:
+                        continue
+                    first, _ = seen.get((party, pid), (now, now))
+                    seen[party, pid] = (first, now)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        fd.solve(problem, fd.FedAvg(lr=0.01, tol=0.0), max_rounds=rounds, runtime=fd.Flare(at=federation.folder))
+    finally:
+        over.set()
+        watcher.join()
+    assert len(seen) >= 8, "four parties and their four jobs"
+    grown = {key: (last - first) / 2**20 for key, (first, last) in seen.items()}
+    assert max(grown.values()) < 20, grown  # megabytes

@@ -88,14 +88,17 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
+SLOW = ("FedGiA, gram, some", "LocalSGD")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAME])
 def test_the_iterates_are_the_simulators(tmp_path, name):
     algorithm, told = SAME[name]
     run = fd.solve(five(), algorithm, **told)
     agree(run, Hall(tmp_path, five(), algorithm, **told).play())
 
 
-@pytest.mark.parametrize("inner", ["admm", "newton"])
+@pytest.mark.parametrize("inner", [pytest.param("admm", marks=pytest.mark.slow), "newton"])
 def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     case = breast_cancer()
     run = fd.solve(case.problem(), CAPPED[inner])
@@ -105,7 +108,13 @@ def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     assert [r.site for r in result.certificate.rows] == [r.site for r in run.certificate.rows]
 
 
-@pytest.mark.parametrize("case", [Quadratic.random(0), Coupled.random(0)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Quadratic.random(0), marks=pytest.mark.slow, id="local and global"),
+        pytest.param(Coupled.random(0), id="local, global and coupled"),
+    ],
+)
 def test_own_objectives_and_every_scope_of_constraint(tmp_path, case):
     problem, w0 = case.problem(), np.zeros(6)
     algorithm = fd.ProxAL(inner="newton")
@@ -136,7 +145,7 @@ def test_statements_come_back_as_they_were():
     ],
 )
 def test_a_statement_brings_nothing_to_life_but_statements(text):
-    with pytest.raises(fd.FoedusError, match="not allowed here|defined elsewhere|no statement"):
+    with pytest.raises(fd.FoedusError, match=r"not allowed here|defined elsewhere|no statement"):
         spec.decode(text)
 
 
@@ -301,7 +310,7 @@ def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
 def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
     monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: {"foedus": "9.9", "jax": "0"})
-    with pytest.raises(Missing, match="client 'a' has foedus 9.9, the server"):
+    with pytest.raises(Missing, match=r"client 'a' has foedus 9.9, the server"):
         hall.play()
 
 
@@ -414,7 +423,7 @@ def test_site_files_are_checked(tmp_path):
     path.write_text("[data]\nfile = 'd.csv'\ny = 'il'")
     source = SiteFile.read(path).data
     assert source is not None
-    with pytest.raises(fd.FoedusError, match="no column 'il'. Did you mean 'ill'"):
+    with pytest.raises(fd.FoedusError, match=r"no column 'il'. Did you mean 'ill'"):
         source.read()
 
 

@@ -19,6 +19,8 @@ class Update:
 class FedAvg(Descent):
     """Federated averaging with full local gradients."""
 
+    sums = True
+
     def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Update]:
         seen, g = self.look(terms, model.w, data)
         first = model.w - self.rate(model, 0) * g

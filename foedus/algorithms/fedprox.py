@@ -13,6 +13,8 @@ from foedus.terms import Data, Terms
 class FedProx(Descent):
     """k0 times a round, `steps` gradient steps on f_i(u) + (mu/2)‖u − w‖²."""
 
+    sums = True
+
     k0: int = setting(1, "inexact proximal solves a round", ge=1, integer=True)
     mu: float = setting(1e-4, "weight of the proximal term", ge=0)
     steps: int = setting(5, "gradient steps per solve", ge=1, integer=True)

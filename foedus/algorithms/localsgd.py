@@ -31,6 +31,8 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
 class LocalSGD(Descent):
     """k0 minibatch steps a round. Its gradients are noisy, so it plays the rounds it is given."""
 
+    sums = True
+
     batch: int = setting(32, "examples per step, drawn with replacement", ge=1, integer=True)
     stop: str | None = setting(None, "no stopping test: no client looks at all its data", choices=(None,))
 

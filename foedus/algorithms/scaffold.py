@@ -21,6 +21,8 @@ class Update:
 class Scaffold(Descent):
     """Local steps u −= γ(∇f_i(u) − c_i + c), with c_i set from the distance travelled."""
 
+    sums = True
+
     lr: float | str = setting("auto", "local step γ; 'auto' is 1/(k0·max r_i)", gt=0, choices=("auto",))
     global_lr: float = setting(1.0, "server step", gt=0)
 

@@ -121,7 +121,7 @@ def block_of(kind: Kind, data: Data) -> int:
     n = data["weight"].shape[0]
     used = data.get(GRAM, data)
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(used))
-    if getattr(kind, "passes", 1) < 3 or total <= 4 * BLOCK_BYTES:
+    if getattr(kind, "passes", 1) < 3 or total <= 4 * BLOCK_BYTES or jax.process_count() > 1:
         return n
     fits = max(1, n * BLOCK_BYTES // total)
     return max((b for b in range(max(1, fits // 4), min(n, 2 * fits) + 1) if n % b == 0), default=fits)

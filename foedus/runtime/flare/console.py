@@ -1,5 +1,7 @@
 """The coordinator's console: a session with the server under the coordinator's certificate."""
 
+# pyright: reportMissingImports=false
+
 import contextlib
 import io
 import logging

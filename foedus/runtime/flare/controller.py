@@ -1,5 +1,7 @@
 """The FLARE controller: carries a ServerSession's messages, by aux messages or by tasks."""
 
+# pyright: reportMissingImports=false
+
 import json
 import threading
 import time

@@ -1,5 +1,7 @@
 """The FLARE executor: hands a site's messages to its SiteSession; one object for the whole job."""
 
+# pyright: reportMissingImports=false
+
 from pathlib import Path
 from typing import Any
 

@@ -99,6 +99,12 @@ def _finish_server(kit: Path) -> None:
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "storage" / "snapshots")
     write_whole(kit / "local" / "resources.json", json.dumps(resources, indent=1).encode())
     write_whole(kit / "local" / SITE_FILE, b"[policy]\nmodules = []\n")
+    told = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
+    ports = (told["service"]["target"].rpartition(":")[2], told["admin_port"])
+    text = SERVER_README.format(ports=" and ".join(str(port) for port in ports), storage=kit / "storage")
+    write_whole(kit / "README.txt", text.encode())
+    (kit / "readme.txt").unlink(missing_ok=True)  # FLARE's own, which names steps that are done here
+    os.chmod(kit / "startup" / "server.key", 0o600)
 
 
 SITE_TEMPLATE = """\
@@ -142,6 +148,22 @@ here, the coordinator is told that it failed; why is in foedus-runs/site.log, wh
 """
 
 
+SERVER_README = """\
+Kit of the server
+=================
+This folder lets one computer be the server of a federation. Keep it private: startup/server.key is its identity.
+
+What you need: Python 3.11 or newer, and  pip install 'foedus[flare]'.
+Network: sites and the coordinator connect to this computer, ports {ports} (TCP, mutual TLS).
+
+1. Storage: jobs are kept in {storage}. If this folder is moved,
+   change the two paths in local/resources.json.
+2. Start: startup/start.sh    Stop: startup/stop_fl.sh
+
+Models and checkpoints are in foedus-runs. No site's data ever come here.
+"""
+
+
 def _finish_site(kit: Path) -> None:
     """No streaming of logs, no classes but ours, a site file to fill in."""
     resources = json.loads((kit / "local" / "resources.json.default").read_text())
@@ -152,6 +174,7 @@ def _finish_site(kit: Path) -> None:
     write_whole(kit / "local" / SITE_FILE, SITE_TEMPLATE.encode())
     server = json.loads((kit / "startup" / "fed_client.json").read_text())["servers"][0]["service"]["target"]
     host, _, port = server.rpartition(":")
+    (kit / "readme.txt").unlink(missing_ok=True)
     write_whole(kit / "README.txt", README.format(site=kit.name, server=host, port=port, folder=".").encode())
     os.chmod(kit / "startup" / "client.key", 0o600)
 

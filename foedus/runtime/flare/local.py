@@ -1,5 +1,7 @@
 """A federation on one machine: kits, a server and sites on loopback, and no process left behind."""
 
+# pyright: reportMissingImports=false
+
 import json
 import os
 import shutil

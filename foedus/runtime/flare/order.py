@@ -139,12 +139,13 @@ class Result:
     multipliers: dict[str, np.ndarray]
     seconds: float
     compile_seconds: float
+    pace: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the seconds of each round since the last start
     refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
 
     def to_bytes(self) -> bytes:
-        arrays = {"w": self.w} | {f"history.{k}": v for k, v in self.history.items()}
+        arrays = {"w": self.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}
         arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
-        apart = ("w", "history", "multipliers", "certificate")
+        apart = ("w", "pace", "history", "multipliers", "certificate")
         note = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
         return pack(arrays, note | {"certificate": self.certificate.to_json()})
 
@@ -154,4 +155,4 @@ class Result:
         note["certificate"] = Certificate.from_json(note["certificate"])
         history = {k[8:]: v for k, v in arrays.items() if k.startswith("history.")}
         multipliers = {k[11:]: v for k, v in arrays.items() if k.startswith("multiplier.")}
-        return Result(w=arrays["w"], history=history, multipliers=multipliers, **note)
+        return Result(w=arrays["w"], pace=arrays["pace"], history=history, multipliers=multipliers, **note)

@@ -55,6 +55,7 @@ class ServerSession:
         self.order, self.folder, self.ask, self.note, self.stopped = order, Path(folder), ask, note, stopped
         self.patience = patience or Patience()
         self.refused: list[str] = []
+        self.pace: list[float] = []
         self.misses = dict.fromkeys(order.sites, 0)
         self.greeted = dict.fromkeys(order.sites, 0.0)
         self.client = dict(zip(order.sites, order.names, strict=True))
@@ -88,7 +89,9 @@ class ServerSession:
         while recorder.rounds < order.max_rounds and not bool(carry.done):
             if self.stopped():
                 raise Paused("the run was stopped from outside")
+            tick = time.perf_counter()
             carry = self._round(carry, recorder)
+            self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
                 compiled = time.perf_counter()
             if time.monotonic() - kept_at >= self.patience.keep_every:
@@ -419,6 +422,7 @@ class ServerSession:
             multipliers=multipliers,
             seconds=seconds,
             compile_seconds=compile_seconds,
+            pace=np.array(self.pace),
             refused=self.refused,
         )
 

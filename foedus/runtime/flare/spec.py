@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from foedus.constraints import Linear
@@ -76,7 +77,7 @@ def _check_findable(thing: Any) -> None:
 
 
 def _encode_shape(shape: Shape) -> dict[str, Any]:
-    nesting = plain_tree(shape.unravel(np.zeros(shape.dim)))
+    nesting = plain_tree(shape.unravel(jnp.zeros(shape.dim)))
     kept = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
     if _decode_shape(kept) != shape:
         raise FoedusError("the parameters are a tree of a kind that cannot be told to a site; use dicts and lists.")

@@ -98,9 +98,9 @@ def _losses() -> dict[str, Any]:
 def _offer(path: Path, place: str, asked: Any, known: Mapping[str, Any]) -> Any:
     """The thing of this name with these settings."""
     given = {"name": asked} if isinstance(asked, str) else dict(asked or {})
-    name = given.pop("name", None)
+    name = str(given.pop("name", None))
     if name not in known:
-        hint = did_you_mean(str(name), known) if name else ""
+        hint = did_you_mean(name, known)
         raise FoedusError(f"{path}: {place} must name one of {', '.join(sorted(known))}. Got {name!r} instead.{hint}")
     made = known[name]
     if not isinstance(made, type) and not given and not callable(made):
@@ -152,6 +152,7 @@ def resume(out: Path, keep_going: int = 0) -> Run:
     except (OSError, ValueError):
         raise FoedusError(f"{out} holds no submitted run; 'foedus federation submit' makes one.") from None
     order = Order.from_bytes(content, _modules(content))
+    sentence = ""
     for attempt in range(keep_going + 1):
         sentence = "its job ended without a word"
         try:
