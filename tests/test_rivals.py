@@ -68,8 +68,7 @@ def test_drfa_comes_near_its_model():
     assert np.max(losses_at(run.w)) < np.max(losses_at(plain.w))
 
 
-def test_drfa_is_its_pseudocode():
-    """With everybody drawn the same number of times as evenly as chance has it, λ stays on the simplex."""
+def test_drfa_alternates_its_two_rounds_and_keeps_weights_on_the_simplex():
     run = fd.solve(problem(), fd.DRFA(k0=1, lr=0.1, lr_weights=0.5, drawn=2), max_rounds=21)
     assert np.all(run.history["largest_weight"] >= 0.25 - 1e-12)
     assert np.all(run.history["largest_weight"] <= 1.0 + 1e-12)
