@@ -1,4 +1,4 @@
-"""Three clinics train one classifier for measurements that will be a little off, and compare it with one on the pooled rows."""
+"""Three clinics train one classifier for measurements that will be a little off; beside it, one on pooled rows."""
 
 import numpy as np
 from sklearn.svm import LinearSVC
