@@ -47,7 +47,8 @@ def settings(cls: type[T]) -> type[T]:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             _check_setting(type(self).__name__, f, value)
-            if f.metadata and _is_number(value):
+            ranged = f.metadata and (f.metadata["integer"] or any(v is not None for v in f.metadata["limits"].values()))
+            if ranged and _is_number(value):  # a number among choices stays the one it is
                 object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
         if inner is not None:
             inner(self)

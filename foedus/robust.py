@@ -4,7 +4,7 @@ fd.robust.worst_case_loss(w, (X, y), 0.1, loss=fd.losses.hinge)
 fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge).distribution   # where each sample moves
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from jax import Array
 from foedus import losses
 from foedus.algorithms.minimax import Minimax, is_support
 from foedus.algorithms.weights import heaviest
+from foedus.constraints import Custom
 from foedus.errors import FoedusError
 from foedus.local import worst_case as closed
 from foedus.local.polyhedron import worst_case_by_cvxpy
@@ -161,11 +162,13 @@ def worst_case(
     nominal = float(share @ np.asarray(ball.loss.value(jnp.asarray(x @ w), jnp.asarray(y))))
     low, high = (np.zeros(0),) * 2
     if kind == "box":
+        assert support is not None
         low, high = (np.broadcast_to(np.asarray(part, dtype=float), width) for part in support)
     if radius == 0:
         return WorstCase(nominal, nominal, float("inf"), 0.0, _still(x, y, share, nominal) if moves else None)
     at = Radius(*(jnp.asarray(v, dtype=float) for v in (radius, kappa, low, high)))
     if not ball.closed:
+        assert support is not None
         C, d = support if kind == "polyhedron" else (np.vstack([np.eye(width), -np.eye(width)]), np.r_[high, -low])
         value, lam = worst_case_by_cvxpy(
             ball, w, x, y, share, float(radius), float(kappa), np.asarray(C), np.asarray(d)
@@ -342,3 +345,43 @@ def stress(problem: Problem, w: Any, algorithm: Minimax) -> Stress:
     q = heaviest(np.array([values[name].value for name in names]), q_hat, algorithm.theta, algorithm.p)
     total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
     return Stress(total, dict(zip(names, q.tolist(), strict=True)), values)
+
+
+@dataclass(frozen=True)
+class WorstCaseMean:
+    """A worst-case mean loss as a smooth function of (w, data), for objectives and constraints of any algorithm.
+
+    With the ℓ2 metric and labels that stay, the worst case over a ball of fixed radius around the samples in `where` is
+    mean loss + ρ·L·‖w‖₂ for the smooth losses (Corollaries B.1, B.5, B.6). The norm is taken as √(‖w‖² + 1e-12), at
+    most 1e-6 above it, so that it has derivatives at 0: what is promised is an upper bound of the worst case.
+    """
+
+    loss: Loss
+    radius: float
+    where: Any = None
+    intercept: bool = False
+    at_most: float = 0.0
+
+    def __call__(self, w: Array, data: Any) -> Array:
+        ball = Ball(self.loss, "l2", intercept=self.intercept)
+        mask = None if self.where is None else self.where(data)
+        size = jnp.sqrt(jnp.sum(ball.moving(w) ** 2) + 1e-12)
+        mean = data.mean(self.loss.value(data["x"] @ w, data["y"]), mask)
+        return mean + self.radius * ball.lipschitz * size - self.at_most
+
+
+def worst_case_mean(loss: Loss, radius: float, *, where: Any = None, intercept: bool = False) -> WorstCaseMean:
+    """The worst-case mean loss over `where`, for `Problem(objective=...)`; ℓ2 metric, labels stay."""
+    if not isinstance(loss, losses.Logistic | losses.SmoothHinge | losses.Huber):
+        name = getattr(loss, "name", loss)
+        raise FoedusError(f"worst_case_mean takes a smooth loss: logistic, smooth_hinge or huber. Got {name} instead.")
+    if not radius >= 0:
+        raise FoedusError(f"The 'radius' of worst_case_mean must be a number >= 0. Got {radius!r} instead.")
+    return WorstCaseMean(loss, float(radius), where, intercept)
+
+
+def worst_case_cap(where: Any, at_most: float, radius: float, *, loss: Loss = losses.logistic, intercept: bool = False):
+    """A cap on the worst-case mean loss over `where`, at every client: Neyman-Pearson for data that will differ."""
+
+    rows = replace(worst_case_mean(loss, radius, where=where, intercept=intercept), at_most=float(at_most))
+    return Custom(rows, name=f"worst-case loss on {where} less its cap {at_most:g}", is_convex=True)

@@ -106,6 +106,11 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
     assert f"objective {run.objective:.6g}" in result.out
+    up, down = kept["preparation"]["up"], kept["preparation"]["down"]
+    assert (
+        f"preparation beside that: 2 rounds for the scales and words of the columns, {up} B up and {down} B"
+        in result.out
+    )
 
 
 def test_the_same_file_gives_the_same_bytes(foedus: Command):
@@ -271,6 +276,7 @@ def test_a_sweep_runs_on_after_a_failure_and_lists_it(foedus: Command):
     assert result.status == 1
     assert "1 of 2 runs failed:" in result.out
     assert "lr=1e+200: the iterates became infinite" in result.out
+    assert "could not be written" not in result.out
     good = fd.load("runs/study/lr=0.5")
     assert f"{good.objective:.6g}" in result.out
     before = written()

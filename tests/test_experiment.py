@@ -203,6 +203,45 @@ def test_the_servers_own_file_is_prepared_like_the_sites(hospitals: Path):
     np.testing.assert_array_equal(made.problem.server["x"], valley["x"])
 
 
+def test_linear_constraints_name_the_features(hospitals: Path):
+    text = (
+        DATA
+        + """[[constraints]]
+type = "Linear"
+coefficients = { age = -1, "ward=surgery" = 2.5 }
+at_most = 0.5
+[algorithm]
+name = "ProxAL"
+"""
+    )
+    made = built(hospitals, text)
+    (constraint,) = made.problem.terms.constraints
+    one = made.problem.client(0)
+    w = jnp.arange(10.0) + 1.0
+    names = dict(zip(made.rules.names, w.tolist(), strict=True))
+    expected = -names["age"] + 2.5 * names["ward=surgery"]
+    assert float(constraint.value(made.problem.terms, w, one)[0]) == pytest.approx(expected)
+    assert float(constraint.caps(made.problem.terms, one)[0]) == 0.5
+    with pytest.raises(FoedusError, match=r"no number 'aeg'.* Did you mean 'age'"):
+        built(hospitals, text.replace("age =", "aeg ="))
+    with pytest.raises(FoedusError, match=r"\[\[constraints\]\] 1 coefficients must be a table"):
+        built(hospitals, text.replace('{ age = -1, "ward=surgery" = 2.5 }', '"age"'))
+
+
+def test_rounds_can_be_played_by_sites_of_their_own(hospitals: Path):
+    text = (
+        DATA + '[algorithm]\nname = "FedAvg"\n[run]\nruntime = { name = "flare", timeout = 30, modules = [["mine"]] }\n'
+    )
+    (case,) = read(hospitals, text).cases
+    assert build.runtime_of(case.settings) == {"runtime": fd.Flare(timeout=30, modules=("mine",))}
+    (case,) = read(hospitals, DATA + '[algorithm]\nname = "FedAvg"\n').cases
+    assert build.runtime_of(case.settings) == {}
+    with pytest.raises(FoedusError, match=r"\[run\] runtime: there is no runtime 'Flair'.* Did you mean 'Flare'"):
+        read(hospitals, text.replace("flare", "Flair"))
+    with pytest.raises(FoedusError, match=r"\[run\] runtime: The 'timeout' of Flare"):
+        read(hospitals, text.replace("30", "-30"))
+
+
 def test_privacy_is_refused_where_there_is_none(hospitals: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(catalogue, "noises", dict)
     with pytest.raises(FoedusError, match=r"\[privacy\]: this version of foedus has no noise"):

@@ -105,3 +105,22 @@ def test_an_experiment_writes_what_it_shows(name, tmp_path):
         [".csv", ".md"] if name == "table1" else [".csv", ".png"]
     )
     assert said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["fig2", "fig3", "fig4", "fig5"])
+def test_a_figure_is_drawn_from_any_clients(name, monkeypatch, tmp_path):
+    """The figures' own work, on small clients in the place of Adult."""
+    from cases import classification
+
+    from foedus.papers import fedepm_figures
+
+    X, y = (np.concatenate(parts) for parts in zip(*classification().values(), strict=True))
+    small = fd.Problem(fd.data.split(X / 50, y, clients=5), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(1e-3))
+    monkeypatch.setattr(fedepm_figures, "instance", lambda m, seed, trial: small)
+    monkeypatch.setattr(fedepm_figures, "MOST_ROUNDS", 20)
+    said: list[str] = []
+    EXPERIMENTS[f"fedepm-{name}"].run(Options(1, 0, True, tmp_path, said.append))
+    assert {".csv", ".png"} <= {path.suffix for path in tmp_path.iterdir()}
+    assert said

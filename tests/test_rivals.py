@@ -38,6 +38,7 @@ def test_afl_with_any_weights_is_the_least_largest_loss_and_a_ball_of_no_radius(
     np.testing.assert_allclose(same.w, run.w, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_without_radius_and_theta_it_is_the_standard_model():
     w = cp.Variable(4)
     best = least(sum(mean_losses(w)) / len(SITES))
@@ -76,7 +77,7 @@ def test_drfa_is_its_pseudocode():
 
 
 def test_adversarial_gradients_lower_the_loss_under_attack():
-    run = fd.solve(problem(), fd.WAFLGradient(lr=0.2, lam=1.0, ascent=20), max_rounds=400)
+    run = fd.solve(problem(), fd.WAFLGradient(lr=0.2, lam=4.0, ascent=20), max_rounds=400)
     course = run.history["adversarial_objective"]
     assert course[-1] < 0.9 * course[0]
     # at the end, the mean gradient at the adversarial points vanishes
@@ -85,6 +86,6 @@ def test_adversarial_gradients_lower_the_loss_under_attack():
         at = X.copy()
         for _ in range(20):
             slope = -y / (1.0 + np.exp(y * (at @ run.w)))
-            at = at + 0.1 * (slope[:, None] * run.w - 2.0 * (at - X))
+            at = at + 0.1 * (slope[:, None] * run.w - 8.0 * (at - X))
         total += (-y / (1.0 + np.exp(y * (at @ run.w)))) @ at / len(y)
     assert np.max(np.abs(total)) / len(SITES) < 2e-3

@@ -23,7 +23,12 @@ def arrays(name: str, seed: int, rows: int = 24):
     return jnp.asarray(X), jnp.asarray(y), jnp.full(rows, 1.0 / rows)
 
 
-@pytest.mark.parametrize(("name", "metric", "kind"), CLOSED)
+FAST = [("hinge", "l1", "box"), ("smooth_hinge", "l2", None), ("logistic", "linf", None), ("huber", "l1", None)]
+FAST += [("epsilon_insensitive", "l2", None), ("pinball", "l1", "box")]
+EACH = [case if case in FAST else pytest.param(*case, marks=pytest.mark.slow) for case in CLOSED]
+
+
+@pytest.mark.parametrize(("name", "metric", "kind"), EACH)
 def test_the_step_is_cvxpys(name, metric, kind):
     loss, eps = LOSSES[name]
     theirs = support(kind, DIM)[1]

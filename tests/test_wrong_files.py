@@ -1,5 +1,6 @@
 """Wrong experiment files and data files: each gets one sentence that names it, status 2, and nothing is written."""
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,6 +189,16 @@ FILES = [
 
 DATA = [
     Wrong(
+        "noise in the wrong place",
+        ("[algorithm]", "[privacy]"),
+        swap('"ProxAL"\nbeta = 100', '"FedEPM"\nnoise = "Laplace"'),
+    ),
+    Wrong(
+        "runtime that is not installed",
+        ("[run] runtime", "pip install 'foedus[flare]'"),
+        swap("max_rounds = 5", 'max_rounds = 5\nruntime = "Flare"'),
+    ),
+    Wrong(
         "data file that is not there",
         ("nort.csv", "Did you mean 'north.csv'?"),
         swap('"sites/*.csv"', '["sites/nort.csv"]'),
@@ -317,7 +328,11 @@ def write(folder: Path, wrong: Wrong) -> None:
 
 
 @pytest.mark.parametrize("wrong", [*FILES, *DATA], ids=str)
-def test_one_sentence_names_what_is_wrong(wrong: Wrong, study: Path, capsys: pytest.CaptureFixture[str]):
+def test_one_sentence_names_what_is_wrong(
+    wrong: Wrong, study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    installed = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nvflare" else installed(name))
     write(study, wrong)
     before = snapshot(study)
     status = cli.run(["run", wrong.asked])

@@ -68,7 +68,7 @@ def machine() -> str:
 
 def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measured]:
     """Run the benchmarks, or the one called `only`, print them as tables and return their lines."""
-    from foedus.benchmarks import constrained, private, scale, speed, startup
+    from foedus.benchmarks import constrained, private, robust, scale, speed, startup
 
     parts: dict[str, tuple[str, Callable[[bool], list[Measured]]]] = {
         "gradients": ("gradients of all clients against two passes over the same bytes", speed.gradients),
@@ -78,6 +78,7 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
         "startup": ("start-up: import, and a first run with a cold and a warm cache", startup.startup),
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
+        "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
     }
     if only is not None and only not in parts:
         raise FoedusError(f"no benchmark is called {only!r}; there are {', '.join(parts)}.{did_you_mean(only, parts)}")

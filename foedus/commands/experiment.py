@@ -64,6 +64,14 @@ def run(
 
 
 def _tell_folder(screen: Any, folder: Path) -> None:
+    from foedus.experiment.screen import size
+
+    kept = json.loads((folder / "experiment.json").read_text())["preparation"]
+    spent = f", epsilon {kept['epsilon']:g}" if "epsilon" in kept else ""
+    screen.say(
+        f"preparation beside that: {kept['rounds']} rounds for the scales and words of the columns, "
+        f"{size(kept['up'])} up and {size(kept['down'])} down{spent}"
+    )
     report = folder / "report.html"
     screen.say(f"\nKept in {folder}" + (f"; open {report} in a browser." if report.exists() else "."))
     screen.say(f"Next: foedus predict {folder} NEW.csv")

@@ -304,15 +304,21 @@ def _with_csv(path: Path, separator: str, names: list[str], source: str) -> dict
 
 
 def _from_cells(cells: Any) -> Column:
-    cells = np.char.strip(np.asarray(cells, dtype=str)) if len(cells) else np.zeros(0, dtype="U1")
-    missing = np.isin(cells, MISSING)
+    if "_" not in "".join(cells):  # Python reads 1_000 as a number; nobody else does
+        try:
+            return np.fromiter(map(_number, cells), float, len(cells))
+        except ValueError:
+            pass
+    return Words.of([cell.strip() for cell in cells]).used()
+
+
+def _number(cell: str) -> float:
     try:
-        values = np.where(missing, "nan", cells).astype(float)
-        if not np.any(np.char.find(cells, "_") >= 0):  # Python reads 1_000 as a number; nobody else does
-            return values
+        return float(cell)
     except ValueError:
-        pass
-    return Words.of(cells).used()
+        if cell.strip() in MISSING:
+            return float("nan")
+        raise
 
 
 def _read_parquet(path: Path, source: str) -> dict[str, Column]:

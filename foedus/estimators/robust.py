@@ -3,8 +3,9 @@
 import warnings
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -74,7 +75,7 @@ class _OverBalls:
                 for site in sites:
                     out = fold[site.name] == k
                     x, y = (part[out] for part in site.arrays(self.fit_intercept)[:2])
-                    total += float(np.sum(np.asarray(loss.value(x @ w, y))))
+                    total += float(np.sum(np.asarray(loss.value(jnp.asarray(x @ w), jnp.asarray(y)))))
                     count += len(y)
             scores.append(total / count)
         self.cv_losses_ = dict(zip(map(float, self.radii), scores, strict=True))
@@ -225,9 +226,9 @@ class RobustRegressor(_OverBalls, RegressorMixin, BaseEstimator):
                     )
                 except ValueError as error:
                     raise FoedusError(f"site {name!r}: {str(error).splitlines()[0]}") from None
-                members.append(Site(str(name), x, np.asarray(target, dtype=float)))
+                members.append(Site(str(name), np.asarray(x), np.asarray(target, dtype=float)))
         else:
-            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+            X, y = cast(Any, validate_data(self, X, cast(Any, y), dtype=np.float64, y_numeric=True))
             names = np.full(len(y), ONE_SITE) if sites is None else _one_per_row("sites", sites, len(y)).astype(str)
             members = [Site(str(n), X[names == n], np.asarray(y, dtype=float)[names == n]) for n in np.unique(names)]
         self._train_over(members)

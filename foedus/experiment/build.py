@@ -1,6 +1,7 @@
 """From the settings of one run to its sites, problem, algorithm and participation."""
 
 import glob
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -37,6 +38,8 @@ def algorithm_of(settings: Settings) -> Algorithm:
     """The algorithm with its settings; one that must know of the intercept is told."""
     asked = dict(settings["algorithm"])
     offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
+    if "noise" in asked:
+        raise FoedusError("[algorithm] noise: noise is asked for in a section of its own, [privacy].")
     if "intercept" in offer.parameters:
         asked.setdefault("intercept", settings["preprocess"]["intercept"])
     return offer.build(asked, "[algorithm]", {Loss: _loss})
@@ -99,6 +102,14 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
     return made
 
 
+def runtime_of(settings: Settings) -> dict[str, Any]:
+    """The argument of `solve` that says where rounds are played; none for this process."""
+    asked = dict(settings["run"]["runtime"])
+    offer = catalogue.named(asked.pop("name"), catalogue.runtimes(), "[run] runtime")
+    made = offer.build(asked, "[run] runtime")
+    return {} if made is None else {"runtime": made}
+
+
 def split_mask(words: Any, place: str) -> tuple[str, str]:
     """'label 1' as ('label', '1')."""
     found = FORM.fullmatch(words.strip()) if isinstance(words, str) else None
@@ -122,12 +133,27 @@ def check_masks(settings: Settings) -> None:
     constraints_of(settings, read)
 
 
-def constraints_of(settings: Settings, read: Callable[[Any, str], Mask]) -> list[Any]:
+def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: list[str] | None = None) -> list[Any]:
+    """The constraints; `names` are those of the model's numbers, once they are known."""
+
+    def row(asked: Any, place: str) -> catalogue.Coefficients:
+        numbers = isinstance(asked, dict) and all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in asked.values()
+        )
+        if not numbers or not asked:
+            raise FoedusError(f"{place} must be a table of feature = number. Got {asked!r} instead.")
+        known = names or list(asked)
+        for name in asked:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listed(known)}.{hint}")
+        return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in known})
+
     made = []
     for number, one in enumerate(settings["constraints"], start=1):
         asked, place = dict(one), f"[[constraints]] {number}"
         offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
-        made.append(offer.build(asked, place, {Mask: read, Loss: _loss}))
+        made.append(offer.build(asked, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
     return made
 
 
@@ -322,7 +348,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         "loss": loss_of(settings),
         "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
         "penalty": penalty_of(settings),
-        "constraints": constraints_of(settings, read),
+        "constraints": constraints_of(settings, read, rules.names),
         "regularizer": regularizer_of(settings, len(rules.names)),
         "server": None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
     }
@@ -330,6 +356,8 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         problem = Problem(clients, **stated_terms)
     except FoedusError as error:
         raise FoedusError(reworded(str(error).replace("client ", "site ", 1), words)) from None
+    if runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
+        raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)
     try:
         algorithm.check(problem.terms)

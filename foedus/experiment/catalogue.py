@@ -185,12 +185,25 @@ def regularizers() -> dict[str, Offer]:
     return {name: offer for name, offer in found.items() if name != "Zero"}
 
 
+class Coefficients(dict[str, float]):
+    """The numbers of the model in a linear constraint, by the names of the features."""
+
+
+def Linear(coefficients: Coefficients, at_most: float, kind: str = "<=", scope: str = "local") -> Any:
+    """The sum of coefficient times the model's number is at most, or with kind "==" equal to, `at_most`."""
+    from foedus.constraints import Linear as Rows
+
+    if isinstance(at_most, bool) or not isinstance(at_most, int | float):
+        raise FoedusError(f"The 'at_most' of Linear must be a number. Got {at_most!r} instead.")
+    return Rows([list(coefficients.values())], [float(at_most)], kind, scope=scope)
+
+
 @cache
 def constraints() -> dict[str, Offer]:
     from foedus import constraints as module
 
     found = _members(module, module.Constraint, "constraint", "labels")
-    return {name: offer for name, offer in found.items() if name != "Linear"}
+    return found | {"Linear": _of_function(Linear, "constraint")}
 
 
 @cache
@@ -202,6 +215,15 @@ def noises() -> dict[str, Offer]:
 
     module = importlib.import_module("foedus.privacy.noise")
     return {name: _of_dataclass(getattr(fd, name), "noise") for name in fd.__all__ if _is_noise(module, name)}
+
+
+@cache
+def runtimes() -> dict[str, Offer]:
+    """Where rounds can be played: in this process, or over sites that run on their own."""
+    from foedus.runtime.flare.driver import Flare
+
+    here = Offer("simulate", "runtime", lambda: None, {}, "All sites in this process.")
+    return {"simulate": here, "Flare": _of_dataclass(Flare, "runtime")}
 
 
 def _is_noise(module: Any, name: str) -> bool:

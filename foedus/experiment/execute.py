@@ -117,6 +117,7 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
             checkpoint=folder.checkpoint,
             callback=watch,
             **built.privacy,
+            **build.runtime_of(case.settings),
         )
     finally:
         screen.end()

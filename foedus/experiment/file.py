@@ -95,7 +95,9 @@ PARTICIPATION = {
 }
 RUN = {
     "max_rounds": Key("whole", "the most rounds; the algorithm's own limit when left out", None, least=1, sweeps=True),
-    "runtime": Key("text", "where the rounds are played", "simulate", ("simulate",)),
+    "runtime": Key(
+        "offer", "where the rounds are played: in this process, or by sites of their own", {"name": "simulate"}
+    ),
 }
 PRIVACY = {"noise": Key("text", "what every site adds to what it sends"), "budget": Key("number", "epsilon in all")}
 
@@ -370,6 +372,7 @@ def _check_case(settings: dict[str, Any]) -> None:
     build.penalty_of(settings)
     build.regularizer_of(settings, 2)
     build.privacy_of(settings)
+    build.runtime_of(settings)
     build.check_masks(settings)
     build.partition_settings(settings)
     build.stated(settings)

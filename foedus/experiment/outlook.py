@@ -121,6 +121,11 @@ def terms_lines(built: Built) -> list[str]:
             "LossGap": lambda a=asked: (
                 f"the mean losses on {a.get('first')} and {a.get('second')} differ by at most {a.get('at_most')}"
             ),
+            "Linear": lambda a=asked: (
+                " + ".join(f"{v:g}·{k}" for k, v in a["coefficients"].items())
+                + f" {'is' if a.get('kind') == '==' else 'is at most'} {a['at_most']} in the model (of scaled columns)"
+            ),
+            "NormBall": lambda a=asked: f"the model's length is at most {a.get('radius')}",
         }.get(asked["type"], lambda a=asked: ", ".join(f"{k} {v}" for k, v in a.items()))()
         lines.append(f"keep: {told}, {held[constraint.scope]}")
     return lines

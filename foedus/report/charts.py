@@ -18,6 +18,7 @@ from foedus.report.words import number, size
 
 WIDE, HIGH = 1000, 400  # the plane that lines are drawn in; the page stretches it
 POINTS = 1200  # of one series, after thinning
+LARGE = 1e290  # values beyond leave no room above them
 ALL_POINTS = 24_000  # of all series of a page, about
 COLUMNS = 240  # of the picture of who took part
 
@@ -116,9 +117,9 @@ class Axis:
 
 def axis_of(values: np.ndarray, log: bool) -> Axis:
     """A range that holds all finite values, with a little room."""
-    found = values[np.isfinite(values)]
+    found = np.clip(values[np.isfinite(values)], -LARGE, LARGE)
     if log:
-        found = found[found > 0]
+        found = np.maximum(found[found > 0], 1.0 / LARGE)
     if not len(found):
         return Axis(0.0, 1.0)
     low, high = float(found.min()), float(found.max())
