@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ class FoedusExecutor(Executor):
     def __init__(self) -> None:
         super().__init__()
         self.session: SiteSession | None = None
+        # FLARE delivers on many threads, and JAX keeps something for each thread it has worked on
+        self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="foedus")
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type != EventType.START_RUN:
@@ -58,5 +61,5 @@ class FoedusExecutor(Executor):
         if self.session is None or FIELD not in request:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         reply = make_reply(ReturnCode.OK)
-        reply[FIELD] = self.session.answer(request[FIELD])
+        reply[FIELD] = self.worker.submit(self.session.answer, request[FIELD]).result()
         return reply

@@ -16,6 +16,9 @@ from foedus.runtime.flare.policy import SITE_FILE
 IMPL = "nvflare.lighter.impl"
 ADMIN = "coordinator@foedus.org"
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
+# FLARE 2.9 keeps a thread waiting for each message it has received, as long as a sender may repeat it: 65 s by default,
+# which is thousands of threads at 30 rounds a second
+STREAMS = {"streaming_retry_timeout": 2.0, "streaming_retry_wait": 1.0}
 CLASSES = ["foedus.runtime.flare."]  # the only classes that a job may name at a party
 
 
@@ -82,6 +85,9 @@ def provision(project: Project, folder: Path) -> dict[str, Path]:
         raise FoedusError(f"the kits could not be made: {(done.stderr or done.stdout).strip().splitlines()[-1:]}.")
     kits = {site: made[-1] / site for site in project.sites}
     kits |= {"server": made[-1] / project.server, "admin": made[-1] / ADMIN}
+    for kit in kits.values():
+        (kit / "local").mkdir(exist_ok=True)
+        write_whole(kit / "local" / "comm_config.json", json.dumps(STREAMS).encode())
     _finish_server(kits["server"])
     for site in project.sites:
         _finish_site(kits[site])
