@@ -100,7 +100,7 @@ def out_of_range(field) -> list:
         }[limit]
     if meta["integer"]:
         wrong += [2.5]
-    if limits or meta["integer"] or meta["choices"] or meta["kinds"]:
+    if limits or meta["integer"] or meta["choices"] or meta["also"]:
         wrong += [float("nan"), "nonsense", np.ones(2)]
     if limits or meta["integer"]:
         wrong += [True, [1.0]]

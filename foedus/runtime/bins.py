@@ -50,7 +50,7 @@ def divided(
     Bins need everybody's answer in every round: who is asked must not change the shape of the work. And the states of
     clients in different bins may differ in shape, so an algorithm that hands them on gets one rectangle.
     """
-    hands_on = any(getattr(type(algorithm), f) is not getattr(Algorithm, f) for f in ("multipliers", "observe"))
+    hands_on = "constraints" in algorithm.handles or type(algorithm).observe is not Algorithm.observe
     everyone = who.size(terms.clients) == terms.clients and not isinstance(who, Schedule) and who.dropout == 0
     if terms.loss is None or hands_on or not everyone or data["x"].nbytes < LEAST_BYTES:
         return None
