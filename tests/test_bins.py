@@ -21,7 +21,11 @@ def ragged() -> fd.Problem:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [fd.FedGiA(k0=3), fd.FedGiA(k0=3, H="gram"), fd.FedAvg(k0=5), fd.FedPD(), fd.LocalSGD(lr=0.1)],
+    [
+        fd.FedGiA(k0=3, H="gram"),
+        *(pytest.param(a, marks=pytest.mark.slow) for a in (fd.FedGiA(k0=3), fd.FedAvg(k0=5), fd.FedPD())),
+        pytest.param(fd.LocalSGD(lr=0.1), marks=pytest.mark.slow),
+    ],
     ids=lambda a: f"{a.name} {getattr(a, 'H', '')}",
 )
 def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):

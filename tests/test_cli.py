@@ -113,6 +113,7 @@ def test_demo_reaches_what_scikit_learn_finds_on_the_pooled_table(table: Callabl
     assert entry.squared_gradient <= 1.001e-7
 
 
+@pytest.mark.slow
 def test_demo_is_the_same_for_the_same_seed(command: Command, table: Callable[[str], str]):
     name = table(examples())
     for folder in ("first", "second"):

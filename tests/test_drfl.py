@@ -36,8 +36,8 @@ def drfl(metric, kind, p, dim=4, **more) -> fd.DRFL:
 SOME = [
     ("hinge", "l1", "box", 1),
     ("smooth_hinge", "l2", None, 2),
-    ("logistic", "l1", None, "inf"),
-    ("huber", "linf", None, 1),
+    pytest.param("logistic", "l1", None, "inf", marks=pytest.mark.slow),
+    pytest.param("huber", "linf", None, 1, marks=pytest.mark.slow),
 ]
 
 
@@ -111,6 +111,7 @@ def test_clients_that_drop_out_do_not_change_the_answer():
     assert run.history["answered"][20] == 3
 
 
+@pytest.mark.slow
 def test_a_sampled_step_stays_near_the_answer():
     sites = clients("logistic", 1)
     run = fd.solve(fd.Problem(sites, loss=LOSSES["logistic"][0]), drfl("l1", None, "inf", sample=0.5), max_rounds=60)

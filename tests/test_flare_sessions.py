@@ -88,7 +88,7 @@ SAME = {
 }
 
 
-SLOW = ("FedGiA, gram, some", "LocalSGD")
+SLOW = ("FedAvg", "FedGiA, gram, some", "LocalSGD", "Scaffold, plan")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAME])
@@ -112,7 +112,7 @@ def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     "case",
     [
         pytest.param(Quadratic.random(0), marks=pytest.mark.slow, id="local and global"),
-        pytest.param(Coupled.random(0), id="local, global and coupled"),
+        pytest.param(Coupled.random(0), marks=pytest.mark.slow, id="local, global and coupled"),
     ],
 )
 def test_own_objectives_and_every_scope_of_constraint(tmp_path, case):

@@ -65,7 +65,7 @@ def unmeetable() -> NeymanPearson:
     return NeymanPearson(sites)
 
 
-@pytest.mark.parametrize(("inner", "most"), [("newton", 200), ("admm", 5000)])
+@pytest.mark.parametrize(("inner", "most"), [("newton", 200), pytest.param("admm", 5000, marks=pytest.mark.slow)])
 def test_a_cap_that_no_model_can_meet(inner, most):
     run = fd.solve(unmeetable().problem(), CAPPED[inner])
     told(run, np.log(2.0) - 0.2, NAMES[2:])
@@ -87,7 +87,7 @@ def separable() -> NeymanPearson:
     return NeymanPearson(dealt(X, y, NAMES))
 
 
-@pytest.mark.parametrize("inner", ["newton", "admm"])
+@pytest.mark.parametrize("inner", ["newton", pytest.param("admm", marks=pytest.mark.slow)])
 def test_separable_data_without_a_minimiser(inner):
     case = separable()
     run = fd.solve(case.problem(), CAPPED[inner])

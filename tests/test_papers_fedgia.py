@@ -84,7 +84,7 @@ def test_fedgia_meets_rule_35_on_v1_within_the_stated_mean_of_rounds_at_the_opti
         assert run.objective == pytest.approx(least_squares_optimum(problem), abs=1e-6)
 
 
-@pytest.mark.parametrize(("k0", "most"), [(1, 13), (10, 9)])
+@pytest.mark.parametrize(("k0", "most"), [pytest.param(1, 13, marks=pytest.mark.slow), (10, 9)])
 def test_the_gram_form_needs_no_more_rounds_on_v1(instances: list[Problem], k0: int, most: int) -> None:
     run = solve(instances[0], FedGiA(k0=k0, H="gram", t=0.15))
     assert run.converged
@@ -147,6 +147,7 @@ def logistic_optimum(problem: Problem, mu: float) -> float:
 
 
 @needs_toxicity
+@pytest.mark.slow
 def test_fedgia_meets_rule_35_on_v2_at_an_optimum_below_the_printed_objective() -> None:
     problem = V2.instance(0, 0)
     run = solve(problem, V2.algorithms(10, "gradient")["FedGiA_D"])
@@ -164,6 +165,7 @@ def test_fedgia_meets_rule_35_on_v2_at_an_optimum_below_the_printed_objective() 
 
 
 @needs_toxicity
+@pytest.mark.slow
 def test_v3_meets_the_released_test_at_once_and_rule_35_not_in_100_rounds() -> None:
     problem = V3.instance(0, 0)
     early = solve(problem, V3.algorithms(10, "released")["FedGiA_D"])
@@ -288,6 +290,7 @@ def test_a_setting_that_misses_the_rule_is_marked_and_not_tried_again(small: Exa
     assert line.cells(repeated=False)[5:9] == ("> 7", "515.3", "", "0/1")
 
 
+@pytest.mark.slow
 def test_a_figure_is_written_whole(small: Example, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     said: list[str] = []

@@ -163,10 +163,11 @@ def test_an_instance_is_drawn_as_section_5_1_says() -> None:
     assert abs(example.optimum() / quadratic_optimum(example)[1] - 1.0) < 1e-6
 
 
+SIZES = [(n, d) for n in (1, 5, 10) for d in (100, 300, 500)]
+
+
 @pytest.mark.parametrize(
-    ("n", "d"),
-    [(1, 100), (5, 100), (10, 100)]
-    + [pytest.param(n, d, marks=pytest.mark.slow) for d in (300, 500) for n in (1, 5, 10)],
+    ("n", "d"), [pytest.param(*size, marks=pytest.mark.slow if size != (5, 100) else ()) for size in SIZES]
 )
 def test_quadratic_programs_are_solved_from_zero_multipliers(n: int, d: int) -> None:
     example = Quadratic.printed(d, n)
@@ -198,11 +199,14 @@ def pearson(name: str, n: int) -> tuple[fd.Problem, fd.Run]:
 
 
 INSTANCES = [(name, n) for name in (BREAST.name, MONKS.name) for n in (1, 5, 10, 20)]
-LONG = [pytest.param(ADULT.name, n, marks=pytest.mark.slow) for n in (5, 10, 20)]
+INSTANCES += [(ADULT.name, n) for n in (5, 10, 20)]
+SHORT = [(BREAST.name, 20), (MONKS.name, 5)]
 
 
 @needs_data
-@pytest.mark.parametrize(("name", "n"), [*INSTANCES, *LONG])
+@pytest.mark.parametrize(
+    ("name", "n"), [pytest.param(*i, marks=pytest.mark.slow if i not in SHORT else ()) for i in INSTANCES]
+)
 def test_every_neyman_pearson_instance_is_certified_and_optimal(name: str, n: int) -> None:
     problem, run = pearson(name, n)
     gradient, rows, values = np.zeros(problem.terms.dim), [], []
