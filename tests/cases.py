@@ -75,6 +75,7 @@ class Case:
     rounds: int = 3000
     error: float = 1e-7
     problem: str = "least squares"
+    slow: bool = False
 
     def __str__(self) -> str:
         names = ("H", "alpha", "t", "decay", "lr", "inner", "rho", "stop")
@@ -92,14 +93,14 @@ CASES: dict[str, tuple[Case, ...]] = {
     "FedAvg": (Case(fd.FedAvg(k0=1, tol=TIGHT)),),
     "FedProx": (
         Case(fd.FedProx(k0=1, steps=1, mu=0.0, tol=TIGHT)),
-        Case(fd.FedProx(decay=20.0, tol=TIGHT), rounds=4000, error=0.01),
+        Case(fd.FedProx(decay=20.0, tol=TIGHT), rounds=4000, error=0.01, slow=True),
     ),
     "FedPD": (Case(fd.FedPD(tol=TIGHT)),),
     "Scaffold": (Case(fd.Scaffold(tol=TIGHT)),),
     "FedGiA": (
         Case(fd.FedGiA(tol=TIGHT)),
         Case(fd.FedGiA(H="gram", tol=TIGHT)),
-        Case(fd.FedGiA(k0=3, H="gram", alpha=1.0, t=0.5, tol=TIGHT)),
+        Case(fd.FedGiA(k0=3, H="gram", alpha=1.0, t=0.5, tol=TIGHT), slow=True),
     ),
     "FedEPM": (Case(fd.FedEPM(k0=2, rho=1.0, mu0=4.0, alpha=1.0, eta=0.01, per_example=False, **GRADIENT)),),
     "SFedAvg": (Case(fd.SFedAvg(k0=1, rho=1.0, lr=0.3, **GRADIENT)),),
@@ -128,7 +129,10 @@ ALL = [case for cases in CASES.values() for case in cases]
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:
     """Parametrise a test over cases; under `--dist loadgroup` a case stays with the worker that has compiled it."""
-    marked = [pytest.param(case, marks=pytest.mark.xdist_group(str(case)), id=str(case)) for case in cases]
+    slow = {True: (pytest.mark.slow,), False: ()}
+    marked = [
+        pytest.param(case, marks=[pytest.mark.xdist_group(str(case)), *slow[case.slow]], id=str(case)) for case in cases
+    ]
     return pytest.mark.parametrize("case", marked)
 
 
