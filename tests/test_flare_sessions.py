@@ -88,7 +88,7 @@ SAME = {
 }
 
 
-SLOW = ("FedAvg", "FedGiA, gram, some", "LocalSGD", "Scaffold, plan")
+SLOW = ("FedAvg", "FedAvg, some", "FedGiA, gram, some", "LocalSGD", "Scaffold, plan")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAME])

@@ -47,6 +47,7 @@ def test_the_coding_is_the_authors():
 
 
 @needs_adult
+@pytest.mark.slow
 def test_an_instance_is_cut_as_the_paper_says():
     problem = instance(50, 0, 0)
     assert problem.counts.sum() == 45222

@@ -105,6 +105,7 @@ def test_the_released_test_is_rule_35_with_a_tolerance_m_squared_times_larger(in
     assert np.array_equal(released.w, looser.w)
 
 
+@pytest.mark.slow
 def test_fedgia_tends_to_gradient_descent_with_step_one_over_t_r(instances: list[Problem]) -> None:
     problem = instances[0]
     descent = solve(problem, V1.gradient_descent(problem, "gradient"))

@@ -186,7 +186,7 @@ def test_a_run_that_stops_is_certified_whichever_coupled_rows_are_slack():
     assert 0 < slack < 16
 
 
-@pytest.mark.parametrize("algorithm", [NEWTON, ADMM], ids=lambda a: a.inner)
+@pytest.mark.parametrize("algorithm", [NEWTON, pytest.param(ADMM, marks=pytest.mark.slow)], ids=lambda a: a.inner)
 def test_a_regulariser_goes_with_constraints_and_leaves_the_decoupling_variables_alone(algorithm):
     case, lam = Coupled.random(5), 0.6
     run = fd.solve(case.problem(regularizer=fd.regularizers.L1(lam)), algorithm, w0=START)
@@ -233,7 +233,11 @@ def test_a_constraint_that_is_not_convex_is_met_and_stationary():
 
 @pytest.mark.parametrize(
     ("algorithm", "participation"),
-    [(NEWTON, 0.5), (NEWTON, fd.Fraction(1.0, dropout=0.3)), (ADMM, fd.Fraction(0.6, dropout=0.2))],
+    [
+        (NEWTON, 0.5),
+        (NEWTON, fd.Fraction(1.0, dropout=0.3)),
+        pytest.param(ADMM, fd.Fraction(0.6, dropout=0.2), marks=pytest.mark.slow),
+    ],
     ids=["newton half", "newton dropout", "admm both"],
 )
 def test_missing_replies_delay_the_certificate_but_do_not_weaken_it(algorithm, participation):
