@@ -6,7 +6,7 @@ Its methods speak of ONE client; runtimes `vmap` them or call them beside the da
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -86,22 +86,23 @@ class Where:
 
     key: str
     value: float
+    said: str = field(default="", compare=False)  # what a data file calls the value, for messages and reports
 
     def __call__(self, data: Data) -> Array:
         return data[self.key] == self.value
 
     def __str__(self) -> str:
-        return f"{'label' if self.key == 'y' else self.key} {self.value:g}"
+        return f"{'label' if self.key == 'y' else self.key} {self.said or format(self.value, 'g')}"
 
 
-def label(value: float) -> Where:
-    """The examples with this label."""
-    return Where("y", float(value))
+def label(value: float, said: str = "") -> Where:
+    """The examples with this label, which messages call by what is `said`."""
+    return Where("y", float(value), said)
 
 
-def group(value: float) -> Where:
-    """The examples of this group, the third array of (X, y, group)."""
-    return Where("group", float(value))
+def group(value: float, said: str = "") -> Where:
+    """The examples of this group, the third array of (X, y, group), which messages call by what is `said`."""
+    return Where("group", float(value), said)
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,36 @@ def test_the_exported_pipeline_answers_like_predict(foedus: Command):
     assert foedus("export", "runs/study", "model.pkl").status == 2
 
 
+@pytest.mark.parametrize("missing", ["mean", "drop"])
+def test_the_exported_onnx_graph_answers_like_predict(foedus: Command, missing: str):
+    import onnx
+    import pandas
+    from onnx.reference import ReferenceEvaluator
+
+    Path("study.toml").write_text(STUDY.replace("[data]", f'[data]\nmissing = "{missing}"', 1))
+    assert foedus("run", "study.toml", "--quiet").status == 0
+    assert foedus("export", "runs/study", "model.onnx").status == 0
+    text = "age,ward,blood_pressure,creatinine,previous_stays,smoker\n"
+    Path("new.csv").write_text(
+        text + "70,surgery,130,1.5,2,yes\n61,moon base,120,,1,no\n40,,110,1,0,yes\n55,?,99,2,3,\n"
+    )
+    assert foedus("predict", "runs/study", "new.csv", "--out", "answers.csv").status == 0
+    ours = pandas.read_csv("answers.csv", keep_default_na=False, na_values={"score": [""], "probability": [""]})
+    graph = onnx.load("model.onnx")
+    raw = pandas.read_csv("new.csv")
+    fed = {}
+    for column in graph.graph.input:
+        if column.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            fed[column.name] = raw[[column.name]].fillna("").astype(str).to_numpy(dtype=object)
+        else:
+            fed[column.name] = raw[[column.name]].to_numpy(dtype=float)
+    answers, probability, score = ReferenceEvaluator(graph).run(None, fed)
+    assert [str(a) for a in answers] == list(ours["prediction"])
+    np.testing.assert_allclose(score, ours["score"], rtol=1e-5)
+    np.testing.assert_allclose(probability, ours["probability"], rtol=1e-5)
+    assert np.isfinite(score).sum() == (4 if missing == "mean" else 1)
+
+
 def test_the_history_becomes_a_frame(foedus: Command):
     assert foedus("run", "study.toml", "--quiet").status == 0
     run = fd.load("runs/study")

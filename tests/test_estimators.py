@@ -217,7 +217,7 @@ def test_either_class_can_be_the_one_whose_loss_is_capped():
     assert np.array_equal(model.predict(X) == "sick", plain.predict(X) == 1)
     assert np.allclose(model.predict_proba(X), plain.predict_proba(X)[:, ::-1])
     assert np.array_equal(model.decision_function(X), -plain.decision_function(X))
-    assert model.certificate_.rows[0].constraint == "loss on class sick"
+    assert model.certificate_.rows[0].constraint == "loss on label sick"
 
 
 def test_without_a_cap_of_its_own_training_aims_at_the_miss_rate():

@@ -289,20 +289,28 @@ def predict(
 
 def export(
     model: RunFolder,
-    out: Annotated[Path, typer.Argument(help="The file to write, ending in .joblib.")] = Path("model.joblib"),
+    out: Annotated[Path, typer.Argument(help="The file to write, ending in .joblib or .onnx.")] = Path("model.joblib"),
 ) -> None:
-    """Write the model as a scikit-learn pipeline that takes raw rows (joblib)."""
-    import io
-
-    import joblib
-
-    from foedus.experiment.export import to_sklearn
+    """Write the model for raw rows as a scikit-learn pipeline (.joblib) or an ONNX graph (.onnx)."""
     from foedus.runtime.checkpoint import write_whole
 
-    if out.suffix != ".joblib":
-        hint = did_you_mean(out.suffix, [".joblib"])
-        raise FoedusError(f"{out}: expected a name that ends in .joblib.{hint}")
-    buffer = io.BytesIO()
-    joblib.dump(to_sklearn(model), buffer)
-    write_whole(out, buffer.getvalue())
-    typer.echo(f"Wrote {out}: joblib.load gives a scikit-learn pipeline for a table of raw rows.")
+    if out.suffix == ".joblib":
+        import io
+
+        import joblib
+
+        from foedus.experiment.export import to_sklearn
+
+        buffer = io.BytesIO()
+        joblib.dump(to_sklearn(model), buffer)
+        made, what = buffer.getvalue(), "joblib.load gives a scikit-learn pipeline for a table of raw rows"
+    elif out.suffix == ".onnx":
+        from foedus.experiment.onnx_export import to_onnx
+
+        made = to_onnx(model).SerializeToString()
+        what = "one input a column of raw rows, shape (rows, 1); outputs prediction and score"
+    else:
+        hint = did_you_mean(out.suffix, [".joblib", ".onnx"])
+        raise FoedusError(f"{out}: expected a name that ends in .joblib or .onnx.{hint}")
+    write_whole(out, made)
+    typer.echo(f"Wrote {out}: {what}.")

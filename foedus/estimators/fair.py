@@ -100,9 +100,8 @@ class FairClassifier(LinearClassifierOverSites):
         members, own = coded[: len(members)], coded[len(members) :]
 
         scopes = ["local", "global"][: 1 + len(own)]
-        pairs = list(combinations(range(len(self.groups_)), 2))
+        pairs = list(combinations([in_group(i, str(name)) for i, name in enumerate(self.groups_.tolist())], 2))
         gap = float(self.max_gap)
-        constraints = [LossGap(in_group(a), in_group(b), gap, scope=scope) for scope in scopes for a, b in pairs]
-        words = {f"group {i}": f"group {name}" for i, name in enumerate(self.groups_.tolist())}
-        self._train(members, own[0] if own else None, constraints, None, words)
+        constraints = [LossGap(a, b, gap, scope=scope) for scope in scopes for a, b in pairs]
+        self._train(members, own[0] if own else None, constraints, None)
         return self

@@ -1,15 +1,13 @@
 """What the estimators share: sites in scikit-learn's manners, the intercept, a run of ProxAL, and prediction."""
 
 import operator
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
-from jax import Array
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -22,7 +20,7 @@ from foedus.constraints import Constraint
 from foedus.data import Stacked
 from foedus.errors import FoedusError
 from foedus.losses import logistic
-from foedus.penalties import Ridge
+from foedus.penalties import BesideIntercept, Ridge
 from foedus.problem import Problem
 from foedus.run import Run
 from foedus.solve import solve
@@ -45,13 +43,6 @@ class Site:
     def arrays(self, fit_intercept: bool) -> tuple[np.ndarray, ...]:
         x = np.column_stack([self.x, np.ones(len(self.x))]) if fit_intercept else self.x
         return (x, self.y) if self.group is None else (x, self.y, self.group)
-
-
-class RidgeBesideIntercept(Ridge):
-    """(mu / 2) ‖w‖² without the last coordinate, the intercept."""
-
-    def size(self, w: Array) -> Array:
-        return (w**2).at[-1].set(0.0)
 
 
 class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
@@ -216,15 +207,12 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
         server: Site | None,
         constraints: Sequence[Constraint],
         where: Mask | None,
-        words: Mapping[str, str],
     ) -> None:
-        """Solve the problem that the terms state, keep the run, and warn where its certificate does not hold.
-
-        `words` says what to call the labels and groups, which are numbers here, in the certificate.
-        """
+        """Solve the problem that the terms state, keep the run, and warn where its certificate does not hold."""
         penalty = None
         if self.ridge > 0:
-            penalty = (RidgeBesideIntercept if self.fit_intercept else Ridge)(float(self.ridge), per_example=False)
+            penalty = Ridge(float(self.ridge), per_example=False)
+            penalty = BesideIntercept.of(penalty) if self.fit_intercept else penalty
         problem = Problem(
             _roomy(stack({site.name: site.arrays(self.fit_intercept) for site in sites})),
             loss=logistic,
@@ -234,8 +222,6 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             server=None if server is None else server.arrays(self.fit_intercept),
         )
         run = solve(problem, self._algorithm(), seed=self.seed, max_rounds=self.max_rounds)
-        named = tuple(replace(row, constraint=_reword(row.constraint, words)) for row in run.certificate.rows)
-        run.certificate = replace(run.certificate, rows=named)
         self.run_ = run
         self.certificate_ = run.certificate
         self.n_rounds_ = run.rounds
@@ -245,7 +231,7 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
         self.coef_ = w[None, : self.n_features_in_].copy()
         self.intercept_ = w[-1:].copy() if self.fit_intercept else np.zeros(1)
         if not run.certificate.holds():
-            worst = max(named, key=lambda row: row.violation)
+            worst = max(run.certificate.rows, key=lambda row: row.violation)
             warnings.warn(
                 f"{type(self).__name__}: {run.reason}; {run.certificate.verdict()}; the largest violation is "
                 f"{worst.violation:.3g}, of the {worst.constraint} at {worst.site!r}.",
@@ -311,12 +297,6 @@ def _roomy(stacked: Stacked) -> Stacked:
     }
     counts = np.full(stacked.clients, stacked.rows) if stacked.counts is None else stacked.counts
     return Stacked(arrays, counts, stacked.names)
-
-
-def _reword(text: str, words: Mapping[str, str]) -> str:
-    if not words:
-        return text
-    return re.sub("|".join(rf"\b{re.escape(old)}\b" for old in words), lambda found: words[found[0]], text)
 
 
 def _by_site(run: Run, server: bool) -> dict[str, Any]:

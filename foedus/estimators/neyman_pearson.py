@@ -115,8 +115,9 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         cap = log(2.0) * (self.max_miss_rate or 0.0) if self.max_loss is None else float(self.max_loss)
         trained, held = self._split(members) if self.max_miss_rate is not None else (members, {})
 
-        constraints = [LossCap(label(1), cap)] + [LossCap(label(1), cap, scope="global") for _ in own]
-        self._train(trained, own[0] if own else None, constraints, label(0), {"label 1": f"class {positive}"})
+        capped, other = label(1, str(positive)), label(0, str(next(c for c in known if c != positive)))
+        constraints = [LossCap(capped, cap)] + [LossCap(capped, cap, scope="global") for _ in own]
+        self._train(trained, own[0] if own else None, constraints, other)
         self.pos_label_, self.max_loss_ = positive, cap
         self.coef_, self.intercept_ = self._sign * self.coef_, self._sign * self.intercept_
 

@@ -5,14 +5,13 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foedus.algorithm import Algorithm
-from foedus.certificate import Certificate
 from foedus.data import loaders, preprocess, sites, tables
 from foedus.data.partition import PARTITIONERS, partition
 from foedus.data.preprocess import Preprocessing
@@ -303,7 +302,7 @@ def cohort_of(settings: Settings, folder: Path) -> Cohort:
 
 @dataclass(frozen=True)
 class Built:
-    """Everything that one run needs, and the words for its labels and groups."""
+    """Everything that one run needs."""
 
     settings: Settings
     cohort: Cohort
@@ -312,26 +311,6 @@ class Built:
     algorithm: Algorithm
     participation: Fraction
     privacy: dict[str, Any]
-    words: dict[str, str]
-
-    def worded(self, certificate: Certificate) -> Certificate:
-        """The certificate with the labels and groups called as in the files."""
-        rows = [replace(row, constraint=reworded(row.constraint, self.words)) for row in certificate.rows]
-        return replace(certificate, rows=tuple(rows))
-
-
-def reworded(text: str, words: Mapping[str, str]) -> str:
-    """A text with the codes of labels and groups, as 'label 1', replaced by what the files call them."""
-    if not words:
-        return text
-    return re.sub("|".join(rf"\b{re.escape(old)}\b" for old in words), lambda found: words[found[0]], text)
-
-
-def words_of(cohort: Cohort) -> dict[str, str]:
-    """What the files call the coded labels and groups, where that differs."""
-    words = {f"label {code}": f"label {name}" for code, name in enumerate(cohort.labels)}
-    words |= {f"group {code}": f"group {name}" for code, name in enumerate(cohort.groups)}
-    return {old: new for old, new in words.items() if old != new}
 
 
 def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None) -> Built:
@@ -342,7 +321,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
     def read(words: Any, place: str) -> Where:
         return _mask(words, place, cohort)
 
-    asked, words = settings["problem"], words_of(cohort)
+    asked = settings["problem"]
     clients = preprocess.sites_of(cohort, rules)
     stated_terms = {
         "loss": loss_of(settings),
@@ -355,7 +334,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
     try:
         problem = Problem(clients, **stated_terms)
     except FoedusError as error:
-        raise FoedusError(reworded(str(error).replace("client ", "site ", 1), words)) from None
+        raise FoedusError(str(error).replace("client ", "site ", 1)) from None
     if runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)
@@ -370,7 +349,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings), words)
+    return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings))
 
 
 def rules_of(settings: Settings, cohort: Cohort) -> Preprocessing:
@@ -395,4 +374,4 @@ def _mask(words: Any, place: str, cohort: Cohort) -> Where:
         raise FoedusError(
             f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listed(known)}.{hint}"
         )
-    return Where("y" if kind == "label" else "group", float(known.index(value)))
+    return Where("y" if kind == "label" else "group", float(known.index(value)), value)

@@ -121,7 +121,6 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
         )
     finally:
         screen.end()
-    run.certificate = built.worded(run.certificate)
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run

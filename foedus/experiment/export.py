@@ -8,7 +8,6 @@ import numpy as np
 from foedus.data.preprocess import Number
 from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING, number_text
-from foedus.errors import FoedusError
 from foedus.experiment.predict import Model, open_model
 
 
@@ -26,8 +25,7 @@ def to_sklearn(model: Model | Path | str) -> Any:
     if not isinstance(model, Model):
         model = open_model(Path(model))
     rules = model.rules
-    if model.w.ndim != 1 or model.w.size != len(rules.names):
-        raise FoedusError("only a linear model, one number a column, can be exported to scikit-learn.")
+    model.check_linear()
     steps = []
     for place, rule in enumerate(rules.columns):
         if isinstance(rule, Number):

@@ -29,6 +29,10 @@ class Model:
         loss = self.run.settings["problem"].get("loss") or {}
         return loss.get("name") == "Logistic"
 
+    def check_linear(self) -> None:
+        if self.w.ndim != 1 or self.w.size != len(self.rules.names):
+            raise FoedusError("only a linear model, one number a column, can be exported.")
+
 
 @dataclass(frozen=True)
 class Predictions:

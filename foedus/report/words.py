@@ -96,7 +96,7 @@ def objective(run: Run) -> str:
     where = terms.get("where")
     if isinstance(where, Mapping) and "value" in where:
         key = "label" if where.get("key") == "y" else str(where.get("key"))
-        words += f" on examples with {key} {number(float(where['value']))}"
+        words += f" on examples with {key} {where.get('said') or number(float(where['value']))}"
     elif where is not None:
         words += " on a chosen part of the examples"
     if getattr(run, "worst_case", None) is not None:
@@ -107,11 +107,14 @@ def objective(run: Run) -> str:
         words += f", averaged over {count(len(run.names), 'site')}"
     for key, what in (("penalty", "penalty"), ("regularizer", "regulariser")):
         part = terms.get(key)
+        inside = part.get("inside") if isinstance(part, Mapping) else None
+        part = part if inside is None else inside
         name = part.get("name") if isinstance(part, Mapping) else part
         if name and name != "Zero":
             fields = part.items() if isinstance(part, Mapping) else ()
             figures = [f"{k} {number(v)}" for k, v in fields if type(v) in (int, float)]
             words += f", plus the {what} {name}" + (f" ({', '.join(figures)})" if figures else "")
+            words += "" if inside is None else " of all but the intercept"
     return words
 
 
