@@ -5,8 +5,8 @@ server holds, `"coupled"` on the mean over clients of its rows, which no single 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.errors import FoedusError
+from foedus.errors import FoedusError, did_you_mean
 from foedus.losses import Loss, as_loss
 from foedus.terms import Data, Mask, Terms
 
@@ -59,6 +59,10 @@ class Constraint:
         """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
         return {}
 
+    def keyed(self, number: int) -> "Constraint":
+        """This constraint, knowing the name under which its arrays are kept."""
+        return self
+
     def masks(self) -> tuple[Mask, ...]:
         """Subsets of examples that must not be empty at any party."""
         return ()
@@ -74,8 +78,85 @@ def _mean_weights(data: Data, mask: Mask) -> Array:
     return weight / jnp.sum(weight)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossRows(Constraint):
+Limit = float | Sequence[float] | Mapping[str, float]
+"""A number, or one for each client: in their order, or by name."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capped(Constraint):
+    """Rows held against one number, which may be another at each client.
+
+    The number travels with the parties' data, so problems that differ only in it share a compiled program: once a
+    problem has given it a `key`, it is no part of what two constraints are compared by.
+    """
+
+    key: str = field(default="", repr=False, metadata={"hidden": True})
+    count: ClassVar[int] = 1
+    limited: ClassVar[str] = "at_most"
+    least: ClassVar[tuple[float, str]] = (-np.inf, "a finite number")  # what lies above it is allowed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.limit, list | np.ndarray):
+            object.__setattr__(self, self.limited, tuple(self.limit))
+        given = tuple(self.limit.values()) if isinstance(self.limit, Mapping) else self.limit
+        for one in given if isinstance(given, tuple) else (given,):
+            if not (isinstance(one, Real) and self.least[0] < float(one) < np.inf):
+                what = f"The {self.limited!r} of {type(self).__name__} must be {self.least[1]}"
+                raise FoedusError(f"{what}. Got {one!r} instead.")
+
+    @property
+    def limit(self) -> Any:
+        return getattr(self, self.limited)
+
+    def _identity(self) -> tuple[Any, ...]:
+        fields = (f.name for f in dataclasses.fields(self) if f.name != self.limited)
+        return (type(self), *(getattr(self, name) for name in fields), "" if self.key else repr(self.limit))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Capped) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def keyed(self, number: int) -> "Capped":
+        return dataclasses.replace(self, key=f"cap{number}")
+
+    def told(self, names: list[str]) -> "Capped":
+        """As it is told to parties that keep no arrays of it: with its number, or the numbers by name."""
+        limit = dict(zip(names, self.limit, strict=True)) if isinstance(self.limit, tuple) else self.limit
+        return dataclasses.replace(self, key="", **{self.limited: limit})
+
+    def at(self, name: str) -> "Capped":
+        """As the client of this name holds it."""
+        return (
+            dataclasses.replace(self, **{self.limited: self.limit[name]}) if isinstance(self.limit, Mapping) else self
+        )
+
+    def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
+        what = f"The {self.limited!r} of {type(self).__name__}"
+        given = self.limit
+        if not isinstance(given, Real) and self.scope != "local":
+            raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {given!r} instead.")
+        if isinstance(given, Mapping):
+            given = by_client(given, names, what)
+        limits = np.asarray(given, dtype=float)
+        if limits.ndim and limits.shape != (clients,):
+            raise FoedusError(f"{what} must be a number, or one for each of the {clients} clients. Got {given!r}.")
+        return {f"{self.key}.cap": np.broadcast_to(self.held(limits)[..., None], (clients, self.count))}
+
+    def held(self, limit: np.ndarray) -> np.ndarray:
+        """What a row's value is held against, from the number that was given."""
+        return limit
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        if self.key and f"{self.key}.cap" in data:
+            return data[f"{self.key}.cap"]
+        return jnp.full(self.count, self.held(np.asarray(self.limit)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossRows(Capped):
     """Rows that are weighted sums of per-example losses, so that their derivatives share the objective's structure."""
 
     loss: Loss | None = None
@@ -104,23 +185,18 @@ class LossRows(Constraint):
         return self.weights(data) @ self.loss_in(terms).value(data["x"] @ w, data["y"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LossCap(LossRows):
-    """The mean loss over a subgroup is at most `at_most` (Neyman-Pearson: the loss on label 1)."""
+    """The mean loss over a subgroup is at most `at_most` (Neyman-Pearson: the loss on label 1).
+
+    `at_most` is a number, or one for each client: a list, or a dict by name.
+    """
 
     where: Mask
-    at_most: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (isinstance(self.at_most, Real) and np.isfinite(self.at_most)):
-            raise FoedusError(f"The 'at_most' of LossCap must be a finite number. Got {self.at_most!r} instead.")
+    at_most: Limit
 
     def labels(self, terms: Terms, data: Data) -> list[str]:
         return [f"loss on {_words(self.where)}"]
-
-    def caps(self, terms: Terms, data: Data) -> Array:
-        return jnp.full(1, self.at_most)
 
     def weights(self, data: Data) -> Array:
         return _mean_weights(data, self.where)[None, :]
@@ -129,28 +205,28 @@ class LossCap(LossRows):
         return (self.where,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LossGap(LossRows):
-    """The mean losses over two subgroups differ by at most `at_most`: two one-sided rows, neither convex."""
+    """The mean losses over two subgroups differ by at most `at_most`: two one-sided rows, neither convex.
+
+    `at_most` is a number, or one for each client: a list, or a dict by name.
+    """
 
     first: Mask
     second: Mask
-    at_most: float
+    at_most: Limit
     convex: ClassVar[bool] = False
+    count: ClassVar[int] = 2
+    least: ClassVar[tuple[float, str]] = (np.nextafter(0.0, -1.0), "a number >= 0")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.at_most, Real) and 0 <= self.at_most < np.inf):
-            raise FoedusError(f"The 'at_most' of LossGap must be a number >= 0. Got {self.at_most!r} instead.")
         if self.equality:
             raise FoedusError("A LossGap is an inequality; use at_most=0 to ask for equal losses.")
 
     def labels(self, terms: Terms, data: Data) -> list[str]:
         a, b = _words(self.first), _words(self.second)
         return [f"loss on {a} − {b}", f"loss on {b} − {a}"]
-
-    def caps(self, terms: Terms, data: Data) -> Array:
-        return jnp.full(2, self.at_most)
 
     def weights(self, data: Data) -> Array:
         gap = _mean_weights(data, self.first) - _mean_weights(data, self.second)
@@ -194,7 +270,8 @@ class Linear(Constraint):
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
         try:
-            C, d = (np.asarray(_per_client(part, names), dtype=float) for part in self._given)
+            given = (by_client(part, names, "Linear") if isinstance(part, Mapping) else part for part in self._given)
+            C, d = (np.asarray(part, dtype=float) for part in given)
         except (TypeError, ValueError) as error:
             if isinstance(error, FoedusError):
                 raise
@@ -229,35 +306,35 @@ class Linear(Constraint):
         return data[f"{self.key}.C"] @ w
 
 
-def _per_client(part: Any, names: list[str]) -> Any:
-    if isinstance(part, Mapping):
-        missing = [name for name in names if name not in part]
-        if missing:
-            raise FoedusError(f"Linear: no rows are given for client {missing[0]!r}.")
-        if unknown := [name for name in part if name not in names]:
-            raise FoedusError(f"Linear: rows are given for {unknown[0]!r}, but there is no such client.")
-        return [part[name] for name in names]
-    return part
+def by_client(given: Mapping[str, Any], names: list[str], what: str) -> list[Any]:
+    """What is given by name, in the order of the clients."""
+    for name in names:
+        if name not in given:
+            raise FoedusError(f"{what} gives nothing for client {name!r}.{did_you_mean(name, given)}")
+    for name in given:
+        if name not in names:
+            raise FoedusError(f"{what} is given for {name!r}, but there is no such client.{did_you_mean(name, names)}")
+    return [given[name] for name in names]
 
 
-@dataclass(frozen=True)
-class NormBall(Constraint):
+@dataclass(frozen=True, eq=False)
+class NormBall(Capped):
     """‖w‖ ≤ radius, as the smooth row ‖w‖² − radius²."""
 
-    radius: float
+    radius: Limit
+    limited: ClassVar[str] = "radius"
+    least: ClassVar[tuple[float, str]] = (0.0, "a number > 0")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.radius, Real) and 0 < self.radius < np.inf):
-            raise FoedusError(f"The 'radius' of NormBall must be a number > 0. Got {self.radius!r} instead.")
         if self.equality:
             raise FoedusError("A NormBall is an inequality; a sphere is not convex and not offered.")
 
     def labels(self, terms: Terms, data: Data) -> list[str]:
         return ["‖w‖²"]
 
-    def caps(self, terms: Terms, data: Data) -> Array:
-        return jnp.full(1, self.radius**2)
+    def held(self, limit: np.ndarray) -> np.ndarray:
+        return limit**2
 
     def value(self, terms: Terms, w: Array, data: Data) -> Array:
         return jnp.sum(w**2)[None]

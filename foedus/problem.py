@@ -62,7 +62,7 @@ class Problem:
         self.server: Data | None = None if server is None else server_data(server, width)
         if isinstance(constraints, Constraint):
             raise FoedusError("constraints must be a list: write constraints=[...] around the one you have.")
-        keyed = tuple(c.keyed(j) if isinstance(c, Linear) else c for j, c in enumerate(constraints))
+        keyed = tuple(c.keyed(j) if isinstance(c, Constraint) else c for j, c in enumerate(constraints))
         for wrong in (c for c in keyed if not isinstance(c, Constraint)):
             raise FoedusError(f"constraints must come from fd.constraints. Got {wrong!r} instead.")
         if len({c.kind for c in keyed if c.scope == "coupled"}) > 1:
@@ -89,9 +89,13 @@ class Problem:
 
     def _take_constraints(self, dim: int) -> None:
         """Check the constraints against the data, and lay their own arrays beside it."""
-        n, local, own = self.terms.clients, {}, {}
+        n, local, own, at_server = self.terms.clients, {}, {}, self.server is not None
         for constraint in self.terms.constraints:
             if constraint.scope == "global":
+                if not at_server and not isinstance(constraint, NormBall | Linear):
+                    raise FoedusError(
+                        f"a {_kind_of(constraint)} of global scope needs data at the server: give Problem(server=...)."
+                    )
                 own |= {k: jnp.asarray(v[0]) for k, v in constraint.arrays(1, dim, ["server"]).items()}
             else:
                 local |= {k: jnp.asarray(v) for k, v in constraint.arrays(n, dim, self.names).items()}
@@ -106,10 +110,6 @@ class Problem:
                 for mask in constraint.masks():
                     self._check_mask(mask, f"its {_kind_of(constraint)}", "drop the constraint there or merge the site")
                 continue
-            if self.server is None and not isinstance(constraint, NormBall):
-                raise FoedusError(
-                    f"a {_kind_of(constraint)} of global scope needs data at the server: give Problem(server=...)."
-                )
             for mask in constraint.masks():
                 assert self.server is not None
                 key = getattr(mask, "key", None)
@@ -195,10 +195,8 @@ class Problem:
 
     def client(self, i: int) -> Data:
         """One client's arrays without filling rows."""
-        count = int(self.counts[i])
-        arrays = {k: v[i] for k, v in self.data.items()}
-        rows = self.stacked.rows
-        return Data({k: v[:count] if v.ndim and v.shape[0] == rows else v for k, v in arrays.items()})
+        count, by_row = int(self.counts[i]), {*self.stacked.arrays, "weight"}
+        return Data({k: v[i][:count] if k in by_row else v[i] for k, v in self.data.items()})
 
     def _check_mask(self, where: Mask, what: str, remedy: str) -> None:
         key = getattr(where, "key", None)

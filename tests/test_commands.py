@@ -417,6 +417,16 @@ def test_the_example_ends_in_a_certificate(foedus: Command):
     assert {row.constraint for row in rows} == {"loss on label yes"}
     assert {row.site for row in rows} == {"city", "lakeside", "st-mary", "valley"}
     assert max(row.value for row in rows) <= 0.55 + 1e-3
+    caps = {"city": 0.55, "lakeside": 0.5, "st-mary": 0.6, "valley": 0.55}
+    stated = ", ".join(f"{site} = {cap}" for site, cap in caps.items())
+    Path("apart.toml").write_text(
+        Path("hospital.toml").read_text().replace("at_most = 0.55", f"at_most = {{ {stated} }}")
+    )
+    assert "0.5 (lakeside)" in foedus("check", "apart.toml").out
+    assert foedus("run", "apart.toml", "--quiet").status == 0
+    certificate = fd.load("runs/apart").certificate
+    assert {row.site: row.cap for row in certificate.rows} == caps
+    assert certificate.holds()
 
 
 def test_starting_the_command_line_stays_fast():

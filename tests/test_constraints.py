@@ -55,6 +55,32 @@ def test_a_cap_and_a_gap_are_of_mean_losses():
     np.testing.assert_allclose(values(other), [[expected]], rtol=1e-12)
 
 
+def test_each_client_may_have_a_number_of_its_own():
+    caps = {name: 0.1 * (i + 1) for i, name in enumerate(NAMES)}
+    shared = values(made(own.LossCap(fd.label(1), at_most=0.0)))
+    apart = np.array(list(caps.values()))[:, None]
+    for given in (caps, list(caps.values()), np.array(list(caps.values()))):
+        np.testing.assert_allclose(values(made(own.LossCap(fd.label(1), at_most=given))), shared - apart, rtol=1e-12)
+    gaps = values(made(own.LossGap(fd.group(0), fd.group(1), at_most=caps)))
+    np.testing.assert_allclose(gaps.sum(axis=1, keepdims=True), -2.0 * apart, rtol=1e-12)
+    balls = values(made(own.NormBall(tuple(caps.values()))))
+    np.testing.assert_allclose(balls, W @ W - apart**2, rtol=1e-12)
+
+
+def test_problems_that_differ_only_in_a_cap_have_the_same_terms():
+    """So that a run with another cap compiles nothing."""
+    for make in (
+        lambda cap: own.LossCap(fd.label(1), cap),
+        lambda cap: own.LossGap(fd.group(0), fd.group(1), cap),
+        lambda cap: own.NormBall(cap, scope="global"),
+    ):
+        one, other = made(make(0.2)), made(make(0.3))
+        assert one.terms == other.terms
+        assert hash(one.terms) == hash(other.terms)
+        assert make(0.2) != make(0.3), "outside a problem the number is all there is"
+        assert values(one)[0, 0] - values(other)[0, 0] == pytest.approx(0.05 if "Ball" in repr(make(1)) else 0.1)
+
+
 def test_a_ball_is_a_smooth_row_and_a_function_is_taken_as_it_is():
     np.testing.assert_allclose(values(made(own.NormBall(0.5))), [[W @ W - 0.25]] * 3, rtol=1e-12)
     means = values(made(own.Custom(lambda w, d: d.mean(d["x"] @ w))))
@@ -146,6 +172,16 @@ MISTAKES = {
     "cap word": (lambda: cap(label(1), "low"), r"'at_most' of LossCap must be a finite number\. Got 'low'"),
     "cap where": (lambda: cap(1, 0.2), r"subgroup of LossCap must be fd\.label\(v\), .* Got 1 instead"),
     "cap loss": (lambda: cap(label(1), 0.2, loss="logistic"), r"loss must be one of fd\.losses .* Got 'logistic'"),
+    "cap for nobody": (
+        lambda: made(own.LossCap(label(1), {"ash": 0.1, "birch": 0.2, "cedr": 0.3})),
+        r"The 'at_most' of LossCap gives nothing for client 'cedar'. Did you mean 'cedr'",
+    ),
+    "caps too few": (lambda: made(own.LossCap(label(1), [0.1, 0.2])), r"or one for each of the 3 clients. Got \(0.1,"),
+    "caps coupled": (
+        lambda: made(own.LossCap(label(1), [0.1, 0.2, 0.3], scope="coupled")),
+        r"must be one number, as its scope is 'coupled'",
+    ),
+    "cap of one client": (lambda: own.LossCap(label(1), [0.1, "low", 0.3]), r"must be a finite number. Got 'low'"),
     "gap negative": (lambda: own.LossGap(label(0), label(1), -0.1), r"'at_most' of LossGap must be .* Got -0\.1"),
     "gap infinite": (lambda: own.LossGap(label(0), label(1), np.inf), r"'at_most' of LossGap must be .* Got inf"),
     "gap word": (lambda: own.LossGap(label(0), label(1), "low"), r"'at_most' of LossGap must be .* Got 'low'"),
@@ -159,10 +195,10 @@ MISTAKES = {
     "linear ragged": (lambda: made(own.Linear([C[0], C[1, :1], C[2]], 1.0)), r"as many rows for each client"),
     "linear words": (lambda: made(own.Linear("abc", 1.0)), r"C and d must hold numbers"),
     "linear nan": (lambda: made(own.Linear(np.full(DIM, np.nan), 1.0)), r"C and d must be finite"),
-    "linear missing": (lambda: made(own.Linear({"ash": C[0]}, 1.0)), r"no rows are given for client 'birch'"),
+    "linear missing": (lambda: made(own.Linear({"ash": C[0]}, 1.0)), r"Linear gives nothing for client 'birch'"),
     "linear unknown": (
         lambda: made(own.Linear({**dict(zip(NAMES, C, strict=True)), "oak": C[0]}, 1.0)),
-        r"rows are given for 'oak', but there is no such client",
+        r"Linear is given for 'oak', but there is no such client",
     ),
     "not one": (lambda: made(square), r"constraints must come from fd\.constraints"),
     "no list": (lambda: fd.Problem(SITES, constraints=own.NormBall(1.0), **logistic), r"constraints must be a list"),

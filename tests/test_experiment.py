@@ -129,13 +129,13 @@ every = 4
     )
     terms = made.problem.terms
     assert terms.where == fd.label(0)
-    assert terms.constraints == (
+    assert tuple(c.told(made.problem.names) for c in terms.constraints) == (
         fd.constraints.LossCap(fd.label(1), at_most=0.6),
         fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.3, scope="coupled"),
     )
     assert made.algorithm == fd.ProxAL(beta=7, inner="newton")
     assert made.participation == fd.Coverage(0.5, 0.0, 4)
-    assert made.words == {"label 0": "label no", "label 1": "label yes", "group 0": "group F", "group 1": "group M"}
+    assert [str(mask) for c in terms.constraints for mask in c.masks()] == ["label yes", "group F", "group M"]
     assert made.problem.names == ["city", "lakeside", "st-mary", "valley"]
     w = jnp.arange(1.0, 11.0)
     assert terms.penalty is not None

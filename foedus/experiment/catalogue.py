@@ -90,7 +90,7 @@ def _first_line(thing: Any) -> str:
 def _of_dataclass(cls: type, what: str) -> Offer:
     hints = typing.get_type_hints(cls)
     parameters = {}
-    for field in dataclasses.fields(cls):
+    for field in (f for f in dataclasses.fields(cls) if not f.metadata.get("hidden")):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         parameters[field.name] = Parameter(
             field.name,

@@ -1,7 +1,9 @@
 """What an experiment would do, told without training: sites, rows, classes, dimension, messages, rounds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -117,18 +119,23 @@ def terms_lines(built: Built) -> list[str]:
     held = {"local": "at every site", "global": "on the server's own data", "coupled": "on average over the sites"}
     for asked, constraint in zip(built.settings["constraints"], problem.terms.constraints, strict=True):
         told = {
-            "LossCap": lambda a=asked: f"the mean loss on {a.get('where')} is at most {a.get('at_most')}",
+            "LossCap": lambda a=asked: f"the mean loss on {a.get('where')} is at most {limit(a['at_most'])}",
             "LossGap": lambda a=asked: (
-                f"the mean losses on {a.get('first')} and {a.get('second')} differ by at most {a.get('at_most')}"
+                f"the mean losses on {a.get('first')} and {a.get('second')} differ by at most {limit(a['at_most'])}"
             ),
             "Linear": lambda a=asked: (
                 " + ".join(f"{v:g}·{k}" for k, v in a["coefficients"].items())
                 + f" {'is' if a.get('kind') == '==' else 'is at most'} {a['at_most']} in the model (of scaled columns)"
             ),
-            "NormBall": lambda a=asked: f"the model's length is at most {a.get('radius')}",
+            "NormBall": lambda a=asked: f"the model's length is at most {limit(a['radius'])}",
         }.get(asked["type"], lambda a=asked: ", ".join(f"{k} {v}" for k, v in a.items()))()
         lines.append(f"keep: {told}, {held[constraint.scope]}")
     return lines
+
+
+def limit(given: Any) -> str:
+    """One number for all sites, or what each has."""
+    return " / ".join(f"{v} ({site})" for site, v in given.items()) if isinstance(given, Mapping) else str(given)
 
 
 def rounds_line(name: str, limit: int) -> str:
