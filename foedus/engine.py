@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -24,6 +25,35 @@ def cache_dir() -> Path:
     return base / "xla" / kind
 
 
+def _write_entries_whole() -> None:
+    """Have entries of the cache appear whole, or not at all.
+
+    JAX writes them in place: a process that is killed leaves a torn entry, which is never replaced and is warned of in
+    every later run, and a process that reads meanwhile gets half of it.
+    """
+    try:
+        from jax._src.lru_cache import LRUCache
+    except ImportError:  # another version of JAX keeps them in its own way
+        return
+    in_place = LRUCache.put
+    if in_place.__module__ == __name__:
+        return
+
+    def put(self: Any, key: str, value: bytes) -> None:
+        entry = Path(str(self.path)) / f"{key}-cache"
+        if self.eviction_enabled or entry.exists():
+            in_place(self, key, value)
+            return
+        part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(value)
+            part.replace(entry)
+        finally:
+            part.unlink(missing_ok=True)
+
+    LRUCache.put = put
+
+
 def configure() -> None:
     """Switch JAX to float64 and to the persistent cache; safe to call twice."""
     jax.config.update("jax_enable_x64", True)
@@ -31,3 +61,4 @@ def configure() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+        _write_entries_whole()
