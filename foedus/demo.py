@@ -213,7 +213,7 @@ def demo(
         f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
         soft_wrap=True,
     )
-    run = fd.solve(held, fd.ProxAL(beta=300), seed=seed, progress=console.is_terminal)
+    run = fd.solve(held, fd.ProxAL(), seed=seed, progress=console.is_terminal)
     if run.interrupted:
         raise KeyboardInterrupt
     console.print(str(run), soft_wrap=True)

@@ -113,7 +113,7 @@ def test_the_pooled_method_ends_with_a_sentence_too():
 def test_a_limit_of_outer_steps_is_said():
     run = fd.solve(Quadratic.random(1).problem(), replace(NEWTON, max_outer=2), w0=START)
     assert not run.converged
-    assert "stopped after 2 outer steps" in run.reason
+    assert "2 outer steps" in run.reason
     assert "smallest violation found is" in run.reason
 
 

@@ -57,7 +57,7 @@ def test_messages_are_those_that_a_run_sends(tmp_path: Path):
 def test_what_is_typical_is_told_of_known_algorithms_only():
     assert set(outlook.TYPICAL) <= set(catalogue.algorithms())
     assert set(outlook.UNENDING) <= set(catalogue.algorithms())
-    assert "95 to 130 are typical" in outlook.rounds_line("ProxAL", 1000)
+    assert "36 to 52 are typical" in outlook.rounds_line("ProxAL", 1000)
     assert "raise max_rounds" in outlook.rounds_line("FedGiA", 1000)
     assert "raise max_rounds" not in outlook.rounds_line("FedGiA", 10_000)
     assert "all 50 rounds" in outlook.rounds_line("FedAvg", 50)

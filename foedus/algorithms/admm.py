@@ -142,7 +142,7 @@ class Consensus:
 
 
 def server_step(
-    h: Regularizer, server_P: LocalP | None, at: Consensus, centre: Array, prox: float, eps: Array
+    h: Regularizer, server_P: LocalP | None, at: Consensus, centre: Array, prox: Array | float, eps: Array
 ) -> newton.Solution:
     """argmin P_0 + h + Σ (ρ_i/2)‖ũ_i − w‖²: closed where the server holds no rows, (proximal) Newton where it does."""
     rho, u = at.answers.rho, at.answers.u_tilde

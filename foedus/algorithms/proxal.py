@@ -4,6 +4,11 @@ Outer step k, τ_k = s̄/(k+1)²: find w^{k+1} with dist_∞(0, ∂ℓ_k(w^{k+1}
     P_{i,k}(w) = f_i(w)/n + (‖[μ_i + βc_i(w)]₊‖² − ‖μ_i‖²)/(2β) + ‖w − w^k‖²/(2(n+1)β);
 then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} − w^k‖_∞ + βτ_k ≤ βε1 and max ‖Δμ_i‖_∞ ≤ βε2.
 
+With β = "auto" it is β_k, from 10: it is multiplied by GROWTH after an outer step that left more than SHRINK of the
+stationarity ‖w^{k+1} − w^k‖_∞/β_k or of the violation, while subproblems stay cheap. Few of them are then solved, each
+from near its answer. A β_k that never falls is the proximal method of multipliers still (Rockafellar 1976), and the
+stopping test with β_k for β gives the same certificate.
+
 Three inner methods (files proxal_*.py) solve the subproblem to the same τ_k. The outer round tells the clients w^{k+1}
 and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent on starting it.
 It is repeated until every client has answered: a dual step nobody missed is what makes the certificate one over all
@@ -25,6 +30,9 @@ from foedus.local.lagrangian import Excess, Party, Piece, Share, equalities, exc
 from foedus.terms import Data, Terms
 
 FAR = 1e3  # no point closer than FAR·(1 + ‖w‖₁) meets the terms: then they are called infeasible
+START, GROWTH, MOST = 10.0, 3.0, 1e7  # of β = "auto"
+SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
+CHEAP = 10  # rounds that a subproblem may take, if β is to grow after it; ten times as many with gradients only
 STEEP = 1e9  # h/STEEP is but the indicator of its domain
 
 
@@ -39,13 +47,17 @@ class Track:
     violations: Array  # at the last outer points, newest first
     least: Array  # the smallest of all, and whose it was; n stands for the server
     least_at: Array
+    rounds: Array  # that the present subproblem has taken
+    residual: Array  # ‖w^k − w^{k−1}‖_∞/β and the violation at w^k, as β was last judged by
+    broken: Array
+    pace: Array  # what β is multiplied by
     done: Array
     stuck: Array
 
     @staticmethod
     def blank() -> "Track":
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
-        return Track(none, far, far, far, jnp.full(3, jnp.inf), far, none, no, no)
+        return Track(none, far, far, far, jnp.full(3, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), no, no)
 
 
 @state
@@ -63,6 +75,8 @@ class Server:
     w: Array  # (w, s): the point that the next message is about
     centre: Array  # w^k
     mu: Array  # μ_0
+    beta: Array  # of the subproblem that is being solved, or the next one
+    last_beta: Array  # of the one whose answer is announced
     own: Data | None  # the server's own data
     inner: Any
     outer: Array  # whether the next round is an outer one
@@ -74,6 +88,7 @@ class Server:
 @state
 class Client:
     mu: Array
+    beta: Array
     centre: Array
     k: Array
     index: Array
@@ -87,6 +102,7 @@ class News:
 
     w: Array
     k: Array
+    beta: Any  # of the next subproblem, where it is not a setting
     nu: Any
     index: Any
     hint: Any  # what the inner method wants its clients to start from
@@ -104,7 +120,12 @@ class Told:
 class ProxAL(Algorithm):
     """Constrained federated optimisation that ends in a KKT certificate."""
 
-    beta: float = setting(10.0, "β of the augmented Lagrangian", gt=0)
+    beta: float | str = setting(
+        "auto",
+        "β of the augmented Lagrangian; 'auto' starts at 10 and grows, but not with 'admm'",
+        gt=0,
+        choices=("auto",),
+    )
     inner: str = setting(
         "auto",
         "'admm': PAL Algorithm 2; 'newton': clients send gradients and Hessians of P_i; 'lbfgs': gradients only; "
@@ -138,29 +159,55 @@ class ProxAL(Algorithm):
             return AdmmInner(self.rho, self.q)
         return NewtonInner(hessians=self.inner != "lbfgs")
 
-    def prox(self, terms: Terms) -> float:
-        return 1.0 / ((terms.clients + 1) * self.beta)
+    @property
+    def grows(self) -> bool:
+        return self.beta == "auto" and self.inner != "admm"
+
+    @property
+    def first_beta(self) -> float:
+        return START if isinstance(self.beta, str) else self.beta
+
+    def prox(self, terms: Terms, beta: Array) -> Array:
+        return 1.0 / ((terms.clients + 1) * beta)
 
     def tau(self, k: Array) -> Array:
         return self.s_bar / (k + 1.0) ** 2
 
     def client_P(self, terms: Terms, client: Client, data: Data) -> LocalP:
-        party, prox = Party(terms), self.prox(terms)
+        party, beta, prox = Party(terms), client.beta, self.prox(terms, client.beta)
 
         def P(u: Array, order: int) -> Piece:
             return piece(
-                party, u, data, client.mu, client.centre, beta=self.beta, prox=prox, index=client.index, order=order
+                party, u, data, client.mu, client.centre, beta=beta, prox=prox, index=client.index, order=order
             )
 
         return P
 
-    def server_P(self, terms: Terms, server: Server) -> LocalP:
-        party, prox = Party(terms, server=True), self.prox(terms)
+    def server_P(self, terms: Terms, server: Server, beta: Array) -> LocalP:
+        party, prox = Party(terms, server=True), self.prox(terms, beta)
 
         def P(u: Array, order: int) -> Piece:
-            return piece(party, u, server.own, server.mu, server.centre, beta=self.beta, prox=prox, order=order)
+            return piece(party, u, server.own, server.mu, server.centre, beta=beta, prox=prox, order=order)
 
         return P
+
+    def ended(self, terms: Terms, server: Server, ready: Array) -> Server:
+        """The server after a round: where it is `ready`, w is w^{k+1}, and β for the next subproblem is chosen."""
+        track, beta = server.track, server.beta
+        if self.grows:
+            own = self.server_P(terms, server, beta)(server.w, 1).c
+            broken = jnp.maximum(jnp.max(self.method.status(server.inner).violation), 0.0)
+            broken = jnp.maximum(broken, violation(Party(terms, server=True), server.own, own))
+            residual = jnp.max(jnp.abs(server.w - server.centre)) / beta
+            slow = (residual > self.eps1) & ~(residual <= SHRINK * track.residual)
+            slow |= (broken > self.eps2) & ~(broken <= SHRINK * track.broken)
+            cheap = track.rounds <= (CHEAP if self.inner == "newton" else 10 * CHEAP)
+            beta = jnp.where(ready & slow & cheap, jnp.minimum(track.pace * beta, MOST), beta)
+            pace = jnp.where(cheap, track.pace, jnp.sqrt(track.pace))
+            judged = replace(track, residual=residual, broken=broken, pace=pace)
+            track = select(ready, judged, track)
+        track = replace(track, k=jnp.where(ready, track.k + 1, track.k))
+        return replace(server, track=track, last_beta=jnp.where(ready, server.beta, server.last_beta), beta=beta)
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
         n = terms.clients
@@ -170,6 +217,8 @@ class ProxAL(Algorithm):
             w=point,
             centre=point,
             mu=jnp.zeros(Party(terms, server=True).rows),
+            beta=jnp.full((), self.first_beta),
+            last_beta=jnp.full((), self.first_beta),
             own=own,
             inner=self.method.blank(terms, point),
             outer=jnp.ones((), bool),
@@ -186,7 +235,8 @@ class ProxAL(Algorithm):
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         point = jnp.concatenate([w0, jnp.zeros(terms.clients * terms.rows[2])])
         mu, none = jnp.zeros(Party(terms).rows), jnp.full((), -1)
-        return Client(mu, point, none, jnp.zeros((), int), jnp.zeros(()), self.method.join(terms, point))
+        beta, index = jnp.full((), self.first_beta), jnp.zeros((), int)
+        return Client(mu, beta, point, none, index, jnp.zeros(()), self.method.join(terms, point))
 
     def phase(self, server: Server) -> Array:
         return jnp.where(server.outer, 0, 1)
@@ -241,7 +291,9 @@ class ProxAL(Algorithm):
         if bool(track.stuck) and int(track.k) < self.max_outer:
             return f"no point was found that meets the terms: {found}, and no small step lessens it"
         if bool(track.stuck):
-            return f"stopped after {self.max_outer} outer steps; {found}"
+            if least > self.eps2:
+                return f"the terms were not met in {self.max_outer} outer steps; {found}"
+            return f"stopped after {self.max_outer} outer steps: the terms are met, the model is not yet optimal"
         if bool(server.outer) and silent and least == float("inf"):
             return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
         held = bool(server.outer) or bool(server.inner.hold)
@@ -258,9 +310,10 @@ class Outer:
 
     def broadcast(self, terms: Terms, server: Server, draws: Array) -> News:
         algorithm, (_, own, coupled) = self.settings, terms.rows
-        nu = algorithm.server_P(terms, server)(server.w, 1).v[own:] if coupled else ()
+        nu = algorithm.server_P(terms, server, server.last_beta)(server.w, 1).v[own:] if coupled else ()
         index = Each(jnp.arange(terms.clients)) if coupled else ()
-        return News(server.w, server.track.k, nu, index, algorithm.method.hint(server.inner))
+        beta = server.beta if algorithm.grows else ()
+        return News(server.w, server.track.k, beta, nu, index, algorithm.method.hint(server.inner))
 
     def local(self, terms: Terms, client: Client, news: News, data: Data, key: Array) -> tuple[Client, Told]:
         algorithm, party, coupled = self.settings, Party(terms), terms.rows[2]
@@ -275,7 +328,8 @@ class Outer:
             excess=excess(party, news.w, data, index),
             share=share(party, news.w[: terms.dim], data, mu, news.nu) if coupled else (),
         )
-        new = Client(mu, news.w, news.k, index, account.dmu, client.inner)
+        beta = news.beta if algorithm.grows else client.beta
+        new = Client(mu, beta, news.w, news.k, index, account.dmu, client.inner)
 
         def status(here: Piece) -> Status:
             return Status(here.f * terms.clients, violation(party, data, here.c))
@@ -292,13 +346,18 @@ class Outer:
         inner = algorithm.method.hear(server.inner, replies.first, present)
         waiting = replace(server, inner=inner, accounts=accounts, heard=heard)
 
-        own = algorithm.server_P(terms, server)(server.w, 1)
+        own = algorithm.server_P(terms, server, server.last_beta)(server.w, 1)
         update = track.k > 0
         mu = jnp.where(update, own.v, server.mu)
         track = self.follow(terms, waiting, own, mu)
         next_round = replace(waiting, mu=mu, centre=server.w, track=select(update, track, server.track))
         started, w, ready = algorithm.method.server_start(
-            terms, algorithm.server_P(terms, next_round), inner, server.w, algorithm.prox(terms), algorithm.tau(track.k)
+            terms,
+            algorithm.server_P(terms, next_round, server.beta),
+            inner,
+            server.w,
+            algorithm.prox(terms, server.beta),
+            algorithm.tau(track.k),
         )
         over = next_round.track.done | next_round.track.stuck
         next_round = replace(
@@ -307,14 +366,14 @@ class Outer:
             inner=select(over, inner, started),
             outer=ready,
             heard=jnp.zeros_like(heard),
-            track=replace(next_round.track, k=jnp.where(ready & ~over, track.k + 1, track.k)),
         )
+        next_round = algorithm.ended(terms, next_round, ready & ~over)
         return select(jnp.all(heard), next_round, waiting)
 
     def follow(self, terms: Terms, server: Server, own: Piece, mu: Array) -> Track:
         """The stopping test of Algorithm 1, and the test for terms that cannot be met; `mu` is the server's new μ_0."""
         algorithm, track, accounts = self.settings, server.track, server.accounts
-        beta, eps1, eps2, party = algorithm.beta, algorithm.eps1, algorithm.eps2, Party(terms, server=True)
+        beta, eps1, eps2, party = server.last_beta, algorithm.eps1, algorithm.eps2, Party(terms, server=True)
         dw = jnp.max(jnp.abs(server.w - server.centre))
         dmu = jnp.maximum(jnp.max(accounts.dmu), jnp.max(jnp.abs(mu - server.mu), initial=0.0))
         product = jnp.maximum(jnp.max(accounts.product), jnp.max(jnp.abs(mu * own.c), initial=0.0))
@@ -327,8 +386,9 @@ class Outer:
         past = jnp.concatenate([worst[None], track.violations[:-1]])
         least = jnp.minimum(worst, track.least)
         stalled = (worst > 0.99 * past[-1]) & (least > eps2) & self.hopeless(terms, server)
-        return Track(
-            k=track.k,
+        return replace(
+            track,
+            rounds=jnp.zeros((), int),
             dw=dw,
             dmu=dmu,
             product=product,
@@ -385,14 +445,13 @@ class Inner:
         algorithm, track = self.settings, server.track
         inner, w, done = algorithm.method.server_step(
             terms,
-            algorithm.server_P(terms, server),
+            algorithm.server_P(terms, server, server.beta),
             server.inner,
             replies,
             present,
             server.centre,
-            algorithm.prox(terms),
+            algorithm.prox(terms, server.beta),
             algorithm.tau(track.k),
         )
-        return replace(
-            server, w=w, inner=inner, outer=done, track=replace(track, k=jnp.where(done, track.k + 1, track.k))
-        )
+        after = replace(server, w=w, inner=inner, outer=done, track=replace(track, rounds=track.rounds + 1))
+        return algorithm.ended(terms, after, done)

@@ -63,13 +63,13 @@ class AdmmInner:
         return inner.rho
 
     def solver(
-        self, terms: Terms, server_P: LocalP, centre: Array, prox: float
+        self, terms: Terms, server_P: LocalP, centre: Array, prox: Array | float
     ) -> Callable[[Consensus, Array], Solution]:
         own = server_P if terms.rows[1] + terms.rows[2] > 0 else None
         return lambda at, eps: server_step(extended(terms), own, at, centre, prox, eps)
 
     def server_start(
-        self, terms: Terms, server_P: LocalP, inner: Consensus, w: Array, prox: float, tau: Array
+        self, terms: Terms, server_P: LocalP, inner: Consensus, w: Array, prox: Array | float, tau: Array
     ) -> tuple[Consensus, Array, Array]:
         started = consensus_start(terms, w, inner, self.solver(terms, server_P, w, prox))
         return started, started.w, jnp.zeros((), bool)
@@ -85,7 +85,7 @@ class AdmmInner:
 
     def server_step(
         self, terms: Terms, server_P: LocalP, inner: Consensus, replies: Answer, present: Present, centre: Array,
-        prox: float, tau: Array,
+        prox: Array | float, tau: Array,
     ) -> tuple[Consensus, Array, Array]:  # fmt: skip
         solver = self.solver(terms, server_P, centre, prox)
         at, done = consensus_step(inner, replies, present, tau, self.q, self.rho == "auto", solver)

@@ -155,7 +155,7 @@ class NewtonInner:
         return value, gradient + jnp.sum(bend, axis=0), own.hessian + unpack(jnp.sum(slopes.hessian, axis=0), dim)
 
     def server_start(
-        self, terms: Terms, server_P: LocalP, inner: Search, w: Array, prox: float, tau: Array
+        self, terms: Terms, server_P: LocalP, inner: Search, w: Array, prox: Array | float, tau: Array
     ) -> tuple[Search, Array, Array]:
         inner = replace(inner, trial=w, hold=jnp.ones((), bool))
         if not self.hessians:
@@ -167,7 +167,7 @@ class NewtonInner:
 
     def server_step(
         self, terms: Terms, server_P: LocalP, inner: Search, replies: Slope, present: Present, centre: Array,
-        prox: float, tau: Array,
+        prox: Array | float, tau: Array,
     ) -> tuple[Search, Array, Array]:  # fmt: skip
         return self.move(terms, server_P, self.hear(inner, replies, present), tau)
 

@@ -30,7 +30,7 @@ def certificate(quick: bool) -> list[Measured]:
     terms, data = problem.terms, problem.data
     both = jax.jit(lambda w, data: jax.vmap(lambda d: (terms.gradient(w, d), terms.hessian(w, d)))(data))
     admm = Rounds(problem, fd.ProxAL(beta=300, inner="admm", rho=0.01))
-    newton = Rounds(problem, fd.ProxAL(beta=300))
+    newton = Rounds(problem, fd.ProxAL())
     many, w = 400, np.full(terms.dim, 0.1)
     times = in_turn(
         {
@@ -49,7 +49,7 @@ def certificate(quick: bool) -> list[Measured]:
     for clients in (5,) if quick else (5, 10, 20):
         instance = neyman_pearson(clients)
         for inner, rho in (("newton", "auto"), ("lbfgs", "auto"), ("admm", "auto"), ("admm", 0.01)):
-            algorithm = fd.ProxAL(beta=300, inner=inner, rho=rho)
+            algorithm = fd.ProxAL(beta=300 if inner == "admm" else "auto", inner=inner, rho=rho)
             run = fd.solve(instance, algorithm)
             again = fd.solve(instance, algorithm)
             name = inner if inner != "admm" else f"admm, rho={rho}"
@@ -57,7 +57,7 @@ def certificate(quick: bool) -> list[Measured]:
             line.extra = {"rounds": run.rounds, "kB": (run.traffic.up + run.traffic.down) // 1000}
             line.extra["certified"] = run.certificate.holds()
             lines.append(line)
-    return lines + _pooled(neyman_pearson(5), best(lambda: fd.solve(neyman_pearson(5), fd.ProxAL(beta=300)), repeats=3))
+    return lines + _pooled(neyman_pearson(5), best(lambda: fd.solve(neyman_pearson(5), fd.ProxAL()), repeats=3))
 
 
 def _pooled(problem: fd.Problem, ours: float) -> list[Measured]:

@@ -23,7 +23,7 @@ class FairClassifier(LinearClassifierOverSites):
         max_gap: the largest difference between two groups' mean losses at a site.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
-        beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian.
+        beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow.
         eps1: stationarity to reach.
         eps2: feasibility and complementarity to reach: a gap is at most max_gap + eps2.
         max_rounds: communication rounds at most.
@@ -51,7 +51,7 @@ class FairClassifier(LinearClassifierOverSites):
         *,
         fit_intercept: bool = True,
         ridge: float = 0.0,
-        beta: float = 50.0,
+        beta: float | str = "auto",
         eps1: float = 1e-3,
         eps2: float = 1e-3,
         max_rounds: int = 10_000,

@@ -53,7 +53,7 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
 
     fit_intercept: bool
     ridge: float
-    beta: float
+    beta: float | str
     eps1: float
     eps2: float
     max_rounds: int

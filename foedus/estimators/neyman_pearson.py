@@ -37,7 +37,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         pos_label: the class whose loss is capped; `classes_[1]` when left out.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
-        beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian.
+        beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow.
         eps1: stationarity to reach.
         eps2: feasibility and complementarity to reach: a site's loss is at most max_loss + eps2.
         max_rounds: communication rounds of training at most.
@@ -72,7 +72,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         pos_label: Any = None,
         fit_intercept: bool = True,
         ridge: float = 0.0,
-        beta: float = 300.0,
+        beta: float | str = "auto",
         eps1: float = 1e-3,
         eps2: float = 1e-3,
         max_rounds: int = 10_000,

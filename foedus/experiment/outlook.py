@@ -21,11 +21,11 @@ from foedus.runtime.simulate import start
 # Rounds until the stopping test on the reference problems of tests/test_outlook.py, which measures them again: the
 # breast-cancer set at 5 and 20 sites with a small ridge, and a cap on one class for the methods that take constraints.
 TYPICAL: dict[str, tuple[int, int]] = {
-    "CentralProxAL": (95, 130),
+    "CentralProxAL": (36, 52),
     "FedGiA": (4700, 7400),
     "FedPD": (5900, 9400),
     "InexactADMM": (140, 240),
-    "ProxAL": (95, 130),
+    "ProxAL": (36, 52),
     "Scaffold": (5700, 9100),
 }
 UNENDING = ("FedAvg", "FedProx", "LocalSGD")  # they come near the optimum and did not pass the test in 20,000 rounds

@@ -127,8 +127,6 @@ def starter(wish: Wish) -> str:
         ]
     problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
     method = [_line(f"name = {quoted(wish.algorithm)}", "'foedus check' says what it sends and how often")]
-    if wish.algorithm == "ProxAL":
-        method.append(_line("beta = 300", "how hard broken limits are pushed back"))
     lines = [
         "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
         "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",

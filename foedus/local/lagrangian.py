@@ -174,8 +174,8 @@ def piece(
     mu: Array,
     centre: Array,
     *,
-    beta: float,
-    prox: float,
+    beta: Array | float,
+    prox: Array | float,
     index: Array | None = None,
     order: int = 2,
 ) -> Piece:
