@@ -249,6 +249,6 @@ def soft(t: Array, a: Array | float) -> Array:
     return jnp.sign(t) * jnp.maximum(jnp.abs(t) - a, 0.0)
 
 
-def paper_mu(mu0: float, c: float, alpha: float, k: Array, gap: Array) -> Array:
+def paper_mu(mu0: Array | float, c: float, alpha: float, k: Array, gap: Array) -> Array:
     """μ_{i,k+1} of EPM (20)."""
     return mu0 * (1.0 + c * jnp.sum(gap**2)) * alpha ** (k + 1.0)
