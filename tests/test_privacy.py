@@ -11,7 +11,7 @@ from cases import DIM, NAMES, SIZES, private, problem, regression
 
 import foedus as fd
 from foedus.privacy.audit import releases
-from foedus.privacy.clipping import clipped_gradient
+from foedus.privacy.clipping import clipped_gradient, condensed
 from foedus.privacy.noise import gaussian_multiplier
 from foedus.runtime.wire import message_for
 
@@ -180,6 +180,21 @@ def test_clipping_is_exact_for_linear_models_and_the_same_for_an_own_objective(o
     for made in (linear, own):
         np.testing.assert_allclose(
             clipped_gradient(made.terms, w, made.client(0), noise), each.mean(axis=0), atol=1e-14
+        )
+
+
+@pytest.mark.parametrize(("order", "rows"), [(1, None), (1, 0.6), (2, 0.6)])
+def test_what_is_computed_once_for_all_rounds_changes_nothing(order, rows):
+    noise = quiet(order, rows=rows)
+    made = fd.Problem([regression()["c"]], loss=fd.losses.least_squares)
+    data, w = made.client(0), jnp.array([0.4, -0.3, 0.2, 0.1])
+    short = condensed(made.terms, data, noise)
+    np.testing.assert_allclose(
+        clipped_gradient(made.terms, w, short, noise), clipped_gradient(made.terms, w, data, noise), rtol=1e-12
+    )
+    if rows is not None:
+        assert (
+            np.max(np.linalg.norm(short["x"], axis=1)) <= rows * (1 + 1e-12) < np.max(np.linalg.norm(data["x"], axis=1))
         )
 
 

@@ -119,6 +119,9 @@ class Secure(Algorithm):
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         return Client(w0, w0, jnp.full((), jnp.inf), Spent.nothing() if isinstance(self.noise, Sound) else ())
 
+    def condense(self, terms: Terms, data: Data) -> Data:
+        return clipping.condensed(terms, data, self.noise) if isinstance(self.noise, Sound) else data
+
     def broadcast(self, terms: Terms, server: Server, draws: Array) -> Order:
         m = terms.clients
         size = math.ceil(self.rho * m - 1e-9)

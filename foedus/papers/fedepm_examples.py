@@ -43,7 +43,7 @@ def instance(m: int, seed: int, trial: int) -> Problem:
     X, y = examples()
     draw, d = np.random.default_rng([seed, trial, m]), len(X)
     order, room = draw.permutation(d), ROOM.get(m)
-    fits = np.repeat(*zip(*((rows, many) for many, rows in room or ((m, d),)), strict=True))
+    fits = np.concatenate([np.full(many, rows) for many, rows in room or ((m, d),)])
     while True:
         cuts = np.sort(draw.choice(np.arange(1, d - 1), m - 1, replace=False))
         counts = np.diff([0, *cuts, d])

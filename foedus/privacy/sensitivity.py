@@ -73,11 +73,10 @@ def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
     long as the clip, which they are where a loss of slope at most 1 is clipped little. The penalty is not clipped, so
     that its own curvature always counts.
     """
-    if terms.loss is not None and terms.loss.curvature is not None and noise.rows is not None:
+    bend = None if terms.loss is None else terms.loss.curvature
+    if bend is not None and noise.rows is not None:
         return jnp.asarray(curvature(terms, noise.rows, count)[1])
-    known = terms.loss is not None and terms.loss.curvature is not None
-    bend = terms.loss.curvature if known else 1.0  # pyright: ignore[reportOptionalMemberAccess]
-    guess = jnp.asarray(bend * noise.clip**2)
+    guess = jnp.asarray((1.0 if bend is None else bend) * noise.clip**2)
     return guess if terms.penalty is None else guess + terms.penalty.curvature(count)
 
 

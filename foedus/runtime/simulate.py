@@ -200,10 +200,11 @@ def fixed_for(problem: Problem, algorithm: Algorithm, participation: Participati
     terms, uids = problem.terms, problem.stacked.uids()
     asked = problem.stacked.rectangles
     bins = divided(algorithm, terms, problem.data, problem.counts, uids, participation, asked)
-    if bins is not None:
-        data = tuple(replace(b, data=condensed(terms, b.data, passes)) for b in bins)
-    else:
-        data = condensed(terms, problem.data, passes)
+
+    def short(data: Data) -> Data:
+        return jax.vmap(lambda d: algorithm.condense(terms, d))(condensed(terms, data, passes))
+
+    data = short(problem.data) if bins is None else tuple(replace(b, data=short(b.data)) for b in bins)
     return Fixed(data, jnp.asarray(uids), jax.random.key(seed), participation)
 
 
