@@ -195,6 +195,10 @@ class Algorithm:
     def join(self, terms: Terms, data: Data, w0: Array) -> Any:
         return ()
 
+    def condense(self, terms: Terms, data: Data) -> Data:
+        """One client's data with what is the same in all rounds; only speed may depend on it."""
+        return data
+
     def phase(self, server: Any) -> Array | int:
         return 0
 

@@ -20,12 +20,14 @@ class Stacked:
     """Clients' arrays on a leading client axis, ragged ones filled up with rows of weight 0.
 
     Give one to `Problem` when there are too many clients for a Python list: `Stacked({"x": (n, rows, dim), "y":
-    (n, rows)})`, with `counts` where clients have fewer rows than the rectangle.
+    (n, rows)})`, with `counts` where clients have fewer rows than the rectangle. `rectangles`, (clients, rows) by
+    falling size, has a simulation work on several smaller ones; problems that share them share compiled programs.
     """
 
     arrays: Mapping[str, Any]
     counts: Any = None
     names: tuple[str, ...] | None = None
+    rectangles: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         lengths = {k: np.shape(v)[0] for k, v in self.arrays.items()}
@@ -39,6 +41,16 @@ class Stacked:
             raise FoedusError(f"stacked arrays of {self.clients} clients need as many different names.")
         if self.counts is not None:
             self._check_counts(np.asarray(self.counts))
+        if self.rectangles is not None:
+            self._check_rectangles(self.rectangles)
+
+    def _check_rectangles(self, rectangles: tuple[tuple[int, int], ...]) -> None:
+        if sum(many for many, _ in rectangles) != self.clients or any(many < 1 for many, _ in rectangles):
+            raise FoedusError(f"stacked rectangles must hold {self.clients} clients in all. Got {rectangles} instead.")
+        counts = np.full(self.clients, self.rows) if self.counts is None else np.asarray(self.counts)
+        room = np.repeat([rows for _, rows in rectangles], [many for many, _ in rectangles])
+        if np.any(np.sort(counts)[::-1] > room) or np.max(room) > self.rows:
+            raise FoedusError(f"stacked rectangles {rectangles} do not hold the clients' rows.")
 
     def _check_counts(self, counts: np.ndarray) -> None:
         if counts.shape != (self.clients,):

@@ -25,6 +25,7 @@ def ragged() -> fd.Problem:
         fd.FedGiA(k0=3, H="gram"),
         *(pytest.param(a, marks=pytest.mark.slow) for a in (fd.FedGiA(k0=3), fd.FedAvg(k0=5), fd.FedPD())),
         pytest.param(fd.LocalSGD(lr=0.1), marks=pytest.mark.slow),
+        pytest.param(fd.FedEPM(noise=fd.PaperLaplace(1.0), mu0=20.0, eta=0.1, stop="gradient"), marks=pytest.mark.slow),
     ],
     ids=lambda a: f"{a.name} {getattr(a, 'H', '')}",
 )
@@ -58,6 +59,34 @@ def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
     assert chosen(fd.ProxAL()) is None, "its clients' multipliers are handed on"
     alike = fd.Problem([(np.ones((5, 2)), np.ones(5))] * 4, loss=fd.losses.least_squares)
     assert chosen(fd.FedGiA(), problem=alike) is None
+
+
+def test_rectangles_that_the_data_come_with_are_used_and_share_a_program():
+    whole = ragged()
+    arrays = {key: np.asarray(value) for key, value in whole.data.items() if key != "weight"}
+    made = [
+        fd.Problem(fd.data.Stacked(arrays, counts=counts, rectangles=((3, 40), (5, 6))), loss=fd.losses.logistic)
+        for counts in (whole.counts, np.minimum(whole.counts, 38))
+    ]
+    for problem in made:
+        who, uids = fd.Fraction(1.0), problem.stacked.uids()
+        found = bins.divided(
+            fd.FedAvg(), problem.terms, problem.data, problem.counts, uids, who, problem.stacked.rectangles
+        )
+        assert found is not None
+        assert [b.data["x"].shape[:2] for b in found] == [(3, 40), (5, 6)]
+    plain = fd.solve(fd.Problem(fd.data.Stacked(arrays, counts=whole.counts), loss=fd.losses.logistic), fd.FedAvg(k0=2))
+    np.testing.assert_allclose(fd.solve(made[0], fd.FedAvg(k0=2)).w, plain.w, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rectangles", "words"), [(((3, 40),), "8 clients in all"), (((3, 40), (5, 5)), "do not hold")]
+)
+def test_rectangles_that_do_not_fit_are_refused(rectangles, words):
+    whole = ragged()
+    arrays = {key: np.asarray(value) for key, value in whole.data.items() if key != "weight"}
+    with pytest.raises(fd.FoedusError, match=words):
+        fd.data.Stacked(arrays, counts=whole.counts, rectangles=rectangles)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9))

@@ -9,7 +9,8 @@ import pytest
 import foedus as fd
 from foedus.algorithm import Algorithm
 from foedus.errors import FoedusError
-from foedus.experiment import build, catalogue, file, starter
+from foedus.experiment import build, catalogue, execute, file, starter
+from foedus.experiment.screen import Screen
 
 DATA = """
 [data]
@@ -246,6 +247,57 @@ def test_privacy_is_refused_where_there_is_none(hospitals: Path, monkeypatch: py
     monkeypatch.setattr(catalogue, "noises", dict)
     with pytest.raises(FoedusError, match=r"\[privacy\]: this version of foedus has no noise"):
         read(hospitals, DATA + '[algorithm]\nname = "FedAvg"\n[privacy]\nnoise = "Laplace"\n')
+
+
+PRIVATE = """
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+drop = ["ward", "smoker", "sex", "creatinine", "previous_stays"]
+[preprocess]
+epsilon = 0.6
+[preprocess.bounds]
+age = [0, 120]
+blood_pressure = [60, 220]
+[algorithm]
+name = "FedAvg"
+k0 = 1
+lr = 0.1
+[privacy]
+noise = "Laplace"
+epsilon = 0.5
+clip = 1.0
+budget = 2.0
+[run]
+max_rounds = 9
+"""
+
+
+def test_what_prepares_the_data_is_in_the_ledger_and_counts_against_the_budget(hospitals: Path):
+    """Two columns, three figures each, with epsilon 0.1 a figure; 1.4 of the budget are left for releases at 0.5."""
+    outcome = execute.execute(read(hospitals, PRIVATE), Screen("quiet"), out=hospitals / "out")
+    (run,) = outcome.runs.values()
+    assert run.rounds == 2
+    ledger = run.ledger
+    assert ledger is not None
+    before = [entry for entry in ledger.entries(run.names[0]) if entry.round == 0]
+    assert [(e.sensitivity, round(e.scale, 6)) for e in before[:4]] == [(1, 10), (1, 10), (120, 1200), (160, 1600)]
+    assert all(ledger.total(name) == pytest.approx(1.6) for name in run.names)
+    assert "epsilon 1.6 in all by basic composition (replacing one), of which 0.6 went to preparing" in str(run)
+    (page,) = hospitals.glob("out/**/report.html")
+    assert "of which 0.6 went to preparing the data" in page.read_text()
+    kept = fd.load(page.parent)
+    assert kept.ledger is not None
+    assert kept.ledger.total(run.names[0]) == pytest.approx(1.6)
+
+
+def test_exact_messages_before_a_private_training_are_named_and_a_budget_must_leave_something(hospitals: Path):
+    bounded = "epsilon = 0.6\n[preprocess.bounds]\nage = [0, 120]\nblood_pressure = [60, 220]\n"
+    assert built(hospitals, PRIVATE.replace(bounded, "")).rules.exact == ("age", "blood_pressure")
+    assert built(hospitals, PRIVATE).rules.exact == ()
+    with pytest.raises(FoedusError, match=r"preparing the data spends epsilon 0.6 of 0.6, which leaves nothing"):
+        built(hospitals, PRIVATE.replace("budget = 2.0", "budget = 0.6"))
 
 
 def test_the_starter_is_read_and_says_what_was_asked(hospitals: Path):

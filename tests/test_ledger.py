@@ -6,6 +6,7 @@ from cases import DIM, NAMES, problem
 
 import foedus as fd
 from foedus.privacy.composition import total
+from foedus.privacy.ledger import prepared
 
 LAPLACE = fd.Laplace(epsilon=0.5, clip=1.0)
 GAUSSIAN = fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0)
@@ -24,7 +25,7 @@ def test_every_release_is_entered_with_its_sensitivity_and_scale():
     np.testing.assert_array_equal(run.ledger.scale > 0, plan)
     np.testing.assert_array_equal(run.ledger.releases, plan.sum(axis=0))
     entries = run.ledger.entries("c")
-    assert [(e.round, e.epsilon) for e in entries] == [(0, 0.5), (1, 0.5)]
+    assert [(e.round, e.epsilon) for e in entries] == [(1, 0.5), (2, 0.5)]
     # one step of 0.1 on the mean of 15 gradients clipped at 1
     assert entries[0].sensitivity == pytest.approx(0.1 * 2.0 / 15)
     assert entries[0].scale == pytest.approx(0.1 * 2.0 / 15 / 0.5)
@@ -150,6 +151,31 @@ def test_a_ledger_is_kept_with_its_run(tmp_path):
     assert str(again) == str(run)
     np.testing.assert_array_equal(again.ledger.scale, run.ledger.scale)
     assert fd.solve(problem("logistic"), ONE_STEP, max_rounds=2).ledger is None
+
+
+@pytest.mark.parametrize(
+    "noise", [LAPLACE, pytest.param(GAUSSIAN, marks=pytest.mark.slow)], ids=["Laplace", "Gaussian"]
+)
+def test_what_prepared_the_data_is_entered_and_adds_to_every_total(noise, tmp_path):
+    run = solved(noise)
+    plain = run.ledger
+    run.ledger = prepared(plain, (("the number of values of age", 1.0, 8.0), ("the sum of age above 0", 120.0, 960.0)))
+    entries = run.ledger.entries("c")
+    assert [e.round for e in entries] == [0, 0, *range(1, 7)]
+    assert entries[1].released == "preprocessing: the sum of age above 0"
+    assert (entries[1].sensitivity, entries[1].scale, entries[1].epsilon) == (120.0, 960.0, 0.125)
+    for neighbours in ("replace", "add-or-remove"):
+        for method in ("basic", "advanced", "rdp", "pld"):
+            asked = {"method": method, "neighbours": neighbours}
+            assert run.ledger.total("c", **asked) == pytest.approx(plain.total("c", **asked) + 0.25)
+    assert "of which 0.25 went to preparing the data" in str(run)
+    assert "epsilon 0.25 of every total went to preparing the data" in str(run.ledger)
+    again = fd.load(run.save(tmp_path / "run")).ledger
+    assert again.entries() == run.ledger.entries()
+    exact = prepared(plain, (), ("age", "ward"))
+    assert exact.total("c") == plain.total("c")
+    assert "NOT covered: to prepare the data, clients sent exact sums, ranges or words of 2 columns" in str(exact)
+    assert "exact, and is not covered" in exact.summary()
 
 
 def test_a_resumed_run_has_the_whole_ledger(tmp_path):

@@ -11,7 +11,7 @@ from cases import DIM, NAMES, SIZES, private, problem, regression
 
 import foedus as fd
 from foedus.privacy.audit import releases
-from foedus.privacy.clipping import clipped_gradient
+from foedus.privacy.clipping import clipped_gradient, condensed
 from foedus.privacy.noise import gaussian_multiplier
 from foedus.runtime.wire import message_for
 
@@ -46,7 +46,8 @@ def example(rng, kind: str):
 
 MECHANISMS = {
     "FedEPM carried": lambda n: fd.FedEPM(k0=3, rho=1.0, eta=0.3, lam=0.05, mu0=0.8, per_example=False, noise=n),
-    "FedEPM as released": lambda n: fd.FedEPM(k0=3, rho=1.0, noise=n),
+    "FedEPM as released": lambda n: fd.FedEPM(k0=3, rho=1.0, mu0=0.05, noise=n),
+    "FedEPM by default": lambda n: fd.FedEPM(k0=3, rho=1.0, noise=n),
     "FedEPM restart": lambda n: fd.FedEPM(k0=3, rho=1.0, eta=0.3, mu0=4.0, restart=True, noise=n),
     "SFedAvg": lambda n: fd.SFedAvg(k0=3, rho=1.0, lr=0.9, noise=replace(n, rows=1.5)),
     "SFedAvg, long steps": lambda n: fd.SFedAvg(k0=3, rho=1.0, lr=9.0, noise=replace(n, rows=1.5)),
@@ -89,7 +90,7 @@ NO_NEARER = {"SFedAvg, long steps": 0.01}  # steps beyond 2/curvature make the b
 
 
 HALVED = ("FedEPM carried", "FedGiA")
-LONG = ("FedEPM as released", "SFedAvg, long steps", "SFedProx", "FedAvg")
+LONG = ("FedEPM as released", "FedEPM by default", "SFedAvg, long steps", "SFedProx", "FedAvg")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,26 @@ def test_the_carried_state_of_fedepm_grows_as_the_recursion_says_and_restart_doe
         np.testing.assert_allclose(run.ledger.scale, run.ledger.sensitivity / 0.5, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fd.FedEPM(rho=1.0, restart=True, noise=fd.Laplace(epsilon=0.5, clip=1.0)),
+        pytest.param(fd.FedEPM(rho=1.0, noise=fd.Laplace(epsilon=50.0, clip=1.0)), marks=pytest.mark.slow),
+        pytest.param(fd.SFedAvg(k0=1, rho=1.0, noise=fd.Laplace(epsilon=0.5, clip=1.0)), marks=pytest.mark.slow),
+        pytest.param(fd.SFedProx(k0=2, noise=fd.Laplace(epsilon=50.0, clip=1.0, rows=3.0)), marks=pytest.mark.slow),
+    ],
+    ids=["restart", "carried", "SFedAvg", "SFedProx"],
+)
+def test_by_default_steps_do_not_grow_without_bound(algorithm):
+    """The penalty is not clipped, so that steps longer than 2/L would multiply w in every round."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(360, 6))
+    y = (X @ rng.normal(size=6) + rng.normal(size=360) > 0).astype(float)
+    made = fd.Problem(fd.data.split(X, y, clients=6), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(1.0))
+    run = fd.solve(made, algorithm, max_rounds=60)
+    assert run.objective < np.log(2.0) + 0.05, "no worse than having learnt nothing"
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_clipping_is_exact_for_linear_models_and_the_same_for_an_own_objective(order):
     noise = quiet(order)
@@ -159,6 +180,21 @@ def test_clipping_is_exact_for_linear_models_and_the_same_for_an_own_objective(o
     for made in (linear, own):
         np.testing.assert_allclose(
             clipped_gradient(made.terms, w, made.client(0), noise), each.mean(axis=0), atol=1e-14
+        )
+
+
+@pytest.mark.parametrize(("order", "rows"), [(1, None), (1, 0.6), (2, 0.6)])
+def test_what_is_computed_once_for_all_rounds_changes_nothing(order, rows):
+    noise = quiet(order, rows=rows)
+    made = fd.Problem([regression()["c"]], loss=fd.losses.least_squares)
+    data, w = made.client(0), jnp.array([0.4, -0.3, 0.2, 0.1])
+    short = condensed(made.terms, data, noise)
+    np.testing.assert_allclose(
+        clipped_gradient(made.terms, w, short, noise), clipped_gradient(made.terms, w, data, noise), rtol=1e-12
+    )
+    if rows is not None:
+        assert (
+            np.max(np.linalg.norm(short["x"], axis=1)) <= rows * (1 + 1e-12) < np.max(np.linalg.norm(data["x"], axis=1))
         )
 
 

@@ -2,22 +2,32 @@
 
 For one coordinate the task is min_w Σ_i λ|z_i − w| + (η/2)(z_i − w)². With v_1 ≤ … ≤ v_m the sorted z_i, the derivative
 where exactly k of them lie below w is ηm(w − mean) + λ(2k − m), which vanishes at
-    q_k = mean + (λ/η)(1 − 2k/m);
+    q_k = mean + (λ/η)(m − 2k)/m;
 the paper's (13) has the other sign. The v_{k+1} rise with k and the q_k fall, so the minimiser, whether inside a piece
 (at q_k) or on a kink (at v_k), is where the two sequences cross:
     w = max_{k=0..m} min(v_{k+1}, q_k),   v_{m+1} = ∞.
 Inside piece k, v_k ≤ q_k ≤ v_{k+1}: the k-th term is q_k, earlier ones are at most v_k and later ones below q_k. On a
 kink, q_j ≤ v_j ≤ q_{j−1}: the (j−1)-th term is v_j, earlier ones are at most v_{j−1} and later ones at most q_j.
+
+Compiled sorts are slow on a processor, and not all of the v_k are needed. With c(w) the number of z_i below w, c(q_k) −
+k falls with k, so halving finds the first k with c(q_k) ≤ k in log2(m) counts. From there on v_{k+1} ≥ q_k, before it
+v_{j+1} < q_j, hence w = max(q_k, v_k). Where k − c(q_k) = n > 0, v_k is the n-th smallest z_i from q_k on, and below
+q_{k−1}: halving between the two, over the numbers a computer has, ends when n is 1 or no number lies between.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 
 from foedus.errors import FoedusError
+
+LEAST_SEARCHED = 4096  # numbers; fewer are sorted as fast, and compiled sooner
+BLOCK = 2**15  # numbers that are searched at a time
 
 
 def ens(z: Any, lam: float, eta: float) -> Any:
@@ -43,7 +53,7 @@ def ens(z: Any, lam: float, eta: float) -> Any:
             raise FoedusError(f"ens needs lam >= 0 and eta > 0, both finite. Got lam={lam!r}, eta={eta!r} instead.")
     # NumPy's sort is several times faster than the compiled one on a processor, so it serves concrete arrays
     if traced:
-        return _cross(jnp, z, lam, eta)
+        return _cross(jnp, z, lam, eta) if z.size < LEAST_SEARCHED else _in_blocks(z, lam, eta)
     w = _cross(np, np.asarray(z, dtype=float), float(lam), float(eta))
     return jnp.asarray(w) if isinstance(z, jax.Array) else w
 
@@ -51,10 +61,80 @@ def ens(z: Any, lam: float, eta: float) -> Any:
 def _cross(xp: Any, z: Any, lam: Any, eta: Any) -> Any:
     """max_k min(v_{k+1}, q_k), in NumPy or in JAX."""
     m = z.shape[0]
-    mean = xp.mean(z, axis=0)
+    q = _stationary(xp, z, lam, eta)
+    v = xp.sort(z, axis=0)
+    inner = xp.max(xp.minimum(v, q(xp.arange(m)[:, None])), axis=0)
+    return xp.maximum(inner, q(m))  # v_{m+1} = ∞ leaves q_m
+
+
+def _stationary(xp: Any, z: Any, lam: Any, eta: Any) -> Callable[[Any], Any]:
+    """q_k as a function of k; m − 2k is a whole number, so that λ/η enlarges no rounding error."""
+    m, mean = z.shape[0], xp.mean(z, axis=0)
     with np.errstate(over="ignore"):
         ratio = xp.minimum(xp.asarray(lam / eta), 1e300)  # finite, so that its product with 0 below is 0
-    tilt = ratio * (1.0 - 2.0 * xp.arange(m + 1)[:, None] / m)
-    v = xp.sort(z, axis=0)
-    inner = xp.max(xp.minimum(v, mean + tilt[:-1]), axis=0)
-    return xp.maximum(inner, mean + tilt[-1])  # v_{m+1} = ∞ leaves q_m
+    return lambda k: mean + ratio * ((m - 2.0 * k) / m)
+
+
+def _in_blocks(z: Array, lam: Any, eta: Any) -> Array:
+    """`_search` for some coordinates at a time, which the processor's cache holds."""
+    m, dim = z.shape
+    width = max(1, BLOCK // m)
+    if dim <= 2 * width:
+        return _search(z, lam, eta)
+    blocks = -(-dim // width)
+    filled = jnp.pad(z, ((0, 0), (0, blocks * width - dim)))
+    starts = width * jnp.arange(blocks)
+    found = jax.lax.map(lambda j: _search(jax.lax.dynamic_slice_in_dim(filled, j, width, axis=1), lam, eta), starts)
+    return found.ravel()[:dim]
+
+
+def _search(z: Array, lam: Any, eta: Any) -> Array:
+    """max(q_k, v_k) for the first k with c(q_k) ≤ k, without sorting."""
+    m = z.shape[0]
+    z = jnp.asarray(z, float)
+    q = _stationary(jnp, z, lam, eta)
+
+    def below(w: Array) -> Array:
+        return jnp.sum(z < w, axis=0, dtype=jnp.int32)
+
+    def halve(_: int, at: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = at
+        k = (low + high) // 2
+        enough = below(q(k)) <= k
+        return jnp.where(enough, low, k + 1), jnp.where(enough, k, high)
+
+    none = jnp.zeros(z.shape[1], jnp.int32)
+    k = jax.lax.fori_loop(0, m.bit_length(), halve, (none, none + m))[1]
+    first = q(k)
+    wanted = k - below(first)
+
+    def open_yet(at: tuple[Array, Array, Array]) -> Array:
+        low, high, n = at
+        return (n > 1) & (low + 1 < high)
+
+    def narrow(at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        low, high, n = at
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        counted = below(_number(middle))
+        goes, beyond = open_yet(at), counted < k
+        return (
+            jnp.where(goes & beyond, middle, low),
+            jnp.where(goes & ~beyond, middle, high),
+            jnp.where(goes & beyond, k - counted, n),
+        )
+
+    start = _place(first), _place(q(k - 1)), wanted
+    low, _, _ = jax.lax.while_loop(lambda at: jnp.any(open_yet(at)), narrow, start)
+    v = jnp.min(jnp.where(z >= _number(low), z, jnp.inf), axis=0)
+    return jnp.where(wanted > 0, jnp.maximum(first, v), first)
+
+
+def _place(a: Array) -> Array:
+    """The place of floating-point numbers among all of them, as whole numbers of the same order."""
+    bits = jax.lax.bitcast_convert_type(a, jnp.int64)
+    return bits ^ ((bits >> 63) & jnp.int64(2**63 - 1))
+
+
+def _number(place: Array) -> Array:
+    """The number at a place."""
+    return jax.lax.bitcast_convert_type(place ^ ((place >> 63) & jnp.int64(2**63 - 1)), jnp.float64)

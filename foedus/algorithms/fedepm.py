@@ -4,6 +4,10 @@ A round: w = ENS(z_1, …, z_m) (19); clients in S repeat k0 times, with g_i = �
     μ = μ_0(1 + c‖w_i − w‖²)α^(k+1),   w_i ← w + soft(μ(w_i − w) − g_i, λ)/(η + μ)                     (20)
 and send z_i = w_i + noise (21). The printed μ_0 = 0.05 goes with steps of μ/d_i, as in the released code: f_i is a mean
 over d_i examples. Taken literally (`per_example=False`) the local steps are d_i times too short.
+
+That μ_0 fits columns of length 1. A round moves w by about k0·g_i/μ, so where the curvature L of f_i is larger w can
+grow without bound: through the penalty even with clipped gradients. With sound noise the default is therefore no less
+than k0·L, with an L that everybody knows (`sensitivity.public_curvature`).
 """
 
 from dataclasses import replace
@@ -26,7 +30,9 @@ class FedEPM(Secure):
 
     eta: float | None = setting(None, "η of the elastic net (8); None: (0.02m + 1)(ρ + 0.1)·1e-5", gt=0)
     lam: float | None = setting(None, "λ of the elastic net (8); None: η/2", ge=0)
-    mu0: float = setting(0.05, "μ_{i,0} of (20)", gt=0)
+    mu0: float | None = setting(
+        None, "μ_{i,0} of (20); None: 0.05, and with sound noise no step of a round longer than 1/L", gt=0
+    )
     alpha: float = setting(1.001, "α_i of (20)", ge=1)
     c: float = setting(1e-8, "c_i of (20); taken as 0 with sound noise, for it makes μ depend on the data", ge=0)
     per_example: bool = setting(True, "whether steps use μ/d_i, as released, or μ, as printed", choices=(True, False))
@@ -37,12 +43,22 @@ class FedEPM(Secure):
         assert isinstance(chosen, FedEPM)
         eta = self.eta if self.eta is not None else (0.02 * terms.clients + 1.0) * (self.rho + 0.1) * 1e-5
         c = 0.0 if isinstance(self.noise, Sound) else self.c
-        return replace(chosen, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c)
+        mu0 = 0.05 if self.mu0 is None and not isinstance(self.noise, Sound) else self.mu0
+        return replace(chosen, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c, mu0=mu0)
+
+    def weight(self, terms: Terms, count: Array) -> Array:
+        """μ_0 as the steps divide by it: by d_i already, or not."""
+        by = count if self.per_example else jnp.ones(())
+        if self.mu0 is not None:
+            return self.mu0 / by
+        assert isinstance(self.noise, Sound)
+        return jnp.maximum(0.05 / by, self.k0 * sensitivity.public_curvature(terms, self.noise, count))
 
     def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
         assert self.eta is not None and self.lam is not None
         eta, lam = self.eta, self.lam
         seen, g = self.look(terms, order.w, data)
+        weight = self.weight(terms, data.count)
         by = data.count if self.per_example else 1.0
         private = isinstance(self.noise, Sound)
         change = self.noise.changed / data.count if isinstance(self.noise, Sound) else jnp.zeros(())
@@ -50,14 +66,13 @@ class FedEPM(Secure):
 
         def step(j: int, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             v, _, delta = at  # v = w_i − w
-            mu = paper_mu(self.mu0, self.c, self.alpha, order.round * self.k0 + j, v)
-            own = mu / by
+            own = paper_mu(weight, self.c, self.alpha, order.round * self.k0 + j, v)
             following = sensitivity.exact_penalty(delta, own, eta, change) if private else delta
-            return soft(own * v - g, lam) / (eta + own), mu, following
+            return soft(own * v - g, lam) / (eta + own), own, following
 
         first = jnp.zeros_like(order.w) if self.restart else client.w - order.w
-        v, mu, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), carried))
-        scale = (delta, delta) if private else (g, mu)
+        v, own, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), carried))
+        scale = (delta, delta) if private else (g, own * by)
         return self.upload(client, order, seen, order.w + v, key, scale)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:

@@ -76,6 +76,9 @@ class Private(Algorithm):
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         return Client(jnp.zeros_like(w0), w0, Spent.nothing())
 
+    def condense(self, terms: Terms, data: Data) -> Data:
+        return clipping.condensed(terms, data, self.noise)
+
     def send(
         self, client: Client, pi: Array, value: Array, moved: Array, carried: Array, key: Array
     ) -> tuple[Client, Update]:

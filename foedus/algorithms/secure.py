@@ -119,6 +119,9 @@ class Secure(Algorithm):
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         return Client(w0, w0, jnp.full((), jnp.inf), Spent.nothing() if isinstance(self.noise, Sound) else ())
 
+    def condense(self, terms: Terms, data: Data) -> Data:
+        return clipping.condensed(terms, data, self.noise) if isinstance(self.noise, Sound) else data
+
     def broadcast(self, terms: Terms, server: Server, draws: Array) -> Order:
         m = terms.clients
         size = math.ceil(self.rho * m - 1e-9)
@@ -249,6 +252,6 @@ def soft(t: Array, a: Array | float) -> Array:
     return jnp.sign(t) * jnp.maximum(jnp.abs(t) - a, 0.0)
 
 
-def paper_mu(mu0: float, c: float, alpha: float, k: Array, gap: Array) -> Array:
+def paper_mu(mu0: Array | float, c: float, alpha: float, k: Array, gap: Array) -> Array:
     """μ_{i,k+1} of EPM (20)."""
     return mu0 * (1.0 + c * jnp.sum(gap**2)) * alpha ** (k + 1.0)

@@ -21,7 +21,9 @@ from foedus.terms import Data, Terms
 class SFedAvg(Secure):
     """SFedAvg: k0 gradient steps a round, the mean of those who sent, noise on what is sent."""
 
-    lr: float | str = setting("auto", "γ; 'auto': 2d_i/√(2k0 + ⌈k/k0⌉), EPM (38)", gt=0, choices=("auto",))
+    lr: float | str = setting(
+        "auto", "γ; 'auto': 2d_i/√(2k0 + ⌈k/k0⌉), EPM (38), with sound noise at most 1/L", gt=0, choices=("auto",)
+    )
 
     steps = 1  # gradient steps per iteration k
     pull = 0.0  # μ of SFedProx
@@ -41,18 +43,25 @@ class SFedAvg(Secure):
             return jnp.asarray(self.lr)
         return 2.0 * count / jnp.sqrt(2.0 * self.k0 + jnp.ceil(k / self.k0))
 
+    def step_size(self, terms: Terms, k: Array, count: Array) -> Array:
+        """γ; with sound noise (38) is cut to 1/L, for it fits columns of length 1 and larger ones would make w grow."""
+        rate = self.rate(k, count)
+        if not isinstance(self.noise, Sound) or not isinstance(self.lr, str):
+            return rate
+        return jnp.minimum(rate, 1.0 / (sensitivity.public_curvature(terms, self.noise, count) + self.pull))
+
     def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
         w, start = order.w, order.round * self.k0
         seen, g = self.look(terms, w, data)
-        first, gradient = w - self.rate(start, data.count) * g, self.gradient_of(terms, data)
+        first, gradient = w - self.step_size(terms, start, data.count) * g, self.gradient_of(terms, data)
 
         def step(j: int, u: Array) -> Array:
             slope = gradient(u) + self.pull * (u - w)
-            return u - self.rate(start + j // self.steps, data.count) * slope
+            return u - self.step_size(terms, start + j // self.steps, data.count) * slope
 
         u = jax.lax.fori_loop(1, self.passes, step, first)
         if isinstance(self.noise, Sound):
-            rates = [self.rate(start + j // self.steps, data.count) for j in range(self.passes)]
+            rates = [self.step_size(terms, start + j // self.steps, data.count) for j in range(self.passes)]
             moved = steps_sensitivity(terms, self.noise, data, rates, self.pull)
             return self.upload(client, order, seen, u, key, (moved, jnp.zeros(())))
         mu = paper_mu(0.05, 1e-8, 1.001, start + self.k0 - 1, client.w - w)  # of (39), as FedEPM has it

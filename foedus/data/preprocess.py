@@ -65,6 +65,8 @@ class Preprocessing:
     up: int = 0
     down: int = 0
     epsilon: float | None = None  # what the preparation spent of a row's privacy; None where it was exact
+    noted: tuple[tuple[str, float, float], ...] = ()  # what each site sent with noise: its sensitivity and scale
+    exact: tuple[str, ...] = ()  # the features about which sites sent exact sums, ranges or words
 
     @property
     def names(self) -> list[str]:
@@ -132,7 +134,8 @@ class Preprocessing:
                 columns.append(Number(**rule))
             else:
                 columns.append(Category(rule["name"], tuple(rule["levels"])))
-        tuples = {name: tuple(kept.pop(name)) for name in ("labels", "groups")}
+        tuples = {name: tuple(kept.pop(name, ())) for name in ("labels", "groups", "exact")}
+        tuples["noted"] = tuple(tuple(figure) for figure in kept.pop("noted", ()))
         return Preprocessing(columns=tuple(columns), **tuples, **kept)
 
     @staticmethod
@@ -189,7 +192,8 @@ def fit(
         ranges=tuple(numbers) if scale == "minmax" else (),
         words=(*words, *[c for c in (roles.label if roles.classification else None, roles.group) if c is not None]),
     )
-    found = _ask(cohort, ask, scale == "standard", noises(cohort.tables, bounds, epsilon, 3 * len(numbers), seed))
+    noise_of = noises(cohort.tables, bounds, epsilon, 3 * len(numbers), seed)
+    found = _ask(cohort, ask, scale == "standard", noise_of)
     columns: list[Number | Category] = []
     for name in cohort.features:
         if name in cohort.words:
@@ -215,6 +219,8 @@ def fit(
         up=found.up,
         down=found.down,
         epsilon=epsilon if numbers else None,
+        noted=next((tuple(noise.noted) for noise in noise_of.values() if noise is not None), ()),
+        exact=() if epsilon is not None else tuple(n for n in cohort.features if n in {*ask.sums, *ask.ranges, *words}),
     )
 
 

@@ -68,29 +68,34 @@ class Noise:
     epsilon: float
     figures: int
     draw: np.random.Generator
+    noted: list[tuple[str, float, float]] = field(default_factory=list)  # what was sent, its sensitivity and scale
 
     def clipped(self, table: Table) -> Table:
         """The table with its numbers within the bounds."""
         held = {name: np.clip(table.columns[name], *ends) for name, ends in self.bounds.items()}  # pyright: ignore
         return Table(table.source, {**table.columns, **held}, table.numbers)
 
-    def add(self, value: float, sensitivity: float) -> float:
-        return float(value + self.draw.laplace(scale=sensitivity * self.figures / self.epsilon))
+    def add(self, what: str, value: float, sensitivity: float) -> float:
+        scale = sensitivity * self.figures / self.epsilon
+        self.noted.append((what, sensitivity, scale))
+        return float(value + self.draw.laplace(scale=scale))
 
     def first(self, sums: Sums) -> Sums:
-        count = {name: self.add(value, 1.0) for name, value in sums.count.items()}
+        count = {name: self.add(f"the number of values of {name}", value, 1.0) for name, value in sums.count.items()}
         total = {}
         for name, value in sums.total.items():
             low, high = self.bounds[name]
             # noise goes to the sum of (value − low), whose range is known; the noisy count brings low back
-            total[name] = self.add(value - sums.count[name] * low, high - low) + count[name] * low
+            above = self.add(f"the sum of {name} above {low:g}", value - sums.count[name] * low, high - low)
+            total[name] = above + count[name] * low
         return Sums(count=count, total=total, words=sums.words)
 
     def second(self, squares: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
-        return {
-            name: self.add(value, max(means[name] - self.bounds[name][0], self.bounds[name][1] - means[name]) ** 2)
-            for name, value in squares.items()
-        }
+        found = {}
+        for name, value in squares.items():
+            furthest = max(means[name] - self.bounds[name][0], self.bounds[name][1] - means[name])
+            found[name] = self.add(f"the squared deviations of {name}", value, furthest**2)
+        return found
 
 
 def _known(column: Any) -> np.ndarray:

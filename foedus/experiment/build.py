@@ -21,6 +21,7 @@ from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
+from foedus.privacy.ledger import Ledger, prepared
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
 from foedus.runtime.participation import Coverage, Fraction
@@ -312,6 +313,10 @@ class Built:
     participation: Fraction
     privacy: dict[str, Any]
 
+    def accounted(self, ledger: Ledger | None) -> Ledger | None:
+        """The ledger with what the sites sent to prepare the data."""
+        return None if ledger is None else prepared(ledger, self.rules.noted, self.rules.exact)
+
 
 def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None) -> Built:
     """The problem, the algorithm and who takes part, checked against each other."""
@@ -349,7 +354,20 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings))
+    return Built(settings, cohort, rules, problem, algorithm, who, _left(privacy_of(settings), rules))
+
+
+def _left(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
+    """The arguments of [privacy], with what preparing the data has spent taken off the budget."""
+    if rules.epsilon is None or "budget" not in privacy:
+        return privacy
+    left = privacy["budget"] - rules.epsilon
+    if left <= 0:
+        raise FoedusError(
+            f"[privacy] budget: preparing the data spends epsilon {rules.epsilon:g} of {privacy['budget']:g}, which "
+            "leaves nothing for the training; lower epsilon in [preprocess], or raise the budget."
+        )
+    return privacy | {"budget": left}
 
 
 def rules_of(settings: Settings, cohort: Cohort) -> Preprocessing:

@@ -121,6 +121,7 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
         )
     finally:
         screen.end()
+    run.ledger = built.accounted(run.ledger)
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
@@ -147,7 +148,8 @@ def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
         "command": f"foedus run {experiment.path}",
         "Data": f"{rows} rows at {len(cohort.tables)} sites; {', '.join(counted)}",
         "Label": f"{cohort.roles.label}" + (f", where {cohort.labels[1]} counts as 1" if cohort.labels else ""),
-        "Preparation": f"{rules.rounds} rounds, {size(rules.up)} up and {size(rules.down)} down, beside the training",
+        "Preparation": f"{rules.rounds} rounds, {size(rules.up)} up and {size(rules.down)} down, beside the training"
+        + (f"; epsilon {rules.epsilon:g} of each site's rows" if rules.epsilon is not None else ""),
     }
     if cohort.dropped:
         left = ", ".join(f"{count} at {site}" for site, count in cohort.dropped.items())

@@ -12,7 +12,7 @@ from foedus.algorithms import FedEPM
 from foedus.algorithms.secure import Secure
 from foedus.errors import FoedusError
 from foedus.papers.experiment import Experiment, Options, progress
-from foedus.papers.fedepm_examples import EPSILON, RHO, RULES, STEPS, algorithms, even, instance, optimum
+from foedus.papers.fedepm_examples import EPSILON, OWN, RHO, RULES, STEPS, algorithms, even, instance, optimum
 from foedus.papers.table import Table
 from foedus.privacy.ledger import Budget
 from foedus.privacy.noise import Gaussian, Laplace
@@ -66,7 +66,7 @@ def factors(
     found = []
     for name, algorithm in algorithms(k0, rule, rho=rho, epsilon=epsilon).items():
         setting = (m, algorithm)
-        if setting in hopeless:
+        if setting in hopeless or (rule in OWN and name != "FedEPM"):
             continue
         run = _solve(problem, algorithm, trial)
         ended = run.rounds < limit_of(algorithm)
@@ -145,7 +145,7 @@ def figure_three(options: Options) -> None:
                 problem = instance(m, options.seed, trial)
                 for k0 in steps:
                     step(f"m = {m}, cut {trial + 1} of {trials}, k0 = {k0}")
-                    for rule in RULES:
+                    for rule in RULES | OWN:
                         found += factors("fig3", m, k0, rule, trial, problem, hopeless)
     for table in _round_tables(found, sizes, steps, trials):
         options.echo(table.text())
@@ -160,9 +160,12 @@ def figure_three(options: Options) -> None:
                 match = {"m": m, "rule": rule, "algorithm": name, "ended": True}
                 means = [_mean(found, field, k0=k0, **match) for k0 in steps]
                 axes.plot(steps, means, color=colour, marker=".", label=name)
+            if (rule, field) == ("released", "rounds"):
+                targets = [TARGETS[m][STEPS.index(k0)] for k0 in steps]
+                axes.plot(steps, targets, "kx", markersize=5, label="FedEPM, as reported")
             axes.set(title=f"m = {m}, {words}", xlabel="$k_0$", ylim=(0, None), xticks=steps)
         row[0].set_ylabel(label)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    handles, labels = panels[0, list(RULES).index("released")].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
     over = f"means over {trials} cuts" if trials > 1 else "one cut"
     caption = f"Adult, ε = 0.1 (nominal: no formal guarantee), ρ = 0.5, {over}; without runs that no rule ended"
@@ -173,15 +176,16 @@ def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[in
     made = []
     for m in sizes:
         rows = []
-        for rule, words in RULES.items():
-            for name in COLOURS:
+        for rule, words in (RULES | OWN).items():
+            names = list(COLOURS) if rule in RULES else ["FedEPM"]
+            for name in names:
                 for k0 in steps:
                     match = {"m": m, "k0": k0, "rule": rule, "algorithm": name}
                     rounds, objective = _mean(found, "rounds", **match), _mean(found, "objective", **match)
                     target = TARGETS[m][STEPS.index(k0)] if name == "FedEPM" else None
                     lines = [line for line in found if all(getattr(line, k) == v for k, v in match.items())]
                     ended, tried = sum(line.ended for line in lines), len(lines)
-                    first = words if name == "SFedAvg" and k0 == steps[0] else ""
+                    first = words if name == names[0] and k0 == steps[0] else ""
                     row = [first, name, f"{k0}", f"{objective:.4f}", "", f"{rounds:.1f}", "", "", f"{ended}/{tried}"]
                     if target is not None:
                         row[4], row[6], row[7] = f"{OBJECTIVES[m]:.3f}", f"{target:.1f}", f"{rounds / target:.2f}"

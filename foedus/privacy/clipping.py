@@ -20,25 +20,39 @@ if TYPE_CHECKING:
     from foedus.problem import Problem
 
 
+BOUND = "x.bound"  # the array that `condensed` adds
+
+
 @state
 class Rows:
-    """What clipping needs to know of a client's rows of X: their norms after shrinking, and the factor of shrinking."""
+    """What clipping needs to know of a client's rows of X: the most that |s| may be, and by what a row is shortened."""
 
-    length: Any
+    bound: Any
     shrink: Any
 
 
+def condensed(terms: Terms, data: Data, noise: Sound) -> Data:
+    """The data with rows of X no longer than is allowed, and the bounds on |s|, once for all rounds of a run."""
+    if terms.loss is None:
+        return data
+    rows = rows_of(terms, data, noise)
+    x = data["x"] if noise.rows is None else data["x"] * rows.shrink[:, None]
+    return Data({**data, "x": x, BOUND: rows.bound})
+
+
 def rows_of(terms: Terms, data: Data, noise: Sound) -> Rows:
-    """The norms of the rows of X, once for all gradients of a round; nothing for a user's own objective."""
+    """C/‖x‖ for the rows of X, once for all gradients of a round; nothing for a user's own objective."""
     if terms.loss is None:
         return Rows((), ())
+    if BOUND in data:
+        return Rows(data[BOUND], 1.0)
     x = data["x"]
     length = jnp.linalg.norm(x, ord=noise.order, axis=1)
     if noise.rows is None:
-        return Rows(length, ())
+        return Rows(noise.clip / _positive(length), 1.0)
     euclidean = length if noise.order == 2 else jnp.linalg.norm(x, axis=1)
     shrink = jnp.minimum(1.0, noise.rows / _positive(euclidean))
-    return Rows(length * shrink, shrink)
+    return Rows(noise.clip / _positive(length * shrink), shrink)
 
 
 def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Rows | None = None) -> Array:
@@ -46,11 +60,10 @@ def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Row
     share = data["weight"] / data.count
     if terms.loss is not None:
         rows = rows_of(terms, data, noise) if rows is None else rows
-        x, shrink = data["x"], rows.shrink if noise.rows is not None else 1.0
-        s = terms.loss.slope(x @ w * shrink, data["y"])
-        bound = noise.clip / _positive(rows.length)
-        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -bound, bound)  # also where s overflows, the bound holds
-        g = (share * s * shrink) @ x
+        x = data["x"]
+        s = terms.loss.slope(x @ w * rows.shrink, data["y"])
+        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -rows.bound, rows.bound)  # also where s overflows
+        g = (share * s * rows.shrink) @ x
     else:
         g = share @ _clip(_per_example(terms, w, data), noise)
     return g if terms.penalty is None else g + terms.penalty.gradient(w, data.count)

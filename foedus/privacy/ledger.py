@@ -1,7 +1,7 @@
 """The ledger: per client and round what was released, at which sensitivity and scale, and what it adds up to."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Entry:
-    """One release: who, when, and with what noise; ε and δ are those of this release alone."""
+    """One release: who, when (from 1; 0 is before the training), and with what noise; ε and δ are of it alone."""
 
     client: str
     round: int
@@ -80,7 +80,8 @@ class Entry:
 class Ledger:
     """Every release of a run. Print it to read it; `total` says what a client has spent.
 
-    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released.
+    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released. `before` are
+    the releases that prepared the data; their ε adds to every total, and is the same for both kinds of neighbours.
     """
 
     noise: dict[str, Any]  # the kind of noise, its settings, and the promise of one release in words
@@ -91,6 +92,8 @@ class Ledger:
     what: str  # what is released
     most: int | None = None
     delta: float = 1e-5  # at which totals are printed
+    before: tuple[Entry, ...] = ()
+    exact: tuple[str, ...] = ()  # columns about which exact figures were sent before the training
 
     @property
     def sound(self) -> bool:
@@ -107,10 +110,10 @@ class Ledger:
         if client is not None and client not in self.names:
             raise FoedusError(f"the ledger has no client {client!r}; there are {', '.join(self.names[:5])} ….")
         chosen = range(len(self.names)) if client is None else [self.names.index(client)]
-        return [
+        return [entry for entry in self.before if client in (None, entry.client)] + [
             Entry(
                 self.names[i],
-                int(r),
+                int(r) + 1,
                 self.what,
                 float(self.sensitivity[r, i]),
                 float(self.scale[r, i]),
@@ -145,7 +148,12 @@ class Ledger:
         here = self.scale[:, i] > 0
         ratios = times * self.sensitivity[here, i] / self.scale[here, i]
         counted = Counter(float(f"{ratio:.9g}") for ratio in ratios)
-        return composition.total(self.noise["kind"].lower(), counted, self.delta if delta is None else delta, method)
+        trained = composition.total(self.noise["kind"].lower(), counted, self.delta if delta is None else delta, method)
+        return trained + self.prepared(i)
+
+    def prepared(self, client: int) -> float:
+        """The ε that preparing the data took of one client: the sum over its releases before the training."""
+        return sum(entry.epsilon for entry in self.before if entry.client == self.names[client])
 
     def summary(self) -> str:
         """The privacy of the run in a line or two."""
@@ -156,6 +164,10 @@ class Ledger:
         at = "" if self.noise["kind"] == "Laplace" else f" at delta {self.delta:g}"
         relation = "replacing" if self.noise["neighbours"] == "replace" else "adding or removing"
         line = f"privacy: {self.noise['words']}; epsilon {spent:.4g}{at} in all by basic composition ({relation} one)"
+        if self.before:
+            line += f", of which {self.prepared(worst):.4g} went to preparing the data"
+        if self.exact:
+            line += "; what was sent to prepare the data was exact, and is not covered"
         if self.most is not None:
             line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
         return line + "\nobjective and certificate are measured on the data, outside the protocol and its guarantee"
@@ -201,6 +213,19 @@ class Ledger:
             "no amplification by sampling is claimed: who takes part in a round is not secret",
             "covered is what clients send in the protocol; an objective or certificate printed beside it is not",
         ]
+        if self.before:
+            first = int(order[0])
+            figures = sum(entry.client == self.names[first] for entry in self.before)
+            notes.append(
+                f"epsilon {self.prepared(first):.4g} of every total went to preparing the data, before the training: "
+                f"{figures} figures of each client with Laplace noise, drawn from the seed, for simulation only"
+            )
+        if self.exact:
+            shown = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
+            notes.append(
+                f"NOT covered: to prepare the data, clients sent exact sums, ranges or words of {len(self.exact)} "
+                f"columns ({shown}); state bounds and categories in [preprocess], with an epsilon, to cover them"
+            )
         if self.most is not None:
             ended = int(np.sum(self.releases >= self.most))
             notes.append(
@@ -215,7 +240,8 @@ class Ledger:
         from foedus.runtime.checkpoint import pack, write_whole
 
         note = {"noise": self.noise, "names": list(self.names), "counts": list(self.counts), "what": self.what}
-        note |= {"most": self.most, "delta": self.delta}
+        note |= {"most": self.most, "delta": self.delta, "exact": list(self.exact)}
+        note["before"] = [asdict(entry) for entry in self.before]
         write_whole(path, pack({"sensitivity": self.sensitivity, "scale": self.scale}, note))
 
     @staticmethod
@@ -223,8 +249,22 @@ class Ledger:
         from foedus.runtime.checkpoint import unpack
 
         arrays, note = unpack(path.read_bytes())
-        note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"])}
+        note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}
+        note["before"] = tuple(Entry(**entry) for entry in note.get("before", ()))
         return Ledger(**note, sensitivity=arrays["sensitivity"], scale=arrays["scale"])
+
+
+def prepared(ledger: Ledger, noted: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()) -> Ledger:
+    """The ledger with what every client sent to prepare the data: (what, sensitivity, scale), or columns sent exactly.
+
+    Each figure has Laplace noise, so that it costs sensitivity/scale.
+    """
+    before = tuple(
+        Entry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
+        for name in ledger.names
+        for what, sensitivity, scale in noted
+    )
+    return replace(ledger, before=before, exact=exact)
 
 
 def _range(values: np.ndarray) -> str:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.losses import Custom
+from foedus.privacy.noise import Sound
 from foedus.terms import Terms
 
 
@@ -63,6 +64,20 @@ def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
     own = terms.penalty.curvature(count)
     ridge = terms.penalty.convex and type(terms.penalty).__name__ == "Ridge"
     return low + (own if ridge else 0.0 if terms.penalty.convex else -own), high + own
+
+
+def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
+    """A curvature of f_i that all parties know, for step sizes; no guarantee rests on it.
+
+    With a bound on the rows it is the one of `curvature`. Without one nobody knows it; then rows are taken to be as
+    long as the clip, which they are where a loss of slope at most 1 is clipped little. The penalty is not clipped, so
+    that its own curvature always counts.
+    """
+    bend = None if terms.loss is None else terms.loss.curvature
+    if bend is not None and noise.rows is not None:
+        return jnp.asarray(curvature(terms, noise.rows, count)[1])
+    guess = jnp.asarray((1.0 if bend is None else bend) * noise.clip**2)
+    return guess if terms.penalty is None else guess + terms.penalty.curvature(count)
 
 
 def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Array) -> Array:

@@ -43,22 +43,44 @@ def heights(counts: np.ndarray) -> list[np.ndarray]:
 
 
 def divided(
-    algorithm: Algorithm, terms: Terms, data: Data, counts: np.ndarray, uids: np.ndarray, who: Participation
+    algorithm: Algorithm,
+    terms: Terms,
+    data: Data,
+    counts: np.ndarray,
+    uids: np.ndarray,
+    who: Participation,
+    asked: tuple[tuple[int, int], ...] | None = None,
 ) -> tuple[Bin, ...] | None:
-    """The clients in bins, or None where one rectangle does.
+    """The clients in bins, or None where one rectangle does; `asked` are the (clients, rows) that the data came with.
 
     Bins need everybody's answer in every round: who is asked must not change the shape of the work. And the states of
-    clients in different bins may differ in shape, so an algorithm that hands them on gets one rectangle.
+    clients in different bins may differ in shape; an algorithm that hands such states on gets one rectangle.
     """
-    hands_on = "constraints" in algorithm.handles or type(algorithm).observe is not Algorithm.observe
     everyone = who.size(terms.clients) == terms.clients and not isinstance(who, Schedule) and who.dropout == 0
-    if terms.loss is None or hands_on or not everyone or data["x"].nbytes < LEAST_BYTES:
+    if terms.loss is None or "constraints" in algorithm.handles or not everyone:
         return None
-    groups = heights(counts)
-    used = sum(len(group) * counts[group[0]] for group in groups)
-    if used > (1.0 - LEAST_SAVING) * counts.size * counts.max():
+    if asked is not None:
+        groups = np.split(np.argsort(-counts, kind="stable"), np.cumsum([many for many, _ in asked])[:-1])
+        tall = [rows for _, rows in asked]
+    elif data["x"].nbytes < LEAST_BYTES:
         return None
-    return tuple(_bin(data, group, int(counts[group[0]]), uids) for group in groups)
+    else:
+        groups = heights(counts)
+        tall = [int(counts[group[0]]) for group in groups]
+        used = sum(len(group) * rows for group, rows in zip(groups, tall, strict=True))
+        if used > (1.0 - LEAST_SAVING) * counts.size * counts.max():
+            return None
+    made = tuple(_bin(data, group, rows, uids) for group, rows in zip(groups, tall, strict=True))
+    observed = type(algorithm).observe is not Algorithm.observe
+    return made if not observed or _alike(algorithm, terms, made) else None
+
+
+def _alike(algorithm: Algorithm, terms: Terms, bins: tuple[Bin, ...]) -> bool:
+    """Whether a client's state has one shape in all bins."""
+    w0 = jnp.zeros(terms.dim)
+    first = [jax.tree.map(lambda a: a[0], b.data) for b in bins]
+    shapes = [jax.eval_shape(lambda d: algorithm.join(terms, d, w0), d) for d in first]
+    return all(jax.tree.map(lambda a: a.shape, shape) == jax.tree.map(lambda a: a.shape, shapes[0]) for shape in shapes)
 
 
 def _bin(data: Data, group: np.ndarray, height: int, uids: np.ndarray) -> Bin:
@@ -67,6 +89,6 @@ def _bin(data: Data, group: np.ndarray, height: int, uids: np.ndarray) -> Bin:
 
 
 def joined(parts: list[Any], bins: tuple[Bin, ...]) -> Any:
-    """The bins' replies in the clients' own order."""
+    """The bins' replies, or states, in the clients' own order."""
     order = jnp.argsort(jnp.concatenate([bin.index for bin in bins]))
     return jax.tree.map(lambda *rows: jnp.concatenate(rows)[order], *parts)

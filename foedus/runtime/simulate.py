@@ -156,7 +156,8 @@ def chunk(algorithm: Algorithm, terms: Terms, carry: Carry, fixed: Fixed, limit:
         else:
             server, clients, asked, answered = jax.lax.switch(phase, plays, server, clients, round, fixed)
         row = {"phase": phase, "asked": asked, "answered": answered} | algorithm.report(server)
-        return server, clients, row | algorithm.observe(clients)
+        watched = type(algorithm).observe is not Algorithm.observe and isinstance(fixed.data, tuple)
+        return server, clients, row | algorithm.observe(joined(list(clients), fixed.data) if watched else clients)
 
     shapes = jax.eval_shape(step, carry.server, carry.clients, carry.round)[2]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
@@ -197,11 +198,13 @@ def fixed_for(problem: Problem, algorithm: Algorithm, participation: Participati
     """What a run of this problem keeps throughout."""
     passes = max(getattr(kind, "passes", 1) for kind in algorithm.kinds)
     terms, uids = problem.terms, problem.stacked.uids()
-    bins = divided(algorithm, terms, problem.data, problem.counts, uids, participation)
-    if bins is not None:
-        data = tuple(replace(b, data=condensed(terms, b.data, passes)) for b in bins)
-    else:
-        data = condensed(terms, problem.data, passes)
+    asked = problem.stacked.rectangles
+    bins = divided(algorithm, terms, problem.data, problem.counts, uids, participation, asked)
+
+    def short(data: Data) -> Data:
+        return jax.vmap(lambda d: algorithm.condense(terms, d))(condensed(terms, data, passes))
+
+    data = short(problem.data) if bins is None else tuple(replace(b, data=short(b.data)) for b in bins)
     return Fixed(data, jnp.asarray(uids), jax.random.key(seed), participation)
 
 

@@ -153,7 +153,7 @@ class SiteSession:
         own = None if asked["own"] is None else Data(layout.of_shapes(asked["own"]))
         self.messages = layout.messages(algorithm, terms, own)
         passes = max(getattr(kind, "passes", 1) for kind in algorithm.kinds)
-        self.measured, self.data = held, terms.condensed(held, passes)
+        self.measured, self.data = held, algorithm.condense(terms, terms.condensed(held, passes))
         self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
         self.parts = layout.parts(terms, packing.structure(held))
         self.states = {STARTED: _join(algorithm, terms, held, self.w0)}
