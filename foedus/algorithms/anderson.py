@@ -1,8 +1,12 @@
 """Anderson acceleration of a fixed-point iteration ξ ← ξ + g(ξ), with a way back where it does not help.
 
 Type II with a short memory, as splitting solvers for cone programs use it: the next point combines the last few so that
-their residuals g cancel best. A step after which the residual has grown is taken back, and the memory cleared.
+their residuals g cancel best. An accelerated step after which the residual is larger than GROWTH times the smallest that
+was seen is taken back, and the memory cleared; a plain step of a non-expansive map cannot make it grow. Measured against
+the smallest one, and not the last, growth cannot add up over many steps.
 """
+
+import dataclasses
 
 import jax.numpy as jnp
 from jax import Array
@@ -25,7 +29,7 @@ class Memory:
     changes: Array  # (LENGTH, size)
     count: Array
     plain: Array
-    size: Array  # ‖g‖ at the last point that was kept
+    size: Array  # the smallest ‖g‖ of the points that were kept
 
 
 def blank(size: int, length: int = LENGTH) -> Memory:
@@ -41,7 +45,7 @@ def forget(memory: Memory) -> Memory:
 def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
     """The next point, given the residual g at xi, and the memory then."""
     size = jnp.sqrt(jnp.sum(g**2))
-    worse = (size > GROWTH * memory.size) & (memory.count > 0)
+    worse = ~(size <= GROWTH * memory.size) & (memory.count > 1)
     length = memory.steps.shape[0]
     known = memory.count > 0
     slot = (memory.count - 1) % length
@@ -53,7 +57,7 @@ def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
     mixed = xi + g - gamma @ (steps + changes)
     good = known & jnp.all(jnp.isfinite(mixed))
     following = jnp.where(good, mixed, xi + g)
-    kept = Memory(xi, g, steps, changes, memory.count + 1, xi + g, size)
+    kept = Memory(xi, g, steps, changes, memory.count + 1, xi + g, jnp.minimum(size, memory.size))
     # taken back: the plain step from the last point that was kept
-    back = forget(memory)
+    back = dataclasses.replace(forget(memory), size=memory.size)
     return jnp.where(worse, memory.plain, following), select(worse, back, kept)
