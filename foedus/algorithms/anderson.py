@@ -37,13 +37,14 @@ def blank(size: int, length: int = LENGTH) -> Memory:
     return Memory(zero, zero, table, table, jnp.zeros((), int), zero, jnp.asarray(jnp.inf))
 
 
-def forget(memory: Memory) -> Memory:
-    """The memory of a start."""
-    return blank(memory.xi.shape[0], memory.steps.shape[0])
+def forget(memory: Memory, growth: float | None = None) -> Memory:
+    """The memory of a start; `growth`: by how much the residual may have grown with what made the past worthless."""
+    fresh = blank(memory.xi.shape[0], memory.steps.shape[0])
+    return fresh if growth is None else dataclasses.replace(fresh, size=growth * memory.size)
 
 
-def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
-    """The next point, given the residual g at xi, and the memory then."""
+def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory, Array]:
+    """The next point, given the residual g at xi, the memory then, and whether xi is taken back."""
     size = jnp.sqrt(jnp.sum(g**2))
     worse = ~(size <= GROWTH * memory.size) & (memory.count > 1)
     length = memory.steps.shape[0]
@@ -59,5 +60,5 @@ def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
     following = jnp.where(good, mixed, xi + g)
     kept = Memory(xi, g, steps, changes, memory.count + 1, xi + g, jnp.minimum(size, memory.size))
     # taken back: the plain step from the last point that was kept
-    back = dataclasses.replace(forget(memory), size=memory.size)
-    return jnp.where(worse, memory.plain, following), select(worse, back, kept)
+    back = forget(memory, growth=1.0)
+    return jnp.where(worse, memory.plain, following), select(worse, back, kept), worse

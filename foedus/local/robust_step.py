@@ -110,11 +110,13 @@ def _cone_step(s: Array, ds: Array) -> Array:
 
 
 def evenness(omega: Array) -> Array:
-    """Σω²: one over the number of samples, where they count alike.
+    """√Σω²: one over the root of the number of samples, where they count alike.
 
-    The barrier of the constraints that are not a sample's is weighed with it, so that they count like one sample each.
+    The barrier of the constraints that are not a sample's is weighed with it. With 1, as of a sum over samples, these few
+    constraints would decide how small the products of all samples have to be; with Σω², as one sample each, they come so
+    near to their bounds that steps get short: on 100,000 samples in a box that took 27 Newton systems in place of 19.
     """
-    return jnp.sum(omega**2)
+    return jnp.sqrt(jnp.sum(omega**2))
 
 
 def _start(form: Form, maps: Maps, x: Array, y: Array, omega: Array, radius: Radius, a: Array, b: Array) -> Point:
