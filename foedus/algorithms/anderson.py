@@ -1,8 +1,12 @@
 """Anderson acceleration of a fixed-point iteration ξ ← ξ + g(ξ), with a way back where it does not help.
 
 Type II with a short memory, as splitting solvers for cone programs use it: the next point combines the last few so that
-their residuals g cancel best. A step after which the residual has grown is taken back, and the memory cleared.
+their residuals g cancel best. An accelerated step after which the residual is larger than GROWTH times the smallest that
+was seen is taken back, and the memory cleared; a plain step of a non-expansive map cannot make it grow. Measured against
+the smallest one, and not the last, growth cannot add up over many steps.
 """
+
+import dataclasses
 
 import jax.numpy as jnp
 from jax import Array
@@ -25,7 +29,7 @@ class Memory:
     changes: Array  # (LENGTH, size)
     count: Array
     plain: Array
-    size: Array  # ‖g‖ at the last point that was kept
+    size: Array  # the smallest ‖g‖ of the points that were kept
 
 
 def blank(size: int, length: int = LENGTH) -> Memory:
@@ -33,15 +37,16 @@ def blank(size: int, length: int = LENGTH) -> Memory:
     return Memory(zero, zero, table, table, jnp.zeros((), int), zero, jnp.asarray(jnp.inf))
 
 
-def forget(memory: Memory) -> Memory:
-    """The memory of a start."""
-    return blank(memory.xi.shape[0], memory.steps.shape[0])
+def forget(memory: Memory, growth: float | None = None) -> Memory:
+    """The memory of a start; `growth`: by how much the residual may have grown with what made the past worthless."""
+    fresh = blank(memory.xi.shape[0], memory.steps.shape[0])
+    return fresh if growth is None else dataclasses.replace(fresh, size=growth * memory.size)
 
 
-def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
-    """The next point, given the residual g at xi, and the memory then."""
+def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory, Array]:
+    """The next point, given the residual g at xi, the memory then, and whether xi is taken back."""
     size = jnp.sqrt(jnp.sum(g**2))
-    worse = (size > GROWTH * memory.size) & (memory.count > 0)
+    worse = ~(size <= GROWTH * memory.size) & (memory.count > 1)
     length = memory.steps.shape[0]
     known = memory.count > 0
     slot = (memory.count - 1) % length
@@ -53,7 +58,7 @@ def advance(memory: Memory, xi: Array, g: Array) -> tuple[Array, Memory]:
     mixed = xi + g - gamma @ (steps + changes)
     good = known & jnp.all(jnp.isfinite(mixed))
     following = jnp.where(good, mixed, xi + g)
-    kept = Memory(xi, g, steps, changes, memory.count + 1, xi + g, size)
+    kept = Memory(xi, g, steps, changes, memory.count + 1, xi + g, jnp.minimum(size, memory.size))
     # taken back: the plain step from the last point that was kept
-    back = forget(memory)
-    return jnp.where(worse, memory.plain, following), select(worse, back, kept)
+    back = forget(memory, growth=1.0)
+    return jnp.where(worse, memory.plain, following), select(worse, back, kept), worse

@@ -309,16 +309,19 @@ class Minimax(Algorithm):
             moved = c * jnp.max(jnp.abs(v - server.v))
         primal, dual = primal / size, jnp.maximum(moved, c * jnp.max(jnp.abs(jnp.sum(w_hat - server.w_hat, axis=0))))
         done = jnp.all(heard) & (primal <= self.tol) & (dual <= self.tol)
+        taken_back, plain = jnp.zeros((), bool), following
         if self.exact:
-            following = accelerate(server, following, present.count == n)
+            following, taken_back = accelerate(server, following, present.count == n)
         following = select(done, dataclasses.replace(after, memory=following.memory), following)
         if self.adapt:
-            turn = ((server.k + 1) % 10 == 0) & (server.k < ADAPTING)
+            turn = ((server.k + 1) % 10 == 0) & (server.k < ADAPTING) & ~done & ~taken_back
             factor = jnp.where(primal > BALANCE * dual, 2.0, jnp.where(dual > BALANCE * primal, 0.5, 1.0))
-            following = dataclasses.replace(following, c=jnp.where(turn, c * factor, c))
+            turn = turn & (factor != 1.0)
             if self.exact:
-                kept = select(turn & (factor != 1.0), anderson.forget(following.memory), following.memory)
-                following = dataclasses.replace(following, memory=kept)
+                # the plain step: an accelerated one could not be taken back after c has moved
+                plain = dataclasses.replace(plain, memory=anderson.forget(server.memory, growth=2.0))
+                following = select(turn, plain, following)
+            following = dataclasses.replace(following, c=jnp.where(turn, c * factor, c))
         return dataclasses.replace(following, primal=primal, dual=dual, k=server.k + 1, done=done)
 
     def _primal(self, terms: Terms, at: Server) -> tuple[Server, Array]:
@@ -385,20 +388,23 @@ class Minimax(Algorithm):
         return f"stopped at the limit of rounds with residuals {primal:.2g} and {dual:.2g} > {self.tol:g}"
 
 
-def accelerate(server: Server, following: Server, everyone: Array) -> Server:
-    """Mix the points (b, a) that clients are sent, of which the iteration is a fixed-point map; only in full rounds."""
+def accelerate(server: Server, following: Server, everyone: Array) -> tuple[Server, Array]:
+    """Mix the points (b, a) that clients are sent, of which the iteration is a fixed-point map; only in full rounds.
+
+    Second, whether the last such point is taken back.
+    """
     c, (n, held) = server.c, server.psi.shape
 
     def flat(at: Server) -> Array:
         return jnp.concatenate([jnp.ravel(at.w + at.psi / c), at.z - at.zeta / c])
 
     xi, plain = flat(server), flat(following)
-    mixed, memory = anderson.advance(server.memory, xi, plain - xi)
+    mixed, memory, worse = anderson.advance(server.memory, xi, plain - xi)
     mixed = jnp.where(everyone, mixed, plain)
     psi = c * (mixed[: n * held].reshape(n, held) - following.w)
     zeta = c * (following.z - mixed[n * held :])
     kept = select(everyone, memory, anderson.forget(server.memory))
-    return dataclasses.replace(following, psi=psi, zeta=zeta, memory=kept)
+    return dataclasses.replace(following, psi=psi, zeta=zeta, memory=kept), worse & everyone
 
 
 def _chosen(terms: Terms, data: Data) -> Array:

@@ -1,14 +1,16 @@
 """The client's worst-case loss as a program whose sample part is one-dimensional (DRFL Appendix B, Section 6).
 
 A vector y holds w, λ and, by the metric and the support, a few columns more. Every sample sees it only through
-u_i = x_iᵀr (its margin or residual under r) and a few numbers e that all samples share:
+u_i = x_iᵀr + o (its margin or residual under r, shifted) and one or two numbers e that all samples share:
 
     everything   r = w, ‖w‖_* ≤ λ/L; the ℓ1 norm takes columns t ≥ |w|
     box, ℓ1      r = w − p⁺ + p⁻ with |r| ≤ λ and p ≥ 0, Proposition 6.3 with its π, τ shared by all samples: no loss,
                  for how far a coordinate moves depends on w and λ alone. Moving adds h⁺ = p⁺·high − p⁻·low to xᵀr,
-                 and h⁻ = p⁻·high − p⁺·low to −xᵀr. Pinball's two slopes take an r and p of their own each.
+                 and h⁻ = p⁻·high − p⁺·low to −xᵀr: with o = (h⁺ − h⁻)/2 in u, both directions are left with the same
+                 e = (h⁺ + h⁻)/2. Pinball's two slopes take an r and p of their own each, and their h in o.
 
-So the worst-case loss is cᵀy + Σ_i ω_i [f_0(u_i) + α_i], α_i ≥ φ_k(u_i, e) for a few pieces k, Gy + g ≥ 0.
+So the worst-case loss is cᵀy + Σ_i ω_i [f_0(u_i) + α_i], α_i ≥ φ_k(u_i, e) for a few pieces k, Gy + g ≥ 0, and where the
+pieces are linear their slopes are the same for all samples.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from foedus.losses import signed
 class Maps:
     """The linear parts of a form: r_a = R_a y, e = E y, G y + g ≥ 0, S y in the second-order cone, and the cost c."""
 
-    R: Array  # (sets of r, dim, size)
+    R: Array  # (sets of r, dim, size); with a box one row more, that of the shift o
     E: Array  # (shared numbers, size)
     G: Array
     g: Array
@@ -37,12 +39,12 @@ class Maps:
 
 @state
 class Pieces:
-    """φ_k(u_i, e) with their slopes in u and e, and their bends in u; (pieces, ..., rows)."""
+    """φ_k(u_i, e) with their slopes in u and e, and their bends in u, which only a form that is not linear has."""
 
-    value: Array
-    in_u: Array
-    in_e: Array
-    bend: Array
+    value: Array  # (pieces, rows)
+    in_u: Array  # (pieces, sets, rows), or (pieces, sets, 1) where slopes are constant
+    in_e: Array  # (pieces, shared numbers)
+    bend: Array  # (pieces, rows)
 
 
 @state
@@ -76,9 +78,14 @@ class Form:
         return 2 if self.box and len(set(self.ball.slopes)) > 1 else 1
 
     @property
-    def shares(self) -> int:
-        """The length of e: λ and, with a box, h⁺ and h⁻."""
-        return (3 if self.box else 1) if self.robust else 0
+    def turns(self) -> bool:
+        """Whether labels may be turned, at the price κλ."""
+        return self.flips and self.robust and self.ball.classifies
+
+    @property
+    def linear(self) -> bool:
+        """Whether the pieces are linear; the smooth hinge's are not."""
+        return not isinstance(self.ball.loss, losses.SmoothHinge)
 
     @property
     def cone(self) -> bool:
@@ -107,19 +114,20 @@ class Form:
         if not ball.classifies:
             limits, g = [lam[None]], [-ball.lipschitz / radius.kappa[None]]
         if self.box:
-            R, E = [], [lam]
+            R, E = [], [lam] if self.turns else []
             for k, slope in enumerate(ball.slopes[: self.clips]):
                 start = dim + 1 + 2 * k * moving
                 up, down = eye[start : start + moving], eye[start + moving : start + 2 * moving]
                 r = (slope * w).at[:moving].add(down - up)
-                R.append(r)
                 limits += [lam - r[:moving], lam + r[:moving], up, down]
-                # a set of its own serves one direction only
                 rise, fall = radius.high @ up - radius.low @ down, radius.high @ down - radius.low @ up
-                E += [rise, fall] if self.clips == 1 else [rise] if k == 0 else [fall]
-            E, R = jnp.stack(E), jnp.stack(R)
+                # a set of its own serves one direction only
+                shift = 0.5 * (rise - fall) if self.clips == 1 else rise if k == 0 else -fall
+                R.append(jnp.concatenate([r, shift[None]]))
+                E += [0.5 * (rise + fall)] if self.clips == 1 else []
+            E, R = jnp.stack(E) if E else none, jnp.stack(R)
         else:
-            R, E, slope = w[None], lam[None], ball.lipschitz
+            R, E, slope = w[None], lam[None] if self.turns else none, ball.lipschitz
             if ball.metric == "l1":
                 limits += [lam - slope * moved, lam + slope * moved]
             elif ball.metric == "linf":
@@ -151,15 +159,16 @@ class Form:
 
     def margins(self, r: Array, x: Array, y: Array) -> Array:
         """u for each r: yxᵀr in classification, xᵀr − slope·y in regression. (sets, rows)"""
-        z = r @ x.T
+        moved = self.moves(r, x, y)
         if self.ball.classifies:
-            return signed(y) * z
+            return moved
         slopes = jnp.asarray(self.ball.slopes[: self.clips] if self.box else (1.0,))
-        return z - slopes[:, None] * y
+        return moved - slopes[:, None] * y
 
     def moves(self, dr: Array, x: Array, y: Array) -> Array:
         """How u changes with r. (sets, rows)"""
-        z = dr @ x.T
+        z = dr[:, : x.shape[1]] @ x.T
+        z = z + dr[:, -1:] if self.box else z
         return signed(y) * z if self.ball.classifies else z
 
     def smooth(self, u: Array) -> Smooth | None:
@@ -171,55 +180,45 @@ class Form:
         if isinstance(loss, losses.Logistic):
             p = jax.nn.sigmoid(-u)
             return Smooth(jax.nn.softplus(-u), -p, p * (1.0 - p))
-        if isinstance(loss, losses.SmoothHinge) and not (self.flips and self.robust):
+        if isinstance(loss, losses.SmoothHinge) and not self.turns:
             return _smooth_hinge(u)
         return None
 
-    def pieces(self, u: Array, e: Array, y: Array, kappa: Array) -> Pieces | None:
+    def pieces(self, u: Array, e: Array, kappa: Array) -> Pieces | None:
         """The pieces φ_k of which α_i is the largest; None where nothing but f_0 is left."""
-        loss, flips = self.ball.loss, self.flips and self.robust and self.ball.classifies
-        rows, zero, one = u.shape[1], jnp.zeros(u.shape[1]), jnp.ones(u.shape[1])
-        toll = kappa * e[0] if flips else 0.0
+        loss, toll = self.ball.loss, [-kappa] if self.turns else []
         if isinstance(loss, losses.SmoothHinge):
-            if not flips:
+            if not self.turns:
                 return None
             stay, flip = _smooth_hinge(u[0]), _smooth_hinge(-u[0])
-            in_e = jnp.stack([zero, -kappa * one])[:, None]
             return Pieces(
-                jnp.stack([stay.value, flip.value - toll]),
+                jnp.stack([stay.value, flip.value - kappa * e[0]]),
                 jnp.stack([stay.slope, -flip.slope])[:, None],
-                in_e,
+                jnp.asarray([[0.0], *([t] for t in toll)]),
                 jnp.stack([stay.bend, flip.bend]),
             )
-        if isinstance(loss, losses.Huber) or (isinstance(loss, losses.Logistic) and not flips):
+        if isinstance(loss, losses.Huber) or (isinstance(loss, losses.Logistic) and not self.turns):
             return None
-        # (constant, slopes in u, slopes in e) of each linear piece
-        found: list[tuple[Array, list[Array], list[Array]]] = []
-        nothing = [zero] * self.shares
+        # (constant, slopes in u, slopes in e) of each piece; e is λ where labels turn, then the box's number
+        none, still, reach = [0.0] * len(toll), [0.0] if self.box else [], [1.0] if self.box else []
         if isinstance(loss, losses.Logistic):
-            found = [(zero, [zero], [zero]), (zero, [one], [-kappa * one])]
+            found = [(0.0, [0.0], none), (0.0, [1.0], toll)]
         elif isinstance(loss, losses.Hinge):
-            positive = (signed(y) > 0).astype(float)
-            found = [(zero, [zero], nothing)]
-            found.append((one, [-one], [zero, 1.0 - positive, positive] if self.box else nothing))
-            if flips:
-                found.append((one, [one], [-kappa * one, positive, 1.0 - positive] if self.box else [-kappa * one]))
+            found = [(0.0, [0.0], none + still), (1.0, [-1.0], none + reach)]
+            found += [(1.0, [1.0], toll + reach)] if self.turns else []
+        elif isinstance(loss, losses.EpsilonInsensitive):
+            found = [(0.0, [0.0], still), (-loss.eps, [1.0], reach), (-loss.eps, [-1.0], reach)]
+        elif self.clips == 2:
+            found = [(0.0, [1.0, 0.0], []), (0.0, [0.0, -1.0], [])]
+        elif self.box:
+            found = [(0.0, [1.0], reach), (0.0, [-1.0], reach)]
         else:
             up, down = self.ball.slopes
-            rise, fall = ([zero, one, zero], [zero, zero, one]) if self.box else (nothing, nothing)
-            if isinstance(loss, losses.EpsilonInsensitive):
-                found = [(zero, [zero], nothing), (-loss.eps * one, [one], rise), (-loss.eps * one, [-one], fall)]
-            elif self.clips == 2:
-                found = [(zero, [one, zero], rise), (zero, [zero, -one], fall)]
-            elif self.box:
-                found = [(zero, [one], rise), (zero, [-one], fall)]
-            else:
-                found = [(zero, [up * one], nothing), (zero, [-down * one], nothing)]
-        constant = jnp.stack([part[0] for part in found])
-        in_u = jnp.stack([jnp.stack(part[1]) for part in found])
-        in_e = jnp.stack([jnp.stack(part[2]) if part[2] else jnp.zeros((0, rows)) for part in found])
-        value = constant + jnp.sum(in_u * u, axis=1) + jnp.sum(in_e * e[:, None], axis=1)
-        return Pieces(value, in_u, in_e, jnp.zeros_like(constant))
+            found = [(0.0, [up], []), (0.0, [-down], [])]
+        constant, in_u = (jnp.asarray([part[k] for part in found]) for k in (0, 1))
+        in_e = jnp.asarray([part[2] for part in found]).reshape(len(found), e.shape[0])
+        value = (constant + in_e @ e)[:, None] + in_u @ u
+        return Pieces(value, in_u[:, :, None], in_e, jnp.zeros_like(value))
 
 
 def _smooth_hinge(u: Array) -> Smooth:

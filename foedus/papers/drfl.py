@@ -68,7 +68,7 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
     count = options.instances(10)
     grids, folds = (COARSE, 2) if options.quick else (FULL, FOLDS)
     figure, panels = _figure(12.0, 3.4 * len(settings), len(settings), 3)
-    rows: list[list[Any]] = [["data", "panel", "model", "seeds", "level", "mean", "sd"]]
+    rows: list[list[Any]] = [["data", "panel", "level", "model", "mean", "sd", "seeds"]]
     first = total = 0
     with progress(count * len(settings) * len(MODELS)) as step:
         for line, setting in zip(panels, settings, strict=True):
