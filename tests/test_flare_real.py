@@ -55,6 +55,8 @@ SAME = {
     "FedGiA": (fd.FedGiA(), "task", 15),
     "ProxAL newton": (CAPPED["newton"], "aux", 1000),
     "ProxAL admm": (CAPPED["admm"], "aux", 1000),
+    "FedEPM": (fd.FedEPM(noise=None), "aux", 30),
+    "DRFL": (fd.DRFL(radius=0.05, theta=0.2, kappa=2.0, intercept=True), "aux", 60),
 }
 
 

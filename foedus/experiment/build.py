@@ -17,6 +17,7 @@ from foedus.data import loaders, preprocess, sites, tables
 from foedus.data.partition import PARTITIONERS, partition
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles
+from foedus.data.sums import Answers
 from foedus.data.tables import Table, Words, text_of
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
@@ -334,8 +335,13 @@ def words_of(cohort: Cohort) -> dict[str, str]:
     return {old: new for old, new in words.items() if old != new}
 
 
-def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None) -> Built:
-    """The problem, the algorithm and who takes part, checked against each other."""
+def build(
+    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: dict[str, Any] | None = None
+) -> Built:
+    """The problem, the algorithm and who takes part, checked against each other.
+
+    `clients` are the sites' arrays; those of the cohort's tables when left out.
+    """
     if rules is None:
         rules = rules_of(settings, cohort)
 
@@ -343,7 +349,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         return _mask(words, place, cohort)
 
     asked, words = settings["problem"], words_of(cohort)
-    clients = preprocess.sites_of(cohort, rules)
+    clients = preprocess.sites_of(cohort, rules) if clients is None else clients
     stated_terms = {
         "loss": loss_of(settings),
         "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
@@ -373,10 +379,11 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
     return Built(settings, cohort, rules, problem, algorithm, who, privacy_of(settings), words)
 
 
-def rules_of(settings: Settings, cohort: Cohort) -> Preprocessing:
+def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None) -> Preprocessing:
     """The preprocessing that [preprocess] asks for, found over the sites."""
     asked = settings["preprocess"]
-    return preprocess.fit(cohort, scale=asked["scale"], intercept=asked["intercept"], **stated(settings))
+    told = {"scale": asked["scale"], "intercept": asked["intercept"]} | stated(settings)
+    return preprocess.fit(cohort, **told, answers=answers)
 
 
 def _mask(words: Any, place: str, cohort: Cohort) -> Where:

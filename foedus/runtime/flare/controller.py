@@ -21,10 +21,13 @@ from nvflare.apis.signal import Signal
 from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, RUNS, TOPIC
-from foedus.runtime.flare.order import Order, Patience
+from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
-from foedus.runtime.flare.server import Paused, ServerSession
+from foedus.runtime.flare.preparation import read
+from foedus.runtime.flare.server import play
+from foedus.runtime.flare.window import Window
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
 
@@ -62,18 +65,21 @@ class FoedusController(Controller):
         folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
         folder.mkdir(parents=True, exist_ok=True)
         ended: dict[str, Any] = {"job": job}
+        window = Window()
+        engine: Any = fl_ctx.get_engine()
+        engine.register_app_command(TOPIC, lambda topic, asked, fl_ctx: window.answer(asked))
         try:
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
-            session = ServerSession(
-                Order.from_bytes(content, modules),
+            result = play(
+                read(content, modules),
                 folder,
                 lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
                 self.patience,
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
-            )
-            result = session.play().to_bytes()
+                window,
+            ).to_bytes()
             write_whole(folder / RESULT, result)
             write_whole(Path(workspace.get_run_dir(job)) / RESULT, result)
             ended |= {"how": "done"}
