@@ -1,19 +1,15 @@
 """Three real sites: processes of their own over mutual TLS on loopback. Slow; needs NVIDIA FLARE."""
 
-import gc
 import inspect
 import os
-import shutil
 import signal
-import socket
-import ssl
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from constrained_cases import CAPPED, breast_cancer
+from federations import REAL
 
 import foedus as fd
 
@@ -21,27 +17,10 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
-from foedus.cli import run as cli
-from foedus.runtime.flare.console import Console, Unreachable
-from foedus.runtime.flare.kits import ADMIN, Project, provision
 from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.submission import order_from, submit
 
-pytestmark = [  # what FLARE's threads leave behind when a server is killed under them
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    made = Federation.up(tmp_path_factory.mktemp("federation"), 3)
-    yield made
-    made.down()
-    assert not [pid for party in ("server", *made.sites) for pid in made.processes(party)]
-    gc.collect()  # sockets that FLARE left open when its server was killed are closed here, where that is no error
+pytestmark = REAL
 
 
 def problem_for(algorithm) -> fd.Problem:
@@ -76,17 +55,6 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
     np.testing.assert_allclose(run.certificate.stationarity, expected.certificate.stationarity, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_nothing_but_loopback_is_bound(federation):
-    bound = set()
-    for party in ("server", *federation.sites):
-        for pid in federation.processes(party):
-            for connection in psutil.Process(pid).net_connections():
-                if connection.status == psutil.CONN_LISTEN:
-                    bound.add(connection.laddr.ip)
-    assert bound == {"127.0.0.1"}
-
-
 def kill_in_round(federation: Federation, victim: str, round: int, killed: list[str]) -> None:
     """kill -9 of a party, or of its job alone, once the first site has answered this many rounds."""
     log = federation.kit("site-1") / RUNS / "messages.jsonl"
@@ -117,120 +85,6 @@ def test_after_any_kill_the_run_ends_as_if_nothing_had_happened(federation, vict
     assert run.certificate.holds()
     np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
     assert run.rounds == expected.rounds
-
-
-def answered(federation: Federation, certified: bool) -> bool:
-    """Whether the server keeps a TLS connection open that brings the site's certificate, or none."""
-    startup = federation.kit("site-1") / "startup"
-    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
-    if certified:
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
-    address = ("127.0.0.1", federation.state["ports"][0])
-    try:
-        with (
-            socket.create_connection(address, timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
-        ):
-            wrapped.settimeout(2.0)
-            return wrapped.recv(1) != b""
-    except TimeoutError:
-        return True  # it waits for us to speak
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
-@pytest.mark.slow
-def test_a_party_without_a_certificate_is_refused(federation):
-    assert answered(federation, certified=True)
-    assert not answered(federation, certified=False)
-
-
-def copied(kit: Path, to: Path, identity: Path) -> Path:
-    """The coordinator's kit with the certificate and key of another."""
-    shutil.copytree(kit, to)
-    for name in ("client.crt", "client.key"):
-        shutil.copy(identity / "startup" / name, to / "startup" / name)
-    return to
-
-
-@pytest.mark.slow
-def test_another_projects_coordinator_and_a_site_cannot_submit(federation, tmp_path):
-    own = federation.kit("admin")
-    with Console(copied(own, tmp_path / "control" / ADMIN, own), timeout=5.0) as console:
-        assert console.sites() == list(federation.sites)
-    foreign = provision(Project("foedus", "localhost", ("site-1",), *federation.state["ports"]), tmp_path / "foreign")
-    for where, identity in (("other", foreign["admin"]), ("site", federation.kit("site-1"))):
-        with pytest.raises(Unreachable), Console(copied(own, tmp_path / where / ADMIN, identity), timeout=5.0):
-            pass
-    with pytest.raises(Unreachable), Console(foreign["admin"], timeout=5.0):
-        pass
-
-
-@pytest.mark.slow
-def test_another_projects_site_is_refused(federation, tmp_path):
-    foreign = provision(Project("foedus", "localhost", ("site-9",), *federation.state["ports"]), tmp_path)
-    stranger = Federation(
-        tmp_path / "stranger", {"sites": ["site-9"], "kits": {"site-9": str(foreign["site-9"])}, "processes": {}}
-    )
-    try:
-        stranger._start("site-9")
-        time.sleep(12)
-        with Console(federation.kit("admin")) as console:
-            assert console.sites() == list(federation.sites)
-    finally:
-        stranger._end("site-9")
-    said = (foreign["site-9"] / "log.txt").read_text()
-    assert "CERTIFICATE_VERIFY_FAILED" in said or "certificate verify failed" in said.lower()
-
-
-EXPERIMENT = """
-seed = 0
-[algorithm]
-name = "ProxAL"
-beta = 300.0
-inner = "newton"
-[problem]
-loss = "logistic"
-where = "label 0"
-[[constraints]]
-type = "LossCap"
-where = "label 1"
-at_most = 0.2
-"""
-
-
-@pytest.mark.slow
-def test_a_submitted_experiment_over_the_sites_own_files(federation, tmp_path):
-    """The coordinator has no data; sites have CSV files, and a policy that the second experiment breaks."""
-    case = breast_cancer()
-    for site, (X, y) in zip(federation.sites, case.sites.values(), strict=True):
-        folder = federation.kit(site) / "local"
-        names = ",".join([*(f"c{i}" for i in range(X.shape[1] - 1)), "ill"])
-        table = np.column_stack([X[:, :-1], y])
-        np.savetxt(folder / "ours.csv", table, delimiter=",", header=names, comments="", fmt="%.17g")
-        text = '[data]\nfile = "ours.csv"\ny = "ill"\nintercept = true\n[policy]\nalgorithms = ["ProxAL"]\n'
-        (folder / "foedus.toml").write_text(text)
-    (tmp_path / "e.toml").write_text(EXPERIMENT)
-    told = ["federation", "submit", str(tmp_path / "e.toml"), "--folder", str(federation.folder)]
-    assert cli([*told, "--out", str(tmp_path / "run")]) == 0
-    named = dict(zip(federation.sites, case.sites.values(), strict=True))
-    expected = fd.solve(
-        fd.Problem(
-            named,
-            loss=fd.losses.logistic,
-            where=fd.label(0),
-            constraints=[fd.constraints.LossCap(fd.label(1), at_most=0.2)],
-        ),
-        CAPPED["newton"],
-    )
-    run = fd.load(tmp_path / "run")
-    assert run.certificate.holds()
-    np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
-    (tmp_path / "e.toml").write_text(EXPERIMENT.split("[[")[0].replace("ProxAL", "FedAvg").split("beta")[0])
-    order = order_from(tmp_path / "e.toml", federation.sites)
-    with pytest.raises(fd.FoedusError, match="client 'site-1' refuses: its policy allows ProxAL, not FedAvg"):
-        submit(order, federation.kit("admin"), tmp_path / "no", transport="aux", keep_going=0)
-    assert cli(["site", "audit", str(federation.kit("site-1"))]) == 0
 
 
 def test_flares_communicator_reads_the_period_that_we_set():

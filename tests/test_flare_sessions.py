@@ -413,18 +413,15 @@ def test_site_files_are_checked(tmp_path):
         path.write_text(text)
         with pytest.raises(fd.FoedusError, match=sentence):
             SiteFile.read(path)
-    (tmp_path / "d.csv").write_text("age,dose,ill\n1,2,0\n3,4,1\n")
-    path.write_text("[data]\nfile = 'd.csv'\ny = 'ill'\nintercept = true\n[policy]\nmin_rows = 2")
-    found = SiteFile.read(path)
-    assert found.data is not None
-    arrays = found.data.read()
-    np.testing.assert_array_equal(arrays["x"], [[1, 2, 1], [3, 4, 1]])
-    np.testing.assert_array_equal(arrays["y"], [0, 1])
-    path.write_text("[data]\nfile = 'd.csv'\ny = 'il'")
+    path.write_text("[data]\nfile = 'd.csv'\n[data.columns]\nill = 3")
+    with pytest.raises(fd.FoedusError, match=r"the key 'columns' of .data. must be a table of name = name"):
+        SiteFile.read(path)
+    (tmp_path / "d.csv").write_text("age,dose\n1,2\n")
+    path.write_text("[data]\nfile = 'd.csv'\n[policy]\nmin_rows = 2")
     source = SiteFile.read(path).data
     assert source is not None
-    with pytest.raises(fd.FoedusError, match=r"no column 'il'. Did you mean 'ill'"):
-        source.read()
+    with pytest.raises(fd.FoedusError, match="is a table, and this run brings no rules to prepare it"):
+        source.arrays()
 
 
 def test_flare_is_checked_when_it_is_written():

@@ -45,7 +45,7 @@ class FoedusExecutor(Executor):
 
         try:
             site = SiteFile.read(Path(workspace.get_site_config_dir()) / SITE_FILE)
-            self.session = SiteSession(fl_ctx.get_identity_name(), site, folder, note)
+            self.session = SiteSession(str(fl_ctx.get_identity_name()), site, folder, note)
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()
