@@ -14,6 +14,9 @@ site = typer.Typer(help="What a site's administrator asks.", no_args_is_help=Tru
 
 Folder = Annotated[Path, typer.Option(help="The folder of the federation on this machine.")]
 HOME = Path("federation")
+Kit = Annotated[
+    Path | None, typer.Option(help="The coordinator's kit, for sites on other machines.", show_default=False)
+]
 
 
 @app.command()
@@ -107,9 +110,7 @@ def submit(
         Path, typer.Argument(help="The experiment file (TOML), as 'foedus run' takes it.", show_default=False)
     ],
     folder: Folder = HOME,
-    kit: Annotated[
-        Path | None, typer.Option(help="The coordinator's kit, for sites on other machines.", show_default=False)
-    ] = None,
+    kit: Kit = None,
     sites: Annotated[
         str, typer.Option(help="The sites that take part, separated by commas; with --kit. All that are connected.")
     ] = "",
@@ -182,6 +183,43 @@ def resume(
     made = again(run, screen, keep_going)
     runs = {} if made.interrupted else {run.name: made}
     _tell(Outcome(runs, {run.name: run}, interrupted=made.interrupted), screen)
+
+
+@app.command()
+def revoke(
+    site: Annotated[str, typer.Argument(help="The site's name.", show_default=False)],
+    folder: Folder = HOME,
+    kit: Kit = None,
+) -> None:
+    """Keep a site out from now on, whoever has its key: it is refused at the door and gets no further message.
+
+    The server remembers it, also when it is started again. A site whose key was stolen comes back under another name.
+    """
+    from foedus.runtime.flare.console import Console
+
+    with Console(_kit(kit, folder)) as console:
+        console.revoke(site)
+    typer.echo(f"{site} is revoked: the server refuses it. 'foedus federation readmit {site}' takes that back.")
+
+
+@app.command()
+def readmit(
+    site: Annotated[str, typer.Argument(help="The site's name.", show_default=False)],
+    folder: Folder = HOME,
+    kit: Kit = None,
+) -> None:
+    """Let a revoked site in again."""
+    from foedus.runtime.flare.console import Console
+
+    with Console(_kit(kit, folder)) as console:
+        console.readmit(site)
+    typer.echo(f"{site} may take part again.")
+
+
+def _kit(kit: Path | None, folder: Path) -> Path:
+    from foedus.runtime.flare.local import Federation
+
+    return Federation.at(folder).kit("admin") if kit is None else kit
 
 
 @site.command()

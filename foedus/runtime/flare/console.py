@@ -65,6 +65,14 @@ class Console:
     def abort(self, job: str) -> None:
         self._do(lambda: self.session.abort_job(job))
 
+    def revoke(self, site: str) -> None:
+        """Keep a site out: its session ends, and its certificate admits it no more."""
+        self._do(lambda: self.session.disable_client(site))
+
+    def readmit(self, site: str) -> None:
+        """Let a revoked site in again."""
+        self._do(lambda: self.session.enable_client(site))
+
     def look(self, job: str, **said: Any) -> Glimpse:
         """How far a running job is; `do="stop"` ends it after this round."""
         found = self._do(lambda: self.session.do_app_command(job, TOPIC, said or {"do": "look"}))

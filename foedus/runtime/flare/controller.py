@@ -22,7 +22,7 @@ from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.exchange import Paused
-from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, RUNS, TOPIC
+from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.preparation import read
@@ -30,6 +30,16 @@ from foedus.runtime.flare.server import play
 from foedus.runtime.flare.window import Window
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
+
+
+def revoked(path: Path) -> list[str]:
+    """The sites that the coordinator has revoked, from the server's list."""
+    if not path.exists():
+        return []
+    try:
+        return [str(site) for site in json.loads(path.read_text())["disabled_clients"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"the server's list of revoked sites {path} is damaged; mend it before a run.") from None
 
 
 class FoedusController(Controller):
@@ -64,6 +74,7 @@ class FoedusController(Controller):
         told = json.loads((config / "run.json").read_text())
         folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
         folder.mkdir(parents=True, exist_ok=True)
+        self.revoked = Path(workspace.get_root_dir()) / REVOKED
         ended: dict[str, Any] = {"job": job}
         window = Window()
         engine: Any = fl_ctx.get_engine()
@@ -99,6 +110,9 @@ class FoedusController(Controller):
         """The replies, by site, of those that answered in time."""
         if not messages:
             return {}
+        for site in revoked(self.revoked):  # FLARE refuses it at the door; one that is inside gets no further message
+            if site in messages:
+                raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
         if self.transport == "task":
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
         engine: Any = fl_ctx.get_engine()
