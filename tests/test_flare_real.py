@@ -55,6 +55,31 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
     np.testing.assert_allclose(run.certificate.stationarity, expected.certificate.stationarity, atol=1e-9)
 
 
+@pytest.mark.slow
+def test_rounds_are_seen_as_they_come_and_a_run_that_is_ended_goes_on_where_it_was(federation, tmp_path):
+    problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
+    expected = fd.solve(problem, algorithm)
+    told = {"runtime": fd.Flare(at=federation.folder), "checkpoint": tmp_path / "run.ckpt", "progress": True}
+    seen: list[tuple[int, float]] = []
+
+    def look(rounds: int, record: dict[str, float]) -> bool:
+        seen.append((rounds, record["total_up"]))
+        return rounds >= 40
+
+    run = fd.solve(problem, algorithm, **told, callback=look)
+    assert run.interrupted
+    assert run.reason.startswith("interrupted; run again with checkpoint=")
+    assert 40 <= run.rounds < expected.rounds
+    assert len(seen) >= 2
+    assert [r for r, _ in seen] == sorted({r for r, _ in seen})
+    assert np.isfinite(run.certificate.stationarity)
+    seen.clear()
+    run = fd.solve(problem, algorithm, **told, callback=lambda rounds, record: seen.append((rounds, 0.0)))
+    assert seen[0][0] > 40, "it goes on where it was"
+    np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
+    assert run.rounds == expected.rounds
+
+
 def kill_in_round(federation: Federation, victim: str, round: int, killed: list[str]) -> None:
     """kill -9 of a party, or of its job alone, once the first site has answered this many rounds."""
     log = federation.kit("site-1") / RUNS / "messages.jsonl"
@@ -101,32 +126,61 @@ def test_flares_communicator_reads_the_period_that_we_set():
 # --- long runs ---
 
 
+def listening(pids: list[int]) -> set[int]:
+    """The ports on which these processes listen."""
+    found = set()
+    for pid in pids:
+        try:
+            connections = psutil.Process(pid).net_connections()
+        except psutil.Error:
+            continue
+        found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def open_ports() -> set[int]:
+    """The ports of this machine on which anybody listens."""
+    return {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(federation):
+def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(tmp_path):
     """The drawn rounds and victims are the same every time; where a job ends up after a kill is not."""
     rng = np.random.default_rng(0)
     problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
     expected = fd.solve(problem, algorithm)
     victims = ["site-1 job", "site-2 job", "site-3 job", "site-2", "site-3", "server", "server job"]
-    for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
-        killed: list[str] = []
-        told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
-        killer = threading.Thread(target=kill_in_round, args=told)
-        killer.start()
-        run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
-        killer.join()
-        assert killed, f"nobody was killed: {told[1:]}"
-        assert run.certificate.holds(), told
-        np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9, err_msg=str(told))
-    until = time.monotonic() + 60
-    left = {}
-    while time.monotonic() < until:
-        left = {p: federation.processes(p) for p in ("server", *federation.sites)}
-        if all(len(pids) <= 1 for pids in left.values()):
-            break
-        time.sleep(0.5)
-    assert all(len(pids) <= 1 for pids in left.values()), f"jobs are over, only the parties themselves remain: {left}"
+    before, ports = open_ports(), set()
+    federation = Federation.up(tmp_path, 3)
+    parties = ("server", *federation.sites)
+    try:
+        for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
+            killed: list[str] = []
+            told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
+            killer = threading.Thread(target=kill_in_round, args=told)
+            began = time.monotonic()
+            killer.start()
+            run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
+            killer.join()
+            print(f"{told[1]} in round {told[2]}: {time.monotonic() - began:.1f} s")
+            assert killed, f"nobody was killed: {told[1:]}"
+            assert run.certificate.holds(), told
+            np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9, err_msg=str(told))
+            ports |= listening([pid for party in parties for pid in federation.processes(party)])
+        until = time.monotonic() + 60
+        left = {}
+        while time.monotonic() < until:
+            left = {p: federation.processes(p) for p in parties}
+            if all(len(pids) <= 1 for pids in left.values()):
+                break
+            time.sleep(0.5)
+        assert all(len(pids) <= 1 for pids in left.values()), f"jobs are over, only the parties remain: {left}"
+    finally:
+        federation.down()
+    assert {*federation.state["ports"]} <= ports
+    assert not (ports - before) & open_ports(), "a port is left over"
+    assert not [pid for party in parties for pid in federation.processes(party)], "a process is left over"
 
 
 @pytest.mark.slow

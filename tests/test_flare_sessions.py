@@ -15,6 +15,7 @@ from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_a
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
 from foedus.runtime.flare.server import Missing, Paused, ServerSession
 from foedus.runtime.flare.site import SiteSession
+from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import as_participation
 
 QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
@@ -249,6 +250,28 @@ def test_a_run_that_lacks_answers_pauses_and_goes_on_to_the_same_end(tmp_path):
     hall.open_sites()  # all processes are new: what is left is on disk
     agree(whole, hall.play(patience=KEEPING), 1e-12)
     assert any("resumed after round 7" in line for line in hall.notes)
+
+
+def test_a_run_that_the_coordinator_ends_is_measured_and_goes_on_to_the_same_end(tmp_path):
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    whole = fd.solve(five(), algorithm, **told)
+    hall, window = Hall(tmp_path, five(), algorithm, **told), Window()
+    seen = []
+
+    def ask(messages, timeout):
+        seen.append(window.answer({"do": "look"})["rounds"])
+        if seen[-1] == 5:
+            window.answer({"do": "stop"})
+        return hall.ask(messages, timeout)
+
+    session = ServerSession(hall.order, tmp_path / "server", ask, KEEPING, hall.notes.append, window=window)
+    result = Result.from_bytes(session.play().to_bytes())
+    assert result.interrupted
+    assert len(result.history["phase"]) == 5
+    assert np.isfinite(result.certificate.stationarity)
+    assert sorted(set(seen)) == list(range(6))
+    hall.open_sites()
+    agree(whole, hall.play(patience=KEEPING), 1e-12)
 
 
 def crash_after(hall: Hall, round: int):
