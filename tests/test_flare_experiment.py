@@ -1,11 +1,12 @@
 """Experiment files over real sites: the run directories and answers of the simulator. Slow; needs NVIDIA FLARE."""
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import REAL
+from federations import REAL, kill_in_round
 
 import foedus as fd
 from foedus.cli import run as cli
@@ -77,6 +78,37 @@ def test_one_word_in_the_file_plays_the_run_over_real_sites(hospitals, simulated
     same(hospitals / "real", simulated, hospitals / "simulated")
     events = [json.loads(line) for line in (hospitals / "real/events.jsonl").read_text().splitlines()]
     assert [e["event"] for e in events][0 :: len(events) - 1] == ["start", "end"]
+
+
+def placed(federation, hospitals: Path) -> None:
+    """The sites' tables in their own kits."""
+    for site in federation.sites:
+        local = federation.kit(site) / "local"
+        (local / "ours.csv").write_text((hospitals / f"hospitals/{site}.csv").read_text())
+        (local / "foedus.toml").write_text('[data]\nfile = "ours.csv"\n')
+
+
+def test_a_submitted_run_is_resumed_by_hand_after_the_server_was_killed(hospitals, federation, capfd):
+    placed(federation, hospitals)
+    file = hospitals / "slow.toml"
+    file.write_text(STUDY.replace('"newton"', '"admm"'))
+    assert cli(["run", str(file), "--out", str(hospitals / "slow-simulated"), "--quiet"]) == 0
+    expected = fd.load(hospitals / "slow-simulated")
+    killed: list[str] = []
+    killer = threading.Thread(target=kill_in_round, args=(federation, "server", 40, killed))
+    killer.start()
+    told = ["federation", "submit", str(file), "--folder", str(federation.folder), "--keep-going", "0"]
+    assert cli([*told, "--out", str(hospitals / "slow")]) == 2
+    killer.join()
+    assert killed
+    assert "'foedus federation resume" in capfd.readouterr().err
+    federation.heal()
+    federation.wait()
+    assert cli(["federation", "resume", str(hospitals / "slow")]) == 0
+    same(hospitals / "slow", expected, hospitals / "slow-simulated")
+    events = [json.loads(line)["event"] for line in (hospitals / "slow/events.jsonl").read_text().splitlines()]
+    assert [e for e in events if e != "rounds"] == ["start", "stopped", "resume", "end"]
+    assert "rounds" in events, "which 'foedus watch' shows"
 
 
 def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federation):

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from constrained_cases import CAPPED, breast_cancer
-from federations import REAL
+from federations import REAL, kill_in_round
 
 import foedus as fd
 
@@ -80,22 +80,6 @@ def test_rounds_are_seen_as_they_come_and_a_run_that_is_ended_goes_on_where_it_w
     assert run.rounds == expected.rounds
 
 
-def kill_in_round(federation: Federation, victim: str, round: int, killed: list[str]) -> None:
-    """kill -9 of a party, or of its job alone, once the first site has answered this many rounds."""
-    log = federation.kit("site-1") / RUNS / "messages.jsonl"
-    before = log.stat().st_size if log.exists() else 0
-    party, _, what = victim.partition(" ")
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        time.sleep(0.02)
-        if log.exists() and f'"round": {round},' in log.read_bytes()[before:].decode():
-            pids = federation.processes(party)
-            for pid in pids[1:] if what == "job" else pids:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(f"{party} {pid}")
-            return
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["site-2 job", "site-3", "server"])
 def test_after_any_kill_the_run_ends_as_if_nothing_had_happened(federation, victim):
@@ -124,6 +108,29 @@ def test_flares_communicator_reads_the_period_that_we_set():
 
 
 # --- long runs ---
+
+
+@pytest.mark.slow
+def test_a_site_that_does_not_answer_is_left_out_and_comes_back(federation):
+    """Its job is stopped for ten seconds in the middle of a run that goes on with two answers."""
+    problem = fd.Problem(breast_cancer().sites, loss=fd.losses.logistic)
+    stopped: list[int] = []
+
+    def hold(rounds: int, record: dict[str, float]) -> None:
+        if rounds >= 20 and not stopped:
+            stopped.extend(federation.processes("site-3")[1:])
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            threading.Timer(10.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in stopped]).start()
+
+    patient = fd.Flare(at=federation.folder, timeout=1.5, minimum=2, misses=2)
+    algorithm = fd.FedAvg(lr=1e-3, k0=1, tol=0.0)
+    run = fd.solve(problem, algorithm, max_rounds=900, runtime=patient, callback=hold)
+    answered = run.history["answered"]
+    assert stopped, "its job was not found"
+    assert answered[0] == answered[-1] == 3
+    assert np.sum(answered == 2) > 20, "the run goes on without it"
+    assert run.rounds == 900
 
 
 def listening(pids: list[int]) -> set[int]:

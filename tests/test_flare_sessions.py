@@ -10,11 +10,13 @@ from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
 
 import foedus as fd
 from foedus.algorithm import Algorithm
+from foedus.runtime import checkpoint
+from foedus.runtime.checkpoint import MAGIC
 from foedus.runtime.flare import packing, spec
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
 from foedus.runtime.flare.server import Missing, Paused, ServerSession
-from foedus.runtime.flare.site import SiteSession
+from foedus.runtime.flare.site import MessageLog, SiteSession
 from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import as_participation
 
@@ -286,7 +288,7 @@ def crash_after(hall: Hall, round: int):
     return ask
 
 
-@pytest.mark.parametrize("damage", ["none", "server", "site", "both"])
+@pytest.mark.parametrize("damage", ["none", "server", "site", "both", "version"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     algorithm, told = fd.Scaffold(), {"max_rounds": 12}
     whole = fd.solve(five(), algorithm, **told)
@@ -297,14 +299,53 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
         "server": tmp_path / "server" / "server-7.ckpt",
         "site": tmp_path / "site-3" / "run-r1" / "state-6.ckpt",
     }
-    for party in {"none": (), "both": newest}.get(damage, (damage,)):
+    for party in {"none": (), "both": newest, "version": ("server",)}.get(damage, (damage,)):
         content = bytearray(newest[party].read_bytes())
-        content[-20] ^= 1
+        content[len(MAGIC) - 2 if damage == "version" else -20] ^= 1  # the version is the last sign of its line
         newest[party].write_bytes(content)
     hall.open_sites()
     agree(whole, hall.play(patience=KEEPING), 1e-12)
     expected = "resumed after round 7" if damage == "none" else "resumed after round 6"
     assert any(expected in line for line in hall.notes)
+    if damage in ("server", "version"):
+        assert any("damaged or of another version" in line and "before is tried" in line for line in hall.notes)
+
+
+@pytest.mark.parametrize("full", ["site-3", "server"])
+def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path, monkeypatch, full):
+    """From round 5 on, one party's disk takes no more checkpoints; in round 8 the server dies."""
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    whole = fd.solve(five(), algorithm, **told)
+    hall = Hall(tmp_path, five(), algorithm, **told)
+    write = checkpoint.write_whole
+
+    def write_until_full(path, content):
+        number = int(path.stem.partition("-")[2])
+        if path.is_relative_to(tmp_path / full) and number >= 5:
+            raise fd.FoedusError(f"cannot write {path}: No space left on device; what was there before is unchanged.")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_whole", write_until_full)
+    with pytest.raises(KeyboardInterrupt):
+        hall.play(crash_after(hall, 8), KEEPING)
+    assert any("No space left" in line for line in hall.notes)
+    monkeypatch.undo()
+    hall.open_sites()
+    agree(whole, hall.play(patience=KEEPING), 1e-12)
+    last = 5 if full == "site-3" else 4  # a site's state has the number of the round that made it
+    assert any(f"resumed after round {last}" in line for line in hall.notes)
+
+
+def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch):
+    hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
+
+    def full(self, asked, header, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MessageLog, "add", full)
+    with pytest.raises(Paused, match="client 'a' is not there"):
+        hall.play()
+    assert any("No space left" in line for line in hall.notes)
 
 
 def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):

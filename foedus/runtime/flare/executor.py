@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class FoedusExecutor(Executor):
 
         def note(line: str) -> None:
             # a file of the site's own: what is in it may speak of data, so it does not go through FLARE's logging
-            with log.open("a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:  # a full disk ends no round
                 file.write(line + "\n")
 
         try:

@@ -102,7 +102,12 @@ class SiteSession:
                 header, content = {"code": "failed", "sentence": "it failed; its own log says why"}, b""
             header |= {"site": self.name, "run": asked.get("run"), "round": asked.get("round"), "ask": asked.get("ask")}
             reply = packing.seal(header, content)
-            self.log.add(asked, header, len(reply))
+            try:
+                self.log.add(asked, header, len(reply))
+            except OSError as error:  # what is not on record is not sent
+                self.note(f"cannot write {self.log.path}: {error.strerror}")
+                header |= {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
+                return packing.seal(header)
             return reply
 
     def _hello(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
