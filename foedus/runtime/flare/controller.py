@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import inspect
 import json
 import threading
 import time
@@ -32,6 +33,36 @@ from foedus.runtime.flare.window import Window
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
 
 
+def mend(cell: Any) -> bool:
+    """Make FLARE's multicast of aux messages work; False where that cannot be.
+
+    A message to one site is streamed, with acknowledgements; a multicast goes out at once and takes half the time. But
+    in 2.9 its caller passes an argument that its core does not take, and swallows the error.
+    """
+    core = getattr(cell, "core_cell", None)
+    send = getattr(core, "broadcast_multi_requests", None)
+    if core is None or send is None:
+        return False
+    if "abort_signal" not in inspect.signature(send).parameters:
+
+        def without_signal(*told: Any, abort_signal: Any = None, **more: Any) -> Any:
+            return send(*told, **more)
+
+        core.broadcast_multi_requests = without_signal
+    return True
+
+
+def _read(found: Mapping[str, Any], asked: int) -> dict[str, Any]:
+    """What the sites answered, of those that did."""
+    replies = {}
+    for name, reply in found.items():
+        if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
+            replies[name] = reply[FIELD]
+    if len(replies) < asked:
+        time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
+    return replies
+
+
 def revoked(path: Path) -> list[str]:
     """The sites that the coordinator has revoked, from the server's list."""
     if not path.exists():
@@ -48,6 +79,7 @@ class FoedusController(Controller):
     def __init__(self, transport: str = "aux", patience: dict[str, Any] | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
         self.transport, self.patience = transport, Patience(**(patience or {}))
+        self.direct = False
         self.pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="ask")
 
     def set_communicator(self, communicator: Any) -> None:
@@ -57,6 +89,8 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
+        engine: Any = fl_ctx.get_engine()
+        self.direct = mend(engine.get_cell())
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -117,6 +151,11 @@ class FoedusController(Controller):
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
         engine: Any = fl_ctx.get_engine()
 
+        if self.direct:
+            told = {name: Shareable({FIELD: message}) for name, message in messages.items()}
+            found = engine.multicast_aux_requests(TOPIC, told, timeout, fl_ctx, optional=True)
+            return _read(found or {}, len(messages))
+
         def one(name: str) -> Any:
             found = engine.send_aux_request(
                 targets=[name],
@@ -128,13 +167,7 @@ class FoedusController(Controller):
             )
             return (found or {}).get(name)
 
-        replies = {}
-        for name, reply in zip(messages, self.pool.map(one, messages), strict=True):
-            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
-                replies[name] = reply[FIELD]
-        if len(replies) < len(messages):
-            time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
-        return replies
+        return _read(dict(zip(messages, self.pool.map(one, messages), strict=True)), len(messages))
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
