@@ -14,7 +14,7 @@ export FOEDUS_CACHE ?= $(CURDIR)/$(VENV)/cache
 help:
 	@echo "make demo      compare two algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
 	@echo "make test      check style and run the tests, without the slow ones"
-	@echo "make test-all  run all tests"
+	@echo "make test-all  run all tests, also those over real sites, for which NVIDIA FLARE is installed"
 	@echo "make test-browser  open the report in a headless Chromium, which is installed if apt can"
 	@echo "make docs      build the documentation into out/docs"
 	@echo "make lint      check style and types"
@@ -31,6 +31,7 @@ test: $(READY)
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser" $(ARGS)
 
 test-all: $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[flare]'
 	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 test-browser: $(READY)

@@ -1,19 +1,16 @@
 """Three real sites: processes of their own over mutual TLS on loopback. Slow; needs NVIDIA FLARE."""
 
-import gc
 import inspect
 import os
-import shutil
 import signal
-import socket
-import ssl
 import threading
 import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from constrained_cases import CAPPED, breast_cancer
+from federations import REAL, kill_in_round
 
 import foedus as fd
 
@@ -21,27 +18,10 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
-from foedus.cli import run as cli
-from foedus.runtime.flare.console import Console, Unreachable
-from foedus.runtime.flare.kits import ADMIN, Project, provision
 from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.submission import order_from, submit
 
-pytestmark = [  # what FLARE's threads leave behind when a server is killed under them
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    made = Federation.up(tmp_path_factory.mktemp("federation"), 3)
-    yield made
-    made.down()
-    assert not [pid for party in ("server", *made.sites) for pid in made.processes(party)]
-    gc.collect()  # sockets that FLARE left open when its server was killed are closed here, where that is no error
+pytestmark = REAL
 
 
 def problem_for(algorithm) -> fd.Problem:
@@ -55,6 +35,8 @@ SAME = {
     "FedGiA": (fd.FedGiA(), "task", 15),
     "ProxAL newton": (CAPPED["newton"], "aux", 1000),
     "ProxAL admm": (CAPPED["admm"], "aux", 1000),
+    "FedEPM": (fd.FedEPM(noise=None), "aux", 30),
+    "DRFL": (fd.DRFL(radius=0.05, theta=0.2, kappa=2.0, intercept=True), "aux", 60),
 }
 
 
@@ -75,30 +57,28 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
 
 
 @pytest.mark.slow
-def test_nothing_but_loopback_is_bound(federation):
-    bound = set()
-    for party in ("server", *federation.sites):
-        for pid in federation.processes(party):
-            for connection in psutil.Process(pid).net_connections():
-                if connection.status == psutil.CONN_LISTEN:
-                    bound.add(connection.laddr.ip)
-    assert bound == {"127.0.0.1"}
+def test_rounds_are_seen_as_they_come_and_a_run_that_is_ended_goes_on_where_it_was(federation, tmp_path):
+    problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
+    expected = fd.solve(problem, algorithm)
+    told = {"runtime": fd.Flare(at=federation.folder), "checkpoint": tmp_path / "run.ckpt", "progress": True}
+    seen: list[tuple[int, float]] = []
 
+    def look(rounds: int, record: dict[str, float]) -> bool:
+        seen.append((rounds, record["total_up"]))
+        return rounds >= 40
 
-def kill_in_round(federation: Federation, victim: str, round: int, killed: list[str]) -> None:
-    """kill -9 of a party, or of its job alone, once the first site has answered this many rounds."""
-    log = federation.kit("site-1") / RUNS / "messages.jsonl"
-    before = log.stat().st_size if log.exists() else 0
-    party, _, what = victim.partition(" ")
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        time.sleep(0.02)
-        if log.exists() and f'"round": {round},' in log.read_bytes()[before:].decode():
-            pids = federation.processes(party)
-            for pid in pids[1:] if what == "job" else pids:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(f"{party} {pid}")
-            return
+    run = fd.solve(problem, algorithm, **told, callback=look)
+    assert run.interrupted
+    assert run.reason.startswith("interrupted; run again with checkpoint=")
+    assert 40 <= run.rounds < expected.rounds
+    assert len(seen) >= 2
+    assert [r for r, _ in seen] == sorted({r for r, _ in seen})
+    assert np.isfinite(run.certificate.stationarity)
+    seen.clear()
+    run = fd.solve(problem, algorithm, **told, callback=lambda rounds, record: seen.append((rounds, 0.0)))
+    assert seen[0][0] > 40, "it goes on where it was"
+    np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
+    assert run.rounds == expected.rounds
 
 
 @pytest.mark.slow
@@ -117,120 +97,6 @@ def test_after_any_kill_the_run_ends_as_if_nothing_had_happened(federation, vict
     assert run.rounds == expected.rounds
 
 
-def answered(federation: Federation, certified: bool) -> bool:
-    """Whether the server keeps a TLS connection open that brings the site's certificate, or none."""
-    startup = federation.kit("site-1") / "startup"
-    context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
-    if certified:
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
-    address = ("127.0.0.1", federation.state["ports"][0])
-    try:
-        with (
-            socket.create_connection(address, timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
-        ):
-            wrapped.settimeout(2.0)
-            return wrapped.recv(1) != b""
-    except TimeoutError:
-        return True  # it waits for us to speak
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
-@pytest.mark.slow
-def test_a_party_without_a_certificate_is_refused(federation):
-    assert answered(federation, certified=True)
-    assert not answered(federation, certified=False)
-
-
-def copied(kit: Path, to: Path, identity: Path) -> Path:
-    """The coordinator's kit with the certificate and key of another."""
-    shutil.copytree(kit, to)
-    for name in ("client.crt", "client.key"):
-        shutil.copy(identity / "startup" / name, to / "startup" / name)
-    return to
-
-
-@pytest.mark.slow
-def test_another_projects_coordinator_and_a_site_cannot_submit(federation, tmp_path):
-    own = federation.kit("admin")
-    with Console(copied(own, tmp_path / "control" / ADMIN, own), timeout=5.0) as console:
-        assert console.sites() == list(federation.sites)
-    foreign = provision(Project("foedus", "localhost", ("site-1",), *federation.state["ports"]), tmp_path / "foreign")
-    for where, identity in (("other", foreign["admin"]), ("site", federation.kit("site-1"))):
-        with pytest.raises(Unreachable), Console(copied(own, tmp_path / where / ADMIN, identity), timeout=5.0):
-            pass
-    with pytest.raises(Unreachable), Console(foreign["admin"], timeout=5.0):
-        pass
-
-
-@pytest.mark.slow
-def test_another_projects_site_is_refused(federation, tmp_path):
-    foreign = provision(Project("foedus", "localhost", ("site-9",), *federation.state["ports"]), tmp_path)
-    stranger = Federation(
-        tmp_path / "stranger", {"sites": ["site-9"], "kits": {"site-9": str(foreign["site-9"])}, "processes": {}}
-    )
-    try:
-        stranger._start("site-9")
-        time.sleep(12)
-        with Console(federation.kit("admin")) as console:
-            assert console.sites() == list(federation.sites)
-    finally:
-        stranger._end("site-9")
-    said = (foreign["site-9"] / "log.txt").read_text()
-    assert "CERTIFICATE_VERIFY_FAILED" in said or "certificate verify failed" in said.lower()
-
-
-EXPERIMENT = """
-seed = 0
-[algorithm]
-name = "ProxAL"
-beta = 300.0
-inner = "newton"
-[problem]
-loss = "logistic"
-where = "label 0"
-[[constraints]]
-type = "LossCap"
-where = "label 1"
-at_most = 0.2
-"""
-
-
-@pytest.mark.slow
-def test_a_submitted_experiment_over_the_sites_own_files(federation, tmp_path):
-    """The coordinator has no data; sites have CSV files, and a policy that the second experiment breaks."""
-    case = breast_cancer()
-    for site, (X, y) in zip(federation.sites, case.sites.values(), strict=True):
-        folder = federation.kit(site) / "local"
-        names = ",".join([*(f"c{i}" for i in range(X.shape[1] - 1)), "ill"])
-        table = np.column_stack([X[:, :-1], y])
-        np.savetxt(folder / "ours.csv", table, delimiter=",", header=names, comments="", fmt="%.17g")
-        text = '[data]\nfile = "ours.csv"\ny = "ill"\nintercept = true\n[policy]\nalgorithms = ["ProxAL"]\n'
-        (folder / "foedus.toml").write_text(text)
-    (tmp_path / "e.toml").write_text(EXPERIMENT)
-    told = ["federation", "submit", str(tmp_path / "e.toml"), "--folder", str(federation.folder)]
-    assert cli([*told, "--out", str(tmp_path / "run")]) == 0
-    named = dict(zip(federation.sites, case.sites.values(), strict=True))
-    expected = fd.solve(
-        fd.Problem(
-            named,
-            loss=fd.losses.logistic,
-            where=fd.label(0),
-            constraints=[fd.constraints.LossCap(fd.label(1), at_most=0.2)],
-        ),
-        CAPPED["newton"],
-    )
-    run = fd.load(tmp_path / "run")
-    assert run.certificate.holds()
-    np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
-    (tmp_path / "e.toml").write_text(EXPERIMENT.split("[[")[0].replace("ProxAL", "FedAvg").split("beta")[0])
-    order = order_from(tmp_path / "e.toml", federation.sites)
-    with pytest.raises(fd.FoedusError, match="client 'site-1' refuses: its policy allows ProxAL, not FedAvg"):
-        submit(order, federation.kit("admin"), tmp_path / "no", transport="aux", keep_going=0)
-    assert cli(["site", "audit", str(federation.kit("site-1"))]) == 0
-
-
 def test_flares_communicator_reads_the_period_that_we_set():
     from nvflare.apis.impl.wf_comm_server import WFCommServer
 
@@ -242,35 +108,111 @@ def test_flares_communicator_reads_the_period_that_we_set():
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
 
 
+def test_flares_multicast_needs_mending_and_is_mended():
+    """Where this fails, FLARE has changed: see whether `mend` is still needed."""
+    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+    from nvflare.private.aux_runner import AuxRunner
+
+    from foedus.runtime.flare.controller import mend
+
+    assert "abort_signal=" in inspect.getsource(AuxRunner._send_multi_requests)
+    assert "abort_signal" not in inspect.signature(CoreCell.broadcast_multi_requests).parameters
+
+    class Cell:
+        class Core:
+            def broadcast_multi_requests(self, messages, timeout=None, secure=False, optional=False):
+                return messages
+
+        core_cell = Core()
+
+    cell = Cell()
+    assert mend(cell)
+    told: Any = cell.core_cell.broadcast_multi_requests
+    assert told({"a": 1}, 2.0, optional=True, secure=False, abort_signal=None) == {"a": 1}
+    assert not mend(object())
+
+
 # --- long runs ---
 
 
 @pytest.mark.slow
+def test_a_site_that_does_not_answer_is_left_out_and_comes_back(federation):
+    """Its job is stopped for ten seconds in the middle of a run that goes on with two answers."""
+    problem = fd.Problem(breast_cancer().sites, loss=fd.losses.logistic)
+    stopped: list[int] = []
+
+    def hold(rounds: int, record: dict[str, float]) -> None:
+        if rounds >= 20 and not stopped:
+            stopped.extend(federation.processes("site-3")[1:])
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            threading.Timer(10.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in stopped]).start()
+
+    patient = fd.Flare(at=federation.folder, timeout=1.5, minimum=2, misses=2)
+    algorithm = fd.FedAvg(lr=1e-3, k0=1, tol=0.0)
+    run = fd.solve(problem, algorithm, max_rounds=900, runtime=patient, callback=hold)
+    answered = run.history["answered"]
+    assert stopped, "its job was not found"
+    assert answered[0] == answered[-1] == 3
+    assert np.sum(answered == 2) > 20, "the run goes on without it"
+    assert run.rounds == 900
+
+
+def listening(pids: list[int]) -> set[int]:
+    """The ports on which these processes listen."""
+    found = set()
+    for pid in pids:
+        try:
+            connections = psutil.Process(pid).net_connections()
+        except psutil.Error:
+            continue
+        found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def open_ports() -> set[int]:
+    """The ports of this machine on which anybody listens."""
+    return {c.laddr.port for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(federation):
+def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(tmp_path):
     """The drawn rounds and victims are the same every time; where a job ends up after a kill is not."""
     rng = np.random.default_rng(0)
     problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
     expected = fd.solve(problem, algorithm)
     victims = ["site-1 job", "site-2 job", "site-3 job", "site-2", "site-3", "server", "server job"]
-    for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
-        killed: list[str] = []
-        told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
-        killer = threading.Thread(target=kill_in_round, args=told)
-        killer.start()
-        run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
-        killer.join()
-        assert killed, f"nobody was killed: {told[1:]}"
-        assert run.certificate.holds(), told
-        np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9, err_msg=str(told))
-    until = time.monotonic() + 60
-    left = {}
-    while time.monotonic() < until:
-        left = {p: federation.processes(p) for p in ("server", *federation.sites)}
-        if all(len(pids) <= 1 for pids in left.values()):
-            break
-        time.sleep(0.5)
-    assert all(len(pids) <= 1 for pids in left.values()), f"jobs are over, only the parties themselves remain: {left}"
+    before, ports = open_ports(), set()
+    federation = Federation.up(tmp_path, 3)
+    parties = ("server", *federation.sites)
+    try:
+        for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
+            killed: list[str] = []
+            told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
+            killer = threading.Thread(target=kill_in_round, args=told)
+            began = time.monotonic()
+            killer.start()
+            run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
+            killer.join()
+            print(f"{told[1]} in round {told[2]}: {time.monotonic() - began:.1f} s")
+            assert killed, f"nobody was killed: {told[1:]}"
+            assert run.certificate.holds(), told
+            np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9, err_msg=str(told))
+            ports |= listening([pid for party in parties for pid in federation.processes(party)])
+        until = time.monotonic() + 60
+        left = {}
+        while time.monotonic() < until:
+            left = {p: federation.processes(p) for p in parties}
+            if all(len(pids) <= 1 for pids in left.values()):
+                break
+            time.sleep(0.5)
+        assert all(len(pids) <= 1 for pids in left.values()), f"jobs are over, only the parties remain: {left}"
+    finally:
+        federation.down()
+    assert {*federation.state["ports"]} <= ports
+    assert not (ports - before) & open_ports(), "a port is left over"
+    assert not [pid for party in parties for pid in federation.processes(party)], "a process is left over"
 
 
 @pytest.mark.slow

@@ -10,11 +10,14 @@ from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
 
 import foedus as fd
 from foedus.algorithm import Algorithm
+from foedus.runtime import checkpoint
+from foedus.runtime.checkpoint import MAGIC
 from foedus.runtime.flare import packing, spec
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
 from foedus.runtime.flare.server import Missing, Paused, ServerSession
-from foedus.runtime.flare.site import SiteSession
+from foedus.runtime.flare.site import MessageLog, SiteSession
+from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import as_participation
 
 QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
@@ -251,6 +254,28 @@ def test_a_run_that_lacks_answers_pauses_and_goes_on_to_the_same_end(tmp_path):
     assert any("resumed after round 7" in line for line in hall.notes)
 
 
+def test_a_run_that_the_coordinator_ends_is_measured_and_goes_on_to_the_same_end(tmp_path):
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    whole = fd.solve(five(), algorithm, **told)
+    hall, window = Hall(tmp_path, five(), algorithm, **told), Window()
+    seen = []
+
+    def ask(messages, timeout):
+        seen.append(window.answer({"do": "look"})["rounds"])
+        if seen[-1] == 5:
+            window.answer({"do": "stop"})
+        return hall.ask(messages, timeout)
+
+    session = ServerSession(hall.order, tmp_path / "server", ask, KEEPING, hall.notes.append, window=window)
+    result = Result.from_bytes(session.play().to_bytes())
+    assert result.interrupted
+    assert len(result.history["phase"]) == 5
+    assert np.isfinite(result.certificate.stationarity)
+    assert sorted(set(seen)) == list(range(6))
+    hall.open_sites()
+    agree(whole, hall.play(patience=KEEPING), 1e-12)
+
+
 def crash_after(hall: Hall, round: int):
     """An `ask` with which the server dies in the middle of a round: sites have moved, nobody has kept it."""
 
@@ -263,7 +288,7 @@ def crash_after(hall: Hall, round: int):
     return ask
 
 
-@pytest.mark.parametrize("damage", ["none", "server", "site", "both"])
+@pytest.mark.parametrize("damage", ["none", "server", "site", "both", "version"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     algorithm, told = fd.Scaffold(), {"max_rounds": 12}
     whole = fd.solve(five(), algorithm, **told)
@@ -274,14 +299,53 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
         "server": tmp_path / "server" / "server-7.ckpt",
         "site": tmp_path / "site-3" / "run-r1" / "state-6.ckpt",
     }
-    for party in {"none": (), "both": newest}.get(damage, (damage,)):
+    for party in {"none": (), "both": newest, "version": ("server",)}.get(damage, (damage,)):
         content = bytearray(newest[party].read_bytes())
-        content[-20] ^= 1
+        content[len(MAGIC) - 2 if damage == "version" else -20] ^= 1  # the version is the last sign of its line
         newest[party].write_bytes(content)
     hall.open_sites()
     agree(whole, hall.play(patience=KEEPING), 1e-12)
     expected = "resumed after round 7" if damage == "none" else "resumed after round 6"
     assert any(expected in line for line in hall.notes)
+    if damage in ("server", "version"):
+        assert any("damaged or of another version" in line and "before is tried" in line for line in hall.notes)
+
+
+@pytest.mark.parametrize("full", ["site-3", "server"])
+def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path, monkeypatch, full):
+    """From round 5 on, one party's disk takes no more checkpoints; in round 8 the server dies."""
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    whole = fd.solve(five(), algorithm, **told)
+    hall = Hall(tmp_path, five(), algorithm, **told)
+    write = checkpoint.write_whole
+
+    def write_until_full(path, content):
+        number = int(path.stem.partition("-")[2])
+        if path.is_relative_to(tmp_path / full) and number >= 5:
+            raise fd.FoedusError(f"cannot write {path}: No space left on device; what was there before is unchanged.")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_whole", write_until_full)
+    with pytest.raises(KeyboardInterrupt):
+        hall.play(crash_after(hall, 8), KEEPING)
+    assert any("No space left" in line for line in hall.notes)
+    monkeypatch.undo()
+    hall.open_sites()
+    agree(whole, hall.play(patience=KEEPING), 1e-12)
+    last = 5 if full == "site-3" else 4  # a site's state has the number of the round that made it
+    assert any(f"resumed after round {last}" in line for line in hall.notes)
+
+
+def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch):
+    hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
+
+    def full(self, asked, header, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MessageLog, "add", full)
+    with pytest.raises(Paused, match="client 'a' is not there"):
+        hall.play()
+    assert any("No space left" in line for line in hall.notes)
 
 
 def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
@@ -413,18 +477,15 @@ def test_site_files_are_checked(tmp_path):
         path.write_text(text)
         with pytest.raises(fd.FoedusError, match=sentence):
             SiteFile.read(path)
-    (tmp_path / "d.csv").write_text("age,dose,ill\n1,2,0\n3,4,1\n")
-    path.write_text("[data]\nfile = 'd.csv'\ny = 'ill'\nintercept = true\n[policy]\nmin_rows = 2")
-    found = SiteFile.read(path)
-    assert found.data is not None
-    arrays = found.data.read()
-    np.testing.assert_array_equal(arrays["x"], [[1, 2, 1], [3, 4, 1]])
-    np.testing.assert_array_equal(arrays["y"], [0, 1])
-    path.write_text("[data]\nfile = 'd.csv'\ny = 'il'")
+    path.write_text("[data]\nfile = 'd.csv'\n[data.columns]\nill = 3")
+    with pytest.raises(fd.FoedusError, match=r"the key 'columns' of .data. must be a table of name = name"):
+        SiteFile.read(path)
+    (tmp_path / "d.csv").write_text("age,dose\n1,2\n")
+    path.write_text("[data]\nfile = 'd.csv'\n[policy]\nmin_rows = 2")
     source = SiteFile.read(path).data
     assert source is not None
-    with pytest.raises(fd.FoedusError, match=r"no column 'il'. Did you mean 'ill'"):
-        source.read()
+    with pytest.raises(fd.FoedusError, match="is a table, and this run brings no rules to prepare it"):
+        source.arrays()
 
 
 def test_flare_is_checked_when_it_is_written():

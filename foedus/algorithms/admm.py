@@ -169,7 +169,9 @@ def balanced(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
     windows, which grow, so that ρ changes finitely often and ADMM's convergence proof applies.
     """
     n = at.fresh.shape[0]
-    primal = at.primal + jnp.sqrt(jnp.sum(at.answers.gap) / (n * jnp.sum(w**2) + 1e-300))
+    # w is the mean of ũ_i = u_i + λ_i/ρ: where it is far smaller than they are, its own length is rounding
+    length = jnp.maximum(n * jnp.sum(w**2), (ROUNDING / at.rho) ** 2 * jnp.sum(at.answers.force))
+    primal = at.primal + jnp.sqrt(jnp.sum(at.answers.gap) / (length + 1e-300))
     dual = at.dual + at.rho * jnp.sqrt(n * jnp.sum((w - at.w) ** 2) / (jnp.sum(at.answers.force) + 1e-300))
     due = jnp.isin(at.t, jnp.asarray(WINDOWS))
     factor = jnp.clip(jnp.sqrt(primal / jnp.maximum(dual, 1e-300)), 0.1, 10.0)
@@ -180,6 +182,7 @@ def balanced(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
 
 WINDOWS = tuple(range(20, 201, 20))
 NOISE = 1e-10  # residuals below this are rounding, which says nothing about ρ
+ROUNDING = 1e-6  # the share of λ/ρ below which the length of w is not trusted
 DEAD = 2.0  # a change by less than this factor is not worth disturbing the iteration
 
 EPS_FLOOR = 1e-4  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give

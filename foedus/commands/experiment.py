@@ -26,7 +26,7 @@ def _console() -> Any:
     return Console(markup=False, highlight=False)
 
 
-def _screen(quiet: bool, as_json: bool) -> Any:
+def screen_for(quiet: bool, as_json: bool) -> Any:
     from foedus.experiment.screen import Screen
 
     if quiet and as_json:
@@ -47,7 +47,7 @@ def run(
     from foedus.experiment.execute import execute
     from foedus.experiment.file import load
 
-    screen = _screen(quiet, as_json)
+    screen = screen_for(quiet, as_json)
     experiment = load(file)
     outcome = execute(experiment, screen, out=out, again=again)
     if len(experiment.cases) > 1:
@@ -55,7 +55,7 @@ def run(
     else:
         for name, made in outcome.runs.items():
             screen.say(str(made))
-            _tell_folder(screen, outcome.folders[name])
+            tell_folder(screen, outcome.folders[name])
     if outcome.interrupted:
         screen.say(f"Stopped. 'foedus run {file}' goes on where it was.")
         raise typer.Exit(INTERRUPTED)
@@ -63,7 +63,7 @@ def run(
         raise typer.Exit(FAILED)
 
 
-def _tell_folder(screen: Any, folder: Path) -> None:
+def tell_folder(screen: Any, folder: Path) -> None:
     from foedus.experiment.screen import size
 
     kept = json.loads((folder / "experiment.json").read_text())["preparation"]
@@ -210,7 +210,7 @@ def compare(
     from foedus.experiment.predict import open_model
     from foedus.runtime.checkpoint import write_whole
 
-    screen = _screen(quiet, as_json)
+    screen = screen_for(quiet, as_json)
     files = [path for path in what if not path.is_dir()]
     if algorithms is not None and (len(files) != 1 or len(what) != 1):
         raise FoedusError("--algorithms compares on the problem of one experiment file; name one.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from foedus.commands.experiment import INTERRUPTED, Again, Json, Quiet, screen_for, tell_folder
 from foedus.errors import FoedusError
 
 app = typer.Typer(help="Run a federation of real sites, over NVIDIA FLARE.", no_args_is_help=True)
@@ -13,6 +14,9 @@ site = typer.Typer(help="What a site's administrator asks.", no_args_is_help=Tru
 
 Folder = Annotated[Path, typer.Option(help="The folder of the federation on this machine.")]
 HOME = Path("federation")
+Kit = Annotated[
+    Path | None, typer.Option(help="The coordinator's kit, for sites on other machines.", show_default=False)
+]
 
 
 @app.command()
@@ -102,26 +106,42 @@ def _project(path: Path) -> dict[str, Any]:
 
 @app.command()
 def submit(
-    experiment: Annotated[Path, typer.Argument(help="The experiment file (TOML), without data.", show_default=False)],
+    experiment: Annotated[
+        Path, typer.Argument(help="The experiment file (TOML), as 'foedus run' takes it.", show_default=False)
+    ],
     folder: Folder = HOME,
-    kit: Annotated[
-        Path | None, typer.Option(help="The coordinator's kit, for sites on other machines.", show_default=False)
-    ] = None,
+    kit: Kit = None,
     sites: Annotated[
         str, typer.Option(help="The sites that take part, separated by commas; with --kit. All that are connected.")
     ] = "",
-    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("out/federation"),
-    transport: Annotated[str, typer.Option(help="'aux', or 'task' where sites rely on FLARE's filters.")] = "aux",
-    keep_going: Annotated[int, typer.Option(help="How often to resume after a crash.", min=0)] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory, instead of the file's.", show_default=False)
+    ] = None,
+    again: Again = False,
+    transport: Annotated[
+        str | None, typer.Option(help="'aux', or 'task' where sites rely on FLARE's filters.", show_default=False)
+    ] = None,
+    keep_going: Annotated[
+        int | None, typer.Option(help="How often to resume after a crash; 3.", min=0, show_default=False)
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
-    """Run an experiment over the sites' own data, from the coordinator."""
+    """Run an experiment over the sites' own rows, from the coordinator.
+
+    The file is one that 'foedus run' takes; where it says which files the rows are in, each site's own file is used
+    instead. Scales and words of the columns are found in rounds of their own, in which no site shows a row.
+    """
+    from foedus.experiment.file import load
+    from foedus.experiment.remote import Coordinator
+    from foedus.experiment.remote import submit as run
     from foedus.runtime.flare.console import Console
     from foedus.runtime.flare.local import Federation
-    from foedus.runtime.flare.submission import order_from
-    from foedus.runtime.flare.submission import submit as run
 
-    if transport not in ("aux", "task"):
+    if transport not in (None, "aux", "task"):
         raise FoedusError(f"--transport must be 'aux' or 'task'. Got {transport!r} instead.")
+    screen = screen_for(quiet, as_json)
+    asked = load(experiment, elsewhere=True)
     if kit is None:
         federation = Federation.at(folder)
         kit, names = federation.kit("admin"), federation.sites
@@ -132,21 +152,74 @@ def submit(
             names = tuple(console.sites())
         if not names:
             raise FoedusError("no site is connected to the server.")
-    order = order_from(experiment, names)
-    typer.echo(f"Run {order.run}: {order.algorithm.name} over {', '.join(names)}.")
-    typer.echo(str(run(order, kit, out, transport=transport, keep_going=keep_going)))
-    typer.echo(f"The run is kept in {out}.")
+    outcome = run(asked, Coordinator(kit, names, transport, keep_going), screen, out=out, again=again)
+    _tell(outcome, screen)
+
+
+def _tell(outcome: Any, screen: Any) -> None:
+    for name, made in outcome.runs.items():
+        screen.say(str(made))
+        tell_folder(screen, outcome.folders[name])
+    if outcome.interrupted:
+        place = list(outcome.folders.values())[-1]
+        screen.say(f"Stopped. 'foedus federation resume {place}' goes on where it was.")
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(help="The run folder of a submitted run.", show_default=False)],
-    keep_going: Annotated[int, typer.Option(help="How often to resume again after a crash.", min=0)] = 0,
+    run: Annotated[Path, typer.Argument(help="The run directory of a submitted run.", show_default=False)],
+    keep_going: Annotated[
+        int | None, typer.Option(help="How often to resume again after a crash.", min=0, show_default=False)
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Go on with a submitted run from its last checkpoint."""
-    from foedus.runtime.flare.submission import resume as again
+    from foedus.experiment.execute import Outcome
+    from foedus.experiment.remote import resume as again
 
-    typer.echo(str(again(run, keep_going)))
+    screen = screen_for(quiet, as_json)
+    made = again(run, screen, keep_going)
+    runs = {} if made.interrupted else {run.name: made}
+    _tell(Outcome(runs, {run.name: run}, interrupted=made.interrupted), screen)
+
+
+@app.command()
+def revoke(
+    site: Annotated[str, typer.Argument(help="The site's name.", show_default=False)],
+    folder: Folder = HOME,
+    kit: Kit = None,
+) -> None:
+    """Keep a site out from now on, whoever has its key: it is refused at the door and gets no further message.
+
+    The server remembers it, also when it is started again. A site whose key was stolen comes back under another name.
+    """
+    from foedus.runtime.flare.console import Console
+
+    with Console(_kit(kit, folder)) as console:
+        console.revoke(site)
+    typer.echo(f"{site} is revoked: the server refuses it. 'foedus federation readmit {site}' takes that back.")
+
+
+@app.command()
+def readmit(
+    site: Annotated[str, typer.Argument(help="The site's name.", show_default=False)],
+    folder: Folder = HOME,
+    kit: Kit = None,
+) -> None:
+    """Let a revoked site in again."""
+    from foedus.runtime.flare.console import Console
+
+    with Console(_kit(kit, folder)) as console:
+        console.readmit(site)
+    typer.echo(f"{site} may take part again.")
+
+
+def _kit(kit: Path | None, folder: Path) -> Path:
+    from foedus.runtime.flare.local import Federation
+
+    return Federation.at(folder).kit("admin") if kit is None else kit
 
 
 @site.command()

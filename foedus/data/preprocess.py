@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sums import ABSENT, NUMBER, Ask, Noise, Sums, answer, check_private, deviations, noises
+from foedus.data.sums import ABSENT, NUMBER, Answers, Ask, Here, Sums, check_private, noises, noted
 from foedus.data.tables import Table, Words, is_number, listed, missing_in, text_of
 from foedus.errors import FoedusError, did_you_mean
 
@@ -169,6 +169,7 @@ def fit(
     categories: Mapping[str, tuple[str, ...]] | None = None,
     epsilon: float | None = None,
     seed: int = 0,
+    answers: Answers | None = None,
 ) -> Preprocessing:
     """Find the scales and vocabularies over the sites of a cohort, in at most two rounds.
 
@@ -180,6 +181,7 @@ def fit(
         categories: the words of columns of words; the sites are not asked.
         epsilon: standardise the columns of stated bounds by noisy sums that spend this much privacy in all.
         seed: keys the noise.
+        answers: who answers for the sites; the cohort's own tables when left out.
     """
     roles, bounds, categories = cohort.roles, dict(bounds or {}), dict(categories or {})
     _check_stated(cohort, bounds, categories)
@@ -192,8 +194,10 @@ def fit(
         ranges=tuple(numbers) if scale == "minmax" else (),
         words=(*words, *[c for c in (roles.label if roles.classification else None, roles.group) if c is not None]),
     )
-    noise_of = noises(cohort.tables, bounds, epsilon, 3 * len(numbers), seed)
-    found = _ask(cohort, ask, scale == "standard", noise_of)
+    figures = 3 * len(numbers)
+    if answers is None:
+        answers = Here(cohort.tables, noises(cohort.tables, bounds, epsilon, figures, seed))
+    found = _ask(answers, ask, scale == "standard", None if epsilon is None else bounds)
     columns: list[Number | Category] = []
     for name in cohort.features:
         if name in cohort.words:
@@ -219,7 +223,7 @@ def fit(
         up=found.up,
         down=found.down,
         epsilon=epsilon if numbers else None,
-        noted=next((tuple(noise.noted) for noise in noise_of.values() if noise is not None), ()),
+        noted=() if epsilon is None else noted(ask, bounds, epsilon, figures, found.means),
         exact=() if epsilon is not None else tuple(n for n in cohort.features if n in {*ask.sums, *ask.ranges, *words}),
     )
 
@@ -252,39 +256,27 @@ class Found:
         return Number(name, mean, 1.0 if deviation <= 1e-12 * max(abs(mean), 1e-300) else deviation, mean)
 
 
-def _ask(cohort: Cohort, ask: Ask, twice: bool, noise_of: Mapping[str, Noise | None]) -> Found:
-    """Play the rounds."""
-    sites = {
-        name: table if (noise := noise_of[name]) is None else noise.clipped(table)
-        for name, table in cohort.tables.items()
-    }
+def _ask(answers: Answers, ask: Ask, twice: bool, noisy: Mapping[str, tuple[float, float]] | None) -> Found:
+    """Play the rounds; `noisy` are the bounds within which noisy means are kept."""
     rounds, up, down = 0, 0, 0
-    replies = [Sums() for _ in sites]
+    replies = [Sums() for _ in range(answers.sites)]
     if ask.sums or ask.ranges or ask.words:
-        replies = []
-        for name, table in sites.items():
-            reply, noise = answer(table, ask), noise_of[name]
-            replies.append(reply if noise is None else noise.first(reply))
-        rounds, down, up = 1, ask.nbytes * len(sites), sum(reply.nbytes for reply in replies)
+        replies = answers.first(ask)
+        rounds, down, up = 1, ask.nbytes * len(replies), sum(reply.nbytes for reply in replies)
     counts = {name: sum(reply.count[name] for reply in replies) for name in ask.sums}
-    private = any(noise is not None for noise in noise_of.values())
     for name in counts:
-        if private:
+        if noisy is not None:
             counts[name] = max(counts[name], 1.0)
         elif counts[name] == 0:
             raise FoedusError(f"the column {name!r} has no value at any site; leave it out with drop in [data].")
     means = {name: sum(reply.total[name] for reply in replies) / counts[name] for name in ask.sums}
-    for noise in noise_of.values():
-        if noise is not None:
-            means = {name: float(np.clip(mean, *noise.bounds[name])) for name, mean in means.items()}
+    if noisy is not None:
+        means = {name: float(np.clip(mean, *noisy[name])) for name, mean in means.items()}
     squares: dict[str, float] = {}
     if twice and means:
-        second = []
-        for name, table in sites.items():
-            reply, noise = deviations(table, means), noise_of[name]
-            second.append(reply if noise is None else noise.second(reply, means))
+        second = answers.second(means)
         squares = {name: sum(reply[name] for reply in second) for name in means}
-        rounds, down, up = 2, down + NUMBER * len(means) * len(sites), up + NUMBER * len(means) * len(sites)
+        rounds, down, up = 2, down + NUMBER * len(means) * len(second), up + NUMBER * len(means) * len(second)
     return Found(
         counts=counts,
         means=means,

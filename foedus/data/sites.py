@@ -92,17 +92,17 @@ def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = Non
     everyone = dict(tables) | ({} if server is None else {"server": server})
     if not tables:
         raise FoedusError("an experiment needs at least one site. Got none.")
-    features = _features(everyone, roles)
+    features = features_of(everyone, roles)
     dropped = {}
     for name, table in everyone.items():
-        kept = _complete(table, roles, features)
+        kept = complete(table, roles, features)
         if kept.rows == 0:
             raise FoedusError(f"{table.source}: every row has a missing value, so missing = 'drop' leaves none.")
         if kept.rows < table.rows:
             dropped[name] = table.rows - kept.rows
         everyone[name] = kept
-    words = frozenset(name for name in features if _holds_words(name, everyone, roles))
-    labels = _labels(everyone, roles) if roles.classification else ()
+    words = frozenset(name for name in features if holds_words(name, everyone, roles))
+    labels = labels_of(_values(everyone, roles.label), roles) if roles.classification else ()
     if not roles.classification:
         for table in everyone.values():
             if isinstance(column := table.columns[roles.label], Words):
@@ -113,16 +113,12 @@ def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = Non
                 )
     groups: tuple[str, ...] = ()
     if roles.group is not None:
-        groups = _values(everyone, roles.group)
-        if len(groups) > roles.max_categories:
-            raise FoedusError(
-                f"the group column {roles.group!r} has {len(groups)} values; expected at most {roles.max_categories}."
-            )
+        groups = groups_of(_values(everyone, roles.group), roles)
     sites = {name: everyone[name] for name in tables}
     return Cohort(sites, roles, features, words, labels, groups, everyone.get("server") if server else None, dropped)
 
 
-def _features(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
+def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
     """The features, which every site must have; all other columns unless they are named."""
     named = [("label", roles.label)] + ([("group", roles.group)] if roles.group else [])
     for what, names in (("features", roles.features or ()), ("drop", roles.drop), ("categorical", roles.categorical)):
@@ -156,7 +152,7 @@ def _features(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
     return tuple(features)
 
 
-def _complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
+def complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
     """The table without rows that the rule for missing values leaves out."""
     needed = [name for name in (roles.label, roles.group) if name is not None]
     keep = np.ones(table.rows, dtype=bool)
@@ -182,7 +178,7 @@ def _first_word(column: Words) -> int:
     return int(np.argmax(wordy[column.codes]))
 
 
-def _holds_words(name: str, everyone: Mapping[str, Table], roles: Roles) -> bool:
+def holds_words(name: str, everyone: Mapping[str, Table], roles: Roles) -> bool:
     """Whether a feature holds categories; raises where it holds numbers at some sites and words at others."""
     if name in roles.categorical:
         return True
@@ -202,15 +198,27 @@ def _holds_words(name: str, everyone: Mapping[str, Table], roles: Roles) -> bool
 
 
 def _values(everyone: Mapping[str, Table], name: str) -> tuple[str, ...]:
-    found = {level for table in everyone.values() for level in text_of(table.columns[name]).used().levels}
+    return in_order({level for table in everyone.values() for level in text_of(table.columns[name]).used().levels})
+
+
+def in_order(found: set[str]) -> tuple[str, ...]:
+    """Values in the order of numbers where all are numbers, of words otherwise."""
     if all(is_number(level) for level in found):
         return tuple(sorted(found, key=float))
     return tuple(sorted(found))
 
 
-def _labels(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
+def groups_of(found: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
+    """The values of the group, which must be few."""
+    if len(found) > roles.max_categories:
+        raise FoedusError(
+            f"the group column {roles.group!r} has {len(found)} values; expected at most {roles.max_categories}."
+        )
+    return found
+
+
+def labels_of(found: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
     """The value that counts as 0 and the one that counts as 1."""
-    found = _values(everyone, roles.label)
     if len(found) == 1:
         raise FoedusError(
             f"the label {roles.label!r} is {found[0]!r} in every row at every site; expected rows of two classes."

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -115,6 +115,60 @@ def noises(
         return dict.fromkeys(sites)
     draws = {name: np.random.default_rng([seed, zlib.crc32(name.encode())]) for name in sites}
     return {name: Noise(bounds, epsilon, figures, draw) for name, draw in draws.items()}
+
+
+def noted(
+    ask: Ask, bounds: Mapping[str, tuple[float, float]], epsilon: float, figures: int, means: Mapping[str, float]
+) -> tuple[tuple[str, float, float], ...]:
+    """What every site sends with noise, its sensitivity and its scale, which depend on nothing but what is public."""
+    idle = Noise(dict(bounds), epsilon, figures, np.random.default_rng(0))
+    none = dict.fromkeys(ask.sums, 0.0)
+    idle.first(Sums(count=dict(none), total=dict(none)))
+    idle.second(none, means)
+    return tuple(idle.noted)
+
+
+class Answers(Protocol):
+    """Whoever answers for the sites: tables in this process, or sites over a network."""
+
+    @property
+    def sites(self) -> int: ...
+
+    def first(self, ask: Ask) -> list[Sums]: ...
+
+    def second(self, means: Mapping[str, float]) -> list[dict[str, float]]: ...
+
+
+class Replies:
+    """One site's replies, with its noise if it adds any."""
+
+    def __init__(self, table: Table, noise: Noise | None):
+        self.noise, self.table = noise, table if noise is None else noise.clipped(table)
+
+    def first(self, ask: Ask) -> Sums:
+        reply = answer(self.table, ask)
+        return reply if self.noise is None else self.noise.first(reply)
+
+    def second(self, means: Mapping[str, float]) -> dict[str, float]:
+        reply = deviations(self.table, means)
+        return reply if self.noise is None else self.noise.second(reply, means)
+
+
+class Here:
+    """The sites' tables, in this process."""
+
+    def __init__(self, tables: Mapping[str, Table], noise_of: Mapping[str, Noise | None]):
+        self.replies = [Replies(table, noise_of[name]) for name, table in tables.items()]
+
+    @property
+    def sites(self) -> int:
+        return len(self.replies)
+
+    def first(self, ask: Ask) -> list[Sums]:
+        return [one.first(ask) for one in self.replies]
+
+    def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
+        return [one.second(means) for one in self.replies]
 
 
 def check_private(scale: str, unbounded: list[str], words: list[str]) -> None:

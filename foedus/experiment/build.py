@@ -16,6 +16,7 @@ from foedus.data import loaders, preprocess, sites, tables
 from foedus.data.partition import PARTITIONERS, partition
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles
+from foedus.data.sums import Answers
 from foedus.data.tables import Table, Words, text_of
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
@@ -318,8 +319,13 @@ class Built:
         return None if ledger is None else prepared(ledger, self.rules.noted, self.rules.exact)
 
 
-def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None) -> Built:
-    """The problem, the algorithm and who takes part, checked against each other."""
+def build(
+    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: dict[str, Any] | None = None
+) -> Built:
+    """The problem, the algorithm and who takes part, checked against each other.
+
+    `clients` are the sites' arrays; those of the cohort's tables when left out.
+    """
     if rules is None:
         rules = rules_of(settings, cohort)
 
@@ -327,7 +333,7 @@ def build(settings: Settings, cohort: Cohort, rules: Preprocessing | None = None
         return _mask(words, place, cohort)
 
     asked = settings["problem"]
-    clients = preprocess.sites_of(cohort, rules)
+    clients = preprocess.sites_of(cohort, rules) if clients is None else clients
     stated_terms = {
         "loss": loss_of(settings),
         "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
@@ -370,10 +376,11 @@ def _left(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
     return privacy | {"budget": left}
 
 
-def rules_of(settings: Settings, cohort: Cohort) -> Preprocessing:
+def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None) -> Preprocessing:
     """The preprocessing that [preprocess] asks for, found over the sites."""
     asked = settings["preprocess"]
-    return preprocess.fit(cohort, scale=asked["scale"], intercept=asked["intercept"], **stated(settings))
+    told = {"scale": asked["scale"], "intercept": asked["intercept"]} | stated(settings)
+    return preprocess.fit(cohort, **told, answers=answers)
 
 
 def _mask(words: Any, place: str, cohort: Cohort) -> Where:

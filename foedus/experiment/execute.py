@@ -97,7 +97,8 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
     """One run, from its checkpoint if there is one."""
     name = case.name or experiment.name
     limit = case.settings["run"]["max_rounds"] or built.algorithm.default_rounds
-    folder.begin(experiment, case, built)
+    folder.begin(experiment, case, {n: t.rows for n, t in built.cohort.tables.items()}, built.cohort.dropped)
+    folder.prepared(built.rules)
     told = {"run": name, "folder": str(folder.path), "algorithm": built.algorithm.name, "max_rounds": limit}
     told["sites"] = built.problem.terms.clients
     screen.note(folder.event("resume" if resumed else "start", **told))
@@ -125,28 +126,33 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
+    finish(folder, run, name, asked_of(f"foedus run {experiment.path}", experiment.name, built), screen)
+    return run
+
+
+def finish(folder: Folder, run: Run, name: str, asked: dict[str, Any], screen: Screen) -> None:
+    """Keep a run and write its report."""
     folder.finish(run)
-    asked = asked_of(experiment, built)
     folder.write("asked.json", asked)
     if (wrong := write_report({name: run}, folder.path / "report.html", asked)) is not None:
         screen.note(folder.event("warning", run=name, reason=wrong))
         screen.say(f"{name}: {wrong}.")
     ended = {"rounds": run.rounds, "objective": run.objective, "converged": run.converged, "reason": run.reason}
     screen.note(folder.event("end", run=name, **ended, seconds=run.seconds))
-    return run
 
 
-def asked_of(experiment: Experiment, built: Built) -> dict[str, Any]:
+def asked_of(command: str, title: str, built: Built) -> dict[str, Any]:
     """What was asked, in words for the report."""
     cohort, rules = built.cohort, built.rules
     rows = sum(table.rows for table in cohort.tables.values())
+    where = f"{rows} rows at {len(cohort.tables)} sites" if rows else f"at {built.problem.terms.clients} sites"
     scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "as they are"}[rules.scale]
     counted = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaled}"]
     counted += [f"{len(cohort.words)} of categories"] if cohort.words else []
     asked: dict[str, Any] = {
-        "title": experiment.name,
-        "command": f"foedus run {experiment.path}",
-        "Data": f"{rows} rows at {len(cohort.tables)} sites; {', '.join(counted)}",
+        "title": title,
+        "command": command,
+        "Data": f"{where}; {', '.join(counted)}",
         "Label": f"{cohort.roles.label}" + (f", where {cohort.labels[1]} counts as 1" if cohort.labels else ""),
         "Preparation": f"{rules.rounds} rounds, {size(rules.up)} up and {size(rules.down)} down, beside the training"
         + (f"; epsilon {rules.epsilon:g} of each site's rows" if rules.epsilon is not None else ""),

@@ -127,8 +127,11 @@ class Experiment:
         return self.path.parent
 
 
-def load(path: Path) -> Experiment:
-    """Read an experiment file and check everything that can be checked without the data."""
+def load(path: Path, *, elsewhere: bool = False) -> Experiment:
+    """Read an experiment file and check everything that can be checked without the data.
+
+    `elsewhere`: the sites bring their own rows, and the file need not say where they are.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -144,7 +147,7 @@ def load(path: Path) -> Experiment:
     except tomllib.TOMLDecodeError as error:
         raise FoedusError(f"{path} is not valid TOML: {error}.") from None
     try:
-        settings = _checked(raw)
+        settings = _checked(raw, elsewhere)
         name = settings["name"] or path.stem
         cases = expand(settings)
         for case in cases:
@@ -174,7 +177,7 @@ def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
     return replace(experiment, cases=tuple(cases.values()))
 
 
-def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(raw: Mapping[str, Any], elsewhere: bool) -> dict[str, Any]:
     """The settings with their defaults; swept ones are `Several`."""
     known = [*TOP, *SECTIONS, *OPEN]
     for key in raw:
@@ -196,7 +199,7 @@ def _checked(raw: Mapping[str, Any]) -> dict[str, Any]:
     settings["algorithm"] = _algorithms(raw.get("algorithm"))
     settings["constraints"] = _constraints(raw.get("constraints", []))
     settings["privacy"] = _privacy(raw.get("privacy"))
-    _check_data(settings)
+    _check_data(settings, elsewhere)
     return settings
 
 
@@ -334,10 +337,14 @@ def _privacy(given: Any) -> dict[str, Any] | None:
     return {"noise": offer.name, "budget": budget} | rest
 
 
-def _check_data(settings: Mapping[str, Any]) -> None:
+def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
     """The keys of [data] and [partition] fit together."""
     data = settings["data"]
     sources = [name for name in ("files", "file", "set") if data[name] is not None]
+    if elsewhere and not sources:
+        if data["label"] is None:
+            raise FoedusError("[data] needs label, the name of the column to predict.")
+        return
     if len(sources) != 1:
         said = f"it has {' and '.join(sources)}" if sources else "it has none of them"
         raise FoedusError(f"[data] needs one of files, file and set to say where the rows are; {said}.")

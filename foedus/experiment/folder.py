@@ -3,7 +3,8 @@
     experiment.json      what was asked, resolved; a digest of it and of the data files; sites; versions
     preprocessing.json   how raw rows become the model's numbers
     events.jsonl         one line an event, while the run goes
-    run.ckpt             the state of a run that is not finished
+    run.ckpt             the state of a run that is not finished; run.federation that of one over sites started for it
+    request.npz, submission.json    a submitted run that is not finished
     run.json, history.npz, parameters.npz (and ledger.npz)    the finished run
     asked.json           what was asked, in the words of the report
     report.html          the same for people
@@ -14,23 +15,27 @@
 import hashlib
 import json
 import math
+import shutil
 import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
-from foedus.experiment.build import Built, sources_of
+from foedus.experiment.build import sources_of
 from foedus.experiment.file import Case, Experiment
 from foedus.run import Run, load, versions
 from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.driver import KEPT
 
 SCHEMA = 1
+REQUEST, SUBMISSION = "request.npz", "submission.json"
 OURS = (
     "experiment.json", "preprocessing.json", "events.jsonl", "run.ckpt", "run.json", "history.npz", "parameters.npz",
-    "ledger.npz", "asked.json", "report.html", "card.md",
+    "ledger.npz", "asked.json", "report.html", "card.md", REQUEST, SUBMISSION,
 )  # fmt: skip
 
 
@@ -96,14 +101,14 @@ class Folder:
         if (self.path / "experiment.json").is_file():
             for name in OURS:
                 (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.checkpoint.with_suffix(KEPT), ignore_errors=True)
 
-    def begin(self, experiment: Experiment, case: Case, built: Built) -> None:
-        """Write down what is about to be run."""
+    def begin(self, experiment: Experiment, case: Case, sites: dict[str, int | None], dropped: dict[str, int]) -> None:
+        """Write down what is about to be run; `sites` are the rows of each, None where a site does not tell."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FoedusError(f"cannot make the run directory {self.path}: {error.strerror}.") from None
-        rows = {name: table.rows for name, table in built.cohort.tables.items()}
         kept = {
             "schema": SCHEMA,
             "name": experiment.name,
@@ -112,20 +117,26 @@ class Folder:
             "digest": self.digest,
             "settings": plain(case.settings),
             "seed": case.settings["seed"],
-            "sites": rows,
-            "features": built.rules.names,
-            "preparation": {"rounds": built.rules.rounds, "up": built.rules.up, "down": built.rules.down}
-            | ({} if built.rules.epsilon is None else {"epsilon": built.rules.epsilon}),
-            "dropped_rows": built.cohort.dropped,
+            "sites": sites,
+            "dropped_rows": dropped,
             "versions": versions(),
         }
         self.write("experiment.json", kept)
-        self.write("preprocessing.json", built.rules.to_json())
+
+    def prepared(self, rules: Preprocessing) -> None:
+        """Write down how raw rows become the model's numbers."""
+        kept = json.loads((self.path / "experiment.json").read_text())
+        kept["features"] = rules.names
+        kept["preparation"] = {"rounds": rules.rounds, "up": rules.up, "down": rules.down}
+        kept["preparation"] |= {} if rules.epsilon is None else {"epsilon": rules.epsilon}
+        self.write("experiment.json", kept)
+        self.write("preprocessing.json", rules.to_json())
 
     def finish(self, run: Run) -> None:
         """Keep the run; its checkpoint is not needed any more."""
         run.save(self.path)
-        self.checkpoint.unlink(missing_ok=True)
+        for name in ("run.ckpt", REQUEST, SUBMISSION):
+            (self.path / name).unlink(missing_ok=True)
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event."""

@@ -86,7 +86,7 @@ class Ledger:
 
     noise: dict[str, Any]  # the kind of noise, its settings, and the promise of one release in words
     names: tuple[str, ...]
-    counts: tuple[int, ...]  # examples of each client; public
+    counts: tuple[int, ...]  # examples of each client; public, and -1 where a site has not told
     sensitivity: np.ndarray
     scale: np.ndarray
     what: str  # what is released
@@ -191,7 +191,8 @@ class Ledger:
         rows = []
         for i in order[:SHOWN]:
             here = self.scale[:, i] > 0
-            row = [self.names[i], str(self.counts[i]), str(int(here.sum()))]
+            told = str(self.counts[i]) if self.counts[i] >= 0 else "not told"
+            row = [self.names[i], told, str(int(here.sum()))]
             row += [_range(self.sensitivity[here, i]), _range(self.scale[here, i])]
             row += [f"{self.total(int(i), m, neighbours=n):.4g}" for n in NEIGHBOURS for m in methods]
             rows.append(row)

@@ -63,7 +63,9 @@ def _of_experiment(kept: dict[str, Any]) -> dict[str, Any]:
     if "file" in kept:
         told["command"] = f"foedus run {kept['file']}"
     if rows:
-        told["Data"] = f"{words.count(sum(rows.values()), 'row')} at {words.count(len(rows), 'site')}"
+        where = f"at {words.count(len(rows), 'site')}"
+        known = None not in rows.values()  # sites of a federation do not tell how many rows they have
+        told["Data"] = f"{words.count(sum(rows.values()), 'row')} {where}" if known else where
     if kept.get("features"):
         told["Features"] = words.listed(list(map(str, kept["features"])), 12)
     if dropped:

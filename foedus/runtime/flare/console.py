@@ -16,8 +16,13 @@ from typing import Any
 
 from foedus.errors import FoedusError
 from foedus.runtime.flare.kits import ADMIN, require_nvflare
+from foedus.runtime.flare.names import TOPIC
+from foedus.runtime.flare.window import Glimpse
 
 FINISHED = "FINISHED"
+POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0
+
+Watch = Callable[[Glimpse], bool | None]
 
 
 class Console:
@@ -59,6 +64,56 @@ class Console:
 
     def abort(self, job: str) -> None:
         self._do(lambda: self.session.abort_job(job))
+
+    def revoke(self, site: str) -> None:
+        """Keep a site out: its session ends, and its certificate admits it no more."""
+        self._do(lambda: self.session.disable_client(site))
+
+    def readmit(self, site: str) -> None:
+        """Let a revoked site in again."""
+        self._do(lambda: self.session.enable_client(site))
+
+    def look(self, job: str, **said: Any) -> Glimpse:
+        """How far a running job is; `do="stop"` ends it after this round."""
+        found = self._do(lambda: self.session.do_app_command(job, TOPIC, said or {"do": "look"}))
+        return Glimpse(int(found["rounds"]), {str(k): float(v) for k, v in found["record"].items()})
+
+    def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> None:
+        """Return when the job is over; `watch` sees each new state of it, and ends it with a true result.
+
+        Ctrl-C ends it in the same way: after the round, with a certificate. `keep` says whether it can be resumed then.
+        """
+        seen, stopping, looked = 0, False, time.monotonic()
+        while True:
+            try:
+                if over():
+                    return
+                time.sleep(POLL_SECONDS)
+                if time.monotonic() - looked > STATUS_SECONDS:
+                    looked = time.monotonic()
+                    if self.status(job).startswith(FINISHED):
+                        return
+                if watch is None or stopping:
+                    continue
+                try:
+                    glimpse = self.look(job)
+                except Unreachable:  # it has not begun, or is over
+                    continue
+                if glimpse.rounds > seen:
+                    seen = glimpse.rounds
+                    stopping = bool(watch(glimpse))
+                    if stopping:
+                        self.look(job, do="stop", keep=keep)
+            except KeyboardInterrupt:
+                if stopping:
+                    raise
+                self.look(job, do="stop", keep=keep)
+                stopping = True
+            except FoedusError:
+                raise
+            except Exception:  # the watcher's own: nobody waits for the job any more
+                self.abort(job)
+                raise
 
     def download(self, job: str, name: str) -> bytes | None:
         """A file of the job's folder at the server, after the job."""

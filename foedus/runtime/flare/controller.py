@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import inspect
 import json
 import threading
 import time
@@ -21,12 +22,55 @@ from nvflare.apis.signal import Signal
 from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
-from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, RUNS, TOPIC
-from foedus.runtime.flare.order import Order, Patience
+from foedus.runtime.flare.exchange import Paused
+from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
+from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
-from foedus.runtime.flare.server import Paused, ServerSession
+from foedus.runtime.flare.preparation import read
+from foedus.runtime.flare.server import play
+from foedus.runtime.flare.window import Window
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
+
+
+def mend(cell: Any) -> bool:
+    """Make FLARE's multicast of aux messages work; False where that cannot be.
+
+    A message to one site is streamed, with acknowledgements; a multicast goes out at once and takes half the time. But
+    in 2.9 its caller passes an argument that its core does not take, and swallows the error.
+    """
+    core = getattr(cell, "core_cell", None)
+    send = getattr(core, "broadcast_multi_requests", None)
+    if core is None or send is None:
+        return False
+    if "abort_signal" not in inspect.signature(send).parameters:
+
+        def without_signal(*told: Any, abort_signal: Any = None, **more: Any) -> Any:
+            return send(*told, **more)
+
+        core.broadcast_multi_requests = without_signal
+    return True
+
+
+def _read(found: Mapping[str, Any], asked: int) -> dict[str, Any]:
+    """What the sites answered, of those that did."""
+    replies = {}
+    for name, reply in found.items():
+        if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
+            replies[name] = reply[FIELD]
+    if len(replies) < asked:
+        time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
+    return replies
+
+
+def revoked(path: Path) -> list[str]:
+    """The sites that the coordinator has revoked, from the server's list."""
+    if not path.exists():
+        return []
+    try:
+        return [str(site) for site in json.loads(path.read_text())["disabled_clients"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"the server's list of revoked sites {path} is damaged; mend it before a run.") from None
 
 
 class FoedusController(Controller):
@@ -35,6 +79,7 @@ class FoedusController(Controller):
     def __init__(self, transport: str = "aux", patience: dict[str, Any] | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
         self.transport, self.patience = transport, Patience(**(patience or {}))
+        self.direct = False
         self.pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="ask")
 
     def set_communicator(self, communicator: Any) -> None:
@@ -44,6 +89,8 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
+        engine: Any = fl_ctx.get_engine()
+        self.direct = mend(engine.get_cell())
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -61,19 +108,23 @@ class FoedusController(Controller):
         told = json.loads((config / "run.json").read_text())
         folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
         folder.mkdir(parents=True, exist_ok=True)
+        self.revoked = Path(workspace.get_root_dir()) / REVOKED
         ended: dict[str, Any] = {"job": job}
+        window = Window()
+        engine: Any = fl_ctx.get_engine()
+        engine.register_app_command(TOPIC, lambda topic, asked, fl_ctx: window.answer(asked))
         try:
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
-            session = ServerSession(
-                Order.from_bytes(content, modules),
+            result = play(
+                read(content, modules),
                 folder,
                 lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
                 self.patience,
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
-            )
-            result = session.play().to_bytes()
+                window,
+            ).to_bytes()
             write_whole(folder / RESULT, result)
             write_whole(Path(workspace.get_run_dir(job)) / RESULT, result)
             ended |= {"how": "done"}
@@ -93,9 +144,17 @@ class FoedusController(Controller):
         """The replies, by site, of those that answered in time."""
         if not messages:
             return {}
+        for site in revoked(self.revoked):  # FLARE refuses it at the door; one that is inside gets no further message
+            if site in messages:
+                raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
         if self.transport == "task":
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
         engine: Any = fl_ctx.get_engine()
+
+        if self.direct:
+            told = {name: Shareable({FIELD: message}) for name, message in messages.items()}
+            found = engine.multicast_aux_requests(TOPIC, told, timeout, fl_ctx, optional=True)
+            return _read(found or {}, len(messages))
 
         def one(name: str) -> Any:
             found = engine.send_aux_request(
@@ -108,13 +167,7 @@ class FoedusController(Controller):
             )
             return (found or {}).get(name)
 
-        replies = {}
-        for name, reply in zip(messages, self.pool.map(one, messages), strict=True):
-            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
-                replies[name] = reply[FIELD]
-        if len(replies) < len(messages):
-            time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
-        return replies
+        return _read(dict(zip(messages, self.pool.map(one, messages), strict=True)), len(messages))
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
+import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from foedus.algorithm import Algorithm
 from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.flare.console import FINISHED, Console, Unreachable
+from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import job, require_nvflare, write_site_file
 from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.participation import Participation
-from foedus.runtime.simulate import Measured, Outcome, Recorder
+from foedus.runtime.simulate import Measured, Outcome
 
-POLL_SECONDS = 0.25
+KEPT = ".federation"  # beside a checkpoint's name: the folder of the sites that were started for the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,40 +76,50 @@ class Flare:
         seed: int,
         max_rounds: int,
         participation: Participation,
-        watch: Callable[[Recorder], bool | None] | None,
+        watch: Callable[[Any], bool | None] | None,
         checkpoint: Checkpoint | None,
     ) -> Outcome:
         """Run the algorithm over real sites on this machine."""
         require_nvflare()
-        if checkpoint is not None:
-            raise FoedusError("checkpoint= is the simulator's; a federation keeps its own at the server and the sites.")
         count = problem.terms.clients if self.sites is None else self.sites
         names = (
             Federation.at(Path(self.at)).sites if self.at is not None else tuple(f"site-{i + 1}" for i in range(count))
         )
+        run = uuid.uuid4().hex[:12] if checkpoint is None else checkpoint.fingerprint[:12]
         order = order_of(
-            problem, algorithm, w0, run=uuid.uuid4().hex[:12], sites=names, seed=seed, max_rounds=max_rounds,
-            participation=participation,
-        )  # fmt: skip
+            problem, algorithm, w0, run=run, sites=names, seed=seed, max_rounds=max_rounds, participation=participation
+        )
         content = order.to_bytes()
         Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started
+        told = (order, content, problem, watch, checkpoint is not None)
         if self.at is not None:
-            federation = Federation.at(Path(self.at))
-            result = self.run(federation, order, content, problem)
-        else:
+            return _outcome(self.run(Federation.at(Path(self.at)), *told))
+        if checkpoint is None:
             with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
-                federation = Federation.up(Path(folder), names)
-                try:
-                    result = self.run(federation, order, content, problem)
-                finally:
-                    federation.down()
-        if watch is not None:
-            recorder = Recorder(())
-            recorder.columns = result.history
-            watch(recorder)
+                return _outcome(self._alone(Path(folder), names, *told))
+        folder = checkpoint.path.with_suffix(KEPT)  # the parties' own checkpoints are in there
+        result = self._alone(folder, names, *told)
+        if not result.interrupted:
+            shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
 
-    def run(self, federation: Federation, order: Order, content: bytes, problem: Problem) -> Result:
+    def _alone(self, folder: Path, names: tuple[str, ...], *told: Any) -> Result:
+        """A run over sites that are there for it alone."""
+        federation = Federation.again(folder, names)
+        try:
+            return self.run(federation, *told)
+        finally:
+            federation.down()
+
+    def run(
+        self,
+        federation: Federation,
+        order: Order,
+        content: bytes,
+        problem: Problem,
+        watch: Callable[[Any], bool | None] | None = None,
+        keep: bool = False,
+    ) -> Result:
         """Place the data at the sites of this machine, then submit and resume until there is a result."""
         for i, site in enumerate(federation.sites):
             kit = federation.kit(site)
@@ -117,48 +127,42 @@ class Flare:
             np.savez(data, **site_arrays(problem, i))  # pyright: ignore[reportArgumentType]
             write_site_file(kit, data, {"modules": list(self.modules)})
         write_site_file(federation.kit("server"), None, {"modules": list(self.modules)})
-        return drive(federation, order, content, self.transport, self.patience, self.keep_going)
+        return self._drive(federation, order, content, watch, keep)
 
-
-def drive(
-    federation: Federation, order: Order, content: bytes, transport: str, patience: dict[str, Any], keep_going: int
-) -> Result:
-    """Submit a run to a federation on this machine, and resume it where it stops without a result."""
-    folder = federation.kit("server") / RUNS / order.run
-    attempts = 0
-    while True:
-        federation.heal()
-        (folder / ENDED).unlink(missing_ok=True)
-        sentence = "the server stopped"
-        try:
-            federation.wait()
-            with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as made:
-                told = job(Path(made) / "job", order.run, content, order.sites, transport, patience)
-                _follow(console, console.submit(told), folder)
-        except Unreachable as error:
-            sentence = str(error)
-        if (folder / RESULT).exists():
-            return Result.from_bytes((folder / RESULT).read_bytes())
-        ended = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
-        if ended.get("how") == "refused":
-            raise FoedusError(ended["sentence"])
-        sentence = ended.get("sentence", sentence)
-        attempts += 1
-        if attempts > keep_going:
-            raise FoedusError(
-                f"the run {order.run} stopped: {sentence.removesuffix('.')}; it was resumed {keep_going} times."
-            )
-
-
-def _follow(console: Console, job_id: str, folder: Path) -> None:
-    """Return when the run has ended, or its job is over."""
-    looked = time.monotonic()
-    while not (folder / ENDED).exists():
-        time.sleep(POLL_SECONDS)
-        if time.monotonic() - looked > 2.0:
-            looked = time.monotonic()
-            if console.status(job_id).startswith(FINISHED):
-                return
+    def _drive(
+        self,
+        federation: Federation,
+        order: Order,
+        content: bytes,
+        watch: Callable[[Any], bool | None] | None,
+        keep: bool,
+    ) -> Result:
+        """Submit a run to a federation on this machine, and resume it where it stops without a result."""
+        folder = federation.kit("server") / RUNS / order.run
+        (folder / RESULT).unlink(missing_ok=True)  # of a run that was ended early
+        attempts = 0
+        while True:
+            federation.heal()
+            (folder / ENDED).unlink(missing_ok=True)
+            sentence = "the server stopped"
+            try:
+                federation.wait()
+                with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as made:
+                    made_job = job(Path(made) / "job", order.run, content, order.sites, self.transport, self.patience)
+                    console.follow(console.submit(made_job), (folder / ENDED).exists, watch, keep)
+            except Unreachable as error:
+                sentence = str(error)
+            if (folder / RESULT).exists():
+                return Result.from_bytes((folder / RESULT).read_bytes())
+            ended = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
+            if ended.get("how") == "refused":
+                raise FoedusError(ended["sentence"])
+            sentence = ended.get("sentence", sentence)
+            attempts += 1
+            if attempts > self.keep_going:
+                raise FoedusError(
+                    f"the run stopped: {sentence.removesuffix('.')}; it was resumed {self.keep_going} times."
+                )
 
 
 def _outcome(result: Result) -> Outcome:
@@ -170,7 +174,7 @@ def _outcome(result: Result) -> Outcome:
         history=result.history,
         converged=result.converged,
         finite=result.finite,
-        interrupted=False,
+        interrupted=result.interrupted,
         seconds=result.seconds,
         compile_seconds=result.compile_seconds,
         measured=measured,

@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,12 @@ class FoedusExecutor(Executor):
 
         def note(line: str) -> None:
             # a file of the site's own: what is in it may speak of data, so it does not go through FLARE's logging
-            with log.open("a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:  # a full disk ends no round
                 file.write(line + "\n")
 
         try:
             site = SiteFile.read(Path(workspace.get_site_config_dir()) / SITE_FILE)
-            self.session = SiteSession(fl_ctx.get_identity_name(), site, folder, note)
+            self.session = SiteSession(str(fl_ctx.get_identity_name()), site, folder, note)
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()

@@ -117,11 +117,13 @@ SITE_TEMPLATE = """\
 # What this site brings to a federation, and what it allows. This file stays here; nobody else reads it.
 
 [data]
-file = "data.csv"     # .csv with a header, or .npz; relative to this folder, or from the root
-y = "label"           # the column to predict
-# x = ["age", "dose"] # the columns to predict from; all others when left out
-# group = "sex"
-intercept = true      # put a column of ones last
+file = "data.csv"     # a table with a header, .csv, .tsv or .parquet; relative to this folder, or from the root
+separator = ","
+# x = ["age", "dose"] # the only columns that may be used to predict from; all others when left out
+
+# Where your file calls a column by another name than the experiment: the experiment's name = yours.
+# [data.columns]
+# ill = "diagnosis"
 
 [policy]
 algorithms = ["*"]    # the algorithms that may run here, by name; "*" allows all
@@ -131,6 +133,7 @@ privacy = false       # true: only algorithms that add noise to what they send
 # max_epsilon = 1.0         # the most privacy loss in one run
 # max_epsilon_total = 10.0  # the most in all runs together
 max_message = 100000000     # bytes in one message
+max_words = 50        # different words of one column that are told to the server
 own_keys = true       # random draws here are keyed by a secret of this site
 """
 

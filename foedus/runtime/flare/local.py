@@ -76,6 +76,37 @@ class Federation:
         return federation
 
     @staticmethod
+    def again(folder: Path, sites: tuple[str, ...]) -> "Federation":
+        """The federation that was left in this folder, started again; or a new one."""
+        if not (Path(folder) / STATE).exists():
+            return Federation.up(folder, sites)
+        there = Federation.at(folder)
+        if there.sites != sites:
+            return Federation.up(folder, sites)
+        if not any(party.running for party in there.status()):
+            there._check_ports()
+        try:
+            there.heal()
+            there.wait()
+        except BaseException:
+            there.down()
+            raise
+        return there
+
+    def _check_ports(self) -> None:
+        """Raise where somebody else has a port by now: the kits name it."""
+        for port in self.state["ports"]:
+            with socket.socket() as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    one.bind(("127.0.0.1", port))
+                except OSError:
+                    raise FoedusError(
+                        f"another program has port {port}, which the federation in {self.folder} needs; stop it, or "
+                        "delete the folder to start anew."
+                    ) from None
+
+    @staticmethod
     def at(folder: Path) -> "Federation":
         """The federation that was started in this folder."""
         path = Path(folder).absolute() / STATE

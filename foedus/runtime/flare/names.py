@@ -5,4 +5,5 @@ FIELD = "m"  # the one entry of a Shareable: bytes, for arrays would travel by r
 ORDER = "order.npz"
 RESULT = "result.npz"
 ENDED = "ended.json"
+REVOKED = "disabled_clients.json"  # where FLARE's server keeps the sites that the coordinator has revoked
 RUNS = "foedus-runs"  # the folder of checkpoints, in the kit's own folder

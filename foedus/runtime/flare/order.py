@@ -139,8 +139,10 @@ class Result:
     multipliers: dict[str, np.ndarray]
     seconds: float
     compile_seconds: float
+    interrupted: bool = False  # ended early, by the coordinator's word
     pace: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the seconds of each round since the last start
     refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
+    rules: dict[str, Any] | None = None  # how the sites' tables became arrays, where the run prepared them
 
     def to_bytes(self) -> bytes:
         arrays = {"w": self.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}

@@ -4,17 +4,28 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from foedus.algorithm import Algorithm
+from foedus.data import tables
+from foedus.data.sites import Roles
+from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 from foedus.runtime.checkpoint import write_whole
 
 SITE_FILE = "foedus.toml"
+
+
+class Refusal(Exception):
+    """A site's no: a code and a sentence that holds nothing of its data."""
+
+    def __init__(self, code: str, sentence: str):
+        super().__init__(sentence)
+        self.code, self.sentence = code, sentence
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,12 @@ class Policy:
     max_epsilon: float = math.inf  # the most privacy loss in one run
     max_epsilon_total: float = math.inf  # the most in all runs together
     max_message: int = 2**30  # bytes in one reply
+    max_words: int = 50  # different words of one column that are told to the server
     own_keys: bool = False  # whether random draws at this site use a secret of its own instead of the run's seed
+
+    @property
+    def limits_privacy(self) -> bool:
+        return self.privacy or self.max_epsilon < math.inf or self.max_epsilon_total < math.inf
 
     def refuse(self, algorithm: Algorithm, rounds: int, spent: float) -> str | None:
         """The sentence with which this policy forbids the algorithm, or None where it is allowed."""
@@ -36,8 +52,8 @@ class Policy:
             return f"its policy allows {_list(self.algorithms)}, not {algorithm.name}"
         noise = getattr(algorithm, "noise", None)
         if noise is None:
-            limited = self.privacy or self.max_epsilon < math.inf or self.max_epsilon_total < math.inf
-            return f"its policy asks for privacy, and {algorithm.name} adds no noise here" if limited else None
+            no = f"its policy asks for privacy, and {algorithm.name} adds no noise here"
+            return no if self.limits_privacy else None
         epsilon = float(noise.epsilon) * rounds  # basic composition: never less than what the run can spend
         if epsilon > self.max_epsilon:
             return f"its policy allows epsilon {self.max_epsilon:g} a run, and {rounds} rounds may spend {epsilon:g}"
@@ -55,44 +71,48 @@ def _list(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a site's data are: a CSV file and its columns, or an .npz file with the arrays by name."""
+    """Where a site's data are: a table (.csv, .tsv, .parquet) and its columns, or an .npz file with arrays by name."""
 
     file: Path
-    x: tuple[str, ...] = ()  # columns of the features; all others when left out
-    y: str | None = None
+    separator: str = ","
+    x: tuple[str, ...] = ()  # the columns that may be features; all others when left out
+    y: str | None = None  # the column that is the label, where it has another name than in the experiment
     group: str | None = None
-    intercept: bool = False  # whether a column of ones is put last
+    columns: dict[str, str] = field(default_factory=dict)  # the experiment's name of a column = its name in this file
 
-    def read(self) -> dict[str, np.ndarray]:
-        """The site's arrays by name."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of an .npz file by name."""
         if not self.file.is_file():
             raise FoedusError(f"the data file {self.file} is missing.")
-        return self._npz() if self.file.suffix == ".npz" else self._csv()
-
-    def _npz(self) -> dict[str, np.ndarray]:
+        if self.file.suffix != ".npz":
+            raise FoedusError(
+                f"{self.file} is a table, and this run brings no rules to prepare it; "
+                "submit it as an experiment file, or give arrays in an .npz file."
+            )
         try:
             with np.load(self.file, allow_pickle=False) as kept:
                 return {name: np.asarray(kept[name]) for name in kept.files}
         except (OSError, ValueError, EOFError, KeyError) as error:
             raise FoedusError(f"the data file {self.file} cannot be read as .npz ({error}).") from None
 
-    def _csv(self) -> dict[str, np.ndarray]:
-        try:
-            table = np.genfromtxt(self.file, delimiter=",", names=True, dtype=float, encoding="utf-8-sig", ndmin=1)
-        except (OSError, ValueError) as error:
-            raise FoedusError(
-                f"the data file {self.file} cannot be read as CSV ({str(error).splitlines()[0]})."
-            ) from None
-        found = table.dtype.names or ()
-        if self.y is None:
-            raise FoedusError(f"the site file names no column y for {self.file}; expected one of {', '.join(found)}.")
-        for name in (*self.x, self.y, *((self.group,) if self.group else ())):
-            if name not in found:
-                raise FoedusError(f"{self.file} has no column {name!r}.{did_you_mean(name, found)}")
-        columns = self.x or tuple(name for name in found if name not in (self.y, self.group))
-        x = np.column_stack([table[name] for name in columns])
-        arrays = {"x": np.column_stack([x, np.ones(len(x))]) if self.intercept else x, "y": table[self.y]}
-        return arrays | ({"group": table[self.group]} if self.group else {})
+    def table(self, roles: Roles) -> Table:
+        """The table with the columns called as the experiment calls them; others than those named in `x` stay here."""
+        table = tables.read(self.file, self.separator)
+        called = {own: name for name, own in self.columns.items()}
+        called |= {} if self.y is None else {self.y: roles.label}
+        called |= {} if self.group is None or roles.group is None else {self.group: roles.group}
+        for own in (*called, *self.x):
+            table.column(own, "the site file")
+        named = {roles.label, roles.group, *(self.x and (called.get(own, own) for own in self.x))}
+        kept: dict[str, Any] = {}
+        for own, column in table.columns.items():
+            name = called.get(own, own)
+            if self.x and name not in named:
+                continue
+            if name in kept:
+                raise FoedusError(f"{self.file}: two columns would be called {name!r}.")
+            kept[name] = column
+        return replace(table, columns=kept)
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,9 @@ def _fields(path: Path, part: str, cls: type, given: Mapping[str, Any]) -> dict[
         if kind.startswith("tuple"):
             fits, words = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of names"
             value = tuple(value) if fits else value
+        elif kind.startswith("dict"):
+            fits = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+            words = "a table of name = name"
         elif kind == "bool":
             fits, words = isinstance(value, bool), "true or false"
         elif kind == "int":

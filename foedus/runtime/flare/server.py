@@ -7,8 +7,7 @@ the certificate is made.
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,38 @@ import numpy as np
 
 from foedus.certificate import join_parts
 from foedus.errors import FoedusError
-from foedus.run import versions
 from foedus.runtime import wire
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, rounds, spec
+from foedus.runtime.flare.exchange import Ask, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
+from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import Carry
 from foedus.runtime.flare.site import STARTED
+from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import Schedule
 from foedus.runtime.simulate import Recorder
-from foedus.terms import Shape
 
-Ask = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
-
-
-class Paused(Exception):
-    """A run that cannot go on now and can be resumed: a sentence."""
+__all__ = ["Missing", "Paused", "ServerSession", "play"]
 
 
-class Missing(FoedusError):
-    """A site that says no, or that no run can do without."""
+def play(
+    asked: Order | Request,
+    folder: Path,
+    ask: Ask,
+    patience: Patience,
+    note: Callable[[str], None],
+    stopped: Callable[[], bool],
+    window: Window | None = None,
+) -> Result:
+    """Play an order; a request is prepared with the sites first."""
+    if isinstance(asked, Order):
+        return ServerSession(asked, folder, ask, patience, note, stopped, window).play()
+    names = {site: site for site in asked.sites}
+    order, rules = prepare(asked, Exchange(asked.run, names, ask, patience, note, stopped))
+    result = ServerSession(order, folder, ask, patience, note, stopped, window).play()
+    result.rules = rules.to_json()
+    return result
 
 
 class ServerSession:
@@ -51,14 +62,15 @@ class ServerSession:
         patience: Patience | None = None,
         note: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
+        window: Window | None = None,
     ):
         self.order, self.folder, self.ask, self.note, self.stopped = order, Path(folder), ask, note, stopped
-        self.patience = patience or Patience()
-        self.refused: list[str] = []
+        self.patience, self.window = patience or Patience(), window or Window()
+        self.client = dict(zip(order.sites, order.names, strict=True))
+        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, stopped)
         self.pace: list[float] = []
         self.misses = dict.fromkeys(order.sites, 0)
         self.greeted = dict.fromkeys(order.sites, 0.0)
-        self.client = dict(zip(order.sites, order.names, strict=True))
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.kept: list[tuple[int, np.ndarray]] = []
@@ -76,6 +88,10 @@ class ServerSession:
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
+        self.observed = {
+            name: np.zeros(terms.clients, leaf.dtype)
+            for name, leaf in layout.records(algorithm, terms, self.party).items()
+        }
         kept = self._join()
         server = rounds.init(algorithm, terms, jnp.asarray(order.w0), order.own)
         none = jnp.full(terms.clients, STARTED)
@@ -83,10 +99,12 @@ class ServerSession:
         carry = Carry(server, jnp.asarray(order.w0, dtype=float), jnp.zeros((), int), none, no, yes)
         carry, columns = self._resume(carry, kept)
         recorder = Recorder(self.traffic, columns)
+        self.observed |= {name: columns[name][-1].copy() for name in self.observed if name in columns}
         compiled = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
-        while recorder.rounds < order.max_rounds and not bool(carry.done):
+        self.window.recorder = recorder
+        while recorder.rounds < order.max_rounds and not bool(carry.done) and not self.window.stop:
             if self.stopped():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
@@ -104,22 +122,7 @@ class ServerSession:
 
     def _greet(self) -> None:
         """Wait until every site answers; take the shapes of their arrays, and check that they agree."""
-        schemas: dict[str, dict[str, Any]] = {}
-        until = time.monotonic() + self.patience.hello
-        while len(schemas) < len(self.order.sites):
-            waiting = {s: packing.seal(self._header("hello")) for s in self.order.sites if s not in schemas}
-            for site, raw in self.ask(waiting, min(5.0, self.patience.hello)).items():
-                header, _ = self._opened(site, raw, "hello", None)
-                if header is not None:
-                    self._check_version(site, header["versions"])
-                    schemas[site] = header["schema"]
-            if self.stopped():
-                raise Paused("the run was stopped from outside")
-            if len(schemas) < len(self.order.sites):
-                if time.monotonic() > until:
-                    silent = next(s for s in self.order.sites if s not in schemas)
-                    raise Paused(f"client {self.client[silent]!r} is not there")
-                time.sleep(0.2)
+        schemas = {site: header["schema"] for site, header in self.exchange.greet("hello").items()}
         first = self.order.sites[0]
         for site in self.order.sites:
             mine, theirs = _beyond_rows(schemas[site]), _beyond_rows(schemas[first])
@@ -128,41 +131,13 @@ class ServerSession:
                     f"client {self.client[site]!r}: its arrays are {_words(mine)}, "
                     f"but client {self.client[first]!r} has {_words(theirs)}."
                 )
-        self._complete(schemas[first])
         given = layout.schema(self.order.extra[0]) if self.order.extra else {}
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in given.items()})
-
-    def _complete(self, schema: dict[str, Any]) -> None:
-        """Terms that were stated without data get their number of parameters and rows from the sites' columns."""
-        order = self.order
-        if order.terms.dim > 0 or order.terms.loss is None:
-            return
-        if "x" not in schema or len(schema["x"]) != 2:
-            raise Missing(f"client {order.names[0]!r}: its data have no X of rows and columns, which a loss needs.")
-        w0 = np.zeros(int(schema["x"][1]))
-        terms = replace(order.terms, shape=Shape.of(w0))
-        terms.regularizer.check(terms.dim)
-        one, counts = layout.party(schema), {"local": 0, "global": 0, "coupled": 0}
-        for constraint in terms.constraints:
-            counts[constraint.scope] += len(constraint.labels(terms, one))
-        terms = replace(terms, rows=(counts["local"], counts["global"], counts["coupled"]))
-        order.algorithm.check(terms)
-        self.order = replace(order, terms=terms, w0=w0, algorithm=order.algorithm.resolve(terms))
-        self._sign()
 
     def _sign(self) -> None:
         order = self.order
         told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
         self.mark = fingerprint(json.dumps(told, sort_keys=True), order.w0)
-
-    def _check_version(self, site: str, theirs: dict[str, str]) -> None:
-        for package in ("foedus", "jax"):
-            ours = versions()[package]
-            if theirs.get(package) != ours:
-                raise Missing(
-                    f"client {self.client[site]!r} has {package} {theirs.get(package)}, the server {ours}; "
-                    "install the same version on both."
-                )
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; returns the rounds whose states each has kept."""
@@ -180,45 +155,16 @@ class ServerSession:
             shapes = {k: list(np.shape(v)) for k, v in extra.items()}
             plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
             uid = [int(v) for v in order.uids[i]]
-            header = self._header("join") | common | {"index": i, "uid": uid, "extra": shapes}
+            header = self.exchange.header("join") | common | {"index": i, "uid": uid, "extra": shapes}
             messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
         found = self.ask(messages, max(self.patience.timeout, 60.0))
         kept: dict[str, set[int]] = {}
         for site in order.sites:
-            header, _ = self._opened(site, found.get(site), "join", None)
+            header, _ = self.exchange.opened(site, found.get(site), "join", None)
             if header is None:
                 raise Paused(f"client {self.client[site]!r} did not join")
             kept[site] = {STARTED, *header["kept"]}
         return kept
-
-    def _header(self, ask: str) -> dict[str, Any]:
-        return {"ask": ask, "run": self.order.run, "round": None}
-
-    def _opened(self, site: str, raw: Any, ask: str, round: int | None) -> tuple[dict[str, Any] | None, bytes]:
-        """A reply's header and payload; None where it is missing or refused. A site's no ends the run."""
-        if raw is None:
-            return None, b""
-        try:
-            header, payload = packing.unseal(raw)
-        except FoedusError as error:
-            self._refuse(site, str(error))
-            return None, b""
-        found = (header.get("site"), header.get("run"), header.get("ask"), header.get("round"))
-        if found != (site, self.order.run, ask, round):
-            self._refuse(site, f"its reply is of another run or round than {ask} {round}")
-            return None, b""
-        if header.get("code") in ("policy", "data", "unknown"):
-            raise Missing(f"client {self.client[site]!r} refuses: {header.get('sentence')}.")
-        if header.get("code") == "lost":
-            raise Paused(f"client {self.client[site]!r}: {header.get('sentence')}")
-        if header.get("code") != "ok":
-            self._refuse(site, str(header.get("sentence")))
-            return None, b""
-        return header, payload
-
-    def _refuse(self, site: str, why: str) -> None:
-        self.refused.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
-        self.note(self.refused[-1])
 
     # --- a round ---
 
@@ -245,7 +191,7 @@ class ServerSession:
             missing = [i for i in wanted if i not in rows and not self._given_up(order.sites[i])]
             sealed = {}
             for i in missing:
-                header = self._header("round") | {"round": round, "phase": phase, "since": int(last[i])}
+                header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
                 one = wire.message_for(message, i)
                 sealed[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
             found = self.ask(sealed, self.patience.timeout) if sealed else {}
@@ -266,27 +212,36 @@ class ServerSession:
         after, report = rounds.aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
         if wild >= len(wanted) > 0:  # nobody's numbers are finite any more: the run has diverged
             after = Carry(carry.server, carry.w, carry.round + 1, carry.last, jnp.ones((), bool), jnp.zeros((), bool))
-        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report
-        recorder.add({name: np.asarray(value)[None] for name, value in record.items()})
+        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.observed
+        recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
 
     def _row(self, site: str, raw: Any, round: int, phase: int) -> tuple[Any, bool]:
         """A site's reply as a tree, or None; and whether it was refused for not being finite."""
-        header, payload = self._opened(site, raw, "round", round)
+        header, payload = self.exchange.opened(site, raw, "round", round)
         try:
             if header is not None:
                 row = packing.from_bytes(payload, self.replies[phase])
                 packing.check_finite(row, self.free[phase])
+                self._note_record(site, header.get("record", {}))
                 self.misses[site] = 0
                 return row, False
         except packing.NotFinite as error:
-            self._refuse(site, str(error))
+            self.exchange.refuse(site, str(error))
             self.misses[site] += 1
             return None, True
         except FoedusError as error:
-            self._refuse(site, str(error))
+            self.exchange.refuse(site, str(error))
         self.misses[site] += 1
         return None, False
+
+    def _note_record(self, site: str, told: dict[str, Any]) -> None:
+        """What the site has spent, for the ledger; a silent one's entry stays."""
+        for name, column in self.observed.items():
+            try:
+                column[self.order.sites.index(site)] = float(told[name])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                raise FoedusError(f"its reply does not say {name!r}") from None
 
     def _given_up(self, site: str) -> bool:
         return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
@@ -300,10 +255,10 @@ class ServerSession:
         for site in silent:
             self.greeted[site] = now
         found = self.ask(
-            {site: packing.seal(self._header("hello")) for site in silent}, min(1.0, self.patience.timeout)
+            {site: packing.seal(self.exchange.header("hello")) for site in silent}, min(1.0, self.patience.timeout)
         )
         for site in silent:
-            header, _ = self._opened(site, found.get(site), "hello", None)
+            header, _ = self.exchange.opened(site, found.get(site), "hello", None)
             if header is not None:
                 self.misses[site] = 0
 
@@ -321,11 +276,11 @@ class ServerSession:
         before = self._needed()
         messages = {}
         for i, site in enumerate(self.order.sites):
-            header = self._header("keep") | {"since": int(last[i]), "needed": sorted(before[i])}
+            header = self.exchange.header("keep") | {"since": int(last[i]), "needed": sorted(before[i])}
             messages[site] = packing.seal(header)
         found = self.ask(messages, self.patience.timeout)
         for site in self.order.sites:
-            header, _ = self._opened(site, found.get(site), "keep", None)
+            header, _ = self.exchange.opened(site, found.get(site), "keep", None)
             if header is None:
                 self.note(
                     f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state"
@@ -383,12 +338,12 @@ class ServerSession:
         parts: dict[str, Any] = {}
         for _ in range(1 + self.patience.misses):
             asked = {
-                s: packing.seal(self._header("measure") | {"since": int(last[i])}, payload)
+                s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
                 for i, s in enumerate(order.sites)
                 if s not in parts
             }
             for site, raw in self.ask(asked, self.patience.timeout).items() if asked else ():
-                header, content = self._opened(site, raw, "measure", None)
+                header, content = self.exchange.opened(site, raw, "measure", None)
                 if header is not None:
                     parts[site] = packing.from_bytes(content, plan)
         if silent := [self.client[s] for s in order.sites if s not in parts]:
@@ -410,7 +365,9 @@ class ServerSession:
         reason = algorithm.reason(carry.server, converged, list(order.names))
         if not finite:
             reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
-        self.ask({site: packing.seal(self._header("end")) for site in order.sites}, 5.0)
+        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        if not (interrupted and self.window.keep):
+            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, 5.0)
         return Result(
             w=w,
             history=recorder.columns,
@@ -422,8 +379,9 @@ class ServerSession:
             multipliers=multipliers,
             seconds=seconds,
             compile_seconds=compile_seconds,
+            interrupted=interrupted,
             pace=np.array(self.pace),
-            refused=self.refused,
+            refused=self.exchange.refused,
         )
 
 

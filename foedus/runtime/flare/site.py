@@ -23,11 +23,13 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.privacy.attach import prepare as prepare_noise
 from foedus.problem import Problem
 from foedus.run import versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.policy import SiteFile, Spent
+from foedus.runtime.flare.policy import Refusal, SiteFile, Spent
+from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.terms import Data, Terms
 
@@ -54,14 +56,6 @@ def _part(algorithm: Algorithm, terms: Terms, client: Any, w: Array, nu: Array, 
     return site_part(terms, w, algorithm.client_multipliers(terms, client), nu, data)
 
 
-class Refusal(Exception):
-    """A site's no: a code and a sentence that holds nothing of its data."""
-
-    def __init__(self, code: str, sentence: str):
-        super().__init__(sentence)
-        self.code, self.sentence = code, sentence
-
-
 class SiteSession:
     """One site in one run after the other. `answer` takes the server's bytes and never raises."""
 
@@ -80,6 +74,10 @@ class SiteSession:
             try:
                 asked, payload = packing.unseal(message)
                 answers = {
+                    "columns": self._columns,
+                    "sums": self._sums,
+                    "squares": self._squares,
+                    "prepare": self._prepare,
                     "hello": self._hello,
                     "join": self._join,
                     "round": self._round,
@@ -104,7 +102,12 @@ class SiteSession:
                 header, content = {"code": "failed", "sentence": "it failed; its own log says why"}, b""
             header |= {"site": self.name, "run": asked.get("run"), "round": asked.get("round"), "ask": asked.get("ask")}
             reply = packing.seal(header, content)
-            self.log.add(asked, header, len(reply))
+            try:
+                self.log.add(asked, header, len(reply))
+            except OSError as error:  # what is not on record is not sent
+                self.note(f"cannot write {self.log.path}: {error.strerror}")
+                header |= {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
+                return packing.seal(header)
             return reply
 
     def _hello(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -119,30 +122,61 @@ class SiteSession:
             if self.site.data is None:
                 raise Refusal("data", "its site file names no data")
             try:
-                self.arrays = self.site.data.read()
+                self.arrays = self.site.data.arrays()
             except FoedusError as error:
                 self.note(str(error))
                 raise Refusal("data", "its data cannot be read; its own log says why") from None
         return self.arrays
 
-    def _join(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _allowed(self, asked: dict[str, Any]) -> Algorithm:
+        """The algorithm, where the policy allows it; no data has been looked at."""
         policy = self.site.policy
-        try:
-            algorithm: Algorithm = spec.decode(asked["algorithm"], policy.modules)
-            terms: Terms = spec.decode(asked["terms"], policy.modules)
-        except FoedusError as error:  # of the experiment alone: no data has been looked at
-            raise Refusal("policy", str(error).removesuffix(".")) from None
-        if not isinstance(algorithm, Algorithm) or not isinstance(terms, Terms):
-            raise Refusal("unknown", "the experiment names no algorithm or no terms")
+        algorithm = self._decoded(asked["algorithm"])
+        if not isinstance(algorithm, Algorithm):
+            raise Refusal("unknown", "the experiment names no algorithm")
         self.spent = Spent(self.folder / "privacy.json")
         if no := policy.refuse(algorithm, int(asked["max_rounds"]), self.spent.besides(asked["run"])):
             raise Refusal("policy", no)
+        return algorithm
+
+    def _decoded(self, text: Any) -> Any:
+        try:
+            return spec.decode(text, self.site.policy.modules)
+        except FoedusError as error:  # of the experiment alone
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+
+    def _columns(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        self._allowed(asked)
+        if self.site.data is None:
+            raise Refusal("data", "its site file names no data")
+        self.desk = Desk(self.name, self.site.data, self.site.policy, self.note)
+        return {"versions": _versions()} | self.desk.columns(asked), b""
+
+    def _sums(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        noise = asked["noise"]
+        if noise is not None:
+            self.spent.note(f"{asked['run']} preparation", float(noise["epsilon"]))
+        own = self._seed(0) if self.site.policy.own_keys else None
+        return self.desk.sums(asked, own), b""
+
+    def _squares(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        return self.desk.squares(asked), b""
+
+    def _prepare(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        self.arrays = self.desk.prepare(asked)
+        return {}, b""
+
+    def _join(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        algorithm = self._allowed(asked)
+        terms: Terms = self._decoded(asked["terms"])
+        if not isinstance(terms, Terms):
+            raise Refusal("unknown", "the experiment names no terms")
         extra_layout, w0_layout = layout.of_shapes(asked["extra"]), layout.vector(terms.dim)
         w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
         self.w0 = jnp.asarray(w0)
         arrays = self._read()
         try:
-            data = self._checked(terms, arrays, w0)
+            data = self._checked(terms, algorithm, arrays, w0)
         except FoedusError as error:
             self.note(str(error))
             raise Refusal("data", "its data do not fit the terms; its own log says how") from None
@@ -160,7 +194,7 @@ class SiteSession:
         self.mark = fingerprint(json.dumps([asked["algorithm"], asked["terms"], asked["seed"]], sort_keys=True))
         return {"kept": self._kept()}, b""
 
-    def _checked(self, terms: Terms, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
+    def _checked(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
         """The data of a problem with this one client: everything that is checked at the door is checked here."""
         problem = Problem(
             {self.name: arrays},
@@ -171,6 +205,7 @@ class SiteSession:
             regularizer=terms.regularizer,
             constraints=[c for c in terms.constraints if c.scope != "global" and not isinstance(c, Linear)],
         ).over(terms.shape.unravel(jnp.asarray(w0)))
+        prepare_noise(problem, algorithm, w0)
         return Data({k: v[0] for k, v in problem.data.items()})
 
     def _seed(self, shared: int) -> int:
@@ -195,7 +230,8 @@ class SiteSession:
         noise = getattr(self.algorithm, "noise", None)
         if noise is not None:
             self.spent.note(asked["run"], float(noise.epsilon) * (round + 1))
-        return {}, packing.to_bytes(reply, self.replies[phase])
+        record = {name: float(value) for name, value in self.algorithm.observe(following).items()}
+        return {"record": record} if record else {}, packing.to_bytes(reply, self.replies[phase])
 
     def _state(self, number: int) -> Any:
         """The client state after a round: the one in memory, or the one on disk."""

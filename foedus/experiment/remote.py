@@ -1,0 +1,199 @@
+"""Submits the runs of an experiment file to sites that bring their own rows; the run directories are those of `run`."""
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foedus.data.preprocess import Preprocessing
+from foedus.errors import FoedusError
+from foedus.experiment import build
+from foedus.experiment.execute import Outcome, asked_of, finish
+from foedus.experiment.file import Experiment
+from foedus.experiment.folder import REQUEST, SUBMISSION, Folder, folder_of
+from foedus.experiment.plan import Plan
+from foedus.experiment.screen import Screen
+from foedus.experiment.sweep import Case
+from foedus.privacy.ledger import ledger_of
+from foedus.run import Run, Traffic, describe, versions
+from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.driver import Flare
+from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.preparation import Request, cohort_of, read
+from foedus.runtime.flare.submission import Stopped, drive
+from foedus.runtime.flare.window import Glimpse
+from foedus.runtime.participation import described
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Where runs are submitted: the coordinator's kit, and the sites that take part."""
+
+    kit: Path
+    sites: tuple[str, ...]
+    transport: str | None = None  # what the experiment file says when left out
+    keep_going: int | None = None
+
+
+def submit(
+    experiment: Experiment, coordinator: Coordinator, screen: Screen, *, out: Path | None = None, again: bool = False
+) -> Outcome:
+    """Run all cases over the sites, one after the other. Wrong settings raise before anything is written."""
+    plans = {case.name: _planned(experiment, case) for case in experiment.cases}
+    folders = {
+        case.name: folder_of(experiment, dataclasses.replace(case, settings=plans[case.name].settings), out)
+        for case in experiment.cases
+    }
+    states = {}
+    for name, folder in folders.items():
+        states[name] = "new" if again and (folder.path / "experiment.json").is_file() else folder.state()
+    screen.total = len(experiment.cases)
+    outcome = Outcome()
+    for case in experiment.cases:
+        name, folder, plan = case.name or experiment.name, folders[case.name], plans[case.name]
+        outcome.folders[name] = folder.path
+        if states[case.name] == "finished":
+            outcome.runs[name] = folder.run()
+            screen.done += 1
+            screen.say(f"{name}: already finished in {folder.path}; --again runs it anew.")
+            continue
+        if again:
+            folder.clear()
+        if states[case.name] == "begun" and (folder.path / SUBMISSION).is_file():
+            run = resume(folder.path, screen)
+        else:
+            told = dataclasses.replace(case, settings=plan.settings)
+            folder.begin(experiment, told, dict.fromkeys(coordinator.sites), {})
+            run = _one(folder, _kept(experiment, case, plan, folder, coordinator), screen, "start")
+        if run.interrupted:
+            outcome.interrupted = True
+            break
+        outcome.runs[name] = run
+    return outcome
+
+
+def _planned(experiment: Experiment, case: Case) -> Plan:
+    try:
+        return Plan.of(case.settings)
+    except FoedusError as error:
+        raise FoedusError(f"{experiment.path}: {error}") from None
+
+
+def _kept(
+    experiment: Experiment, case: Case, plan: Plan, folder: Folder, coordinator: Coordinator
+) -> tuple[Request, dict[str, Any]]:
+    """The request and how to submit it, kept so that the run can be resumed."""
+    asked: Flare = build.runtime_of(case.settings).get("runtime", Flare())
+    request = Request(uuid.uuid4().hex[:12], coordinator.sites, plan)
+    write_whole(folder.path / REQUEST, request.to_bytes())
+    note = {
+        "name": case.name or experiment.name,
+        "command": f"foedus federation submit {experiment.path}",
+        "title": experiment.name,
+        "kit": str(coordinator.kit.absolute()),
+        "transport": coordinator.transport or asked.transport,
+        "keep_going": asked.keep_going if coordinator.keep_going is None else coordinator.keep_going,
+        "patience": asked.patience,
+    }
+    folder.write(SUBMISSION, note)
+    return request, note
+
+
+def resume(path: Path, screen: Screen, keep_going: int | None = None) -> Run:
+    """Go on with the submitted run in a run directory."""
+    try:
+        note = json.loads((path / SUBMISSION).read_text())
+        request = read((path / REQUEST).read_bytes())
+        digest = json.loads((path / "experiment.json").read_text())["digest"]
+    except (OSError, ValueError, KeyError):
+        raise FoedusError(
+            f"{path} holds no submitted run that could go on; 'foedus federation submit' makes one."
+        ) from None
+    if not isinstance(request, Request):
+        raise FoedusError(f"{path / REQUEST} is damaged; submit the experiment anew.")
+    if keep_going is not None:
+        note["keep_going"] = keep_going
+    return _one(Folder(path, digest), (request, note), screen, "resume")
+
+
+def _one(folder: Folder, kept: tuple[Request, dict[str, Any]], screen: Screen, how: str) -> Run:
+    request, note = kept
+    plan, name = request.plan, note["name"]
+    told = {"run": name, "folder": str(folder.path), "algorithm": plan.algorithm.name, "max_rounds": plan.max_rounds}
+    told |= {"sites": len(request.sites), "id": request.run}
+    screen.note(folder.event(how, **told))
+    screen.begin(f"{name}: {plan.algorithm.name} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites))
+    try:
+        result = drive(
+            request,
+            Path(note["kit"]),
+            transport=note["transport"],
+            patience=note["patience"],
+            keep_going=note["keep_going"],
+            watch=_watch(folder, name, screen),
+        )
+    except Stopped as error:
+        screen.note(folder.event("stopped", run=name, reason=str(error)))
+        raise FoedusError(
+            f"the run stopped: {error}; 'foedus federation resume {folder.path}' goes on with it."
+        ) from None
+    finally:
+        screen.end()
+    assert result.rules is not None
+    rules = Preprocessing.from_json(result.rules)
+    run = run_of(plan, rules, result, request)
+    if result.interrupted:
+        screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
+        return run
+    built = plan.built(cohort_of(rules, plan.roles), rules, request.sites)
+    run.ledger = built.accounted(run.ledger)
+    folder.prepared(rules)
+    finish(folder, run, name, asked_of(note["command"], note["title"], built), screen)
+    return run
+
+
+def _watch(folder: Folder, name: str, screen: Screen) -> Callable[[Glimpse], None]:
+    def watch(glimpse: Glimpse) -> None:
+        screen.note(folder.event("rounds", run=name, rounds=glimpse.rounds, **glimpse.record))
+        screen.round(glimpse.rounds, glimpse.record)
+
+    return watch
+
+
+def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -> Run:
+    """The run as `solve` would return it; the worst case, which is measured on the data, is left out."""
+    order = plan.order(cohort_of(rules, plan.roles), rules, request.run, request.sites)
+    history = dict(result.history)
+    noise = getattr(order.algorithm, "noise", None)
+    unknown = np.full(len(order.names), -1)  # sites do not tell how many rows they have
+    ledger = ledger_of(noise, history, list(order.names), unknown, "each client's noisy parameters, in each round")
+    settings = {
+        "algorithm": describe(order.algorithm) | {"name": order.algorithm.name},
+        "problem": describe(order.terms) | {"name": "Problem", "shape": [list(s) for s in order.terms.shape.shapes]},
+        "participation": described(order.participation, True),
+        "seed": order.seed,
+        "max_rounds": order.max_rounds,
+        "versions": versions(),
+    }
+    return Run(
+        w=result.w,
+        objective=result.objective,
+        rounds=len(history.get("phase", ())),
+        converged=result.converged,
+        reason="interrupted" if result.interrupted else result.reason,
+        certificate=result.certificate,
+        history=history,
+        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
+        seconds=result.seconds,
+        compile_seconds=result.compile_seconds,
+        settings=settings,
+        multipliers=result.multipliers,
+        names=list(order.names),
+        interrupted=result.interrupted,
+        ledger=ledger,
+    )

@@ -1,0 +1,110 @@
+"""Exchange: messages to all sites of a run and what comes back, refused where it does not fit."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foedus.errors import FoedusError
+from foedus.run import versions
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.order import Patience
+
+Ask = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
+
+
+class Paused(Exception):
+    """A run that cannot go on now and can be resumed: a sentence."""
+
+
+class Missing(FoedusError):
+    """A site that says no, or that no run can do without."""
+
+
+class Exchange:
+    """The server's side of every message. `client` is what the problem calls a site."""
+
+    def __init__(
+        self,
+        run: str,
+        client: Mapping[str, str],
+        ask: Ask,
+        patience: Patience,
+        note: Callable[[str], None],
+        stopped: Callable[[], bool],
+    ):
+        self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
+        self.note, self.stopped = note, stopped
+        self.refused: list[str] = []
+
+    def header(self, ask: str, round: int | None = None) -> dict[str, Any]:
+        return {"ask": ask, "run": self.run, "round": round}
+
+    def opened(self, site: str, raw: Any, ask: str, round: int | None = None) -> tuple[dict[str, Any] | None, bytes]:
+        """A reply's header and payload; None where it is missing or refused. A site's no ends the run."""
+        if raw is None:
+            return None, b""
+        try:
+            header, payload = packing.unseal(raw)
+        except FoedusError as error:
+            self.refuse(site, str(error))
+            return None, b""
+        found = (header.get("site"), header.get("run"), header.get("ask"), header.get("round"))
+        if found != (site, self.run, ask, round):
+            self.refuse(site, f"its reply is of another run or round than {ask} {round}")
+            return None, b""
+        if header.get("code") in ("policy", "data", "unknown"):
+            raise Missing(f"client {self.client[site]!r} refuses: {header.get('sentence')}.")
+        if header.get("code") == "lost":
+            raise Paused(f"client {self.client[site]!r}: {header.get('sentence')}")
+        if header.get("code") != "ok":
+            self.refuse(site, str(header.get("sentence")))
+            return None, b""
+        return header, payload
+
+    def refuse(self, site: str, why: str) -> None:
+        self.refused.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
+        self.note(self.refused[-1])
+
+    def greet(self, ask: str, more: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+        """Ask until every site has answered; versions that differ end the run."""
+        found: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + self.patience.hello
+        while True:
+            sealed = packing.seal(self.header(ask) | dict(more or {}))
+            waiting = {s: sealed for s in self.client if s not in found}
+            for site, raw in self.ask(waiting, min(5.0, self.patience.hello)).items():
+                header, _ = self.opened(site, raw, ask)
+                if header is not None:
+                    self._check_version(site, header["versions"])
+                    found[site] = header
+            if self.stopped():
+                raise Paused("the run was stopped from outside")
+            if len(found) == len(self.client):
+                return {site: found[site] for site in self.client}
+            if time.monotonic() > until:
+                silent = next(s for s in self.client if s not in found)
+                raise Paused(f"client {self.client[silent]!r} is not there")
+            time.sleep(0.2)
+
+    def everyone(self, ask: str, more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """One message to all sites, which all must answer."""
+        messages = {site: packing.seal(self.header(ask) | dict(more)) for site in self.client}
+        found: dict[str, dict[str, Any]] = {}
+        for _ in range(1 + self.patience.misses):
+            missing = {site: message for site, message in messages.items() if site not in found}
+            for site, raw in self.ask(missing, max(self.patience.timeout, 60.0)).items() if missing else ():
+                header, _ = self.opened(site, raw, ask)
+                if header is not None:
+                    found[site] = header
+        if silent := [site for site in self.client if site not in found]:
+            raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}")
+        return {site: found[site] for site in self.client}
+
+    def _check_version(self, site: str, theirs: Mapping[str, str]) -> None:
+        for package in ("foedus", "jax"):
+            ours = versions()[package]
+            if theirs.get(package) != ours:
+                raise Missing(
+                    f"client {self.client[site]!r} has {package} {theirs.get(package)}, the server {ours}; "
+                    "install the same version on both."
+                )

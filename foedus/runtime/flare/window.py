@@ -1,0 +1,36 @@
+"""What a coordinator sees of a run while it goes, and the word with which it ends one early."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from foedus.runtime.simulate import Recorder
+
+
+class Window:
+    """At the server: the last round's record for whoever asks, and whether the run should end."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.stop = False
+        self.keep = True  # whether a run that is ended early can be resumed
+
+    def answer(self, asked: Any) -> dict[str, Any]:
+        """The reply to a coordinator; `{"do": "stop"}` ends the run after this round."""
+        told = asked if isinstance(asked, dict) else {}
+        if told.get("do") == "stop":
+            self.keep, self.stop = bool(told.get("keep", True)), True
+        recorder = self.recorder
+        if recorder is None or recorder.rounds == 0:
+            return {"rounds": 0, "record": {}}
+        return {"rounds": recorder.rounds, "record": {k: float(v) for k, v in recorder.last().items()}}
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """At the coordinator: how far a run is, in the form in which `solve` looks at one."""
+
+    rounds: int
+    record: dict[str, float]
+
+    def last(self) -> dict[str, float]:
+        return self.record

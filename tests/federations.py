@@ -1,0 +1,35 @@
+"""What tests over real sites share: one federation for all of them, and marks for what FLARE's threads leave behind."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from foedus.runtime.flare.names import RUNS
+
+REAL = [
+    # one worker runs them all, after one another: they share the federation, and time what they measure
+    pytest.mark.xdist_group("federation"),
+    # what is left when a server is killed under FLARE's threads
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def kill_in_round(federation: Any, victim: str, round: int, killed: list[str]) -> None:
+    """kill -9 of a party, or of its job alone, once the first site has answered this many rounds."""
+    log = federation.kit("site-1") / RUNS / "messages.jsonl"
+    before = log.stat().st_size if log.exists() else 0
+    party, _, what = victim.partition(" ")
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        if log.exists() and f'"round": {round},' in log.read_bytes()[before:].decode():
+            pids = federation.processes(party)
+            for pid in pids[1:] if what == "job" else pids:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(f"{party} {pid}")
+            return

@@ -1,0 +1,138 @@
+"""Experiment files over real sites: the run directories and answers of the simulator. Slow; needs NVIDIA FLARE."""
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from federations import REAL, kill_in_round
+
+import foedus as fd
+from foedus.cli import run as cli
+from foedus.experiment import starter
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
+
+pytestmark = [*REAL, pytest.mark.slow]
+
+STUDY = """
+name = "study"
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+group = "sex"
+[algorithm]
+name = "ProxAL"
+inner = "newton"
+[problem]
+loss = "logistic"
+where = "label no"
+[[constraints]]
+type = "LossCap"
+where = "label yes"
+at_most = 0.6
+"""
+SITES = ("city", "lakeside", "valley")  # of the four invented hospitals; as many as the federation has sites
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "hospitals").mkdir()
+    made = starter.hospitals()
+    for number, name in enumerate(SITES):
+        # called as the sites of the federation are: what draws depend on, and the order, are then the same
+        (folder / f"hospitals/site-{number + 1}.csv").write_text(made[name])
+    (folder / "study.toml").write_text(STUDY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def simulated(hospitals) -> fd.Run:
+    assert cli(["run", str(hospitals / "study.toml"), "--out", str(hospitals / "simulated"), "--quiet"]) == 0
+    return fd.load(hospitals / "simulated")
+
+
+def same(folder: Path, simulated: fd.Run, expected: Path) -> None:
+    run = fd.load(folder)
+    np.testing.assert_allclose(run.w, simulated.w, rtol=0, atol=1e-9)
+    assert run.certificate.holds()
+    assert [(r.site, r.constraint) for r in run.certificate.rows] == [
+        (r.site, r.constraint) for r in simulated.certificate.rows
+    ]
+    assert run.history.keys() == simulated.history.keys()
+    assert run.rounds == simulated.rounds
+    np.testing.assert_allclose(run.objective, simulated.objective, rtol=1e-9)
+    made = {path.name for path in folder.iterdir()}
+    assert made == {path.name for path in expected.iterdir()}
+    rules = json.loads((folder / "preprocessing.json").read_text())
+    assert rules == json.loads((expected / "preprocessing.json").read_text())
+
+
+def test_one_word_in_the_file_plays_the_run_over_real_sites(hospitals, simulated, capsys):
+    (hospitals / "real.toml").write_text(STUDY + '[run]\nruntime = "flare"\n')
+    assert cli(["run", str(hospitals / "real.toml"), "--out", str(hospitals / "real")]) == 0
+    assert "label yes" in capsys.readouterr().out, "the certificate, in the words of the file"
+    same(hospitals / "real", simulated, hospitals / "simulated")
+    events = [json.loads(line) for line in (hospitals / "real/events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in events][0 :: len(events) - 1] == ["start", "end"]
+
+
+def placed(federation, hospitals: Path) -> None:
+    """The sites' tables in their own kits."""
+    for site in federation.sites:
+        local = federation.kit(site) / "local"
+        (local / "ours.csv").write_text((hospitals / f"hospitals/{site}.csv").read_text())
+        (local / "foedus.toml").write_text('[data]\nfile = "ours.csv"\n')
+
+
+def test_a_submitted_run_is_resumed_by_hand_after_the_server_was_killed(hospitals, federation, capfd):
+    placed(federation, hospitals)
+    file = hospitals / "slow.toml"
+    file.write_text(STUDY.replace('"newton"', '"admm"'))
+    assert cli(["run", str(file), "--out", str(hospitals / "slow-simulated"), "--quiet"]) == 0
+    expected = fd.load(hospitals / "slow-simulated")
+    killed: list[str] = []
+    killer = threading.Thread(target=kill_in_round, args=(federation, "server", 40, killed))
+    killer.start()
+    told = ["federation", "submit", str(file), "--folder", str(federation.folder), "--keep-going", "0"]
+    assert cli([*told, "--out", str(hospitals / "slow")]) == 2
+    killer.join()
+    assert killed
+    assert "'foedus federation resume" in capfd.readouterr().err
+    federation.heal()
+    federation.wait()
+    assert cli(["federation", "resume", str(hospitals / "slow")]) == 0
+    same(hospitals / "slow", expected, hospitals / "slow-simulated")
+    events = [json.loads(line)["event"] for line in (hospitals / "slow/events.jsonl").read_text().splitlines()]
+    assert [e for e in events if e != "rounds"] == ["start", "stopped", "resume", "end"]
+    assert "rounds" in events, "which 'foedus watch' shows"
+
+
+def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federation):
+    """The coordinator has no data; one site calls its columns by other names."""
+    for site in federation.sites:
+        local = federation.kit(site) / "local"
+        text, named = (hospitals / f"hospitals/{site}.csv").read_text(), ""
+        if site == "site-2":
+            text = text.replace("readmitted", "came back", 1).replace("sex", "gender", 1)
+            named = '[data.columns]\nreadmitted = "came back"\nsex = "gender"\n'
+        (local / "ours.csv").write_text(text)
+        (local / "foedus.toml").write_text(f'[data]\nfile = "ours.csv"\n{named}[policy]\nalgorithms = ["ProxAL"]\n')
+    (hospitals / "alone").mkdir()
+    file = hospitals / "alone" / "study.toml"  # the files that it names are not there
+    file.write_text(STUDY)
+    told = ["federation", "submit", str(file), "--folder", str(federation.folder)]
+    assert cli([*told, "--out", str(hospitals / "submitted")]) == 0
+    same(hospitals / "submitted", simulated, hospitals / "simulated")
+    file.write_text(STUDY.split("[algorithm]")[0] + '[algorithm]\nname = "FedAvg"\n')
+    assert cli([*told, "--out", str(hospitals / "refused")]) == 2
+    kit = federation.kit("site-1")
+    assert cli(["site", "audit", str(kit)]) == 0
+    from foedus.runtime.flare.names import RUNS
+    from foedus.runtime.flare.site import MessageLog
+
+    purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
+    assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)

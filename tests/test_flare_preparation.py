@@ -1,0 +1,208 @@
+"""Sites whose tables nobody else sees prepare them together: the simulator's rules and answers, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import foedus as fd
+from foedus.data import preprocess
+from foedus.errors import FoedusError
+from foedus.experiment import build, file, starter
+from foedus.experiment.plan import Plan
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.exchange import Exchange, Missing
+from foedus.runtime.flare.order import Patience, Result
+from foedus.runtime.flare.policy import Policy, SiteFile, Source
+from foedus.runtime.flare.preparation import Request, prepare, read
+from foedus.runtime.flare.server import play
+from foedus.runtime.flare.site import SiteSession
+
+STUDY = """
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+group = "sex"
+[algorithm]
+name = "FedGiA"
+[problem]
+loss = "logistic"
+penalty = { name = "Ridge", mu = 0.1 }
+[run]
+max_rounds = 8
+"""
+QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
+
+
+class Ward:
+    """Four hospitals with a table each, and the same study as the simulator sees it."""
+
+    def __init__(self, folder: Path, text: str = STUDY, policy: Policy | None = None):
+        self.folder, self.notes = folder, []
+        (folder / "hospitals").mkdir(exist_ok=True)
+        for name, table in starter.hospitals().items():  # as many rows each: one compiled program serves all
+            (folder / f"hospitals/{name}.csv").write_text("".join(table.splitlines(keepends=True)[:61]))
+        (folder / "study.toml").write_text(text)
+        experiment = file.load(folder / "study.toml")
+        (self.case,) = experiment.cases
+        self.cohort = build.cohort_of(self.case.settings, folder)
+        self.names = tuple(self.cohort.tables)
+        self.sources = {name: Source(folder / f"hospitals/{name}.csv") for name in self.names}
+        self.policy = policy or Policy()
+        self.heard: list[bytes] = []
+
+    def ask(self, messages, timeout):
+        replies = {name: self.site[name].answer(message) for name, message in messages.items()}
+        self.heard += replies.values()
+        return replies
+
+    @property
+    def request(self) -> Request:
+        self.site = {
+            name: SiteSession(name, SiteFile(source, self.policy), self.folder / name, self.notes.append)
+            for name, source in self.sources.items()
+        }
+        found = read(Request("r1", self.names, Plan.of(self.case.settings)).to_bytes())
+        assert isinstance(found, Request)
+        return found
+
+    def play(self) -> Result:
+        return play(self.request, self.folder / "server", self.ask, QUICK, self.notes.append, lambda: False)
+
+    def rules(self) -> preprocess.Preprocessing:
+        names = {name: name for name in self.names}
+        exchange = Exchange("r1", names, self.ask, QUICK, self.notes.append, lambda: False)
+        return prepare(self.request, exchange)[1]
+
+
+def test_the_answer_is_the_simulators(tmp_path):
+    ward = Ward(tmp_path)
+    built = build.build(ward.case.settings, ward.cohort)
+    expected = fd.solve(built.problem, built.algorithm, max_rounds=8)
+    result = Result.from_bytes(ward.play().to_bytes())
+    assert result.rules is not None
+    assert preprocess.Preprocessing.from_json(result.rules) == built.rules
+    np.testing.assert_allclose(result.w, expected.w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.history["objective"], expected.history["objective"], rtol=1e-9)
+    np.testing.assert_allclose(result.certificate.stationarity, expected.certificate.stationarity, rtol=1e-6)
+    assert not any(b".csv" in raw for raw in ward.heard)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STUDY.replace("[run]", '[preprocess]\nscale = "minmax"\nintercept = false\n[run]'),
+        STUDY.replace('group = "sex"', 'drop = ["sex"]\nmissing = "drop"'),
+        STUDY.replace("[run]", '[preprocess]\nscale = "none"\n[run]'),
+    ],
+    ids=["minmax", "drop", "none"],
+)
+def test_every_rule_is_the_simulators(tmp_path, text):
+    ward = Ward(tmp_path, text)
+    assert ward.rules() == build.rules_of(ward.case.settings, ward.cohort)
+
+
+def numbers(ward: Ward) -> str:
+    """The study with bounds of every column of numbers, the words of every other, and noise on the sums."""
+    bounds = [f"{name!r} = [-1000, 1000]" for name in ward.cohort.features if name not in ward.cohort.words]
+    words = build.rules_of(ward.case.settings, ward.cohort).to_json()["columns"]
+    listed = [f"{c['name']!r} = {list(c['levels'])!r}" for c in words if c["kind"] == "category"]
+    stated = ["[preprocess]", "epsilon = 2.0", "[preprocess.bounds]", *bounds, "[preprocess.categories]", *listed]
+    return STUDY.replace("[run]", "\n".join([*stated, "[run]"]))
+
+
+def test_noise_is_added_at_the_sites(tmp_path):
+    """With the run's seed it is the simulator's; with a site's own secret it is nobody's, and stays the same."""
+    text = numbers(Ward(tmp_path))
+    ward = Ward(tmp_path, text)
+    shared = ward.rules()
+    assert shared == build.rules_of(ward.case.settings, ward.cohort)
+    assert shared.epsilon == 2.0
+    ward.policy = Policy(own_keys=True)
+    own = ward.rules()
+    assert own != shared
+    assert ward.rules() == own, "a resumed run releases nothing new"
+    ward.policy = Policy(own_keys=True, max_epsilon=3.0)
+    with pytest.raises(Missing, match="its policy asks for privacy, and FedGiA adds no noise"):
+        ward.rules()
+
+
+def test_columns_are_called_as_the_site_says(tmp_path):
+    ward = Ward(tmp_path)
+    expected = build.rules_of(ward.case.settings, ward.cohort)
+    path = tmp_path / "hospitals/city.csv"
+    path.write_text(path.read_text().replace("readmitted", "again", 1).replace("age", "years", 1))
+    with pytest.raises(Missing, match="client 'city' refuses: it has no column 'readmitted', which the experiment"):
+        ward.rules()
+    ward.sources["city"] = Source(path, y="again")
+    with pytest.raises(FoedusError, match="client 'lakeside': it has no column 'years', which client 'city' has"):
+        ward.rules()
+    ward.sources["city"] = Source(path, y="again", columns={"age": "years"})
+    assert ward.rules() == expected
+    ward.sources["city"] = Source(path, columns={"readmitted": "again", "age": "years"}, x=("years",))
+    with pytest.raises(FoedusError, match=r"client 'lakeside': its column .* is not at client 'city'"):
+        ward.rules()
+
+
+def test_what_a_site_will_not_tell(tmp_path):
+    ward = Ward(tmp_path, policy=Policy(max_words=1))
+    with pytest.raises(Missing, match="its policy lets it tell no more than 1 words of a column"):
+        ward.rules()
+    ward.policy = Policy(min_rows=1000)
+    with pytest.raises(Missing, match="it has fewer rows than its policy asks for"):
+        ward.rules()
+    ward.policy = Policy(algorithms=("ProxAL",))
+    with pytest.raises(Missing, match="its policy allows ProxAL, not FedGiA"):
+        ward.rules()
+    ward.policy = Policy()
+    assert ward.request
+    header = {"run": "r1", "round": None}
+    told, _ = packing.unseal(ward.site["city"].answer(packing.seal(header | {"ask": "sums", "columns": {}})))
+    assert told["code"] == "failed", "nothing is summed before the policy has been asked"
+    path = tmp_path / "hospitals/city.csv"
+    path.write_text(path.read_text().replace(",yes\n", ",patient 4711\n", 1) + "\n")
+    ward.heard.clear()
+    path.write_text(path.read_text().replace("\n", ",\n"))
+    with pytest.raises(Missing, match="client 'city' refuses: its table does not fit the experiment; its own log"):
+        ward.rules()
+    assert not any(b"4711" in raw for raw in ward.heard)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("FedGiA", "CentralProxAL"), "works on all data in one place"),
+        (('name = "FedGiA"', 'name = "DRFL"'), "sites do not tell"),
+        (("[run]", '[privacy]\nnoise = "Laplace"\nepsilon = 1.0\nclip = 1.0\n[run]'), "number of all rows"),
+    ],
+)
+def test_what_needs_the_data_in_one_place_is_refused(tmp_path, change, sentence):
+    ward = Ward(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY.replace(*change).replace('penalty = { name = "Ridge", mu = 0.1 }', ""))
+    (case,) = file.load(tmp_path / "study.toml").cases
+    with pytest.raises(FoedusError, match=sentence):
+        Plan.of(case.settings)
+    assert ward.names
+
+
+def test_a_label_that_no_site_has_is_named(tmp_path):
+    ward = Ward(tmp_path, STUDY.replace("loss =", 'where = "label maybe"\nloss ='))
+    with pytest.raises(FoedusError, match="'label maybe': the column 'readmitted' has no such value, only no, yes"):
+        ward.rules()
+
+
+@pytest.mark.slow
+def test_a_private_run_has_the_simulators_ledger(tmp_path):
+    text = STUDY.replace('name = "FedGiA"', 'name = "FedAvg"\nlr = 0.1\nk0 = 1').replace(
+        "max_rounds = 8", "max_rounds = 4"
+    )
+    ward = Ward(tmp_path, text.replace("[run]", '[privacy]\nnoise = "Laplace"\nepsilon = 1.0\nclip = 1.0\n[run]'))
+    built = build.build(ward.case.settings, ward.cohort)
+    run = fd.solve(built.problem, built.algorithm, max_rounds=4, **built.privacy)
+    result = ward.play()
+    np.testing.assert_allclose(result.w, run.w, rtol=0, atol=1e-9)
+    assert run.ledger is not None
+    releases = result.history["ledger.releases"]
+    np.testing.assert_array_equal(releases[-1], [4] * 4)
+    np.testing.assert_allclose(result.history["ledger.scale"], run.ledger.scale)
