@@ -59,7 +59,7 @@ class Constraint:
         """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
         return {}
 
-    def keyed(self, number: int) -> "Constraint":
+    def keyed(self, number: int, names: list[str]) -> "Constraint":
         """This constraint, knowing the name under which its arrays are kept."""
         return self
 
@@ -119,13 +119,16 @@ class Capped(Constraint):
     def __hash__(self) -> int:
         return hash(self._identity())
 
-    def keyed(self, number: int) -> "Capped":
-        return dataclasses.replace(self, key=f"cap{number}")
-
-    def told(self, names: list[str]) -> "Capped":
-        """As it is told to parties that keep no arrays of it: with its number, or the numbers by name."""
-        limit = dict(zip(names, self.limit, strict=True)) if isinstance(self.limit, tuple) else self.limit
-        return dataclasses.replace(self, key="", **{self.limited: limit})
+    def keyed(self, number: int, names: list[str]) -> "Capped":
+        limit = self.limit
+        if isinstance(limit, tuple):
+            if len(limit) != len(names):
+                raise FoedusError(
+                    f"The {self.limited!r} of {type(self).__name__} must be a number, or one for each of the "
+                    f"{len(names)} clients. Got {limit!r} instead."
+                )
+            limit = dict(zip(names, limit, strict=True))
+        return dataclasses.replace(self, key=f"cap{number}", **{self.limited: limit})
 
     def at(self, name: str) -> "Capped":
         """As the client of this name holds it."""
@@ -138,11 +141,7 @@ class Capped(Constraint):
         given = self.limit
         if not isinstance(given, Real) and self.scope != "local":
             raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {given!r} instead.")
-        if isinstance(given, Mapping):
-            given = by_client(given, names, what)
-        limits = np.asarray(given, dtype=float)
-        if limits.ndim and limits.shape != (clients,):
-            raise FoedusError(f"{what} must be a number, or one for each of the {clients} clients. Got {given!r}.")
+        limits = np.asarray(by_client(given, names, what) if isinstance(given, Mapping) else given, dtype=float)
         return {f"{self.key}.cap": np.broadcast_to(self.held(limits)[..., None], (clients, self.count))}
 
     def held(self, limit: np.ndarray) -> np.ndarray:
@@ -257,7 +256,7 @@ class Linear(Constraint):
     def __hash__(self) -> int:
         return hash((type(self), self.scope, self.kind, self.key))
 
-    def keyed(self, number: int) -> "Linear":
+    def keyed(self, number: int, names: list[str]) -> "Linear":
         """This constraint, knowing the name under which its arrays are kept."""
         made = object.__new__(Linear)
         for name, value in (("scope", self.scope), ("kind", self.kind), ("_given", self._given)):

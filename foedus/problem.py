@@ -62,7 +62,7 @@ class Problem:
         self.server: Data | None = None if server is None else server_data(server, width)
         if isinstance(constraints, Constraint):
             raise FoedusError("constraints must be a list: write constraints=[...] around the one you have.")
-        keyed = tuple(c.keyed(j) if isinstance(c, Constraint) else c for j, c in enumerate(constraints))
+        keyed = tuple(c.keyed(j, self.names) if isinstance(c, Constraint) else c for j, c in enumerate(constraints))
         for wrong in (c for c in keyed if not isinstance(c, Constraint)):
             raise FoedusError(f"constraints must come from fd.constraints. Got {wrong!r} instead.")
         if len({c.kind for c in keyed if c.scope == "coupled"}) > 1:
@@ -167,7 +167,7 @@ class Problem:
 
     @property
     def names(self) -> list[str]:
-        return [self.stacked.name(i) for i in range(self.terms.clients)]
+        return [self.stacked.name(i) for i in range(self.stacked.clients)]
 
     @property
     def counts(self) -> np.ndarray:

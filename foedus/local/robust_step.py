@@ -10,7 +10,8 @@ Gram matrix XᵀDX, four passes over X beside it, and a system in y; memory is l
 sample i by its ω_i: the multipliers of its pieces sum to m = v − a, whatever the number of samples.
 
 What elimination leaves of a sample is θ_k = z_k/s_k for each of its pieces k. With P = Σθ its Hessian is the sum over
-pairs k < l of (θ_k θ_l / P) times the square of the difference of their slopes: no term is negative, so nothing cancels.
+pairs k < l of (θ_k θ_l / P) times the square of the difference of their slopes: no term is negative, so nothing
+cancels.
 """
 
 from functools import partial
@@ -112,9 +113,10 @@ def _cone_step(s: Array, ds: Array) -> Array:
 def evenness(omega: Array) -> Array:
     """√Σω²: one over the root of the number of samples, where they count alike.
 
-    The barrier of the constraints that are not a sample's is weighed with it. With 1, as of a sum over samples, these few
-    constraints would decide how small the products of all samples have to be; with Σω², as one sample each, they come so
-    near to their bounds that steps get short: on 100,000 samples in a box that took 27 Newton systems in place of 19.
+    The barrier of the constraints that are not a sample's is weighed with it. With 1, as of a sum over samples, these
+    few constraints would decide how small the products of all samples have to be; with Σω², as one sample each, they
+    come so near to their bounds that steps get short: on 100,000 samples in a box that took 27 Newton systems in place
+    of 19.
     """
     return jnp.sqrt(jnp.sum(omega**2))
 

@@ -21,7 +21,7 @@ from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
-from foedus.constraints import Linear
+from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.privacy.attach import prepare as prepare_noise
 from foedus.problem import Problem
@@ -203,7 +203,11 @@ class SiteSession:
             where=terms.where,
             penalty=terms.penalty,
             regularizer=terms.regularizer,
-            constraints=[c for c in terms.constraints if c.scope != "global" and not isinstance(c, Linear)],
+            constraints=[
+                c.at(self.name) if isinstance(c, Capped) else c
+                for c in terms.constraints
+                if c.scope != "global" and not isinstance(c, Linear)
+            ],
         ).over(terms.shape.unravel(jnp.asarray(w0)))
         prepare_noise(problem, algorithm, w0)
         return Data({k: v[0] for k, v in problem.data.items()})

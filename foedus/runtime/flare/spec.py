@@ -115,7 +115,9 @@ def _decode(text: Any, known: tuple[str, ...]) -> Any:
         case "Shape":
             return _decode_shape(text)
         case "Linear":
-            return Linear(None, None, text["kind"], scope=text["scope"]).keyed(int(text["key"].removeprefix("linear")))
+            return Linear(None, None, text["kind"], scope=text["scope"]).keyed(
+                int(text["key"].removeprefix("linear")), []
+            )
         case "Schedule":
             plan = np.zeros((len(text["plan"]), text["clients"]), dtype=bool)
             for row, chosen in zip(plan, text["plan"], strict=True):
