@@ -57,6 +57,15 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
 
 
 @pytest.mark.slow
+def test_from_nothing_to_a_certified_answer_takes_less_than_a_minute():
+    """Kits, a server and three sites are made, started and stopped within it."""
+    began = time.monotonic()
+    run = fd.solve(breast_cancer().problem(), CAPPED["newton"], runtime=fd.Flare(sites=3))
+    assert run.certificate.holds()
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
 def test_rounds_are_seen_as_they_come_and_a_run_that_is_ended_goes_on_where_it_was(federation, tmp_path):
     problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
     expected = fd.solve(problem, algorithm)

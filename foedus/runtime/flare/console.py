@@ -76,7 +76,7 @@ class Console:
     def look(self, job: str, **said: Any) -> Glimpse:
         """How far a running job is; `do="stop"` ends it after this round."""
         found = self._do(lambda: self.session.do_app_command(job, TOPIC, said or {"do": "look"}))
-        return Glimpse(int(found["rounds"]), {str(k): float(v) for k, v in found["record"].items()})
+        return Glimpse(int(found["rounds"]), dict(found["record"]))
 
     def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> None:
         """Return when the job is over; `watch` sees each new state of it, and ends it with a true result.

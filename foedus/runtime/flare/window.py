@@ -22,7 +22,7 @@ class Window:
         recorder = self.recorder
         if recorder is None or recorder.rounds == 0:
             return {"rounds": 0, "record": {}}
-        return {"rounds": recorder.rounds, "record": {k: float(v) for k, v in recorder.last().items()}}
+        return {"rounds": recorder.rounds, "record": recorder.last()}
 
 
 @dataclass(frozen=True)
