@@ -59,7 +59,8 @@ def test_every_loss_metric_support_and_norm(name, metric, kind, p):
         made = clients(name, seed + 10, sites, dim, sizes)
         above, run = gap(name, metric, kind, p, made, drfl(metric, kind, p, dim))
         assert run.converged, run.reason
-        assert -1e-7 <= above <= 1e-5
+        # below its optimum CVXPY can only be by its own error, which exponential cones make 2e-6 on one instance
+        assert (-1e-5 if name == "logistic" else -1e-7) <= above <= 1e-5
 
 
 @pytest.mark.slow

@@ -45,6 +45,24 @@ def test_the_radius_is_chosen_by_held_out_loss():
     assert fitted.radius_ == min(fitted.cv_losses_, key=fitted.cv_losses_.get) == 0.01
 
 
+def test_no_radius_is_the_least_mean_loss():
+    """Hinge losses without a ball leave a valley, along which acceleration runs far off unless it is held back."""
+    import cvxpy as cp
+
+    sites = {}
+    for seed, name in enumerate(("north", "south", "east")):
+        draw, ill = np.random.default_rng(seed), np.arange(60) % 3 == 0
+        X = (draw.normal(size=(60, 3)) + ill[:, None] * [1.5, 1.5, 0.3]) * [1.0, 1.0, 0.2]
+        sites[name] = (X, np.where(ill, 1.0, -1.0))
+    fitted = fd.RobustClassifier(radius=0.0).fit(sites)
+    assert fitted.run_.converged, fitted.run_.reason
+    X, y = (np.concatenate(part) for part in zip(*sites.values(), strict=True))
+    w, c = cp.Variable(3), cp.Variable()
+    best = cp.Problem(cp.Minimize(cp.sum(cp.pos(1 - cp.multiply(y, X @ w + c))) / len(y))).solve(solver="CLARABEL")
+    found = np.mean(np.maximum(0.0, 1.0 - y * fitted.decision_function(X)))
+    assert found == pytest.approx(best, rel=1e-5)
+
+
 def test_a_regressor_fits_and_a_wider_ball_shrinks_it():
     X, y = targets()["s0"]
     narrow, wide = (fd.RobustRegressor("huber", radius=r).fit(targets()) for r in (0.01, 1.0))

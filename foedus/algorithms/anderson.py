@@ -2,8 +2,8 @@
 
 Type II with a short memory, as splitting solvers for cone programs use it: the next point combines the last few so that
 their residuals g cancel best. An accelerated step after which the residual is larger than GROWTH times the smallest
-that was seen is taken back, and the memory cleared; a plain step of a non-expansive map cannot make it grow. Measured
-against the smallest one, and not the last, growth cannot add up over many steps.
+seen is taken back, and the memory cleared; a plain step of a non-expansive map cannot make it grow. Measured against
+the smallest, and not the last, growth cannot add up over many steps.
 """
 
 import dataclasses

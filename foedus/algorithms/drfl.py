@@ -12,6 +12,9 @@ class DRFL(Minimax):
     """Distributionally robust federated learning: a Wasserstein ball around each client's data, weights in Q.
 
     ρ = 0 is AFL's model, with θ = 2 DRFA's, and ρ = θ = 0 with uniform q̂ the standard one.
+
+    The paper's AD-LPMM is splitting="linearised". The default, "exact", projects onto the weight ball and accelerates:
+    the same clients' steps, messages and optimum in fewer rounds.
     """
 
     radius: Any = setting(

@@ -9,8 +9,8 @@ u_i = x_iᵀr + o (its margin or residual under r, shifted) and one or two numbe
                  and h⁻ = p⁻·high − p⁺·low to −xᵀr: with o = (h⁺ − h⁻)/2 in u, both directions are left with the same
                  e = (h⁺ + h⁻)/2. Pinball's two slopes take an r and p of their own each, and their h in o.
 
-So the worst-case loss is cᵀy + Σ_i ω_i [f_0(u_i) + α_i], α_i ≥ φ_k(u_i, e) for a few pieces k, Gy + g ≥ 0, and where
-the pieces are linear their slopes are the same for all samples.
+So the worst-case loss is cᵀy + Σ_i ω_i [f_0(u_i) + α_i], α_i ≥ φ_k(u_i, e) for a few pieces k, Gy + g ≥ 0. Where pieces
+are linear, their slopes are the same for all samples.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,7 @@ Gram matrix XᵀDX, four passes over X beside it, and a system in y; memory is l
 sample i by its ω_i: the multipliers of its pieces sum to m = v − a, whatever the number of samples.
 
 What elimination leaves of a sample is θ_k = z_k/s_k for each of its pieces k. With P = Σθ its Hessian is the sum over
-pairs k < l of (θ_k θ_l / P) times the square of the difference of their slopes: no term is negative, so nothing
-cancels.
+pairs k < l of θ_k θ_l/P times the square of the difference of their slopes: no term is negative, so nothing cancels.
 """
 
 from functools import partial
@@ -23,6 +22,7 @@ from jax import Array
 
 from foedus.algorithm import select, state
 from foedus.local.cholesky import cholesky, cholesky_solve
+from foedus.local.cone import circle, cone_step, jdot, scaling, uncircle
 from foedus.local.robust_form import Form, Maps, Pieces
 from foedus.local.worst_case import Radius
 from foedus.losses import signed
@@ -69,54 +69,12 @@ def _along(point: Point, direction: Point, step: Array) -> Point:
     return jax.tree.map(lambda a, d: a + step * d, point, direction)
 
 
-# --- the second-order cone, as in CVXOPT's notes: NT scaling W with W z = W⁻¹ s ---
-
-
-def _jdot(a: Array, b: Array) -> Array:
-    return a[0] * b[0] - jnp.dot(a[1:], b[1:])
-
-
-def _circle(a: Array, b: Array) -> Array:
-    return jnp.concatenate([jnp.dot(a, b)[None], a[0] * b[1:] + b[0] * a[1:]])
-
-
-def _uncircle(a: Array, r: Array) -> Array:
-    """x with a ∘ x = r."""
-    first = _jdot(a, r) / _jdot(a, a)
-    return jnp.concatenate([first[None], (r[1:] - first * a[1:]) / a[0]])
-
-
-def _scaling(s: Array, z: Array) -> tuple[Array, Array]:
-    """W and W⁻¹."""
-    size_s, size_z = jnp.sqrt(_jdot(s, s)), jnp.sqrt(_jdot(z, z))
-    s, z = s / size_s, z / size_z
-    sign = -jnp.ones_like(s).at[0].set(-1.0)
-    gamma = jnp.sqrt(0.5 * (1.0 + jnp.dot(s, z)))
-    w = (s + sign * z) / (2.0 * gamma)
-    v = w.at[0].add(1.0) / jnp.sqrt(2.0 * (w[0] + 1.0))
-    J, scale = jnp.diag(sign), jnp.sqrt(size_s / size_z)
-    return scale * (2.0 * jnp.outer(v, v) - J), (2.0 * jnp.outer(sign * v, sign * v) - J) / scale
-
-
-def _cone_step(s: Array, ds: Array) -> Array:
-    """The inverse of the longest step that stays in the cone; 0 where there is none."""
-    size = jnp.sqrt(_jdot(s, s))
-    unit = s / size
-    along = _jdot(unit, ds)
-    rest = ds[1:] - (along + ds[0]) / (unit[0] + 1.0) * unit[1:]
-    return (jnp.sqrt(jnp.sum(rest**2)) - along) / size
-
-
-# --- the method ---
-
-
 def evenness(omega: Array) -> Array:
     """√Σω²: one over the root of the number of samples, where they count alike.
 
-    The barrier of the constraints that are not a sample's is weighed with it. With 1, as of a sum over samples, these
-    few constraints would decide how small the products of all samples have to be; with Σω², as one sample each, they
-    come so near to their bounds that steps get short: on 100,000 samples in a box that took 27 Newton systems in place
-    of 19.
+    The barrier of the constraints that are not a sample's is weighed with it. With 1 these few constraints would make
+    up most of the gap. With Σω², as of one sample each, iterates come so near to their bounds that steps get short: on
+    100,000 samples in a box it took 27 Newton systems in place of 19.
     """
     return jnp.sqrt(jnp.sum(omega**2))
 
@@ -139,7 +97,7 @@ def _start(form: Form, maps: Maps, x: Array, y: Array, omega: Array, radius: Rad
     s_g, s_q = maps.G @ inner + maps.g, maps.S @ inner
     z_q, weak = s_q, evenness(omega) * m
     if form.cone:
-        z_q = weak * s_q.at[1:].multiply(-1.0) / _jdot(s_q, s_q)
+        z_q = weak * s_q.at[1:].multiply(-1.0) / jdot(s_q, s_q)
     return Point(inner, u, m, a + m - value, alpha, s, z, s_g, weak / s_g, s_q, z_q)
 
 
@@ -239,7 +197,7 @@ def _linearise(form: Form, maps: Maps, x: Array, y: Array, omega: Array, kappa: 
     hessian = hessian + jnp.diag((jnp.arange(size) < held).astype(float))
     W, W_inverse = (), ()
     if form.cone:
-        W, W_inverse = _scaling(at.s_q, at.z_q)
+        W, W_inverse = scaling(at.s_q, at.z_q)
         root = W_inverse @ maps.S
         hessian = hessian + root.T @ root
     weight_m, g_m = 1.0 + at.s_v / at.m + shift, maps.c + g_u
@@ -294,10 +252,10 @@ def _solve(
     tau_q = at.z_q
     if form.cone:
         scaled = system.W @ at.z_q
-        aim = jnp.zeros_like(scaled).at[0].set(nu * mu) - _circle(scaled, scaled)
+        aim = jnp.zeros_like(scaled).at[0].set(nu * mu) - circle(scaled, scaled)
         if ahead is not None:
             aim = aim - ahead.q
-        tau_q = system.W_inverse @ _uncircle(scaled, aim)
+        tau_q = system.W_inverse @ uncircle(scaled, aim)
         right = right - maps.S.T @ tau_q
     dy = -cholesky_solve(system.lower, right + system.g_m * (beta / system.weight_m))
     dm = (jnp.dot(system.g_m, dy) + beta) / system.weight_m
@@ -336,7 +294,7 @@ def _blocked(form: Form, at: Point, d: Point) -> Array:
         if value.size:
             inverse = jnp.maximum(inverse, jnp.max(-change / value))
     if form.cone:
-        inverse = jnp.maximum(inverse, jnp.maximum(_cone_step(at.s_q, d.s_q), _cone_step(at.z_q, d.z_q)))
+        inverse = jnp.maximum(inverse, jnp.maximum(cone_step(at.s_q, d.s_q), cone_step(at.z_q, d.z_q)))
     return inverse
 
 
@@ -400,7 +358,7 @@ def project(form: Form, x: Array, y: Array, omega: Array, radius: Radius, a: Arr
             first, second = (jnp.dot(omega, jnp.sum(at.z * at.s * f, axis=0)) for f in (1.0, t * (1.0 + t)))
             left = left + (1.0 - reach) * first - reach**2 * second
         sigma = jnp.clip((left / products / mu) ** 3, 1e-8, 1.0)
-        turned = _circle(system.W_inverse @ affine.s_q, system.W @ affine.z_q) if form.cone else ()
+        turned = circle(system.W_inverse @ affine.s_q, system.W @ affine.z_q) if form.cone else ()
         ahead = _Ahead(affine.m * affine.s_v, affine.z_g * affine.s_g, turned, t)
         direction = apart(towards(sigma * mu, ahead))
         blocked = _blocked(form, at, direction)

@@ -1,0 +1,41 @@
+"""Anderson acceleration: few steps on a linear map, and bad steps are taken back."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.algorithms import anderson
+
+advance = jax.jit(anderson.advance)
+
+
+def iterated(residual, xi: np.ndarray, steps: int) -> list[np.ndarray]:
+    memory, point, seen = anderson.blank(len(xi)), jnp.asarray(xi), []
+    for _ in range(steps):
+        point, memory, _ = advance(memory, point, residual(point))
+        seen.append(np.asarray(point))
+    return seen
+
+
+def test_a_linear_map_is_solved_in_as_many_steps_as_it_has_dimensions():
+    matrix = np.diag([0.999, 0.99, 0.9, 0.5])
+    goal = np.array([1.0, -2.0, 3.0, 0.5])
+    seen = iterated(lambda xi: (matrix - np.eye(4)) @ (xi - goal), np.zeros(4), 8)
+    np.testing.assert_allclose(seen[-1], goal, atol=1e-6)
+
+
+def test_a_step_after_which_the_residual_has_grown_is_taken_back():
+    matrix = np.diag([0.9, 0.5])
+    points, memory, point = [], anderson.blank(2), jnp.asarray([4.0, 1.0])
+    for _ in range(3):
+        points.append(point)
+        point, memory, worse = advance(memory, point, (matrix - np.eye(2)) @ point)
+        assert not worse
+    # as if the accelerated point had been a bad one
+    smallest = float(memory.size)
+    back, memory, worse = advance(memory, point, jnp.asarray([0.0, 1.6 * smallest]))
+    assert worse
+    np.testing.assert_allclose(back, matrix @ points[-1], rtol=1e-12)
+    # the next steps are measured against the same smallest residual
+    assert float(memory.size) == smallest
+    assert int(memory.count) == 0
