@@ -1,5 +1,6 @@
 """The compilation cache: a process that dies while it writes an entry leaves nothing that a later one trips over."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -29,3 +30,12 @@ def test_an_entry_of_the_cache_appears_whole_or_not_at_all(tmp_path: Path, monke
         cache.put("torn", b"whole")
     assert cache.get("torn") is None
     assert [path.name for path in tmp_path.iterdir()] == ["kept-cache"]
+
+
+def test_lapack_is_called_in_one_place_only():
+    """Elsewhere a `vmap` would make it a batched call, two of which can wait for each other for ever."""
+    wanted = re.compile(r"(jnp|jax\.numpy|jax\.scipy|jax\.lax)\.linalg\.(?!norm|cg\b|sparse)\w+")
+    folder = Path(fd.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        found = wanted.findall(path.read_text())
+        assert not found or path.name == "lapack.py", (path.relative_to(folder), found)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import select, state
-from foedus.local.cholesky import cholesky, cholesky_solve
+from foedus.local.lapack import cholesky, cholesky_solve
 
 LENGTH = 10
 GROWTH = 1.5  # of ‖g‖, that a step may bring before it is taken back

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import state
-from foedus.local.cholesky import cholesky, cholesky_solve
+from foedus.local.lapack import cholesky, cholesky_solve
 from foedus.terms import Data, Terms
 
 LARGE = 400  # beyond this many rows and columns, no matrix is formed

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import select, state
-from foedus.local.cholesky import cholesky, cholesky_solve
+from foedus.local.lapack import cholesky, cholesky_solve
 from foedus.local.spectrum import largest_eigenvalue
 from foedus.regularizers import Regularizer, Zero
 

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import select, state
-from foedus.local.cholesky import cholesky, cholesky_solve
 from foedus.local.cone import circle, cone_step, jdot, scaling, uncircle
+from foedus.local.lapack import cholesky, cholesky_solve
 from foedus.local.robust_form import Form, Maps, Pieces
 from foedus.local.worst_case import Radius
 from foedus.losses import signed

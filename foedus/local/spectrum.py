@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.local.lapack import eigh
+
 
 def largest_eigenvalue(apply: Callable[[Array], Array], dim: int, steps: int = 16) -> Array:
     """Return an upper estimate of max |λ|: the top Ritz value plus its residual.
@@ -33,6 +35,6 @@ def largest_eigenvalue(apply: Callable[[Array], Array], dim: int, steps: int = 1
     first = (jnp.zeros((steps, dim)), start, jnp.zeros(dim), jnp.zeros(()), 0)
     _, (alpha, beta) = jax.lax.scan(step, first, length=steps)
     tridiagonal = jnp.diag(alpha) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
-    values, vectors = jnp.linalg.eigh(tridiagonal)
+    values, vectors = eigh(tridiagonal)
     residual = jnp.abs(beta[-1] * vectors[-1])
     return jnp.max(jnp.abs(values) + residual)

@@ -1,4 +1,4 @@
-"""Cholesky factors and solves that are safe under `vmap`: one matrix after the other.
+"""LAPACK's routines in a form that is safe under `vmap`: one matrix after the other.
 
 Two batched LAPACK calls in one program can each hold the threads that the other waits for, and then neither ends.
 """
@@ -18,3 +18,10 @@ def cholesky(matrix: Array) -> Array:
 def cholesky_solve(lower: Array, right: Array) -> Array:
     """(L·Lᵀ)⁻¹·right, for a vector or a matrix."""
     return jax.scipy.linalg.cho_solve((lower, True), right)
+
+
+@jax.custom_batching.sequential_vmap
+def eigh(matrix: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of a symmetric matrix."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return values, vectors
