@@ -106,19 +106,21 @@ def reproduce(
 
 @app.command()
 def audit(
-    trials: Annotated[int, typer.Option(help="Runs on each of two neighbouring data sets.", min=100)] = 100_000,
-    confidence: Annotated[float, typer.Option(help="Of each bound.", min=0.5, max=0.9999)] = 0.95,
+    trials: Annotated[int, typer.Option(help="Runs on each of the two data sets.", min=100)] = 100_000,
+    confidence: Annotated[float, typer.Option(help="The confidence of each bound.", min=0.5, max=0.9999)] = 0.95,
     seed: Seed = 0,
     quick: Quick = False,
 ) -> None:
-    """Measure a lower bound on the epsilon of every private mechanism, on pairs of data sets made to be hard."""
+    """Test the privacy promises: how well can what is sent tell two data sets apart that differ in one example?"""
+    from foedus.papers.experiment import progress
     from foedus.privacy import audit as auditing
 
-    found = auditing.run(min(trials, 10_000) if quick else trials, seed, confidence)
+    with progress(len(auditing.cases())) as begin:
+        found = auditing.run(min(trials, 10_000) if quick else trials, seed, confidence, begin)
     typer.echo(auditing.table(found))
     broken = [case.what for case, result in found if not case.weak and result.epsilon > case.promised()[0]]
     if broken:
-        raise FoedusError(f"the audit disproves the promise of: {'; '.join(broken)}.")
+        raise FoedusError(f"the audit disproves what is promised for {'; '.join(broken)}: please report this.")
 
 
 @app.command()

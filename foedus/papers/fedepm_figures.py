@@ -152,7 +152,9 @@ def figure_three(options: Options) -> None:
         options.keep(f"fedepm-fig3-m{table.title.split()[2].rstrip(',')}.md", table.markdown().encode())
     figure, panels = _figure(4.0 * len(RULES), 3.2 * 2 * len(sizes), 2 * len(sizes), len(RULES))
     for row, (m, field, label) in zip(
-        panels, [(m, *pair) for m in sizes for pair in (("rounds", "CR"), ("seconds", "TCT, s"))], strict=True
+        panels,
+        [(m, *pair) for m in sizes for pair in (("rounds", "rounds (CR)"), ("seconds", "seconds (TCT)"))],
+        strict=True,
     ):
         for axes, (rule, words) in zip(row, RULES.items(), strict=True):
             for name, colour in COLOURS.items():
@@ -163,13 +165,23 @@ def figure_three(options: Options) -> None:
             if (rule, field) == ("released", "rounds"):
                 targets = [TARGETS[m][STEPS.index(k0)] for k0 in steps]
                 axes.plot(steps, targets, "kx", markersize=5, label="FedEPM, as reported")
-            axes.set(title=f"m = {m}, {words}", xlabel="$k_0$", ylim=(0, None), xticks=steps)
+            axes.set(xlabel="$k_0$", ylim=(0, 1.15 * axes.get_ylim()[1]), xticks=steps)
+            axes.set_title(f"m = {m}, {words}", fontsize=10)
+            _silent(axes, [line for line in found if (line.m, line.rule) == (m, rule)])
         row[0].set_ylabel(label)
     handles, labels = panels[0, list(RULES).index("released")].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     over = f"means over {trials} cuts" if trials > 1 else "one cut"
     caption = f"Adult, ε = 0.1 (nominal: no formal guarantee), ρ = 0.5, {over}; without runs that no rule ended"
     _keep(options, "fedepm-fig3", figure, caption, found)
+
+
+def _silent(axes: Any, lines: Sequence[Factors], at: float = 0.96) -> None:
+    """Name the algorithms of which a panel shows nothing, because no rule ended any of their runs."""
+    ended = {line.algorithm for line in lines if line.ended}
+    if silent := [name for name in COLOURS if name not in ended]:
+        words = f"{', '.join(silent)}: no run ended"
+        axes.text(0.98, at, words, transform=axes.transAxes, ha="right", va="center", fontsize=8, color="dimgrey")
 
 
 def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[int], trials: int) -> list[Table]:
@@ -249,7 +261,11 @@ def _boxes(
                 middle = [f"{np.median(part):.3g}" if part else "(not ended)" for part in series]
                 options.echo(f"{words}, {algorithm}, {unit}, medians for {label} = {values}: {' '.join(middle)}")
             axes.set_xticks([4.0 * i + 1 for i in range(len(values))], [f"{value:g}" for value in values])
-            axes.set(xlabel=label, ylabel=unit, title=words)
+            axes.set(xlabel=label, ylabel=unit, xlim=(-1.0, 4.0 * len(values) - 1.0))
+            axes.set_ylim(bottom=None if field == "snr" else 0)
+            axes.set_title(words, fontsize=10)
+            # a signal-to-noise ratio rises with ε, so that there is room below
+            _silent(axes, [line for line in found if line.rule == rule], 0.04 if field == "snr" else 0.96)
     from matplotlib.patches import Patch
 
     keys = [Patch(color=colour, alpha=0.75, label=algorithm) for algorithm, colour in COLOURS.items()]
@@ -266,7 +282,7 @@ def _cuts(trials: int) -> str:
 def figure_four(options: Options) -> None:
     """Figure 4: rounds and time against ρ."""
     values = (0.2, 0.6, 1.0) if options.quick else (0.2, 0.4, 0.6, 0.8, 1.0)
-    fields = (("rounds", "CR"), ("seconds", "TCT, s"))
+    fields = (("rounds", "rounds (CR)"), ("seconds", "seconds (TCT)"))
     caption = "Adult, m = 50, k0 = 12, ε = 0.1 (nominal: no formal guarantee)"
     _boxes(options, "fig4", values, "ρ", lambda rho: {"rho": rho}, fields, caption)
 
@@ -274,7 +290,7 @@ def figure_four(options: Options) -> None:
 def figure_five(options: Options) -> None:
     """Figure 5: rounds, time and signal-to-noise ratio against the nominal ε."""
     values = (0.1, 0.5, 0.9) if options.quick else (0.1, 0.3, 0.5, 0.7, 0.9)
-    fields = (("rounds", "CR"), ("seconds", "TCT, s"), ("snr", "SNR"))
+    fields = (("rounds", "rounds (CR)"), ("seconds", "seconds (TCT)"), ("snr", "SNR, log10"))
     caption = "Adult, m = 50, k0 = 12, ρ = 0.5; ε is nominal: no formal guarantee"
     _boxes(options, "fig5", values, "ε (nominal)", lambda epsilon: {"epsilon": epsilon}, fields, caption)
 
