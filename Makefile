@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 pytho
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/base
 READY := $(VENV)/ready
 
 # compiled programs, kept between runs
@@ -22,7 +23,7 @@ help:
 	@echo "make bench     measure the speed of this machine's rounds, gradients and start-up"
 	@echo "make clean     remove .venv and everything that was generated"
 
-demo: $(READY)
+demo: $(BASE)
 	@$(BIN)/foedus demo $(ARGS)
 
 test: $(READY)
@@ -60,9 +61,13 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # a half-made .venv has no pip and is made anew
-$(READY): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	$(if $(PYTHON),,$(error foedus needs Python 3.11 or newer; none was found. Name one with make PYTHON=/path/to/python))
 	@echo "setting up $(VENV); this takes a minute or two, once"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[plot]'
+	@touch $@
+
+$(READY): $(BASE)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
 	@touch $@
