@@ -49,8 +49,10 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
     run = fd.solve(problem, algorithm, max_rounds=rounds, runtime=fd.Flare(at=federation.folder, transport=transport))
     np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
     assert run.history.keys() == expected.history.keys()
+    # a residual of DRFL is c times a difference of iterates: what rounding leaves of it is larger than theirs
+    apart = 1e-8 if name == "DRFL" else 1e-9
     for column, values in expected.history.items():
-        np.testing.assert_allclose(run.history[column], values, rtol=1e-9, atol=1e-9, err_msg=column)
+        np.testing.assert_allclose(run.history[column], values, rtol=1e-9, atol=apart, err_msg=column)
     assert run.reason == expected.reason
     assert run.certificate.holds() == expected.certificate.holds()
     np.testing.assert_allclose(run.certificate.stationarity, expected.certificate.stationarity, atol=1e-9)
