@@ -78,3 +78,9 @@ def test_every_algorithm_has_its_page_and_every_setting_its_row():
         for f in dataclasses.fields(made):
             assert not f.metadata or f"| `{f.name}` | `{f.default!r}` |" in filled
     assert "## foedus report" in hooks.on_page_markdown((DOCS / "reference" / "cli.md").read_text(encoding="utf-8"))
+
+
+def test_no_figure_is_left_to_be_filled_in():
+    for path in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]:
+        left = re.findall(r"(?<![\w.])@[A-Z][A-Z0-9]+\b|\bTODO\b|\bXXX\b", path.read_text())
+        assert not left, (path.name, left)
