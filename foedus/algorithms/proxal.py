@@ -4,16 +4,16 @@ Outer step k, τ_k = s̄/(k+1)²: find w^{k+1} with dist_∞(0, ∂ℓ_k(w^{k+1}
     P_{i,k}(w) = f_i(w)/n + (‖[μ_i + βc_i(w)]₊‖² − ‖μ_i‖²)/(2β) + ‖w − w^k‖²/(2(n+1)β);
 then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} − w^k‖_∞ + βτ_k ≤ βε1 and max ‖Δμ_i‖_∞ ≤ βε2.
 
-With β = "auto" it is β_k, from 10: it is multiplied by GROWTH after an outer step that left more than SHRINK of the
+With β = "auto" it is β_k, from 10: it is multiplied by a pace after an outer step that left more than SHRINK of the
 stationarity ‖w^{k+1} − w^k‖_∞/β_k or of the violation, while subproblems stay cheap. Few of them are then solved, each
 from near its answer. A β_k that never falls is the proximal method of multipliers still (Rockafellar 1976), and the
 stopping test with β_k for β gives the same certificate.
 
-Three inner methods (files proxal_*.py) solve the subproblem to the same τ_k. The outer round tells the clients w^{k+1}
-and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent on starting it.
-It is repeated until every client has answered: a dual step nobody missed is what makes the certificate one over all
-clients, whoever was silent on the way. Its replies also hold what two further tests need: the gradient of the squared
-violations, which vanishes where terms cannot be met, and each client's share in the coupled rows.
+Three inner methods (proxal_admm.py, proxal_newton.py) solve the subproblem to the same τ_k. The outer round tells the
+clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent on
+starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the certificate one
+over all clients, whoever was silent on the way. Its replies also hold what two further tests need: the gradient of the
+squared violations, which vanishes where terms cannot be met, and each client's share in the coupled rows.
 """
 
 from dataclasses import dataclass, replace
@@ -22,98 +22,19 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Kind, Present, select, setting, settings, state
+from foedus.algorithm import Algorithm, Each, Kind, Present, select, setting, settings
 from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
+from foedus.algorithms.proxal_state import Account, Client, News, Server, Told, Track
 from foedus.local.lagrangian import Excess, Party, Piece, Share, equalities, excess, extended, piece, share, violation
 from foedus.terms import Data, Terms
 
 FAR = 1e3  # no point closer than FAR·(1 + ‖w‖₁) meets the terms: then they are called infeasible
-START, GROWTH, MOST = 10.0, 3.0, 1e7  # of β = "auto"
+START, MOST = 10.0, 1e7  # of β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
 CHEAP = 10  # rounds that a subproblem may take, if β is to grow after it; ten times as many with gradients only
 STEEP = 1e9  # h/STEEP is but the indicator of its domain
-
-
-@state
-class Track:
-    """How the outer steps go."""
-
-    k: Array  # the number of the point that is announced, or of the subproblem that is being solved
-    dw: Array  # ‖w^k − w^{k−1}‖_∞
-    dmu: Array  # max_i ‖μ_i^k − μ_i^{k−1}‖_∞, the server's included
-    product: Array  # max |μ·c|
-    violations: Array  # at the last outer points, newest first
-    least: Array  # the smallest of all, and whose it was; n stands for the server
-    least_at: Array
-    rounds: Array  # that the present subproblem has taken
-    residual: Array  # ‖w^k − w^{k−1}‖_∞/β and the violation at w^k, as β was last judged by
-    broken: Array
-    pace: Array  # what β is multiplied by
-    done: Array
-    stuck: Array
-
-    @staticmethod
-    def blank() -> "Track":
-        far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
-        return Track(none, far, far, far, jnp.full(3, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), no, no)
-
-
-@state
-class Account:
-    """What a client says about the point w^k."""
-
-    dmu: Array  # ‖Δμ_i‖_∞
-    product: Array  # |μ·c|_∞
-    excess: Excess
-    share: Any  # in the coupled rows, if there are any
-
-
-@state
-class Server:
-    w: Array  # (w, s): the point that the next message is about
-    centre: Array  # w^k
-    mu: Array  # μ_0
-    beta: Array  # of the subproblem that is being solved, or the next one
-    last_beta: Array  # of the one whose answer is announced
-    own: Data | None  # the server's own data
-    inner: Any
-    outer: Array  # whether the next round is an outer one
-    accounts: Account  # the clients' answers to it
-    heard: Array
-    track: Track
-
-
-@state
-class Client:
-    mu: Array
-    beta: Array
-    centre: Array
-    k: Array
-    index: Array
-    dmu: Array  # ‖Δμ_i‖_∞ of the last update: asked again, it tells the same
-    inner: Any
-
-
-@state
-class News:
-    """The outer message: the point w^k and k; with coupled rows, their multiplier and a client's place among the s."""
-
-    w: Array
-    k: Array
-    beta: Any  # of the next subproblem, where it is not a setting
-    nu: Any
-    index: Any
-    hint: Any  # what the inner method wants its clients to start from
-
-
-@state
-class Told:
-    """The outer reply: the account of this point, and the first reply of the next subproblem."""
-
-    account: Account
-    first: Any
 
 
 @settings

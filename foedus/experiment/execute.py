@@ -27,6 +27,18 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
 
+    def opened(self, name: str, folder: Folder, state: str, again: bool, screen: Screen) -> bool:
+        """Note where a run is kept, and whether it is finished; else its folder is ready for it."""
+        self.folders[name] = folder.path
+        if state == "finished":
+            self.runs[name] = folder.run()
+            screen.done += 1
+            screen.say(f"{name}: already finished in {folder.path}; --again runs it anew.")
+            return True
+        if again:
+            folder.clear()
+        return False
+
 
 class Builder:
     """Builds cases, and reads the data and finds the scales only once for cases that share them."""
@@ -68,14 +80,8 @@ def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, 
     outcome = Outcome()
     for case in experiment.cases:
         name, folder = case.name or experiment.name, folders[case.name]
-        outcome.folders[name] = folder.path
-        if states[case.name] == "finished":
-            outcome.runs[name] = folder.run()
-            screen.done += 1
-            screen.say(f"{name}: already finished in {folder.path}; --again runs it anew.")
+        if outcome.opened(name, folder, states[case.name], again, screen):
             continue
-        if again:
-            folder.clear()
         try:
             run = _one(experiment, case, builder.build(case), folder, screen, resumed=states[case.name] == "begun")
         except Exception as error:  # whatever it is, it must not cost the other runs

@@ -56,14 +56,8 @@ def submit(
     outcome = Outcome()
     for case in experiment.cases:
         name, folder, plan = case.name or experiment.name, folders[case.name], plans[case.name]
-        outcome.folders[name] = folder.path
-        if states[case.name] == "finished":
-            outcome.runs[name] = folder.run()
-            screen.done += 1
-            screen.say(f"{name}: already finished in {folder.path}; --again runs it anew.")
+        if outcome.opened(name, folder, states[case.name], again, screen):
             continue
-        if again:
-            folder.clear()
         if states[case.name] == "begun" and (folder.path / SUBMISSION).is_file():
             run = resume(folder.path, screen)
         else:
