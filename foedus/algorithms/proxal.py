@@ -10,10 +10,10 @@ from near its answer. A β_k that never falls is the proximal method of multipli
 stopping test with β_k for β gives the same certificate.
 
 Three inner methods (proxal_admm.py, proxal_newton.py) solve the subproblem to the same τ_k. The outer round tells the
-clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent on
-starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the certificate one
-over all clients, whoever was silent on the way. Its replies also hold what two further tests need: the gradient of the
-squared violations, which vanishes where terms cannot be met, and each client's share in the coupled rows.
+clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent
+on starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the certificate
+one over all clients, whoever was silent on the way. Its replies also hold what two further tests need: the gradient
+of the squared violations, which vanishes where terms cannot be met, and each client's share in the coupled rows.
 """
 
 from dataclasses import dataclass, replace

@@ -24,7 +24,7 @@ TYPICAL: dict[str, tuple[int, int]] = {
     "CentralProxAL": (36, 52),
     "FedGiA": (4700, 7400),
     "FedPD": (5900, 9400),
-    "InexactADMM": (140, 240),
+    "InexactADMM": (140, 220),
     "ProxAL": (36, 52),
     "Scaffold": (5700, 9100),
 }
