@@ -229,9 +229,10 @@ class Example:
     q: np.ndarray  # (2,)
 
     @staticmethod
-    def draw(seed: int) -> "Example":
+    def draw(seed: int, apart: float = 0.0) -> "Example":
+        """Client 1's atoms lie in [0, 1], client 2's in [apart, apart + 1]."""
         rng = np.random.default_rng((seed, 64))
-        atoms = np.sort(rng.uniform(size=(2, 3)), axis=1)
+        atoms = np.sort(rng.uniform(size=(2, 3)), axis=1) + np.array([[0.0], [apart]])
         return Example(atoms, rng.dirichlet(np.ones(3), size=2), rng.dirichlet(np.ones(2)))
 
     def needed(self, p: np.ndarray, q: np.ndarray, centre_p: np.ndarray, centre_q: np.ndarray):
