@@ -14,7 +14,8 @@ import numpy as np
 from jax import Array
 
 from foedus import losses
-from foedus.algorithms.minimax import Minimax, is_support
+from foedus.algorithms.minimax import Minimax
+from foedus.algorithms.support import check_inside, is_support, kind_of, sides
 from foedus.algorithms.weights import heaviest
 from foedus.constraints import Custom
 from foedus.errors import FoedusError
@@ -149,8 +150,7 @@ def worst_case(
         raise FoedusError(f"radius must be >= 0 and kappa > 0. Got {radius!r} and {kappa!r} instead.")
     if support is not None and not is_support(support):
         raise FoedusError(f"support must be None, (low, high) or (C, d). Got {support!r} instead.")
-    kind = "everything" if support is None else "polyhedron" if np.ndim(support[0]) == 2 else "box"
-    ball = Ball(as_loss(loss), metric, kind, intercept)
+    ball = Ball(as_loss(loss), metric, kind_of(support), intercept)
     ball.check()
     stacked = stack([data])
     x, y = (np.asarray(stacked.arrays[key], dtype=float)[0] for key in ("x", "y"))
@@ -160,19 +160,15 @@ def worst_case(
     share = np.full(len(y), 1.0 / len(y)) if share is None else np.asarray(share, dtype=float)
     width = x.shape[1] - intercept
     nominal = float(share @ np.asarray(ball.loss.value(jnp.asarray(x @ w), jnp.asarray(y))))
-    low, high = (np.zeros(0),) * 2
-    if kind == "box":
-        assert support is not None
-        low, high = (np.broadcast_to(np.asarray(part, dtype=float), width) for part in support)
+    low = high = C = d = np.zeros(0)
+    if support is not None:
+        low, high, C, d = sides("argument", support, ball, width)
+        check_inside(x[:, :width], y, C, d)
     if radius == 0:
         return WorstCase(nominal, nominal, float("inf"), 0.0, _still(x, y, share, nominal) if moves else None)
     at = Radius(*(jnp.asarray(v, dtype=float) for v in (radius, kappa, low, high)))
     if not ball.closed:
-        assert support is not None
-        C, d = support if kind == "polyhedron" else (np.vstack([np.eye(width), -np.eye(width)]), np.r_[high, -low])
-        value, lam = worst_case_by_cvxpy(
-            ball, w, x, y, share, float(radius), float(kappa), np.asarray(C), np.asarray(d)
-        )
+        value, lam = worst_case_by_cvxpy(ball, w, x, y, share, float(radius), float(kappa), C, d)
         return WorstCase(value, nominal, lam, float(radius))
     found, lam = (
         float(v) for v in _closed(ball, jnp.asarray(w), jnp.asarray(x), jnp.asarray(y), jnp.asarray(share), at)

@@ -116,6 +116,9 @@ def test_a_constant_column_does_not_move():
         ({"metric": "l3"}, "must be 'l1', 'l2' or 'linf'. Got 'l3'"),
         ({"radius": -1.0}, "radius must be >= 0"),
         ({"support": (1.0, -1.0)}, r"support must be None, \(low, high\)"),
+        ({"support": (-np.ones(3), np.ones(3))}, "one end for each of 4 columns. Got 3"),
+        ({"support": (np.eye(3), np.ones(3))}, "a C of 4 columns. Got 3"),
+        ({"support": (-0.01, 0.01)}, "row [0-9]+ lies outside the support by"),
         ({"w": np.zeros(3)}, "one entry for each of 4 columns"),
     ],
 )

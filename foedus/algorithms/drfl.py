@@ -4,7 +4,8 @@
 from typing import Any
 
 from foedus.algorithm import setting, settings
-from foedus.algorithms.minimax import Minimax, is_radii, is_support
+from foedus.algorithms.minimax import Minimax, is_radii
+from foedus.algorithms.support import is_support
 
 
 @settings

@@ -22,6 +22,7 @@ from jax import Array
 
 from foedus.algorithm import Algorithm, Each, Present, select, setting, settings, state
 from foedus.algorithms import anderson
+from foedus.algorithms.support import kind_of, support_arrays
 from foedus.algorithms.weights import ball_projection, dual_norm, weights_projection
 from foedus.errors import FoedusError
 from foedus.local.polyhedron import project_by_cvxpy
@@ -81,22 +82,6 @@ def is_radii(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
 
 
-def is_support(value: Any) -> bool:
-    """Whether a value is (low, high) or (C, d): numbers or vectors, or a matrix and a vector."""
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    try:
-        first, second = (np.asarray(part, dtype=float) for part in value)
-    except (TypeError, ValueError):
-        return False
-    if np.any(np.isnan(first)) or np.any(np.isnan(second)):
-        return False
-    if first.ndim == 2:
-        return second.shape == first.shape[:1]
-    shapes = {part.shape for part in (first, second)} - {()}
-    return first.ndim <= 1 and second.ndim <= 1 and len(shapes) <= 1 and bool(np.all(first < second))
-
-
 def _number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
@@ -144,9 +129,7 @@ class Minimax(Algorithm):
 
     @property
     def kind(self) -> str:
-        if self.support is None or not self.robust:
-            return "everything"
-        return "polyhedron" if np.ndim(self.support[0]) == 2 else "box"
+        return kind_of(self.support) if self.robust else "everything"
 
     def _fixed(self) -> tuple[Any, ...]:
         compared = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)
@@ -199,7 +182,8 @@ class Minimax(Algorithm):
         rho = np.broadcast_to(np.asarray(self.radius, dtype=float), n)
         # a ball of no width beside wider ones: the least radius that keeps λ bounded
         rho = np.maximum(rho, 1e-9) if self.robust else rho
-        own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)} | self._support_arrays(problem, width)
+        own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)}
+        own |= support_arrays(f"setting of {self.name}", self.support, self.ball(problem.terms), problem, width)
         held = {
             "robust.theta": self.theta,
             "robust.q_hat": self.weights(problem),
@@ -215,47 +199,6 @@ class Minimax(Algorithm):
     @property
     def cost(self) -> float:
         return 0.0
-
-    def _support_arrays(self, problem: Problem, width: int) -> dict[str, np.ndarray]:
-        n = problem.terms.clients
-        if self.kind == "everything":
-            return {"robust.low": np.zeros((n, 0)), "robust.high": np.zeros((n, 0))}
-        first, second = (np.asarray(part, dtype=float) for part in self.support)
-        if self.kind == "box":
-            try:
-                low, high = (np.broadcast_to(part, width) for part in (first, second))
-            except ValueError:
-                raise FoedusError(
-                    f"The 'support' setting of {self.name} must have one end for each of {width} columns. "
-                    f"Got {max(first.size, second.size)} instead."
-                ) from None
-            C, d = np.vstack([np.eye(width), -np.eye(width)]), np.concatenate([high, -low])
-        else:
-            low = high = np.zeros(0)
-            C, d = first, second
-            with_label = 0 if self.ball(problem.terms).classifies else 1
-            if C.shape[1] not in (width, width + with_label):
-                raise FoedusError(
-                    f"The 'support' setting of {self.name} must have a C of {width} columns. Got {C.shape[1]} instead."
-                )
-        self._check_inside(problem, C, d)
-        arrays = {"robust.low": np.tile(low, (n, 1)), "robust.high": np.tile(high, (n, 1))}
-        if not self.ball(problem.terms).closed:
-            arrays |= {"robust.C": np.tile(C, (n, 1, 1)), "robust.d": np.tile(d, (n, 1))}
-        return arrays
-
-    def _check_inside(self, problem: Problem, C: np.ndarray, d: np.ndarray) -> None:
-        for i, name in enumerate(problem.names):
-            client = problem.client(i)
-            points = np.asarray(client["x"])[:, : problem.terms.dim - self.intercept]
-            if C.shape[1] > points.shape[1]:
-                points = np.column_stack([points, np.asarray(client["y"])])
-            over = points @ C.T - d
-            if np.any(over > 1e-9):
-                row = int(np.argmax(np.max(over, axis=1)))
-                raise FoedusError(
-                    f"client {name!r}: row {row} lies outside the support by {np.max(over):.3g}; widen it, or scale X."
-                )
 
     # --- the protocol ---
 

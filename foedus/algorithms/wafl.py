@@ -10,7 +10,8 @@ from jax import Array
 from foedus.algorithm import Present, setting, settings, state
 from foedus.algorithms.descent import Descent, Model, Server
 from foedus.algorithms.first_order import Progress, complete
-from foedus.algorithms.minimax import Minimax, is_support
+from foedus.algorithms.minimax import Minimax
+from foedus.algorithms.support import is_support
 from foedus.terms import Data, Terms
 
 

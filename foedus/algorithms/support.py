@@ -1,0 +1,72 @@
+"""Where samples can lie: everywhere, in a box (low, high), or in a polyhedron (C, d) of all x with Cx ≤ d."""
+
+from typing import Any
+
+import numpy as np
+
+from foedus.errors import FoedusError
+from foedus.local.worst_case import Ball
+from foedus.problem import Problem
+
+
+def is_support(value: Any) -> bool:
+    """Whether a value is (low, high) or (C, d): numbers or vectors, or a matrix and a vector."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    try:
+        first, second = (np.asarray(part, dtype=float) for part in value)
+    except (TypeError, ValueError):
+        return False
+    if np.any(np.isnan(first)) or np.any(np.isnan(second)):
+        return False
+    if first.ndim == 2:
+        return second.shape == first.shape[:1]
+    shapes = {part.shape for part in (first, second)} - {()}
+    return first.ndim <= 1 and second.ndim <= 1 and len(shapes) <= 1 and bool(np.all(first < second))
+
+
+def kind_of(support: Any) -> str:
+    if support is None:
+        return "everything"
+    return "polyhedron" if np.ndim(support[0]) == 2 else "box"
+
+
+def sides(name: str, support: Any, ball: Ball, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Low and high ends of a box, empty without one, and the half-spaces Cx ≤ d of every support."""
+    first, second = (np.asarray(part, dtype=float) for part in support)
+    if ball.support == "box":
+        if max(first.size, second.size) not in (1, width):
+            raise FoedusError(
+                f"The 'support' {name} must have one end for each of {width} columns. "
+                f"Got {max(first.size, second.size)} instead."
+            )
+        low, high = (np.broadcast_to(part, width) for part in (first, second))
+        return low, high, np.vstack([np.eye(width), -np.eye(width)]), np.concatenate([high, -low])
+    if first.shape[1] not in (width, width + (not ball.classifies)):
+        raise FoedusError(f"The 'support' {name} must have a C of {width} columns. Got {first.shape[1]} instead.")
+    return np.zeros(0), np.zeros(0), first, second
+
+
+def check_inside(x: np.ndarray, y: np.ndarray, C: np.ndarray, d: np.ndarray, whose: str = "") -> None:
+    """Refuse samples outside the support; x comes without the column of an intercept."""
+    points = np.column_stack([x, y]) if C.shape[1] > x.shape[1] else x
+    over = points @ C.T - d
+    if np.any(over > 1e-9):
+        row = int(np.argmax(np.max(over, axis=1)))
+        raise FoedusError(f"{whose}row {row} lies outside the support by {np.max(over):.3g}; widen it, or scale X.")
+
+
+def support_arrays(name: str, support: Any, ball: Ball, problem: Problem, width: int) -> dict[str, np.ndarray]:
+    """What lies beside each client's data: the ends of the box, and half-spaces where there is no closed form."""
+    n = problem.terms.clients
+    if ball.support == "everything":
+        return {"robust.low": np.zeros((n, 0)), "robust.high": np.zeros((n, 0))}
+    low, high, C, d = sides(name, support, ball, width)
+    for i, client_name in enumerate(problem.names):
+        client = problem.client(i)
+        x, y = np.asarray(client["x"]), np.asarray(client["y"])
+        check_inside(x[:, :width], y, C, d, f"client {client_name!r}: ")
+    arrays = {"robust.low": np.tile(low, (n, 1)), "robust.high": np.tile(high, (n, 1))}
+    if not ball.closed:
+        arrays |= {"robust.C": np.tile(C, (n, 1, 1)), "robust.d": np.tile(d, (n, 1))}
+    return arrays
