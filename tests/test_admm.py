@@ -108,6 +108,7 @@ def softly(w, data):
     return data.mean(jnp.logaddexp(0.0, -(2.0 * data["y"] - 1.0) * (data["x"] @ w))) + 0.05 * jnp.sum(w**4)
 
 
+@pytest.mark.slow
 def test_an_own_objective_is_solved_by_lbfgs_where_it_is_too_large_for_hessians(monkeypatch):
     from scipy.optimize import minimize
 

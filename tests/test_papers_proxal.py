@@ -236,6 +236,7 @@ def test_every_client_has_the_same_ratio_of_classes() -> None:
 # --- Table 3 ---
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_fair_model_of_five_clients_is_certified_and_as_good_as_the_centralised_one() -> None:
     problem = examples.fairness(5, seed=0)

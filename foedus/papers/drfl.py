@@ -83,15 +83,15 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
     grids, folds = (COARSE, 2) if options.quick else (FULL, FOLDS)
     figure, panels = _figure(12.0, 3.4 * len(settings), len(settings), 3)
     rows: list[list[Any]] = [["data", "panel", "level", "model", "mean", "sd", "seeds"]]
-    first = total = 0
+    first = level = total = 0
     with progress(count * len(settings) * len(MODELS)) as step:
         for line, setting in zip(panels, settings, strict=True):
             runs = [resilience(setting, options.seed + k, grids, folds, step) for k in range(count)]
             scores = {model: np.stack([run[model] for run in runs]) for model in MODELS}  # (seeds, sweeps, levels)
             for s, (axes, sweep) in enumerate(zip(line, setting.sweeps, strict=True)):
-                verdict, ahead = _verdict(setting, {m: float(scores[m][:, s, -1].mean()) for m in MODELS})
+                verdict, ahead, near = _verdict(setting, {m: scores[m][:, s, -1] for m in MODELS})
                 options.echo(f"{setting.name}, {sweep.words}: {verdict}")
-                first, total = first + ahead, total + 1
+                first, level, total = first + ahead, level + near, total + 1
                 for model in MODELS:
                     values = scores[model][:, s] * (1.0 if setting.classifies else -1.0)
                     mean, sd = values.mean(axis=0), values.std(axis=0)
@@ -104,20 +104,29 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
                 axes.set_title(f"{setting.name}{', imbalanced' if setting.imbalanced else ''}\n{verdict}", fontsize=8)
                 axes.set(xlabel=f"test noise: {sweep.words}", ylabel=setting.measure)
     panels[0, 0].legend(frameon=False, fontsize=7)
-    options.echo(f"DRFL is at least as good as every rival at the highest noise in {first} of {total} panels")
+    options.echo(
+        f"DRFL is at least as good as every rival at the highest noise in {first} of {total} panels; in {level} no "
+        "rival is ahead by more than two standard errors"
+    )
     _keep(options, name, figure, f"Noise in the test data: mean and standard deviation over {count} seeds")
     page = io.StringIO()
     csv.writer(page).writerows(rows)
     options.keep(f"{name}.csv", page.getvalue().encode())
 
 
-def _verdict(setting: Setting, last: dict[str, float]) -> tuple[str, bool]:
-    """What the highest noise says of DRFL, and whether no rival is ahead of it."""
-    rival = max((m for m in MODELS if m != "DRFL"), key=lambda m: last[m])
-    behind = last[rival] - last["DRFL"]
+def _verdict(setting: Setting, last: dict[str, np.ndarray]) -> tuple[str, bool, bool]:
+    """What the highest noise says of DRFL, whether no rival is ahead of it, and whether none is by two standard errors.
+
+    The error is that of the mean difference on the same seeds, which share rows and noise.
+    """
+    rival = max((m for m in MODELS if m != "DRFL"), key=lambda m: last[m].mean())
+    apart = last[rival] - last["DRFL"]
+    behind = float(apart.mean())
+    error = float(apart.std(ddof=1) / np.sqrt(len(apart))) if len(apart) > 1 else float("inf")
     if behind <= 0:
-        return "highest noise: no rival ahead of DRFL", True
-    return f"highest noise: {rival} ahead of DRFL by {behind:.2g} in {setting.measure}", False
+        return "highest noise: no rival ahead of DRFL", True, True
+    words = f"highest noise: {rival} ahead of DRFL by {behind:.2g} ± {error:.1g}"
+    return words, False, behind <= 2 * error
 
 
 EXPERIMENTS = (
