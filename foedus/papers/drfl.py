@@ -1,11 +1,10 @@
 """DRFL (Bai, Wong, Qiao and Ho, *Distributionally robust federated learning: an ADMM algorithm*): Figures 1-5."""
 
-import csv
-import io
 from typing import Any
 
 import numpy as np
 
+from foedus.papers import drawing
 from foedus.papers.drfl_examples import (
     ABALONE,
     BREAST,
@@ -21,7 +20,6 @@ from foedus.papers.drfl_examples import (
     resilience,
 )
 from foedus.papers.experiment import Experiment, Options, progress
-from foedus.papers.proxal_figures import _figure, _keep
 
 COLOURS = dict(zip(MODELS, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"), strict=True))
 LEVELS = np.round(np.arange(0.1, 1.0001, 0.05), 2)
@@ -35,7 +33,7 @@ def figure_one(options: Options) -> None:
     count = options.instances(10)
     trials, volume = (100, 2000) if options.quick else (1000, 10_000)
     radii = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 200)])
-    figure, panels = _figure(9.0, 7.2, 2, 2)
+    figure, panels = drawing.panels(9.0, 7.2, 2, 2)
     for line, apart, words in zip(panels, (0.0, 10.0), ("clients alike", "clients 10 apart"), strict=True):
         drawn = [
             _coverage(Example.draw(options.seed + k, apart), (options.seed, k, 65), trials, volume)
@@ -61,7 +59,7 @@ def figure_one(options: Options) -> None:
             "smaller (means over the levels)"
         )
     panels[0, 0].legend(frameon=False)
-    _keep(options, "drfl-fig1", figure, f"Example 4.1 over {count} drawn examples: median and range")
+    drawing.keep_figure(options, "drfl-fig1", figure, f"Example 4.1 over {count} drawn examples: median and range")
 
 
 def _coverage(
@@ -81,15 +79,15 @@ def _coverage(
 def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
     count = options.instances(10)
     grids, folds = (COARSE, 2) if options.quick else (FULL, FOLDS)
-    figure, panels = _figure(12.0, 3.4 * len(settings), len(settings), 3)
-    rows: list[list[Any]] = [["data", "panel", "level", "model", "mean", "sd", "seeds"]]
+    figure, panels = drawing.panels(12.0, 3.4 * len(settings), len(settings), 3)
+    rows: list[dict[str, Any]] = []
     first = level = total = 0
     with progress(count * len(settings) * len(MODELS)) as step:
         for line, setting in zip(panels, settings, strict=True):
             runs = [resilience(setting, options.seed + k, grids, folds, step) for k in range(count)]
             scores = {model: np.stack([run[model] for run in runs]) for model in MODELS}  # (seeds, sweeps, levels)
             for s, (axes, sweep) in enumerate(zip(line, setting.sweeps, strict=True)):
-                verdict, ahead, near = _verdict(setting, {m: scores[m][:, s, -1] for m in MODELS})
+                verdict, ahead, near = _verdict({m: scores[m][:, s, -1] for m in MODELS})
                 options.echo(f"{setting.name}, {sweep.words}: {verdict}")
                 first, level, total = first + ahead, level + near, total + 1
                 for model in MODELS:
@@ -97,10 +95,9 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
                     mean, sd = values.mean(axis=0), values.std(axis=0)
                     axes.plot(sweep.levels, mean, color=COLOURS[model], label=model, marker=".")
                     axes.fill_between(sweep.levels, mean - sd, mean + sd, color=COLOURS[model], alpha=0.1, linewidth=0)
-                    pairs = zip(sweep.levels, mean, sd, strict=True)
-                    rows += [
-                        [setting.name, sweep.words, f"{v:g}", model, f"{m:.6g}", f"{d:.3g}", count] for v, m, d in pairs
-                    ]
+                    for v, m, d in zip(sweep.levels, mean, sd, strict=True):
+                        row = {"data": setting.name, "panel": sweep.words, "level": f"{v:g}", "model": model}
+                        rows.append(row | {"mean": f"{m:.6g}", "sd": f"{d:.3g}", "seeds": count})
                 axes.set_title(f"{setting.name}{', imbalanced' if setting.imbalanced else ''}\n{verdict}", fontsize=8)
                 axes.set(xlabel=f"test noise: {sweep.words}", ylabel=setting.measure)
     panels[0, 0].legend(frameon=False, fontsize=7)
@@ -108,13 +105,13 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
         f"DRFL is at least as good as every rival at the highest noise in {first} of {total} panels; in {level} no "
         "rival is ahead by more than two standard errors"
     )
-    _keep(options, name, figure, f"Noise in the test data: mean and standard deviation over {count} seeds")
-    page = io.StringIO()
-    csv.writer(page).writerows(rows)
-    options.keep(f"{name}.csv", page.getvalue().encode())
+    drawing.keep_figure(
+        options, name, figure, f"Noise in the test data: mean and standard deviation over {count} seeds"
+    )
+    drawing.keep_rows(options, name, rows)
 
 
-def _verdict(setting: Setting, last: dict[str, np.ndarray]) -> tuple[str, bool, bool]:
+def _verdict(last: dict[str, np.ndarray]) -> tuple[str, bool, bool]:
     """What the highest noise says of DRFL, whether no rival is ahead of it, and whether none is by two standard errors.
 
     The error is that of the mean difference on the same seeds, which share rows and noise.

@@ -1,7 +1,5 @@
 """FedEPM (Zhou and Li, *Exact Penalty Method for Federated Learning*): Table I, Figures 2-5, and one it lacks."""
 
-import csv
-import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ import jax.numpy as jnp
 
 from foedus.algorithms.secure import Secure
 from foedus.papers import fedepm_figures as figures
+from foedus.papers.drawing import keep_rows
 from foedus.papers.experiment import Experiment, Options, progress
 from foedus.papers.fedepm_examples import STEPS, algorithms, instance
 from foedus.papers.table import Table
@@ -104,11 +103,7 @@ def table_one(options: Options) -> None:
     options.echo(made.text())
     about = ", ".join(f"{name} {number}" for name, number in versions().items())
     options.keep("fedepm-table1.md", f"# Table I of the FedEPM paper\n\n{about}\n\n{made.markdown()}".encode())
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(vars(found[0])), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(vars(line) for line in found)
-    options.keep("fedepm-table1.csv", text.getvalue().encode())
+    keep_rows(options, "fedepm-table1", [vars(line) for line in found])
 
 
 EXPERIMENTS = (

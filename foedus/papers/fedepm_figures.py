@@ -1,7 +1,5 @@
 """Figures 2-5 of the FedEPM paper, and one it lacks: the objective against the ε that is really spent."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 
 from foedus.algorithms import FedEPM
 from foedus.algorithms.secure import Secure
-from foedus.errors import FoedusError
+from foedus.papers import drawing
 from foedus.papers.experiment import Experiment, Options, progress
 from foedus.papers.fedepm_examples import EPSILON, OWN, RHO, RULES, STEPS, algorithms, even, instance, optimum
 from foedus.papers.table import Table
@@ -80,28 +78,9 @@ def factors(
     return found
 
 
-def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise FoedusError("a figure needs matplotlib; install it with: pip install 'foedus[plot]'.") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in np.ravel(panels):
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, panels
-
-
 def _keep(options: Options, name: str, figure: Any, caption: str, found: Sequence[Any]) -> None:
-    figure.suptitle(caption, fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160)
-    options.keep(f"{name}.png", buffer.getvalue())
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(vars(found[0])), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(vars(line) for line in found)
-    options.keep(f"{name}.csv", text.getvalue().encode())
+    drawing.keep_figure(options, name, figure, caption)
+    drawing.keep_rows(options, name, [vars(line) for line in found])
 
 
 def _mean(found: Iterable[Factors], field: str, **match: Any) -> float:
@@ -112,7 +91,7 @@ def _mean(found: Iterable[Factors], field: str, **match: Any) -> float:
 def figure_two(options: Options) -> None:
     """Figure 2: f/m against communication rounds, for two m and three k0."""
     sizes, steps = ((50,), (4, 12)) if options.quick else ((50, 100), (4, 12, 20))
-    figure, panels = _figure(4.0 * len(steps), 3.2 * len(sizes), len(sizes), len(steps))
+    figure, panels = drawing.panels(4.0 * len(steps), 3.2 * len(sizes), len(sizes), len(steps))
     found: list[Factors] = []
     for m, row in zip(sizes, panels, strict=True):
         problem = instance(m, options.seed, 0)
@@ -150,7 +129,7 @@ def figure_three(options: Options) -> None:
     for table in _round_tables(found, sizes, steps, trials):
         options.echo(table.text())
         options.keep(f"fedepm-fig3-m{table.title.split()[2].rstrip(',')}.md", table.markdown().encode())
-    figure, panels = _figure(4.0 * len(RULES), 3.2 * 2 * len(sizes), 2 * len(sizes), len(RULES))
+    figure, panels = drawing.panels(4.0 * len(RULES), 3.2 * 2 * len(sizes), 2 * len(sizes), len(RULES))
     for row, (m, field, label) in zip(
         panels,
         [(m, *pair) for m in sizes for pair in (("rounds", "rounds (CR)"), ("seconds", "seconds (TCT)"))],
@@ -235,7 +214,7 @@ def _boxes(
             for rule in RULES:
                 for value in values:
                     found += factors(name, 50, 12, rule, trial, problem, hopeless, **make(value))
-    figure, panels = _figure(4.6 * len(fields), 2.9 * len(RULES), len(RULES), len(fields))
+    figure, panels = drawing.panels(4.6 * len(fields), 2.9 * len(RULES), len(RULES), len(fields))
     for row, (rule, words) in zip(panels, RULES.items(), strict=True):
         for axes, (field, unit) in zip(row, fields, strict=True):
             for j, (algorithm, colour) in enumerate(COLOURS.items()):
@@ -355,7 +334,7 @@ def figure_epsilon(options: Options) -> None:
         "Laplace, carried state, 24 rounds": ("laplace", 24, {"restart": False, "eta": 3e-5}),
     }
     found: list[Spent] = []
-    figure, panels = _figure(7.5, 4.2, 1, 1)
+    figure, panels = drawing.panels(7.5, 4.2, 1, 1)
     axes = panels[0, 0]
     for (label, (kind, rounds, more)), colour in zip(
         series.items(), ("#0072b2", "#56b4e9", "#d55e00", "#009e73"), strict=True

@@ -1,8 +1,6 @@
 """FedGiA (Zhou and Li, *FedGiA: an efficient hybrid algorithm for federated learning*): Table IV and Figures 1-6."""
 
-import csv
 import gc
-import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ import numpy as np
 from foedus.algorithms.first_order import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import fedgia_figures as figures
+from foedus.papers.drawing import keep_rows
 from foedus.papers.experiment import Experiment, Options, progress
 from foedus.papers.fedgia_examples import EXAMPLES, K0, Example
 from foedus.papers.table import Table
@@ -220,15 +219,7 @@ def table_four(options: Options) -> None:
     options.echo(notes)
     page += [notes]
     options.keep("fedgia-table4.md", ("\n".join(page) + "\n").encode())
-    options.keep("fedgia-table4.csv", _csv(found).encode())
-
-
-def _csv(found: list[Line]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(found[0].record()), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(line.record() for line in found)
-    return text.getvalue()
+    keep_rows(options, "fedgia-table4", [line.record() for line in found])
 
 
 EXPERIMENTS = (

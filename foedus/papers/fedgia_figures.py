@@ -1,6 +1,5 @@
 """Figures 1-6 of the FedGiA paper: its axes and series, on instances drawn here."""
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -10,6 +9,7 @@ import numpy as np
 from foedus.algorithms import FedGiA
 from foedus.algorithms.first_order import FirstOrder
 from foedus.errors import FoedusError
+from foedus.papers import drawing
 from foedus.papers.experiment import Experiment, Options
 from foedus.papers.fedgia_examples import CLIENTS, K0, V1, V2, V3, Example, linear_regression
 from foedus.problem import Problem
@@ -39,23 +39,10 @@ def _solve(problem: Problem, algorithm: FirstOrder, trial: int, most: int) -> Ru
 
 
 def _panels(width: float, count: int, **sharing: Any) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise FoedusError("a figure needs matplotlib; install it with: pip install 'foedus[plot]'.") from None
-    figure = Figure(figsize=(width, 3.9), layout="constrained")
-    panels = np.ravel(figure.subplots(1, count, **sharing))
-    for axes in panels:
+    figure, panels = drawing.panels(width, 3.9, 1, count, **sharing)
+    for axes in panels[0]:
         axes.grid(alpha=0.3, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, panels
-
-
-def _keep(options: Options, name: str, figure: Any, caption: str) -> None:
-    figure.suptitle(caption, fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160)
-    options.keep(f"{name}.png", buffer.getvalue())
+    return figure, panels[0]
 
 
 def _key(figure: Any, names: Iterable[str], title: str) -> None:
@@ -87,7 +74,9 @@ def figure_one(options: Options) -> None:
     left.set(xlabel="iterations", ylabel="$f(x)$")
     right.set(xlabel="iterations", ylabel="error $\\|\\nabla f(x)\\|^2$")
     _key(figure, [str(k0) for k0 in steps], "$k_0$")
-    _keep(options, "fedgia-fig1", figure, f"Example V.1, m = {CLIENTS}, α = 0.5, one instance, until rule (35) is met")
+    drawing.keep_figure(
+        options, "fedgia-fig1", figure, f"Example V.1, m = {CLIENTS}, α = 0.5, one instance, until rule (35) is met"
+    )
 
 
 def _averages(
@@ -125,7 +114,7 @@ def figure_two(options: Options) -> None:
     left.set(xlabel="$k_0$", ylabel="communication rounds", ylim=(0, None), xticks=_ticks(steps))
     right.set(xlabel="$k_0$", ylabel="seconds (median)", ylim=(0, None), xticks=_ticks(steps))
     _key(figure, [str(m) for m in sizes], "$m$")
-    _keep(options, "fedgia-fig2", figure, f"Example V.1, α = 0.5, to rule (35), over {_count(trials)}")
+    drawing.keep_figure(options, "fedgia-fig2", figure, f"Example V.1, α = 0.5, to rule (35), over {_count(trials)}")
 
 
 def figure_three(options: Options) -> None:
@@ -145,7 +134,9 @@ def figure_three(options: Options) -> None:
     left.set(xlabel="α, share of clients that take ADMM steps", ylabel="communication rounds", ylim=(0, None))
     right.set(xlabel="α, share of clients that take ADMM steps", ylabel="seconds (median)", ylim=(0, None))
     _key(figure, [str(k0) for k0 in steps], "$k_0$")
-    _keep(options, "fedgia-fig3", figure, f"Example V.1, m = {CLIENTS}, to rule (35), over {_count(trials)}")
+    drawing.keep_figure(
+        options, "fedgia-fig3", figure, f"Example V.1, m = {CLIENTS}, to rule (35), over {_count(trials)}"
+    )
 
 
 def _ticks(steps: Sequence[int]) -> list[int]:
@@ -187,7 +178,7 @@ def comparison(example: Example, name: str, rounds: Sequence[int], options: Opti
     panels[0].plot([], [], "s", color="grey", label="rule (35) met")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
-    _keep(options, name, figure, f"{example.title}, m = {CLIENTS}, one instance")
+    drawing.keep_figure(options, name, figure, f"{example.title}, m = {CLIENTS}, one instance")
 
 
 def _against_rounds(number: int, example: Example, rounds: Sequence[int]) -> Experiment:

@@ -3,8 +3,6 @@
 Tables and figures are those of the first version; the second prints the same numbers as its Tables 4, 1 and 2.
 """
 
-import csv
-import io
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import numpy as np
 
 from foedus.algorithms import ProxAL
 from foedus.papers import proxal_figures as figures
+from foedus.papers.drawing import keep_rows
 from foedus.papers.experiment import Experiment, Options
 from foedus.papers.proxal_examples import (
     CLIENTS,
@@ -169,11 +168,7 @@ class Sheet:
         quick = ", quick" if self.options.quick else ""
         page = f"# {self.title}\n\nseed {self.options.seed}{quick}; {made}\n\n{table.markdown()}"
         self.options.keep(f"{self.name}.md", page.encode())
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.records)
-        self.options.keep(f"{self.name}.csv", text.getvalue().encode())
+        keep_rows(self.options, self.name, self.records)
 
 
 def _has_cvxpy() -> bool:

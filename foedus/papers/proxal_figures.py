@@ -1,6 +1,5 @@
 """Figures 1-3 of the constrained-learning paper: ProxAL's outer iterations, models with and without constraints."""
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from foedus.algorithms import ProxAL
 from foedus.errors import FoedusError
+from foedus.papers import drawing
 from foedus.papers.experiment import Experiment, Options
 from foedus.papers.proxal_examples import (
     CAP,
@@ -46,26 +46,6 @@ def outer_points(problem: Problem, algorithm: ProxAL, w0: np.ndarray) -> tuple[R
     return run, [w0] + [_solve(problem, algorithm, w0, int(k)).w for k in announced if k > 0]
 
 
-def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise FoedusError("a figure needs matplotlib; install it with: pip install 'foedus[plot]'.") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in np.ravel(panels):
-        axes.spines["top"].set_visible(False)
-    return figure, panels
-
-
-def _keep(options: Options, name: str, figure: Any, caption: str) -> None:
-    figure.suptitle(caption, fontsize=10)
-    for kind, more in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, **more)
-        options.keep(f"{name}.{kind}", buffer.getvalue())
-
-
 def _course(axes: Any, least: np.ndarray, held: np.ndarray, limit: float) -> Any:
     """Two quantities at all clients over the outer iterations: the mean as a line, the range as a band.
 
@@ -95,7 +75,7 @@ def _tell(options: Options, name: str, n: int, run: Run) -> None:
 def figure_one(options: Options) -> None:
     """Figure 1: the clients' losses on both classes over the outer iterations, n = 5."""
     sets, absent = available_sets()
-    figure, panels = _figure(4.2 * len(sets), 3.6, 1, len(sets))
+    figure, panels = drawing.panels(4.2 * len(sets), 3.6, 1, len(sets))
     for axes, examples in zip(panels[0], sets, strict=True):
         problem = examples.problem(5, options.seed)
         w0 = starts(options.seed, 1, problem.terms.dim)[0]
@@ -110,13 +90,15 @@ def figure_one(options: Options) -> None:
             right.set_ylabel("loss on class 0, which is minimised", color=LEAST)
     for sentence in absent:
         options.echo(sentence)
-    _keep(options, "proxal-fig1", figure, "Losses at the clients over the outer iterations: mean and range")
+    drawing.keep_figure(
+        options, "proxal-fig1", figure, "Losses at the clients over the outer iterations: mean and range"
+    )
 
 
 def figure_two(options: Options) -> None:
     """Figure 2: loss and loss gap of the clients, and the gap at the server, over the outer iterations on adult-b."""
     sizes = SIZES[:1] if options.quick else SIZES
-    figure, panels = _figure(4.2 * len(sizes), 3.6, 1, len(sizes))
+    figure, panels = drawing.panels(4.2 * len(sizes), 3.6, 1, len(sizes))
     for axes, n in zip(panels[0], sizes, strict=True):
         problem = fairness(n, options.seed)
         w0 = starts(options.seed, 1, problem.terms.dim)[0]
@@ -131,7 +113,7 @@ def figure_two(options: Options) -> None:
             axes.legend(frameon=False, labelcolor=HELD)
         if n == sizes[-1]:
             right.set_ylabel("loss, which is minimised", color=LEAST)
-    _keep(
+    drawing.keep_figure(
         options,
         "proxal-fig2",
         figure,
@@ -176,7 +158,7 @@ def figure_three(options: Options) -> None:
         cases.append(("adult-b", both, FAIR, disparities, GAP))
     except FoedusError as error:
         absent.append(f"adult-b left out: {error}")
-    figure, panels = _figure(3.3 * len(cases), 5.6, 2, len(cases))
+    figure, panels = drawing.panels(3.3 * len(cases), 5.6, 2, len(cases))
     for (upper, lower), (name, make, settings, measure, limit) in zip(panels.T, cases, strict=True):
         least, held = [], []
         for n in sizes:
@@ -201,7 +183,7 @@ def figure_three(options: Options) -> None:
     figure.legend(handles=keys, loc="outside lower center", ncols=2, frameon=False)
     for sentence in absent:
         options.echo(sentence)
-    _keep(options, "proxal-fig3", figure, "Losses over the clients, with and without constraints")
+    drawing.keep_figure(options, "proxal-fig3", figure, "Losses over the clients, with and without constraints")
 
 
 EXPERIMENTS = (
