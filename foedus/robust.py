@@ -102,6 +102,17 @@ def _closed(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: Radi
     return closed.worst_case(ball, w, x, y, share, radius)
 
 
+@partial(jax.jit, static_argnames=("loss",))
+def _mean(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
+    return jnp.dot(share, loss.value(x @ w, y))
+
+
+def _filled(*rows: np.ndarray) -> list[Array]:
+    """The arrays with zeros up to a power of two: clients of many sizes share few compiled programs."""
+    more = (1 << (len(rows[0]) - 1).bit_length()) - len(rows[0])
+    return [jnp.asarray(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
+
+
 def worst_case_loss(
     w: Any,
     data: Any,
@@ -159,7 +170,8 @@ def worst_case(
         raise FoedusError(f"w must have one entry for each of {x.shape[1]} columns of X. Got shape {w.shape} instead.")
     share = np.full(len(y), 1.0 / len(y)) if share is None else np.asarray(share, dtype=float)
     width = x.shape[1] - intercept
-    nominal = float(share @ np.asarray(ball.loss.value(jnp.asarray(x @ w), jnp.asarray(y))))
+    rows = _filled(x, y, share)
+    nominal = float(_mean(ball.loss, jnp.asarray(w), *rows))
     low = high = C = d = np.zeros(0)
     if support is not None:
         low, high, C, d = sides("argument", support, ball, width)
@@ -170,9 +182,7 @@ def worst_case(
     if not ball.closed:
         value, lam = worst_case_by_cvxpy(ball, w, x, y, share, float(radius), float(kappa), C, d)
         return WorstCase(value, nominal, lam, float(radius))
-    found, lam = (
-        float(v) for v in _closed(ball, jnp.asarray(w), jnp.asarray(x), jnp.asarray(y), jnp.asarray(share), at)
-    )
+    found, lam = (float(v) for v in _closed(ball, jnp.asarray(w), *rows, at))
     known = moves and isinstance(ball.loss, PIECEWISE_LINEAR)
     spread = _distribution(ball, w, x, y, share, at, lam) if known else None
     return WorstCase(found, nominal, lam, float(radius), spread)
@@ -258,7 +268,7 @@ def _distribution(
     gathered = [np.concatenate(part) for part in (source, mass, points, labels, costs)]
     kept = gathered[1] > 0
     source_, mass_, x_, y_, cost_ = (part[kept] for part in gathered)
-    loss = float(mass_ @ np.asarray(ball.loss.value(jnp.asarray(x_ @ w), jnp.asarray(y_))))
+    loss = float(_mean(ball.loss, jnp.asarray(w), *_filled(x_, y_, mass_)))
     return Distribution(source_, mass_, x_, y_, loss, float(mass_ @ cost_), attained)
 
 
@@ -308,35 +318,27 @@ def _ray(
 
 def stress(problem: Problem, w: Any, algorithm: Minimax) -> Stress:
     """What a robust algorithm guards against, at any model w: every client's worst case, and the weights that hurt."""
-    terms, w = problem.terms, np.asarray(w, dtype=float)
-    assert terms.loss is not None
+    terms, w, loss = problem.terms, np.asarray(w, dtype=float), problem.terms.loss
+    assert loss is not None
     radii = np.broadcast_to(np.asarray(algorithm.radius, dtype=float), terms.clients)
     support = algorithm.support if np.any(radii > 0) else None
-    values: dict[str, WorstCase] = {}
-    names = problem.names
-    for i, name in enumerate(names):
-        client = problem.client(i)
-        share = np.asarray(terms.share(client))
-        values[name] = worst_case(
-            w,
-            (np.asarray(client["x"]), np.asarray(client["y"])),
-            0.0 if algorithm.shared else float(radii[i]),
-            loss=terms.loss,
-            kappa=algorithm.kappa,
-            metric=algorithm.metric,
-            support=support,
-            intercept=algorithm.intercept,
-            share=share,
-        )
-    q_hat = algorithm.weights(problem)
-    if algorithm.shared:  # one ball around the mixture: its worst case is that of the pooled samples
-        clients = [problem.client(i) for i in range(terms.clients)]
-        pooled = tuple(np.concatenate([np.asarray(c[key]) for c in clients]) for key in ("x", "y"))
-        share = np.concatenate([q * np.asarray(terms.share(c)) for q, c in zip(q_hat, clients, strict=True)])
-        whole = worst_case(
-            w, pooled, float(radii[0]), loss=terms.loss, kappa=algorithm.kappa, metric=algorithm.metric,
-            support=support, intercept=algorithm.intercept, share=share,
+    names, q_hat = problem.names, algorithm.weights(problem)
+    data = {**problem.data, "share": jax.vmap(terms.share)(problem.data)}
+    x, y, share = (np.asarray(data[key]) for key in ("x", "y", "share"))
+    sites = [(x[i, :n], y[i, :n], share[i, :n]) for i, n in enumerate(problem.counts)]
+
+    def at(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: float) -> WorstCase:
+        return worst_case(
+            w, (x, y), radius, loss=loss, kappa=algorithm.kappa, metric=algorithm.metric, support=support,
+            intercept=algorithm.intercept, share=share,
         )  # fmt: skip
+
+    own = np.zeros(terms.clients) if algorithm.shared else radii
+    values = {name: at(*site, float(radius)) for name, site, radius in zip(names, sites, own, strict=True)}
+    if algorithm.shared:  # one ball around the mixture: its worst case is that of the pooled samples
+        weighted = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
+        x, y, share = (np.concatenate(part) for part in zip(*weighted, strict=True))
+        whole = at(x, y, share, float(radii[0]))
         return Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
     q = heaviest(np.array([values[name].value for name in names]), q_hat, algorithm.theta, algorithm.p)
     total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))

@@ -127,3 +127,15 @@ def test_a_wrong_input_gets_a_sentence(changes, words):
     given = {"w": parameters(1), "radius": 0.1, "loss": fd.losses.hinge} | changes
     with pytest.raises(fd.FoedusError, match=words):
         fd.robust.worst_case_loss(data=(X, y), **given)
+
+
+def test_data_of_another_size_compile_nothing_anew():
+    """A stress test of many sites, or folds, would otherwise compile for each of their sizes."""
+    X, y = clients("hinge", 1, sites=1, sizes=(60, 61))[0]
+    w, made = parameters(1), (fd.robust._closed, fd.robust._mean)
+    fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge)
+    before = [program._cache_size() for program in made]
+    for rows in (59, 41, 33):
+        found = fd.robust.worst_case(w, (X[:rows], y[:rows]), 0.1, loss=fd.losses.hinge)
+        assert found.nominal == pytest.approx(oracle.plain("hinge", 0.0, w, X[:rows], y[:rows]), rel=1e-12)
+    assert [program._cache_size() for program in made] == before

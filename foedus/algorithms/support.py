@@ -62,10 +62,9 @@ def support_arrays(name: str, support: Any, ball: Ball, problem: Problem, width:
     if ball.support == "everything":
         return {"robust.low": np.zeros((n, 0)), "robust.high": np.zeros((n, 0))}
     low, high, C, d = sides(name, support, ball, width)
-    for i, client_name in enumerate(problem.names):
-        client = problem.client(i)
-        x, y = np.asarray(client["x"]), np.asarray(client["y"])
-        check_inside(x[:, :width], y, C, d, f"client {client_name!r}: ")
+    x, y = (np.asarray(problem.data[key]) for key in ("x", "y"))
+    for i, (client_name, rows) in enumerate(zip(problem.names, problem.counts, strict=True)):
+        check_inside(x[i, :rows, :width], y[i, :rows], C, d, f"client {client_name!r}: ")
     arrays = {"robust.low": np.tile(low, (n, 1)), "robust.high": np.tile(high, (n, 1))}
     if not ball.closed:
         arrays |= {"robust.C": np.tile(C, (n, 1, 1)), "robust.d": np.tile(d, (n, 1))}

@@ -73,6 +73,11 @@ def weights_projection(u: Array, q_hat: Array, theta: Array, p: Any) -> Array:
     return jnp.where(jnp.sum(jnp.abs(near - q_hat)) <= theta, near, held)
 
 
+@jax.jit
+def _onto_ball(u: Array, q_hat: Array, theta: Array) -> Array:
+    return weights_projection(u, q_hat, theta, 2)
+
+
 def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Any) -> np.ndarray:
     """The q in Q with the largest Σ q_s·values_s."""
     values, q_hat = np.asarray(values, dtype=float), np.asarray(q_hat, dtype=float)
@@ -83,7 +88,7 @@ def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Any) -> np.
         if spread == 0 or theta == 0:
             return q_hat.copy()
         far = jnp.asarray(q_hat + values * 1e7 / spread)
-        return np.asarray(weights_projection(far, jnp.asarray(q_hat), jnp.asarray(theta), 2))
+        return np.asarray(_onto_ball(far, jnp.asarray(q_hat), jnp.asarray(theta)))
     q = np.maximum(q_hat - theta, 0.0) if p == "inf" else q_hat.copy()
     room = 1.0 - q.sum() if p == "inf" else min(0.5 * theta, 1.0 - q_hat[order[0]])
     if p != "inf":
