@@ -22,6 +22,8 @@ from foedus.papers.drfl_examples import (
 from foedus.papers.experiment import Experiment, Options, progress
 
 COLOURS = dict(zip(MODELS, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"), strict=True))
+# where lines lie on each other, each shows: DRFL's is the widest and lowest, and the others are broken
+LINES = dict(zip(MODELS, ("-", "--", (0, (1, 1)), "-.", (0, (4, 3))), strict=True))
 LEVELS = np.round(np.arange(0.1, 1.0001, 0.05), 2)
 
 
@@ -93,7 +95,8 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
                 for model in MODELS:
                     values = scores[model][:, s] * (1.0 if setting.classifies else -1.0)
                     mean, sd = values.mean(axis=0), values.std(axis=0)
-                    axes.plot(sweep.levels, mean, color=COLOURS[model], label=model, marker=".")
+                    look: dict[str, Any] = {"color": COLOURS[model], "linestyle": LINES[model], "label": model}
+                    axes.plot(sweep.levels, mean, marker=".", linewidth=3.0 if model == "DRFL" else 1.4, **look)
                     axes.fill_between(sweep.levels, mean - sd, mean + sd, color=COLOURS[model], alpha=0.1, linewidth=0)
                     for v, m, d in zip(sweep.levels, mean, sd, strict=True):
                         row = {"data": setting.name, "panel": sweep.words, "level": f"{v:g}", "model": model}
