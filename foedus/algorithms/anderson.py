@@ -37,7 +37,7 @@ def blank(size: int, length: int = LENGTH) -> Memory:
     return Memory(zero, zero, table, table, jnp.zeros((), int), zero, jnp.asarray(jnp.inf))
 
 
-def forget(memory: Memory, growth: float | None = None) -> Memory:
+def forget(memory: Memory, growth: Array | float | None = None) -> Memory:
     """The memory of a start; `growth`: by how much the residual may have grown with what made the past worthless."""
     fresh = blank(memory.xi.shape[0], memory.steps.shape[0])
     return fresh if growth is None else dataclasses.replace(fresh, size=growth * memory.size)

@@ -34,7 +34,8 @@ from foedus.problem import Problem
 from foedus.terms import Data, Terms
 
 BALANCE = 10.0  # how far apart the residuals may be before c moves
-ADAPTING = 400  # rounds in which c may move; afterwards Algorithm 1's convergence proof holds
+ADAPTING = 400  # rounds in which c may move every ten rounds
+SELDOM = 100  # how often it may afterwards, for ten times as long; then Algorithm 1's convergence proof holds
 
 
 @state
@@ -257,12 +258,15 @@ class Minimax(Algorithm):
             following, taken_back = accelerate(server, following, present.count == n)
         following = select(done, dataclasses.replace(after, memory=following.memory), following)
         if self.adapt:
-            turn = ((server.k + 1) % 10 == 0) & (server.k < ADAPTING) & ~done & ~taken_back
-            factor = jnp.where(primal > BALANCE * dual, 2.0, jnp.where(dual > BALANCE * primal, 0.5, 1.0))
-            turn = turn & (factor != 1.0)
+            # where the residuals drift far apart late, the iterates crawl along a line: c then moves by what is missing
+            soon = server.k < ADAPTING
+            turn = ((server.k + 1) % jnp.where(soon, 10, SELDOM) == 0) & (server.k < 10 * ADAPTING)
+            step = jnp.where(soon, 2.0, jnp.clip(jnp.sqrt(jnp.maximum(primal / dual, dual / primal)), 1.0, 10.0))
+            factor = jnp.where(primal > BALANCE * dual, step, jnp.where(dual > BALANCE * primal, 1.0 / step, 1.0))
+            turn = turn & (factor != 1.0) & ~done & ~taken_back
             if self.exact:
                 # the plain step: an accelerated one could not be taken back after c has moved
-                plain = dataclasses.replace(plain, memory=anderson.forget(server.memory, growth=2.0))
+                plain = dataclasses.replace(plain, memory=anderson.forget(server.memory, growth=step))
                 following = select(turn, plain, following)
             following = dataclasses.replace(following, c=jnp.where(turn, c * factor, c))
         return dataclasses.replace(following, primal=primal, dual=dual, k=server.k + 1, done=done)
