@@ -1,4 +1,4 @@
-"""The JAX settings everything else relies on: float64 and a compilation cache that outlives the process."""
+"""What everything else asks of JAX: float64, a compilation cache that outlives the process, and room for programs."""
 
 import hashlib
 import os
@@ -62,3 +62,20 @@ def configure() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
         _write_entries_whole()
+
+
+def relieve(share: float = 0.6) -> bool:
+    """Let go of the compiled programs of this process, if they are about to exhaust what the kernel grants; say so.
+
+    A process may hold 65,530 pieces of memory (vm.max_map_count), a compiled program is some hundred of them, and XLA
+    ends the process without a word when there is none left: after a hundred problems of different shapes, say. Programs
+    that are asked for again come from the cache on the disk.
+    """
+    held, granted = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+    try:
+        full = held.read_bytes().count(b"\n") > share * int(granted.read_text())
+    except (OSError, ValueError):  # another system, with other limits
+        return False
+    if full:
+        jax.clear_caches()
+    return full

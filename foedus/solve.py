@@ -9,6 +9,7 @@ import numpy as np
 
 from foedus.algorithm import Algorithm
 from foedus.certificate import measure
+from foedus.engine import relieve
 from foedus.errors import FoedusError
 from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import ledger_of
@@ -78,6 +79,7 @@ def solve(
                 "this problem has its own objective and no X: give solve a w0 in the shape of the parameters."
             )
         w0 = np.zeros(problem.terms.dim)
+    relieve()
     problem = problem.over(w0)
     terms = problem.terms
     if privacy is not None or budget is not None:

@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from jax._src.lru_cache import LRUCache
 
 import foedus as fd
+from foedus import engine
 
 
 def test_jax_counts_in_doubles():
@@ -30,6 +32,30 @@ def test_an_entry_of_the_cache_appears_whole_or_not_at_all(tmp_path: Path, monke
         cache.put("torn", b"whole")
     assert cache.get("torn") is None
     assert [path.name for path in tmp_path.iterdir()] == ["kept-cache"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system has no /proc")
+def test_compiled_programs_are_let_go_before_the_kernel_grants_no_more_memory(monkeypatch: pytest.MonkeyPatch):
+    let_go = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: let_go.append(True))
+    assert not engine.relieve()
+    assert not let_go
+    assert engine.relieve(share=0.0)
+    assert let_go
+
+
+@pytest.mark.slow
+def test_programs_that_were_let_go_free_their_memory_and_run_again():
+    def held() -> int:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+
+    sites = [(np.arange(12.0).reshape(6, 2), np.array([1.0, -1.0] * 3))] * 2
+    problem, algorithm = fd.Problem(sites, loss=fd.losses.hinge), fd.DRFL(radius=0.1)
+    w = fd.solve(problem, algorithm, max_rounds=5).w
+    before = held()
+    assert engine.relieve(share=0.0)
+    assert held() < before - 200
+    np.testing.assert_array_equal(fd.solve(problem, algorithm, max_rounds=5).w, w)
 
 
 def test_lapack_is_called_in_one_place_only():
