@@ -64,10 +64,10 @@ def test_every_loss_metric_support_and_norm(name, metric, kind, p):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize(("name", "metric", "kind"), OPEN)
-def test_polyhedra_by_way_of_cvxpy(name, metric, kind):
-    p = dict(zip(("l1", "l2", "linf"), NORMS, strict=True))[metric]
-    above, run = gap(name, metric, kind, p, clients(name, 3, 3, 3), drfl(metric, kind, p, 3))
+def test_polyhedra_by_way_of_cvxpy(name, metric, kind, p):
+    above, run = gap(name, metric, kind, p, clients(name, 10, 3, 3, (20, 60)), drfl(metric, kind, p, 3))
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
 
