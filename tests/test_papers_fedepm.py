@@ -107,7 +107,7 @@ def test_an_experiment_writes_what_it_shows(name, tmp_path):
     said: list[str] = []
     EXPERIMENTS[f"fedepm-{name}"].run(Options(1, 0, True, tmp_path, said.append))
     assert sorted(path.suffix for path in tmp_path.iterdir()) == (
-        [".csv", ".md"] if name == "table1" else [".csv", ".png"]
+        [".csv", ".md"] if name == "table1" else [".csv", ".png", ".svg"]
     )
     assert said
 
