@@ -39,3 +39,13 @@ def test_a_step_after_which_the_residual_has_grown_is_taken_back():
     # the next steps are measured against the same smallest residual
     assert float(memory.size) == smallest
     assert int(memory.count) == 0
+
+
+def test_a_point_far_off_is_not_taken():
+    """Residuals that hardly change, as in a valley, would have the next point where they end: here 1e9 away."""
+    point, memory = jnp.zeros(2), anderson.blank(2)
+    following, memory, _ = advance(memory, point, jnp.asarray([1.0, 0.0]))
+    np.testing.assert_allclose(following, [1.0, 0.0])
+    following, memory, worse = advance(memory, following, jnp.asarray([1.0 - 1e-9, 0.0]))
+    assert not worse
+    np.testing.assert_allclose(following, [2.0, 0.0], rtol=1e-8)

@@ -35,7 +35,7 @@ def drfl(metric, kind, p, dim=4, **more) -> fd.DRFL:
 # each metric, support and p at least once; all losses with all of them are in the slow test below
 SOME = [
     ("hinge", "l1", "box", 1),
-    pytest.param("smooth_hinge", "l2", None, 2, marks=pytest.mark.slow),
+    ("smooth_hinge", "l2", None, 2),
     pytest.param("logistic", "l1", None, "inf", marks=pytest.mark.slow),
     pytest.param("huber", "linf", None, 1, marks=pytest.mark.slow),
 ]

@@ -11,6 +11,8 @@ from jax._src.lru_cache import LRUCache
 import foedus as fd
 from foedus import engine
 
+linux = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux counts a process's memory maps")
+
 
 def test_jax_counts_in_doubles():
     assert fd.__version__
@@ -34,7 +36,7 @@ def test_an_entry_of_the_cache_appears_whole_or_not_at_all(tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["kept-cache"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system has no /proc")
+@linux
 def test_compiled_programs_are_let_go_before_the_kernel_grants_no_more_memory(monkeypatch: pytest.MonkeyPatch):
     let_go = []
     monkeypatch.setattr(jax, "clear_caches", lambda: let_go.append(True))
@@ -44,6 +46,7 @@ def test_compiled_programs_are_let_go_before_the_kernel_grants_no_more_memory(mo
     assert let_go
 
 
+@linux
 @pytest.mark.slow
 def test_programs_that_were_let_go_free_their_memory_and_run_again():
     def held() -> int:

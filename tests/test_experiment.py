@@ -10,7 +10,7 @@ import pytest
 import foedus as fd
 from foedus.algorithm import Algorithm
 from foedus.errors import FoedusError
-from foedus.experiment import build, catalogue, execute, file, starter
+from foedus.experiment import build, catalogue, execute, file, sources, starter
 from foedus.experiment.screen import Screen
 
 DATA = """
@@ -39,7 +39,7 @@ def read(folder: Path, text: str) -> file.Experiment:
 def built(folder: Path, text: str) -> build.Built:
     experiment = read(folder, text)
     (case,) = experiment.cases
-    return build.build(case.settings, build.cohort_of(case.settings, experiment.folder))
+    return build.build(case.settings, sources.cohort_of(case.settings, experiment.folder))
 
 
 def test_every_algorithm_can_be_named_with_all_its_settings():

@@ -8,7 +8,7 @@ import pytest
 import foedus as fd
 from foedus.data import preprocess
 from foedus.errors import FoedusError
-from foedus.experiment import build, file, starter
+from foedus.experiment import build, file, sources, starter
 from foedus.experiment.plan import Plan
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import Exchange, Missing
@@ -46,7 +46,7 @@ class Ward:
         (folder / "study.toml").write_text(text)
         experiment = file.load(folder / "study.toml")
         (self.case,) = experiment.cases
-        self.cohort = build.cohort_of(self.case.settings, folder)
+        self.cohort = sources.cohort_of(self.case.settings, folder)
         self.names = tuple(self.cohort.tables)
         self.sources = {name: Source(folder / f"hospitals/{name}.csv") for name in self.names}
         self.policy = policy or Policy()

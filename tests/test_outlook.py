@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.experiment import build, catalogue, file, outlook
+from foedus.experiment import build, catalogue, file, outlook, sources
 
 REFERENCE = """
 [data]
@@ -32,7 +32,7 @@ def reference(folder: Path, name: str, sites: int) -> build.Built:
     path = folder / "reference.toml"
     path.write_text(REFERENCE.format(sites=sites, name=name, terms=CAP if held else ""))
     (case,) = file.load(path).cases
-    return build.build(case.settings, build.cohort_of(case.settings, folder))
+    return build.build(case.settings, sources.cohort_of(case.settings, folder))
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedGiA", "Scaffold", "ProxAL", "CentralProxAL"])

@@ -57,7 +57,6 @@ def test_a_point_above_the_epigraph_stays():
     assert float(found.v) == pytest.approx(9.0, abs=1e-8)
 
 
-@pytest.mark.slow
 def test_rows_of_weight_zero_change_nothing_and_clients_go_side_by_side():
     """Three clients of different size, filled up and mapped at once, get what each gets alone."""
     form = Form(Ball(LOSSES["hinge"][0], "l1", "box"))

@@ -34,8 +34,9 @@ from foedus.problem import Problem
 from foedus.terms import Data, Terms
 
 BALANCE = 10.0  # how far apart the residuals may be before c moves
-ADAPTING = 400  # rounds in which c may move every ten rounds
-SELDOM = 100  # how often it may afterwards, for ten times as long; then Algorithm 1's convergence proof holds
+ADAPTING = 400  # rounds in which c may move every OFTEN rounds
+SETTLED = 4000  # rounds in which it may move every SELDOM rounds; afterwards Algorithm 1's convergence proof holds
+OFTEN, SELDOM = 10, 100
 
 
 @state
@@ -260,7 +261,7 @@ class Minimax(Algorithm):
         if self.adapt:
             # where the residuals drift far apart late, the iterates crawl along a line: c then moves by what is missing
             soon = server.k < ADAPTING
-            turn = ((server.k + 1) % jnp.where(soon, 10, SELDOM) == 0) & (server.k < 10 * ADAPTING)
+            turn = ((server.k + 1) % jnp.where(soon, OFTEN, SELDOM) == 0) & (server.k < SETTLED)
             step = jnp.where(soon, 2.0, jnp.clip(jnp.sqrt(jnp.maximum(primal / dual, dual / primal)), 1.0, 10.0))
             factor = jnp.where(primal > BALANCE * dual, step, jnp.where(dual > BALANCE * primal, 1.0 / step, 1.0))
             turn = turn & (factor != 1.0) & ~done & ~taken_back

@@ -13,6 +13,7 @@ from foedus.experiment.build import Built
 from foedus.experiment.file import Case, Experiment
 from foedus.experiment.folder import Folder, folder_of
 from foedus.experiment.screen import Screen, size
+from foedus.experiment.sources import cohort_of, sources_of
 from foedus.report import html
 from foedus.run import Run
 from foedus.solve import solve
@@ -52,7 +53,7 @@ class Builder:
         try:
             return self._build(case)
         except FoedusError as error:
-            sources = [str(source) for source in build.sources_of(case.settings, self.folder)]
+            sources = [str(source) for source in sources_of(case.settings, self.folder)]
             if str(error).startswith((*sources, "cannot read", str(self.path))):
                 raise
             raise FoedusError(f"{self.path}: {error}") from None
@@ -61,7 +62,7 @@ class Builder:
         parts = ("data", "partition", "has_partition", "preprocess")
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind])
         if key not in self.kept:
-            cohort = build.cohort_of(case.settings, self.folder)
+            cohort = cohort_of(case.settings, self.folder)
             self.kept = {key: (cohort, build.rules_of(case.settings, cohort))}  # one at a time: they may be large
         return build.build(case.settings, *self.kept[key])
 

@@ -371,7 +371,7 @@ def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
 
 def _check_case(settings: dict[str, Any]) -> None:
     """What the package itself says about one combination, before any data is read."""
-    from foedus.experiment import build
+    from foedus.experiment import build, sources
 
     build.algorithm_of(settings)
     build.participation_of(settings)
@@ -381,5 +381,5 @@ def _check_case(settings: dict[str, Any]) -> None:
     build.privacy_of(settings)
     build.runtime_of(settings)
     build.check_masks(settings)
-    build.partition_settings(settings)
+    sources.partition_settings(settings)
     build.stated(settings)

@@ -25,8 +25,8 @@ from typing import Any
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
-from foedus.experiment.build import sources_of
 from foedus.experiment.file import Case, Experiment
+from foedus.experiment.sources import sources_of
 from foedus.run import Run, load, versions
 from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.driver import KEPT

@@ -11,7 +11,7 @@ from foedus.algorithms.minimax import Minimax
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.errors import FoedusError
-from foedus.experiment import build
+from foedus.experiment import build, sources
 from foedus.experiment.build import Built
 from foedus.privacy.attach import attach
 from foedus.problem import Problem
@@ -32,7 +32,7 @@ class Plan:
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
-        roles = build.roles_of(settings)
+        roles = sources.roles_of(settings)
         kept = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**kept, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
         algorithm = build.algorithm_of(settings)
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def roles(self) -> Roles:
-        return build.roles_of(self.settings)
+        return sources.roles_of(self.settings)
 
     @property
     def algorithm(self) -> Algorithm:

@@ -41,7 +41,7 @@ def quoted(text: str) -> str:
 
 def first_table(pattern: str, folder: Path, separator: str) -> Table:
     """The first file that the pattern names."""
-    from foedus.experiment.build import files_of
+    from foedus.experiment.sources import files_of
 
     return tables.read(next(iter(files_of(pattern, folder).values())), separator)
 
