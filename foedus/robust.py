@@ -20,7 +20,7 @@ from foedus.algorithms.weights import heaviest
 from foedus.constraints import Custom
 from foedus.errors import FoedusError
 from foedus.local import worst_case as closed
-from foedus.local.polyhedron import worst_case_by_cvxpy
+from foedus.local import polyhedron
 from foedus.local.worst_case import PIECEWISE_LINEAR, Ball, Radius
 from foedus.losses import Loss, as_loss
 from foedus.problem import Problem, stack

@@ -25,7 +25,7 @@ from foedus.algorithms import anderson
 from foedus.algorithms.support import kind_of, support_arrays
 from foedus.algorithms.weights import ball_projection, dual_norm, weights_projection
 from foedus.errors import FoedusError
-from foedus.local.polyhedron import project_by_cvxpy
+from foedus.local import polyhedron
 from foedus.local.robust_form import Form
 from foedus.local.robust_step import project
 from foedus.local.worst_case import Ball, Radius
@@ -229,9 +229,10 @@ class Minimax(Algorithm):
         if self.sample is not None:
             x, y, omega = draw(self.sample, x, y, omega, key)
         if form.robust and not form.ball.closed:
-            w, v = project_by_cvxpy(form, x, y, omega, radius, data["robust.C"], data["robust.d"], call.a, call.b)
-            return client, Answer(w, v)
-        found = project(form, x, y, omega, radius, call.a, call.b)
+            within = data["robust.C"], data["robust.d"]
+            found = polyhedron.project(form, x, y, omega, radius, *within, call.a, call.b)
+        else:
+            found = project(form, x, y, omega, radius, call.a, call.b)
         w = jnp.append(found.w, found.lam) if self.shared else found.w
         return client, Answer(w, found.v)
 
