@@ -18,33 +18,14 @@ from foedus.algorithms.minimax import Minimax
 from foedus.algorithms.support import check_inside, is_support, kind_of, sides
 from foedus.algorithms.weights import heaviest
 from foedus.constraints import Custom
+from foedus.distribution import Distribution, attaining, attaining_in_polyhedron, filled, mean_loss, still
 from foedus.errors import FoedusError
-from foedus.local import worst_case as closed
 from foedus.local import polyhedron
+from foedus.local import worst_case as closed
+from foedus.local.robust_form import Form
 from foedus.local.worst_case import PIECEWISE_LINEAR, Ball, Radius
 from foedus.losses import Loss, as_loss
 from foedus.problem import Problem, stack
-
-NUDGE = 1e-9  # λ is moved by this share to see who moves just above and just below it
-SLIVER = 1e-7  # the mass that is sent far away where the supremum is not attained
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """A distribution in the ball: mass[k] of sample source[k] sits at (x[k], y[k]).
-
-    `loss` is its mean loss, `cost` its transport cost, which is at most the radius. Where no distribution attains the
-    worst case (`attained` is false), this one comes within a mass of 1e-7 of it.
-    """
-
-    source: np.ndarray
-    mass: np.ndarray
-    x: np.ndarray
-    y: np.ndarray
-    loss: float
-    cost: float
-    attained: bool
-
 
 @dataclass(frozen=True)
 class WorstCase:
@@ -100,17 +81,6 @@ class Stress:
 @partial(jax.jit, static_argnames=("ball",))
 def _closed(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: Radius) -> tuple[Array, Array]:
     return closed.worst_case(ball, w, x, y, share, radius)
-
-
-@partial(jax.jit, static_argnames=("loss",))
-def _mean(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
-    return jnp.dot(share, loss.value(x @ w, y))
-
-
-def _filled(*rows: np.ndarray) -> list[Array]:
-    """The arrays with zeros up to a power of two: clients of many sizes share few compiled programs."""
-    more = (1 << (len(rows[0]) - 1).bit_length()) - len(rows[0])
-    return [jnp.asarray(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
 
 
 def worst_case_loss(
@@ -170,150 +140,26 @@ def worst_case(
         raise FoedusError(f"w must have one entry for each of {x.shape[1]} columns of X. Got shape {w.shape} instead.")
     share = np.full(len(y), 1.0 / len(y)) if share is None else np.asarray(share, dtype=float)
     width = x.shape[1] - intercept
-    rows = _filled(x, y, share)
-    nominal = float(_mean(ball.loss, jnp.asarray(w), *rows))
+    rows = filled(x, y, share)
+    nominal = float(mean_loss(ball.loss, jnp.asarray(w), *rows))
     low = high = C = d = np.zeros(0)
     if support is not None:
         low, high, C, d = sides("argument", support, ball, width)
         check_inside(x[:, :width], y, C, d)
     if radius == 0:
-        return WorstCase(nominal, nominal, float("inf"), 0.0, _still(x, y, share, nominal) if moves else None)
+        return WorstCase(nominal, nominal, float("inf"), 0.0, still(x, y, share, nominal) if moves else None)
     at = Radius(*(jnp.asarray(v, dtype=float) for v in (radius, kappa, low, high)))
     if not ball.closed:
-        value, lam = worst_case_by_cvxpy(ball, w, x, y, share, float(radius), float(kappa), C, d)
-        return WorstCase(value, nominal, lam, float(radius))
+        form = Form(ball, flips=bool(np.isfinite(kappa)))
+        # no loss is negative, so that v is drawn down to the worst case
+        below, within = jnp.asarray(-1.0), (jnp.asarray(C), jnp.asarray(d))
+        found = polyhedron.project(form, *rows, at, *within, below, jnp.asarray(w), fixed=True)
+        spread = attaining_in_polyhedron(ball, w, x, y, share, at, found, C, d) if moves else None
+        return WorstCase(float(found.v), nominal, float(found.lam), float(radius), spread)
     found, lam = (float(v) for v in _closed(ball, jnp.asarray(w), *rows, at))
     known = moves and isinstance(ball.loss, PIECEWISE_LINEAR)
-    spread = _distribution(ball, w, x, y, share, at, lam) if known else None
+    spread = attaining(ball, w, x, y, share, at, lam) if known else None
     return WorstCase(found, nominal, lam, float(radius), spread)
-
-
-def _still(x: np.ndarray, y: np.ndarray, share: np.ndarray, loss: float) -> Distribution:
-    return Distribution(np.arange(len(y)), share, x, y, loss, 0.0, True)
-
-
-def _pieces(ball: Ball, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-    """The pieces of the loss that grow: (slope in xᵀw of each sample, constant, whether the label is the other)."""
-    if ball.classifies:
-        sign = np.where(y > 0, 1.0, -1.0)
-        return [(-sign, np.ones(len(y)), False), (sign, np.ones(len(y)), True)]
-    up, down = ball.slopes
-    tube = ball.loss.eps if isinstance(ball.loss, losses.EpsilonInsensitive) else 0.0
-    return [(np.full(len(y), up), -up * y - tube, False), (np.full(len(y), -down), down * y - tube, False)]
-
-
-def _best(ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, radius: Radius, lam: float):
-    """For each sample, where it is worth going at the price λ: the point, whether its label turns, the cost."""
-    moving = x.shape[1] - ball.intercept
-    rows, kappa = len(y), float(radius.kappa)
-    value = np.full(rows, -np.inf if isinstance(ball.loss, losses.Pinball) else 0.0)
-    point, turned, cost = x.copy(), np.zeros(rows, bool), np.zeros(rows)
-    piece = np.full(rows, -1)
-    for k, (slope, constant, flip) in enumerate(_pieces(ball, y)):
-        if flip and not np.isfinite(kappa):
-            continue
-        there, way = x.copy(), np.zeros(rows)
-        if ball.support == "box":
-            g = slope[:, None] * w[:moving]
-            ends = np.where(g > 0, np.asarray(radius.high), np.asarray(radius.low))
-            there[:, :moving] = np.where(np.abs(g) > lam, ends, x[:, :moving])
-            way = np.sum(np.abs(there - x), axis=1)
-        worth = constant + slope * (there @ w) - lam * way - (kappa * lam if flip else 0.0)
-        better = worth > value
-        value = np.where(better, worth, value)
-        point = np.where(better[:, None], there, point)
-        turned = np.where(better, flip, turned)
-        cost = np.where(better, way + (kappa if flip else 0.0), cost)
-        piece = np.where(better, k, piece)
-    return point, turned, cost, piece
-
-
-def _distribution(
-    ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: Radius, lam: float
-) -> Distribution:
-    """A distribution in the ball whose mean loss is the worst case: a mixture of what is best just above and below λ.
-
-    Where λ is the least that is allowed, what is left of the radius is spent on one sample, moved along the ray on
-    which its loss grows by λ for every unit of cost.
-    """
-    rho, least = float(radius.rho), float(closed.smallest_lambda(ball, jnp.asarray(w), radius))
-    above = _best(ball, w, x, y, radius, lam * (1.0 + NUDGE) + 1e-15)
-    spent = float(share @ above[2])
-    parts = [(above, 1.0)]
-    attained, extra = True, None
-    if lam > least * (1.0 + 4.0 * NUDGE) + 1e-14:
-        below = _best(ball, w, x, y, radius, lam * (1.0 - NUDGE) - 1e-15)
-        most = float(share @ below[2])
-        mix = np.clip((rho - spent) / (most - spent), 0.0, 1.0) if most > spent else 0.0
-        parts = [(above, 1.0 - mix), (below, mix)]
-    elif rho > spent and least > 0:
-        extra, attained = _ray(ball, w, x, y, share, radius, above, rho - spent)
-    source, mass, points, labels, costs = [], [], [], [], []
-    for (point, turned, cost, _), weight in parts:
-        if weight > 0:
-            source.append(np.arange(len(y)))
-            mass.append(weight * share)
-            points.append(point)
-            labels.append(_labels(ball, y, turned))
-            costs.append(cost)
-    if extra is not None:
-        i, taken, there, label, way = extra
-        mass[0] = mass[0].copy()
-        mass[0][i] -= taken
-        source.append(np.array([i]))
-        mass.append(np.array([taken]))
-        points.append(there[None])
-        labels.append(np.array([label]))
-        costs.append(np.array([way]))
-    gathered = [np.concatenate(part) for part in (source, mass, points, labels, costs)]
-    kept = gathered[1] > 0
-    source_, mass_, x_, y_, cost_ = (part[kept] for part in gathered)
-    loss = float(_mean(ball.loss, jnp.asarray(w), *_filled(x_, y_, mass_)))
-    return Distribution(source_, mass_, x_, y_, loss, float(mass_ @ cost_), attained)
-
-
-def _labels(ball: Ball, y: np.ndarray, turned: np.ndarray) -> np.ndarray:
-    if not ball.classifies:
-        return y.copy()
-    other = np.where(y > 0, float(np.min(y)) if np.min(y) <= 0 else -1.0, 1.0)
-    return np.where(turned, other, y)
-
-
-def _ray(
-    ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: Radius, above: Any, left: float
-) -> tuple[tuple[int, float, np.ndarray, float, float], bool]:
-    """One sample, the mass of it that goes, where to, with which label and at what cost."""
-    point, turned, cost, piece = above
-    pieces, moving = _pieces(ball, y), x.shape[1] - ball.intercept
-    steep = 0 if ball.slopes[0] >= ball.slopes[1] else 1
-    allowed = piece >= 0 if ball.classifies else np.abs([pieces[k][0][0] for k in (0, 1)])[piece] >= ball.lipschitz
-    allowed = np.asarray(allowed) & (piece >= 0) & (share > 0)
-    attained = bool(np.any(allowed))
-    if attained:
-        i = int(np.argmax(np.where(allowed, share, -1.0)))
-        k, taken = int(piece[i]), float(share[i])
-    else:  # a sliver of the sample with the least to lose goes far enough for its loss to grow
-        growing = [0] if ball.classifies else [0, 1] if ball.slopes[0] == ball.slopes[1] else [steep]
-        short = np.stack([pieces[k][1] + pieces[k][0] * (x @ w) for k in growing])
-        short = np.where(share > 0, short, -np.inf)
-        j, i = np.unravel_index(int(np.argmax(short)), short.shape)
-        i, k, taken = int(i), growing[int(j)], SLIVER * float(share[int(i)])
-        point, turned, cost = x, np.zeros(len(y), bool), np.zeros(len(y))
-    slope = float(pieces[k][0][i])
-    there, label, way = point[i].copy(), float(_labels(ball, y, turned)[i]), left / taken
-    direction = np.sign(slope) * w[:moving]
-    size = float(closed.norm(jnp.asarray(w[:moving]), closed.DUAL[ball.metric]))
-    label_moves = not ball.classifies and (ball.support != "everything" or size * float(radius.kappa) < 1.0)
-    if label_moves:
-        label -= np.sign(slope) * way / float(radius.kappa)
-    elif ball.metric == "l1":
-        j = int(np.argmax(np.abs(direction)))
-        there[j] += np.sign(direction[j]) * way
-    elif ball.metric == "linf":
-        there[:moving] += np.sign(direction) * way
-    else:
-        there[:moving] += direction / size * way
-    return (i, taken, there, label, way + float(cost[i])), attained
 
 
 def stress(problem: Problem, w: Any, algorithm: Minimax) -> Stress:

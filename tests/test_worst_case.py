@@ -30,14 +30,49 @@ def test_the_worst_case_is_cvxpys_on_the_papers_set(name, metric, kind):
         assert found >= oracle.plain(name, eps, w, X, y) - 1e-12
 
 
+def bodies(name: str, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """A box without its corners, an unbounded one, a box with samples on its sides, and one that bounds labels too."""
+    above = -np.eye(DIM), np.full(DIM, 1.05)
+    tight = oracle.box(np.full(DIM, -1.0), np.full(DIM, 1.0))
+    made = [polyhedron(DIM), above, tight]
+    if name != "hinge":
+        C, d = polyhedron(DIM)
+        C = np.column_stack([C, 0.3 * np.ones(len(C))])
+        labels = np.zeros((2, DIM + 1))
+        labels[:, -1] = 1.0, -1.0
+        top = np.max(np.abs(y)) + 0.1
+        made.append((np.vstack([C, labels]), np.append(d + 0.3 * top, [top, top])))
+    return made
+
+
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_polyhedron_is_left_to_cvxpy_and_agrees_with_the_paper(name, metric):
+def test_a_polyhedron_agrees_with_the_paper_and_its_distribution_attains_it(name, metric):
     loss, eps = LOSSES[name]
     X, y = clients(name, 5, sites=1)[0]
-    w, body = parameters(5), polyhedron(DIM)
-    found = fd.robust.worst_case_loss(w, (X, y), 0.1, loss=loss, kappa=0.5, metric=metric, support=body)
-    assert found == pytest.approx(oracle.worst_case(name, eps, w, X, y, 0.1, 0.5, metric, body), rel=1e-7)
+    for k, C_and_d in enumerate(bodies(name, y)):
+        for seed, (rho, kappa, scale) in enumerate([(0.05, 0.5, 1.0), (0.4, 0.1, 3.0), (0.02, np.inf, 1.0)]):
+            w, (C, d) = parameters(seed, scale), C_and_d
+            case = fd.robust.worst_case(w, (X, y), rho, loss=loss, kappa=kappa, metric=metric, support=(C, d))
+            best = oracle.worst_case(name, eps, w, X, y, rho, kappa, metric, (C, d))
+            assert case.value == pytest.approx(best, rel=1e-7), (k, seed)
+            moved = case.distribution
+            assert moved is not None
+            assert moved.loss == pytest.approx(case.value, rel=2e-6), (k, seed)
+            assert moved.attained or k == 1
+            assert cost_of(moved, name, metric, kappa, X, y) <= rho * (1 + 1e-9)
+            np.testing.assert_allclose(np.bincount(moved.source, moved.mass), np.full(len(y), 1 / len(y)), atol=1e-12)
+            points = np.column_stack([moved.x, moved.y])[:, : C.shape[1]]
+            assert np.max(points @ C.T - d) <= 1e-9
+
+
+def cost_of(moved, name: str, metric: str, kappa: float, X: np.ndarray, y: np.ndarray) -> float:
+    """The transport cost, measured here."""
+    order = {"l1": 1, "l2": 2, "linf": np.inf}[metric]
+    way = np.linalg.norm(moved.x - X[moved.source], ord=order, axis=1)
+    other = moved.y - y[moved.source]
+    label = (np.where(other != 0, kappa, 0.0) if name == "hinge" else kappa * np.abs(other)) if np.any(other) else 0.0
+    return float(moved.mass @ (way + label))
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -75,14 +110,7 @@ def test_the_worst_distribution_attains_the_worst_case_within_the_radius(name, m
         moved = case.distribution
         assert moved is not None
         assert moved.loss == pytest.approx(case.value, rel=2e-6)
-        # the cost, measured here; the mass of each sample is all there
-        order = {"l1": 1, "l2": 2, "linf": np.inf}[metric]
-        way = np.linalg.norm(moved.x - X[moved.source], ord=order, axis=1)
-        other = moved.y - y[moved.source]
-        label = (
-            (np.where(other != 0, kappa, 0.0) if name == "hinge" else kappa * np.abs(other)) if np.any(other) else 0.0
-        )
-        assert moved.mass @ (way + label) <= rho * (1 + 1e-6) + 1e-12
+        assert cost_of(moved, name, metric, kappa, X, y) <= rho * (1 + 1e-6) + 1e-12
         np.testing.assert_allclose(np.bincount(moved.source, moved.mass), np.full(len(y), 1 / len(y)), atol=1e-12)
         assert not box or (np.min(moved.x) >= LOW and np.max(moved.x) <= HIGH)
 
@@ -132,7 +160,7 @@ def test_a_wrong_input_gets_a_sentence(changes, words):
 def test_data_of_another_size_compile_nothing_anew():
     """A stress test of many sites, or folds, would otherwise compile for each of their sizes."""
     X, y = clients("hinge", 1, sites=1, sizes=(60, 61))[0]
-    w, made = parameters(1), (fd.robust._closed, fd.robust._mean)
+    w, made = parameters(1), (fd.robust._closed, fd.robust.mean_loss)
     fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge)
     before = [program._cache_size() for program in made]
     for rows in (59, 41, 33):

@@ -123,6 +123,7 @@ class _System:
     lower: Array
     g_m: Array
     weight_m: Array
+    alone: Array  # N without what φ adds
     T: Array
     tau: Array
     g: Array  # (pieces, or one more for that which is 0, rows)
@@ -137,8 +138,10 @@ class _System:
 def _given(
     form: Form, plan: _Plan, x: Array, y: Array, omega: Array, radius: Radius, C: Array, d: Array
 ) -> _Given:
-    ball, used = form.ball, omega > 0
-    toll = jnp.zeros(1)
+    ball, toll = form.ball, jnp.zeros(1)
+    # filling rows are copies of a sample, so that none of them shortens a step
+    some = jnp.argmax(omega)
+    x, y = jnp.where((omega > 0)[:, None], x, x[some]), jnp.where(omega > 0, y, y[some])
     if ball.classifies:
         sign = signed(y)
         slope, constant = -sign[None], jnp.ones((1, y.shape[0]))
@@ -157,7 +160,7 @@ def _given(
     floor = ball.lipschitz / radius.kappa if plan.floored else jnp.zeros(())
     return _Given(
         x.T, omega, slope, constant, toll, -slope, C[:, : plan.width + plan.label],
-        jnp.where(used, jnp.maximum(room, 0.0), 1.0), reach[plan.lanes], radius.rho, floor,
+        jnp.maximum(room, 0.0), reach[plan.lanes], radius.rho, floor,
     )  # fmt: skip
 
 
@@ -231,7 +234,7 @@ def _whiten(N: Array) -> Array:
     pivots = jax.vmap(lambda j: M[j, j])(index)
     lower = (index[:, None] > index)[(...,) + (None,) * (M.ndim - 2)]
     unit = (index[:, None] == index)[(...,) + (None,) * (M.ndim - 2)]
-    return jnp.where(lower, M, jnp.where(unit, 1.0, 0.0)) / jnp.sqrt(pivots)[:, None]
+    return jnp.where(lower, M, jnp.where(unit, 1.0, 0.0)) / jnp.sqrt(jnp.abs(pivots))[:, None]
 
 
 def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
@@ -261,7 +264,7 @@ def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
     N = N.at[lanes, lanes].set(1.0 / both).at[-1, -1].set(1.0 / theta.piece)
     column = column.at[lanes].set(reach * (theta.lane[1] - theta.lane[0]) / both)
     bend = jnp.sum(4.0 * reach**2 * theta.lane[0] * theta.lane[1] / both, axis=0)  # of λ alone
-    loose = 1.0 / theta.phi
+    loose, alone = 1.0 / theta.phi, N
     squares = (given.C[:, :, None] * given.C[:, None, :]).reshape(given.C.shape[0], -1)
     among = jnp.tensordot(squares.T, loose, 1).reshape(given.C.shape[1], given.C.shape[1], K, rows)
     roomy = loose * given.room[:, None]
@@ -273,6 +276,11 @@ def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
         N = N.at[0, 0].add(jnp.sum(turned[:width] * sigma, axis=0)).at[0, -1].add(-shifted).at[-1, 0].add(-shifted)
         N = N.at[0, 1:-1].add(-turned).at[1:-1, 0].add(-turned)
     T = _whiten(N)
+    # pivots anew, as sums of squares: eliminated, the small ones are differences of large numbers
+    met = jnp.tensordot(given.C, _upon_r(plan, jnp.swapaxes(T[:, :-1], 0, 1), sigma[:, None]), 1)
+    met = met + given.room[:, None, None] * T[:, -1]
+    pivots = jnp.sum(met**2 * loose[:, None], axis=0) + jnp.einsum("iakn,abkn,ibkn->ikn", T, alone, T)
+    T = T / jnp.sqrt(pivots)[:, None]
     root, tau, g = T[:-1, :-1], T[-1, :-1] / T[-1, -1], T[-1, -1] ** 2
     dim = given.x.shape[0]
     free = 0.0 if plan.fixed else 1.0
@@ -301,7 +309,24 @@ def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
     hessian = hessian + jnp.outer(g_m, g_m) / weight_m
     # a direction in which nothing bends would stop the factorisation; the shift is far below every tolerance
     hessian = hessian + 1e-14 * jnp.diag(jnp.diag(hessian) + 1.0)
-    return _System(cholesky(hessian), g_m, weight_m, T, tau, g, slopes, column, sigma, theta, point, scale)
+    return _System(cholesky(hessian), g_m, weight_m, alone, T, tau, g, slopes, column, sigma, theta, point, scale)
+
+
+def _brought(plan: _Plan, given: _Given, sigma: Array, phi: Array) -> Array:
+    """What φ takes from (e,) r and s_k."""
+    taken = jnp.tensordot(given.C.T, phi, 1)
+    first = [-jnp.sum(sigma * taken[: plan.width], axis=0)[None]] if plan.first else []
+    return jnp.concatenate([*first, taken, jnp.einsum("jn,jkn->kn", given.room, phi)[None]])
+
+
+def _short(plan: _Plan, given: _Given, sigma: Array, at: _Point) -> Array:
+    """By how much the slacks of (e,) r and s_k have come away from what (w, λ, α, φ) make them."""
+    lane = 0.5 * (at.s.lane[1] - at.s.lane[0])
+    own = {"l1": [lane], "l2": [at.s.cone[1:], lane], "linf": [0.5 * (at.s.side[1] - at.s.side[0]), lane]}[plan.metric]
+    r = _residue(plan, given, at.y[:-1], at.s.phi) - jnp.concatenate(own)
+    piece = at.alpha - _heights(given, at.y) - jnp.einsum("jn,jkn->kn", given.room, at.s.phi) - at.s.piece
+    first = [-jnp.sum(sigma * r[: plan.width], axis=0)[None]] if plan.first else []
+    return jnp.concatenate([*first, r, piece[None]])
 
 
 def _upon_r(plan: _Plan, pull: Array, sigma: Array) -> Array:
@@ -315,7 +340,7 @@ def _pairs(g: Array, whole: Array) -> list[tuple[int, int, Array]]:
 
 
 def _direction(
-    plan: _Plan, given: _Given, at: _Point, system: _System, residual: Array, b: Array, hat: _Rows
+    plan: _Plan, given: _Given, at: _Point, system: _System, residual: Array, short: Array, b: Array, hat: _Rows
 ) -> _Point:
     """The Newton direction on which multipliers become ẑ − θ·ds; of a cone `hat` is W ẑ."""
     theta, tied, width, dim = system.theta, plan.first, plan.width, given.x.shape[0]
@@ -327,18 +352,14 @@ def _direction(
         sharp = (hat.cone[0] - jnp.sum(system.sigma * hat.cone[1:], axis=0)) / long
         parts += [system.scale * sharp[None], system.scale * scale_by(system.point, hat.cone)[1:]]
     elif plan.metric == "linf":
-        near = hat.side / theta.side
-        tight = jnp.sum(jnp.where(system.sigma > 0, near[0], near[1]), axis=0) + hat.total / theta.total
-        parts += [tight[None], 0.5 * (near[1] - near[0])]
+        less, more = hat.side / theta.side
+        tight = jnp.sum(jnp.where(system.sigma > 0, less, more), axis=0) + hat.total / theta.total
+        parts += [tight[None], 0.5 * (more - less)]
     both = theta.lane[0] + theta.lane[1]
     parts += [(hat.lane[1] - hat.lane[0]) / both, (hat.piece / theta.piece)[None]]
     loose = hat.phi / theta.phi
-    drawn = jnp.concatenate(parts)
-    freed = jnp.tensordot(given.C.T, loose, 1)
-    drawn = drawn.at[tied:-1].add(freed)
-    if tied:
-        drawn = drawn.at[0].add(-jnp.sum(system.sigma * freed[:width], axis=0))
-    drawn = drawn.at[-1].add(jnp.einsum("jn,jkn->kn", given.room, loose))
+    near = jnp.concatenate(parts)
+    drawn = near + _brought(plan, given, system.sigma, loose) - short
     root = system.T[:-1, :-1]
     back = jnp.einsum("ijkn,ikn->jkn", root, jnp.einsum("ijkn,jkn->ikn", root, drawn[:-1]))
     constant = drawn[-1] + jnp.sum(system.tau * drawn[:-1], axis=0)
@@ -359,7 +380,10 @@ def _direction(
     start = jnp.dot(omega, mean) + at.z.v + hat.v / theta.v - residual
     dy = cholesky_solve(system.lower, right - system.g_m * (start / system.weight_m))
     m = (jnp.dot(system.g_m, dy) + start) / system.weight_m
-    dalpha = (jnp.sum(system.g * jnp.einsum("ikn,i->kn", system.slopes, dy), axis=0) - m) / whole + mean
+    ends = jnp.einsum("ikn,i->kn", system.slopes, dy) + constant
+    dalpha = (jnp.sum(system.g * ends, axis=0) - m) / whole
+    # of each piece, dα less where it ends: written so that a piece that holds all of a sample has its multiplier m
+    over = jnp.stack([(jnp.sum(system.g * (ends - end), axis=0) - m) / whole for end in ends])
     dw, dlam = (jnp.zeros(dim) if plan.fixed else dy[:dim]), dy[dim]
     rise = given.slope * (dw @ given.x) - given.toll[:, None] * dlam
     turned = given.slope * dw[:width, None, None]
@@ -367,31 +391,48 @@ def _direction(
     wanted = wanted.at[tied : tied + width].add(turned)
     if tied:
         wanted = wanted.at[0].add(-jnp.sum(system.sigma * turned, axis=0))
-    missed = jnp.concatenate([wanted, (dalpha - rise)[None]]) - drawn
-    pull = jnp.einsum("ijkn,ikn->jkn", system.T, jnp.einsum("ijkn,jkn->ikn", system.T, missed))
-    dphi = loose + (jnp.tensordot(given.C, _upon_r(plan, pull[:-1], system.sigma), 1) + given.room[:, None] * pull[-1]) / theta.phi
-    dr = jnp.concatenate([turned, jnp.zeros((int(plan.label), *given.slope.shape))]) - jnp.tensordot(given.C.T, dphi, 1)
+    white = jnp.einsum("ijkn,jkn->ikn", root, wanted - drawn[:-1])
+    white = jnp.concatenate([white, (system.T[-1, -1] * over[:K])[None]])
+    pull = jnp.einsum("ijkn,ikn->jkn", system.T, white)
+    upon = _upon_r(plan, pull[:-1], system.sigma)
+    z_phi = -jnp.tensordot(given.C, upon, 1) - given.room[:, None] * pull[-1]
+    dphi = loose - z_phi / theta.phi
+    # slacks move as their multipliers say; θ of a φ that stays positive is tiny, and divides rounding, so that they miss
+    # what φ says by a little: a second solve corrects φ, and what is still missed is left to the next step
+    ends = near + jnp.einsum("abkn,bkn->akn", system.alone, pull)
+    wanted = jnp.concatenate([wanted, (dalpha - rise)[None]]) + short
+    missed = wanted - ends - _brought(plan, given, system.sigma, dphi)
+    again = jnp.einsum("ijkn,ikn->jkn", system.T, jnp.einsum("ijkn,jkn->ikn", system.T, missed))
+    more = jnp.tensordot(given.C, _upon_r(plan, again[:-1], system.sigma), 1) + given.room[:, None] * again[-1]
+    dphi = dphi + more / theta.phi
+    dr = (ends[:-1] - system.beta * dlam)[tied:]
     lane, bound, side, total, cone = dr[plan.lanes], given.reach[:, None, None] * dlam, at.s.side, at.s.total, at.s.cone
     dr = dr[:width]
     if plan.metric == "linf":
         near, span = hat.side / theta.side, theta.side[0] + theta.side[1]
         t = (theta.side[0] * (near[0] + dr) + theta.side[1] * (near[1] - dr)) / span
-        short = dlam - hat.total / theta.total - jnp.sum(t, axis=0)
-        t = t + short / (1.0 / theta.total + jnp.sum(1.0 / span, axis=0)) / span
+        rest = dlam - hat.total / theta.total - jnp.sum(t, axis=0)
+        t = t + rest / (1.0 / theta.total + jnp.sum(1.0 / span, axis=0)) / span
         side, total = jnp.stack([t - dr, t + dr]), dlam - jnp.sum(t, axis=0)
     elif plan.metric == "l2":
         cone = jnp.concatenate([jnp.full((1, K, omega.shape[0]), dlam), dr])
     ds = _Rows(
-        (hat.v - m) / theta.v, dalpha - rise - jnp.einsum("jn,jkn->kn", given.room, dphi),
-        dalpha if plan.zero else at.s.zero, dphi, jnp.stack([bound - lane, bound + lane]), side, total,
-        jnp.full(at.s.floor.shape, dlam), cone,
+        (hat.v - m) / theta.v, ends[-1], dalpha if plan.zero else at.s.zero, dphi,
+        jnp.stack([bound - lane, bound + lane]), side, total, jnp.full(at.s.floor.shape, dlam), cone,
     )  # fmt: skip
-    dz = jax.tree.map(lambda h, t, s, z: h - t * s - z, hat, theta, ds, at.z)
-    if plan.metric == "l2":
-        inverse = flip(system.point)
-        turned = hat.cone - scale_by(inverse, ds.cone) / system.scale
-        dz = dataclasses.replace(dz, cone=scale_by(inverse, turned) / system.scale - at.z.cone)
-    return _Point(dy.at[:dim].set(dw), dalpha, ds, dataclasses.replace(dz, v=m - at.z.v))
+    # multipliers from the pulls: so they meet stationarity to rounding, however steep the weights
+    z_side, z_total, z_cone = at.z.side, at.z.total, at.z.cone
+    if plan.metric == "linf":
+        z_total = -pull[0]
+        z_side = 0.5 * jnp.stack([z_total + upon[:width], z_total - upon[:width]])
+    elif plan.metric == "l2":
+        z_cone = -jnp.concatenate([pull[:1], upon[:width]])
+    z = _Rows(
+        m, -pull[-1], -system.g[-1] * over[-1] if plan.zero else at.z.zero, z_phi,
+        hat.lane - theta.lane * ds.lane, z_side, z_total, hat.floor - theta.floor * ds.floor, z_cone,
+    )  # fmt: skip
+    dz = jax.tree.map(lambda after, before: after - before, z, at.z)
+    return _Point(dy.at[:dim].set(dw), dalpha, ds, dz)
 
 
 def _gap(plan: _Plan, given: _Given, s: _Rows, z: _Rows) -> Array:
@@ -415,7 +456,7 @@ def _pulls(plan: _Plan, z: _Rows) -> Array:
 def _residuals(plan: _Plan, given: _Given, at: _Point, a: Array, b: Array) -> tuple[Array, Array]:
     """By how much v = a + m misses V + s_v, and the largest violation of stationarity."""
     z, dim = at.z, given.x.shape[0]
-    way, used = _pulls(plan, z), given.omega > 0
+    way = _pulls(plan, z)
     value = given.rho * at.y[dim] + jnp.dot(given.omega, at.alpha)
     own = given.slope * given.omega
     in_w = given.x @ jnp.sum(own * z.piece, axis=0)
@@ -428,10 +469,9 @@ def _residuals(plan: _Plan, given: _Given, at: _Point, a: Array, b: Array) -> tu
     slope = slope[dim:] if plan.fixed else slope
     in_alpha = z.v - jnp.sum(z.piece, axis=0) - (z.zero if plan.zero else 0.0)
     in_phi = z.piece * given.room[:, None] - z.phi - jnp.tensordot(given.C, way, 1)
-    parts = [jnp.max(jnp.abs(slope)), jnp.max(jnp.where(used, jnp.abs(in_alpha), 0.0))]
-    parts.append(jnp.max(jnp.where(used, jnp.abs(in_phi), 0.0)))
     missed = a + z.v - value - at.s.v
-    return missed, jnp.maximum(jnp.max(jnp.stack(parts)), jnp.abs(missed))
+    parts = [jnp.max(jnp.abs(part)) for part in (slope, in_alpha, in_phi, missed)]
+    return missed, jnp.max(jnp.stack(parts))
 
 
 def _blocked(plan: _Plan, at: _Point, d: _Point) -> Array:
@@ -490,7 +530,8 @@ def project(
         best = jnp.where(better, merit(gap, residual), best)
         measured = jnp.where(better, jnp.stack([gap, residual]), measured)
         mu = gap / products
-        towards = partial(_direction, plan, given, at, system, missed, held)
+        short = _short(plan, given, system.sigma, at)
+        towards = partial(_direction, plan, given, at, system, missed, short, held)
         affine = towards(jax.tree.map(jnp.zeros_like, at.z))
         reach = jnp.minimum(1.0, BACK / jnp.maximum(_blocked(plan, at, affine), BACK))
         ahead = _along(at, affine, reach)
