@@ -41,9 +41,9 @@ def mean_loss(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
     return jnp.dot(share, loss.value(x @ w, y))
 
 
-def filled(*rows: np.ndarray) -> list[Array]:
+def filled(*rows: np.ndarray, height: int = 0) -> list[Array]:
     """The arrays with zeros up to a power of two: clients of many sizes share few compiled programs."""
-    more = (1 << (len(rows[0]) - 1).bit_length()) - len(rows[0])
+    more = (1 << (max(len(rows[0]), height) - 1).bit_length()) - len(rows[0])
     return [jnp.asarray(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
 
 

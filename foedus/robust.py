@@ -123,8 +123,12 @@ def worst_case(
     intercept: bool = False,
     share: Any = None,
     moves: bool = True,
+    height: int = 0,
 ) -> WorstCase:
-    """The worst case of the model xᵀw as `worst_case_loss` has it, with λ and, where it is known, the distribution."""
+    """The worst case of the model xᵀw as `worst_case_loss` has it, with λ and, where it is known, the distribution.
+
+    `share` are the samples' weights, alike without; data of at most `height` rows share one compiled program.
+    """
     if metric not in closed.DUAL:
         raise FoedusError(f"The 'metric' argument must be 'l1', 'l2' or 'linf'. Got {metric!r} instead.")
     if not radius >= 0 or not kappa > 0:
@@ -140,7 +144,7 @@ def worst_case(
         raise FoedusError(f"w must have one entry for each of {x.shape[1]} columns of X. Got shape {w.shape} instead.")
     share = np.full(len(y), 1.0 / len(y)) if share is None else np.asarray(share, dtype=float)
     width = x.shape[1] - intercept
-    rows = filled(x, y, share)
+    rows = filled(x, y, share, height=height)
     nominal = float(mean_loss(ball.loss, jnp.asarray(w), *rows))
     low = high = C = d = np.zeros(0)
     if support is not None:
@@ -154,6 +158,11 @@ def worst_case(
         # no loss is negative, so that v is drawn down to the worst case
         below, within = jnp.asarray(-1.0), (jnp.asarray(C), jnp.asarray(d))
         found = polyhedron.project(form, *rows, at, *within, below, jnp.asarray(w), fixed=True)
+        if not (float(found.gap) <= 1e-6 and float(found.residual) <= 1e-6):
+            raise FoedusError(
+                "the worst case over the support (C, d) was not found to 1e-6; scale X, and C and d with it, to numbers "
+                "of like size."
+            )
         spread = attaining_in_polyhedron(ball, w, x, y, share, at, found, C, d) if moves else None
         return WorstCase(float(found.v), nominal, float(found.lam), float(radius), spread)
     found, lam = (float(v) for v in _closed(ball, jnp.asarray(w), *rows, at))
@@ -176,7 +185,7 @@ def stress(problem: Problem, w: Any, algorithm: Minimax) -> Stress:
     def at(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: float) -> WorstCase:
         return worst_case(
             w, (x, y), radius, loss=loss, kappa=algorithm.kappa, metric=algorithm.metric, support=support,
-            intercept=algorithm.intercept, share=share,
+            intercept=algorithm.intercept, share=share, height=max(problem.counts),
         )  # fmt: skip
 
     own = np.zeros(terms.clients) if algorithm.shared else radii

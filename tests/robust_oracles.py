@@ -6,7 +6,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-DUAL = {"l1": "inf", "l2": 2, "linf": 1}
+DUAL: dict[str, Any] = {"l1": "inf", "l2": 2, "linf": 1}
 NORM = {"l1": 1, "l2": 2, "linf": "inf"}
 REGRESSION = ("huber", "epsilon_insensitive", "pinball")
 
@@ -64,11 +64,10 @@ def omega(
     def moved(slope: Any, label_slope: Any) -> tuple[Any, list[Any]]:
         """⟨φ, d − Cξ̂⟩ for each sample, and ‖slope_i·w − Cᵀφ_i‖_* ≤ λ with the label's part."""
         phi = cp.Variable((N, len(d)), nonneg=True)
-        held = []
-        for i in range(N):
-            held.append(cp.norm(slope[i] * w - C1.T @ phi[i], DUAL[metric]) <= lam)
-            if label_slope is not None and np.isfinite(kappa):
-                held.append(cp.abs(label_slope[i] - c2 @ phi[i]) <= kappa * lam)
+        turned = slope[:, None] @ cp.reshape(w, (1, n), order="C")
+        held = [cp.norm(turned - phi @ C1, DUAL[metric], axis=1) <= lam]
+        if label_slope is not None and np.isfinite(kappa):
+            held.append(cp.abs(label_slope - phi @ c2) <= kappa * lam)
         return cp.sum(cp.multiply(phi, room), axis=1), held
 
     if loss in REGRESSION:

@@ -119,11 +119,30 @@ class _Point:
 
 
 @state
+class _Inner:
+    """The inverse weights of (e,) r and s_k without what φ adds: a diagonal, e with r, and uuᵀ upon r."""
+
+    own: Array  # (columns, pieces, rows)
+    cross: Array  # (columns that move, pieces, rows), or nothing
+    u: Array  # likewise
+
+    def times(self, v: Array) -> Array:
+        """The product with v. (columns, pieces, rows)"""
+        product, width = self.own * v, self.cross.shape[0]
+        if width:
+            product = product.at[0].add(jnp.sum(self.cross * v[1 : width + 1], axis=0))
+            product = product.at[1 : width + 1].add(self.cross * v[0])
+        if self.u.shape[0]:
+            product = product.at[1 : width + 1].add(self.u * jnp.sum(self.u * v[1 : width + 1], axis=0))
+        return product
+
+
+@state
 class _System:
     lower: Array
     g_m: Array
     weight_m: Array
-    alone: Array  # N without what φ adds
+    inner: _Inner
     T: Array
     tau: Array
     g: Array  # (pieces, or one more for that which is 0, rows)
@@ -197,7 +216,7 @@ def _start(plan: _Plan, given: _Given, a: Array, b: Array, w: Array) -> _Point:
     if plan.held > w.shape[0]:
         lam = jnp.maximum(lam, b[-1])
     y = jnp.append(w, lam)
-    pieces = _heights(given, y) + jnp.einsum("jn,jkn->kn", given.room, phi)
+    pieces = _heights(given, y) + jnp.sum(given.room[:, None] * phi, axis=0)
     alpha = jnp.maximum(jnp.max(pieces, axis=0), 0.0) + 1.0
     value = given.rho * lam + jnp.dot(given.omega, alpha)
     m = jnp.maximum(value - a, 0.0) + 1.0
@@ -218,23 +237,40 @@ def _start(plan: _Plan, given: _Given, a: Array, b: Array, w: Array) -> _Point:
 
 def _whiten(N: Array) -> Array:
     """The lower triangular T with T N Tᵀ = 1, for a batch on the last axes."""
-    size = N.shape[0]
-    index = jnp.arange(size)
+    index = jnp.arange(N.shape[0]).reshape(-1, *(1,) * (N.ndim - 2))
+    across = index[:, None]
 
     def eliminate(j: Any, M: Array) -> Array:
         # in place: columns before j hold what the elimination did to the unit matrix
-        row = M[j]
-        factor = M[:, j] / row[j]
-        after = (index > j)[(...,) + (None,) * (M.ndim - 2)]
-        factor = jnp.where(after, factor, 0.0)
-        M = M - factor[:, None] * row[None]
-        return M.at[:, j].set(jnp.where(after, -factor, M[:, j]))
+        factor = jnp.where(index > j, M[:, j] / M[j, j], 0.0)[:, None]
+        return jnp.where((across > j) & (index == j), -factor, M - factor * M[j])
 
-    M = jax.lax.fori_loop(0, size, eliminate, N)
-    pivots = jax.vmap(lambda j: M[j, j])(index)
-    lower = (index[:, None] > index)[(...,) + (None,) * (M.ndim - 2)]
-    unit = (index[:, None] == index)[(...,) + (None,) * (M.ndim - 2)]
-    return jnp.where(lower, M, jnp.where(unit, 1.0, 0.0)) / jnp.sqrt(jnp.abs(pivots))[:, None]
+    M = jax.lax.fori_loop(0, N.shape[0], eliminate, N)
+    size = jnp.sqrt(jnp.abs(jnp.sum(jnp.where(across == index, M, 0.0), axis=1)))
+    return jnp.where(across > index, M, jnp.where(across == index, 1.0, 0.0)) / size[:, None]
+
+
+def _met(plan: _Plan, given: _Given, inner: _Inner, sigma: Array, loose: Array) -> Array:
+    """N: the inverse weights with what φ adds."""
+    width, (_, K, rows) = plan.width, loose.shape
+    squares = (given.C[:, :, None] * given.C[:, None, :]).reshape(given.C.shape[0], -1)
+    among = jnp.tensordot(squares.T, loose, 1).reshape(given.C.shape[1], given.C.shape[1], K, rows)
+    roomy = loose * given.room[:, None]
+    across = jnp.tensordot(given.C.T, roomy, 1)
+    corner = [across, jnp.sum(roomy * given.room[:, None], axis=0)[None]]
+    top = []
+    if plan.first:
+        turned = -jnp.sum(among[:, :width] * sigma, axis=1)
+        shifted = -jnp.sum(across[:width] * sigma, axis=0)[None]
+        edge = -jnp.sum(turned[:width] * sigma, axis=0)[None]
+        turned = turned.at[:width].add(inner.cross)
+        top, corner = [jnp.concatenate([edge, turned, shifted])[None]], [shifted, *corner]
+        if inner.u.shape[0]:
+            among = among.at[:width, :width].add(inner.u[:, None] * inner.u)
+        among = jnp.concatenate([turned[:, None], among], axis=1)
+    body = jnp.concatenate([among, across[:, None]], axis=1)
+    N = jnp.concatenate([*top, body, jnp.concatenate(corner)[None]])
+    return N + jnp.eye(N.shape[0])[:, :, None, None] * inner.own
 
 
 def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
@@ -242,45 +278,32 @@ def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
     theta = jax.tree.map(lambda z, s: z / s, at.z, at.s)
     tied, width, (K, rows) = plan.first, plan.width, given.slope.shape
     size = tied + width + plan.label + 1
-    omega, point, scale, sigma = given.omega, jnp.zeros((0, K, rows)), jnp.zeros((K, rows)), jnp.zeros((0, K, rows))
-    N = jnp.zeros((size, size, K, rows))
-    column = jnp.zeros((size - 1, K, rows)).at[:tied].set(1.0)
+    omega, none = given.omega, jnp.zeros((0, K, rows))
+    point, scale, sigma, cross, u, first = none, none[0:0], none, none, none, []
     if plan.metric == "l2":
         point, scale = scaling_point(at.s.cone, at.z.cone)
         long = jnp.sqrt(jnp.sum(point[1:] ** 2, axis=0))
         sigma, sharp = point[1:] / jnp.maximum(long, 1e-300), (scale / (point[0] + long)) ** 2
-        own = scale**2 * (2.0 * point[1:, None] * point[1:] + jnp.eye(width)[:, :, None, None])
-        N = N.at[0, 0].set(2.0 * sharp).at[1 : width + 1, 1 : width + 1].set(own)
-        N = N.at[0, 1 : width + 1].set(-sharp * sigma).at[1 : width + 1, 0].set(-sharp * sigma)
+        first = [(2.0 * sharp)[None], jnp.broadcast_to(scale**2, sigma.shape)]
+        cross, u = -sharp * sigma, jnp.sqrt(2.0) * scale * point[1:]
     elif plan.metric == "linf":
         less, more = 1.0 / theta.side
-        sigma, index = jnp.where(more > less, 1.0, -1.0), jnp.arange(1, width + 1)
-        tight = jnp.minimum(less, more)
-        N = N.at[0, 0].set(1.0 / theta.total + jnp.sum(tight, axis=0)).at[index, index].set(0.25 * (less + more))
-        N = N.at[0, index].set(-0.5 * sigma * tight).at[index, 0].set(-0.5 * sigma * tight)
-    lanes = jnp.arange(tied + plan.lanes.start, size - 1)
+        sigma, tight = jnp.where(more > less, 1.0, -1.0), jnp.minimum(less, more)
+        first = [(1.0 / theta.total + jnp.sum(tight, axis=0))[None], 0.25 * (less + more)]
+        cross = -0.5 * sigma * tight
+    lanes = slice(tied + plan.lanes.start, size - 1)
     both = theta.lane[0] + theta.lane[1]
     reach = given.reach[:, None, None]
-    N = N.at[lanes, lanes].set(1.0 / both).at[-1, -1].set(1.0 / theta.piece)
+    column = jnp.zeros((size - 1, K, rows)).at[:tied].set(1.0)
     column = column.at[lanes].set(reach * (theta.lane[1] - theta.lane[0]) / both)
     bend = jnp.sum(4.0 * reach**2 * theta.lane[0] * theta.lane[1] / both, axis=0)  # of λ alone
-    loose, alone = 1.0 / theta.phi, N
-    squares = (given.C[:, :, None] * given.C[:, None, :]).reshape(given.C.shape[0], -1)
-    among = jnp.tensordot(squares.T, loose, 1).reshape(given.C.shape[1], given.C.shape[1], K, rows)
-    roomy = loose * given.room[:, None]
-    across = jnp.tensordot(given.C.T, roomy, 1)
-    N = N.at[tied:-1, tied:-1].add(among).at[tied:-1, -1].add(across).at[-1, tied:-1].add(across)
-    N = N.at[-1, -1].add(jnp.sum(roomy * given.room[:, None], axis=0))
-    if tied:
-        turned, shifted = jnp.sum(among[:, :width] * sigma, axis=1), jnp.sum(across[:width] * sigma, axis=0)
-        N = N.at[0, 0].add(jnp.sum(turned[:width] * sigma, axis=0)).at[0, -1].add(-shifted).at[-1, 0].add(-shifted)
-        N = N.at[0, 1:-1].add(-turned).at[1:-1, 0].add(-turned)
-    T = _whiten(N)
-    # pivots anew, as sums of squares: eliminated, the small ones are differences of large numbers
-    met = jnp.tensordot(given.C, _upon_r(plan, jnp.swapaxes(T[:, :-1], 0, 1), sigma[:, None]), 1)
-    met = met + given.room[:, None, None] * T[:, -1]
-    pivots = jnp.sum(met**2 * loose[:, None], axis=0) + jnp.einsum("iakn,abkn,ibkn->ikn", T, alone, T)
-    T = T / jnp.sqrt(pivots)[:, None]
+    inner = _Inner(jnp.concatenate([*first, 1.0 / both, 1.0 / theta.piece[None]]), cross, u)
+    loose = 1.0 / theta.phi
+    T = _whiten(_met(plan, given, inner, sigma, loose))
+    # the last pivot anew, as a sum of squares: eliminated, it is a difference of large numbers
+    last = T[-1]
+    met = jnp.tensordot(given.C, _upon_r(plan, last[:-1], sigma), 1) + given.room[:, None] * last[-1]
+    T = T.at[-1].divide(jnp.sqrt(jnp.sum(met**2 * loose, axis=0) + jnp.sum(last * inner.times(last), axis=0)))
     root, tau, g = T[:-1, :-1], T[-1, :-1] / T[-1, -1], T[-1, -1] ** 2
     dim = given.x.shape[0]
     free = 0.0 if plan.fixed else 1.0
@@ -291,13 +314,11 @@ def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
         g = jnp.concatenate([g, theta.zero[None]])
         slopes = jnp.concatenate([slopes, jnp.zeros((dim + 1, 1, rows))], axis=1)
     share = jnp.sqrt(omega)
-    seen = jnp.concatenate([
-        _upon_r(plan, jnp.swapaxes(root, 0, 1), sigma[:, None])[:width] * given.slope * free,
-        jnp.einsum("ijkn,jkn->ikn", root, column)[None],
-    ]) * share  # fmt: skip
-    seen = seen.reshape(width + 1, -1)
+    upon = root[:, tied : tied + width] - (root[:, :1] * sigma if tied else 0.0)
+    seen = jnp.concatenate([upon * given.slope * free, _ahead(root, column)[:, None]], axis=1) * share
+    hessian = jnp.tensordot(seen, seen, ((0, 2, 3), (0, 2, 3)))
     index = jnp.append(jnp.arange(width), dim)
-    hessian = jnp.zeros((dim + 1, dim + 1)).at[index[:, None], index].set(seen @ seen.T)
+    hessian = jnp.zeros((dim + 1, dim + 1)).at[index[:, None], index].set(hessian)
     whole = jnp.sum(g, axis=0)
     for k, j, weight in _pairs(g, whole):
         apart = (slopes[:, k] - slopes[:, j]) * jnp.sqrt(omega * weight)
@@ -309,14 +330,14 @@ def _linearise(plan: _Plan, given: _Given, at: _Point) -> _System:
     hessian = hessian + jnp.outer(g_m, g_m) / weight_m
     # a direction in which nothing bends would stop the factorisation; the shift is far below every tolerance
     hessian = hessian + 1e-14 * jnp.diag(jnp.diag(hessian) + 1.0)
-    return _System(cholesky(hessian), g_m, weight_m, alone, T, tau, g, slopes, column, sigma, theta, point, scale)
+    return _System(cholesky(hessian), g_m, weight_m, inner, T, tau, g, slopes, column, sigma, theta, point, scale)
 
 
 def _brought(plan: _Plan, given: _Given, sigma: Array, phi: Array) -> Array:
     """What φ takes from (e,) r and s_k."""
     taken = jnp.tensordot(given.C.T, phi, 1)
     first = [-jnp.sum(sigma * taken[: plan.width], axis=0)[None]] if plan.first else []
-    return jnp.concatenate([*first, taken, jnp.einsum("jn,jkn->kn", given.room, phi)[None]])
+    return jnp.concatenate([*first, taken, jnp.sum(given.room[:, None] * phi, axis=0)[None]])
 
 
 def _short(plan: _Plan, given: _Given, sigma: Array, at: _Point) -> Array:
@@ -324,7 +345,7 @@ def _short(plan: _Plan, given: _Given, sigma: Array, at: _Point) -> Array:
     lane = 0.5 * (at.s.lane[1] - at.s.lane[0])
     own = {"l1": [lane], "l2": [at.s.cone[1:], lane], "linf": [0.5 * (at.s.side[1] - at.s.side[0]), lane]}[plan.metric]
     r = _residue(plan, given, at.y[:-1], at.s.phi) - jnp.concatenate(own)
-    piece = at.alpha - _heights(given, at.y) - jnp.einsum("jn,jkn->kn", given.room, at.s.phi) - at.s.piece
+    piece = at.alpha - _heights(given, at.y) - jnp.sum(given.room[:, None] * at.s.phi, axis=0) - at.s.piece
     first = [-jnp.sum(sigma * r[: plan.width], axis=0)[None]] if plan.first else []
     return jnp.concatenate([*first, r, piece[None]])
 
@@ -332,6 +353,16 @@ def _short(plan: _Plan, given: _Given, sigma: Array, at: _Point) -> Array:
 def _upon_r(plan: _Plan, pull: Array, sigma: Array) -> Array:
     """What a pull on (e,) r is upon r alone."""
     return pull[1:].at[: plan.width].add(-pull[0] * sigma) if plan.first else pull
+
+
+def _ahead(T: Array, v: Array) -> Array:
+    """Tv, written out: XLA makes slow products of many small matrices."""
+    return jnp.sum(T * v[None], axis=1)
+
+
+def _back(T: Array, v: Array) -> Array:
+    """Tᵀv."""
+    return jnp.sum(T * v[:, None], axis=0)
 
 
 def _pairs(g: Array, whole: Array) -> list[tuple[int, int, Array]]:
@@ -361,7 +392,7 @@ def _direction(
     near = jnp.concatenate(parts)
     drawn = near + _brought(plan, given, system.sigma, loose) - short
     root = system.T[:-1, :-1]
-    back = jnp.einsum("ijkn,ikn->jkn", root, jnp.einsum("ijkn,jkn->ikn", root, drawn[:-1]))
+    back = _back(root, _ahead(root, drawn[:-1]))
     constant = drawn[-1] + jnp.sum(system.tau * drawn[:-1], axis=0)
     if plan.zero:
         constant = jnp.concatenate([constant, (hat.zero / theta.zero)[None]])
@@ -391,18 +422,18 @@ def _direction(
     wanted = wanted.at[tied : tied + width].add(turned)
     if tied:
         wanted = wanted.at[0].add(-jnp.sum(system.sigma * turned, axis=0))
-    white = jnp.einsum("ijkn,jkn->ikn", root, wanted - drawn[:-1])
+    white = _ahead(root, wanted - drawn[:-1])
     white = jnp.concatenate([white, (system.T[-1, -1] * over[:K])[None]])
-    pull = jnp.einsum("ijkn,ikn->jkn", system.T, white)
+    pull = _back(system.T, white)
     upon = _upon_r(plan, pull[:-1], system.sigma)
     z_phi = -jnp.tensordot(given.C, upon, 1) - given.room[:, None] * pull[-1]
     dphi = loose - z_phi / theta.phi
     # slacks move as their multipliers say; θ of a φ that stays positive is tiny, and divides rounding, so that they miss
     # what φ says by a little: a second solve corrects φ, and what is still missed is left to the next step
-    ends = near + jnp.einsum("abkn,bkn->akn", system.alone, pull)
+    ends = near + system.inner.times(pull)
     wanted = jnp.concatenate([wanted, (dalpha - rise)[None]]) + short
     missed = wanted - ends - _brought(plan, given, system.sigma, dphi)
-    again = jnp.einsum("ijkn,ikn->jkn", system.T, jnp.einsum("ijkn,jkn->ikn", system.T, missed))
+    again = _back(system.T, _ahead(system.T, missed))
     more = jnp.tensordot(given.C, _upon_r(plan, again[:-1], system.sigma), 1) + given.room[:, None] * again[-1]
     dphi = dphi + more / theta.phi
     dr = (ends[:-1] - system.beta * dlam)[tied:]
@@ -488,6 +519,26 @@ def _blocked(plan: _Plan, at: _Point, d: _Point) -> Array:
     return inverse
 
 
+def _corrector(
+    plan: _Plan, given: _Given, at: _Point, system: _System, mu: Array, weak: Array, affine: _Point
+) -> _Rows:
+    """ẑ towards products of σμ, with σ by how far the predictor reaches, and with its second-order terms."""
+    reach = jnp.minimum(1.0, BACK / jnp.maximum(_blocked(plan, at, affine), BACK))
+    ahead = _along(at, affine, reach)
+    mu = mu * jnp.clip((_gap(plan, given, ahead.s, ahead.z) / _gap(plan, given, at.s, at.z)) ** 3, 1e-8, 1.0)
+    hat = jax.tree.map(lambda s, ds, dz: (mu - ds * dz) / s, at.s, affine.s, affine.z)
+    hat = dataclasses.replace(
+        hat, v=(weak * mu - affine.s.v * affine.z.v) / at.s.v,
+        floor=(weak * mu - affine.s.floor * affine.z.floor) / at.s.floor,
+    )  # fmt: skip
+    if plan.metric == "l2":
+        same = system.scale * scale_by(system.point, at.z.cone)
+        turned = scale_by(flip(system.point), affine.s.cone) / system.scale
+        aim = -circle(turned, system.scale * scale_by(system.point, affine.z.cone))
+        hat = dataclasses.replace(hat, cone=uncircle(same, aim.at[0].add(mu)))
+    return hat
+
+
 @partial(jax.jit, static_argnames=("form", "fixed"))
 def project(
     form: Form, x: Array, y: Array, omega: Array, radius: Radius, C: Array, d: Array, a: Array, b: Array,
@@ -531,22 +582,13 @@ def project(
         measured = jnp.where(better, jnp.stack([gap, residual]), measured)
         mu = gap / products
         short = _short(plan, given, system.sigma, at)
-        towards = partial(_direction, plan, given, at, system, missed, short, held)
-        affine = towards(jax.tree.map(jnp.zeros_like, at.z))
-        reach = jnp.minimum(1.0, BACK / jnp.maximum(_blocked(plan, at, affine), BACK))
-        ahead = _along(at, affine, reach)
-        sigma = jnp.clip((_gap(plan, given, ahead.s, ahead.z) / gap) ** 3, 1e-8, 1.0)
-        hat = jax.tree.map(lambda s, ds, dz: (sigma * mu - ds * dz) / s, at.s, affine.s, affine.z)
-        hat = dataclasses.replace(
-            hat, v=(weak * sigma * mu - affine.s.v * affine.z.v) / at.s.v,
-            floor=(weak * sigma * mu - affine.s.floor * affine.z.floor) / at.s.floor,
-        )  # fmt: skip
-        if plan.metric == "l2":
-            same = system.scale * scale_by(system.point, at.z.cone)
-            turned = scale_by(flip(system.point), affine.s.cone) / system.scale
-            aim = -circle(turned, system.scale * scale_by(system.point, affine.z.cone))
-            hat = dataclasses.replace(hat, cone=uncircle(same, aim.at[0].add(sigma * mu)))
-        direction = towards(hat)
+
+        def towards(_: Any, ahead: tuple[_Rows, _Point]) -> tuple[_Rows, _Point]:
+            direction = _direction(plan, given, at, system, missed, short, held, ahead[0])
+            return _corrector(plan, given, at, system, mu, weak, direction), direction
+
+        # first the predictor, whose products are drawn to 0, then the corrector: one program for both
+        _, direction = jax.lax.fori_loop(0, 2, towards, (jax.tree.map(jnp.zeros_like, at.z), at))
         step = jnp.minimum(1.0, BACK / jnp.maximum(_blocked(plan, at, direction), BACK))
         return _along(at, direction, step), kept, best, measured, k + 1, jnp.where(better | (best > 1e4), 0, since + 1)
 
