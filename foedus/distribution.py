@@ -43,7 +43,7 @@ def mean_loss(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
 
 def filled(*rows: np.ndarray, height: int = 0) -> list[Array]:
     """The arrays with zeros up to a power of two: clients of many sizes share few compiled programs."""
-    more = (1 << (max(len(rows[0]), height) - 1).bit_length()) - len(rows[0])
+    more = (1 << (max(len(rows[0]), int(height)) - 1).bit_length()) - len(rows[0])
     return [jnp.asarray(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
 
 
@@ -230,5 +230,3 @@ def _ray(
     else:
         there[:moving] += direction / size * way
     return (i, taken, there, label, way + float(cost[i])), attained
-
-

@@ -27,6 +27,7 @@ from foedus.local.worst_case import PIECEWISE_LINEAR, Ball, Radius
 from foedus.losses import Loss, as_loss
 from foedus.problem import Problem, stack
 
+
 @dataclass(frozen=True)
 class WorstCase:
     """One client's worst case: its value, the mean loss it starts from, λ (the price of a unit of radius), moves."""
@@ -160,8 +161,8 @@ def worst_case(
         found = polyhedron.project(form, *rows, at, *within, below, jnp.asarray(w), fixed=True)
         if not (float(found.gap) <= 1e-6 and float(found.residual) <= 1e-6):
             raise FoedusError(
-                "the worst case over the support (C, d) was not found to 1e-6; scale X, and C and d with it, to numbers "
-                "of like size."
+                "the worst case over the support (C, d) was not found to 1e-6; scale X, and C and d with it, "
+                "to numbers of like size."
             )
         spread = attaining_in_polyhedron(ball, w, x, y, share, at, found, C, d) if moves else None
         return WorstCase(float(found.v), nominal, float(found.lam), float(radius), spread)
