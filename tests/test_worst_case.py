@@ -31,10 +31,13 @@ def test_the_worst_case_is_cvxpys_on_the_papers_set(name, metric, kind):
 
 
 def bodies(name: str, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """A box without its corners, an unbounded one, a box with samples on its sides, and one that bounds labels too."""
-    above = -np.eye(DIM), np.full(DIM, 1.05)
-    tight = oracle.box(np.full(DIM, -1.0), np.full(DIM, 1.0))
-    made = [polyhedron(DIM), above, tight]
+    """A box without its corners, an unbounded one, a box with samples on its sides, and one that bounds labels too.
+
+    The first three have as many rows, some of them 0 ≤ 1, and so share a compiled program.
+    """
+    above = np.vstack([-np.eye(DIM), np.zeros((DIM + 1, DIM))]), np.append(np.full(DIM, 1.05), np.ones(DIM + 1))
+    sides, ends = oracle.box(np.full(DIM, -1.0), np.full(DIM, 1.0))
+    made = [polyhedron(DIM), above, (np.vstack([sides, np.zeros((1, DIM))]), np.append(ends, 1.0))]
     if name != "hinge":
         C, d = polyhedron(DIM)
         C = np.column_stack([C, 0.3 * np.ones(len(C))])
@@ -45,14 +48,18 @@ def bodies(name: str, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     return made
 
 
-@pytest.mark.parametrize("name", LINEAR)
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_polyhedron_agrees_with_the_paper_and_its_distribution_attains_it(name, metric):
+SETTINGS = [(0.05, 0.5, 1.0), (0.4, 0.1, 3.0), (0.02, np.inf, 1.0)]
+BODIES = [("hinge", "l2", 3, 2), ("epsilon_insensitive", "l1", 3, 2)]
+ALL = [pytest.param(name, metric, 4, 3, marks=pytest.mark.slow) for name, metric in product(LINEAR, METRICS)]
+
+
+@pytest.mark.parametrize(("name", "metric", "most", "settings"), BODIES + ALL)
+def test_a_polyhedron_agrees_with_the_paper_and_its_distribution_attains_it(name, metric, most, settings):
     loss, eps = LOSSES[name]
     X, y = clients(name, 5, sites=1)[0]
-    for k, C_and_d in enumerate(bodies(name, y)):
-        for seed, (rho, kappa, scale) in enumerate([(0.05, 0.5, 1.0), (0.4, 0.1, 3.0), (0.02, np.inf, 1.0)]):
-            w, (C, d) = parameters(seed, scale), C_and_d
+    for k, (C, d) in enumerate(bodies(name, y)[:most]):
+        for seed, (rho, kappa, scale) in enumerate(SETTINGS[:settings]):
+            w = parameters(seed, scale)
             case = fd.robust.worst_case(w, (X, y), rho, loss=loss, kappa=kappa, metric=metric, support=(C, d))
             best = oracle.worst_case(name, eps, w, X, y, rho, kappa, metric, (C, d))
             assert case.value == pytest.approx(best, rel=1e-7), (k, seed)
@@ -63,7 +70,7 @@ def test_a_polyhedron_agrees_with_the_paper_and_its_distribution_attains_it(name
             assert cost_of(moved, name, metric, kappa, X, y) <= rho * (1 + 1e-9)
             np.testing.assert_allclose(np.bincount(moved.source, moved.mass), np.full(len(y), 1 / len(y)), atol=1e-12)
             points = np.column_stack([moved.x, moved.y])[:, : C.shape[1]]
-            assert np.max(points @ C.T - d) <= 1e-9
+            assert np.max(points @ C.T - d) <= 2e-9
 
 
 def cost_of(moved, name: str, metric: str, kappa: float, X: np.ndarray, y: np.ndarray) -> float:

@@ -74,8 +74,16 @@ def weights_projection(u: Array, q_hat: Array, theta: Array, p: Any) -> Array:
 
 
 @jax.jit
-def _onto_ball(u: Array, q_hat: Array, theta: Array) -> Array:
-    return weights_projection(u, q_hat, theta, 2)
+def _heaviest_in_ball(values: Array, q_hat: Array, theta: Array) -> Array:
+    """The projection of q̂ + t·values onto the simplex, with the t that puts it on the ball, or the largest there is."""
+    below = values - jnp.max(values)
+    unit = jnp.max(jnp.abs(below))
+
+    def at(log_t: Array) -> Array:
+        return simplex_projection(q_hat + jnp.exp(log_t) / unit * below)
+
+    log_t = _root(lambda log_t: theta**2 - jnp.sum((at(log_t) - q_hat) ** 2), jnp.asarray(-35.0), jnp.asarray(35.0))
+    return at(log_t)
 
 
 def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Any) -> np.ndarray:
@@ -83,12 +91,9 @@ def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Any) -> np.
     values, q_hat = np.asarray(values, dtype=float), np.asarray(q_hat, dtype=float)
     order = np.argsort(-values, kind="stable")
     if p == 2:
-        # along q̂ + t·values the projection onto Q moves to the maximiser as t grows
-        spread = np.ptp(values)
-        if spread == 0 or theta == 0:
+        if np.ptp(values) == 0 or theta == 0:
             return q_hat.copy()
-        far = jnp.asarray(q_hat + values * 1e7 / spread)
-        return np.asarray(_onto_ball(far, jnp.asarray(q_hat), jnp.asarray(theta)))
+        return np.asarray(_heaviest_in_ball(jnp.asarray(values), jnp.asarray(q_hat), jnp.asarray(theta)))
     q = np.maximum(q_hat - theta, 0.0) if p == "inf" else q_hat.copy()
     room = 1.0 - q.sum() if p == "inf" else min(0.5 * theta, 1.0 - q_hat[order[0]])
     if p != "inf":

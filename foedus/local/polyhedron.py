@@ -76,10 +76,12 @@ def _start(plan: Plan, given: Given, a: Array, b: Array, w: Array) -> Point:
         (lam - given.floor)[None] if plan.floored else jnp.zeros(0),
         jnp.concatenate([jnp.full((1, K, rows), lam), moving]) if plan.metric == "l2" else none,
     )  # fmt: skip
+    # pieces share m; a tenth of their product for the rest, of which there is more, takes a step or two off
     each = m / (K + plan.zero)
-    z = jax.tree.map(lambda slack: each / slack, s)
-    cone = each * flip(s.cone) / jdot(s.cone, s.cone) if plan.metric == "l2" else none
-    return Point(y, alpha, s, dataclasses.replace(z, v=m, floor=evenness(given.omega) * z.floor, cone=cone))
+    z = jax.tree.map(lambda slack: 0.1 * each / slack, s)
+    cone = 0.1 * each * flip(s.cone) / jdot(s.cone, s.cone) if plan.metric == "l2" else none
+    z = dataclasses.replace(z, v=m, piece=each / s.piece, zero=each / s.zero, cone=cone)
+    return Point(y, alpha, s, dataclasses.replace(z, floor=evenness(given.omega) * each / s.floor))
 
 
 def _gap(plan: Plan, given: Given, s: Rows, z: Rows) -> Array:

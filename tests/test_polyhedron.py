@@ -1,0 +1,108 @@
+"""The client's step over a polyhedron: against CVXPY, against the closed form where there is one, and by its terms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import robust_oracles as oracle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robust_cases import HIGH, LINEAR, LOSSES, LOW, OPEN, clients, support
+
+from foedus.local import robust_step
+from foedus.local.polyhedron import project
+from foedus.local.polyhedron_system import _whiten
+from foedus.local.robust_form import Form
+from foedus.local.robust_step import GAP, RESIDUAL
+from foedus.local.worst_case import Ball, Radius
+
+DIM, ROWS = 4, 24
+
+
+def radius(rho: float, kappa: float) -> Radius:
+    return Radius(jnp.asarray(rho), jnp.asarray(kappa), jnp.full(DIM, LOW), jnp.full(DIM, HIGH))
+
+
+def arrays(name: str, seed: int):
+    X, y = clients(name, seed, sites=1, dim=DIM, sizes=(ROWS, ROWS + 1))[0]
+    return jnp.asarray(X), jnp.asarray(y), jnp.full(ROWS, 1.0 / ROWS)
+
+
+FAST = [("hinge", "l2", "polyhedron"), ("pinball", "linf", "box")]
+EACH = [case if case in FAST else pytest.param(*case, marks=pytest.mark.slow) for case in OPEN]
+
+
+@pytest.mark.parametrize(("name", "metric", "kind"), EACH)
+def test_the_step_is_cvxpys(name, metric, kind):
+    loss, eps = LOSSES[name]
+    C, d = support(kind, DIM)[1]
+    body = jnp.asarray(C), jnp.asarray(d)
+    for seed, (rho, kappa, a, scale) in enumerate(
+        [(0.05, 0.5, 0.1, 1.0), (0.3, 0.1, 0.2, 3.0), (0.01, np.inf, 0.1, 1.0)]
+    ):
+        form = Form(Ball(loss, metric, "polyhedron"), flips=bool(np.isfinite(kappa)))
+        X, y, omega = arrays(name, seed)
+        b = scale * np.random.default_rng(seed).normal(size=DIM)
+        found = project(form, X, y, omega, radius(rho, kappa), *body, jnp.asarray(a), jnp.asarray(b))
+        w, v = oracle.client_step(name, eps, np.asarray(X), np.asarray(y), rho, kappa, metric, (C, d), a, b)
+        # v is the worst case of ŵ by CVXPY, and CVXPY's own point is no better
+        value = oracle.worst_case(
+            name, eps, np.asarray(found.w), np.asarray(X), np.asarray(y), rho, kappa, metric, (C, d)
+        )
+        assert float(found.v) == pytest.approx(max(value, a), abs=1e-7)
+        ours = 0.5 * np.sum((np.asarray(found.w) - b) ** 2) + 0.5 * max(value - a, 0.0) ** 2
+        theirs = 0.5 * np.sum((w - b) ** 2) + 0.5 * (v - a) ** 2
+        assert ours <= theirs + 1e-8 * (1.0 + theirs)
+        assert np.max(np.abs(found.w - w)) <= 2e-5
+        size = 1.0 + abs(a) + np.max(np.abs(b))
+        assert float(found.gap) <= (50 if metric == "l2" else 1) * GAP * size  # cones lose a digit or two
+        assert float(found.residual) <= RESIDUAL * size
+
+
+@pytest.mark.parametrize("name", [LINEAR[0], *(pytest.param(name, marks=pytest.mark.slow) for name in LINEAR[1:])])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 1000),
+    rho=st.floats(1e-4, 1.0),
+    kappa=st.floats(0.02, 5.0),
+    a=st.floats(-1.0, 2.0),
+    scale=st.floats(0.01, 5.0),
+)
+def test_a_box_in_the_l1_metric_is_that_of_the_closed_form(name, seed, rho, kappa, a, scale):
+    """Two methods that share neither their program nor their Newton system."""
+    loss, (C, d) = LOSSES[name][0], support("box", DIM)[1]
+    X, y, omega = arrays(name, seed)
+    b = jnp.asarray(scale * np.random.default_rng(seed).normal(size=DIM))
+    known = robust_step.project(Form(Ball(loss, "l1", "box")), X, y, omega, radius(rho, kappa), jnp.asarray(a), b)
+    form, body = Form(Ball(loss, "l1", "polyhedron")), (jnp.asarray(C), jnp.asarray(d))
+    found = project(form, X, y, omega, radius(rho, kappa), *body, jnp.asarray(a), b)
+    size = 1.0 + abs(a) + float(jnp.max(jnp.abs(b)))
+    # both stop at a gap of 1e-11, and where the epigraph is flat, ŵ is known to its root
+    np.testing.assert_allclose(found.w, known.w, atol=2e-6 * size)
+    assert float(found.v) == pytest.approx(float(known.v), abs=1e-8 * size)
+
+
+@pytest.mark.slow
+def test_rows_of_weight_zero_change_nothing_and_clients_go_side_by_side():
+    """Three clients of different size, filled up and mapped at once, get what each gets alone."""
+    form, (C, d) = Form(Ball(LOSSES["hinge"][0], "l2", "polyhedron")), support("polyhedron", DIM)[1]
+    body, rng, alone, stacked = (jnp.asarray(C), jnp.asarray(d)), np.random.default_rng(0), [], []
+    for seed, rows in enumerate((24, 17, 9)):
+        X, y, _ = arrays("hinge", seed)
+        b, a = jnp.asarray(rng.normal(size=DIM)), jnp.asarray(0.1)
+        alone.append(project(form, X[:rows], y[:rows], jnp.full(rows, 1.0 / rows), radius(0.05, 0.5), *body, a, b))
+        omega = jnp.where(jnp.arange(24) < rows, 1.0 / rows, 0.0)
+        stacked.append((X, y, omega, radius(0.05, 0.5), *body, a, b))
+    together = jax.vmap(lambda *given: project(form, *given))(*jax.tree.map(lambda *v: jnp.stack(v), *stacked))
+    for i, one in enumerate(alone):
+        np.testing.assert_allclose(together.w[i], one.w, atol=1e-8)
+        np.testing.assert_allclose(together.v[i], one.v, atol=1e-8)
+
+
+def test_whitening_is_the_inverse_of_the_factor():
+    root = np.random.default_rng(0).normal(size=(5, 7, 2, 3))
+    N = np.einsum("iakn,jakn->ijkn", root, root)
+    T = np.asarray(_whiten(jnp.asarray(N)))
+    assert np.all(T[np.triu_indices(5, 1)] == 0)
+    whole = np.einsum("iakn,abkn,jbkn->ijkn", T, N, T)
+    np.testing.assert_allclose(whole, np.broadcast_to(np.eye(5)[:, :, None, None], whole.shape), atol=1e-10)
