@@ -66,18 +66,32 @@ def test_every_loss_metric_support_and_norm(name, metric, kind, p):
 @pytest.mark.slow
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize(("name", "metric", "kind"), OPEN)
-def test_polyhedra_by_way_of_cvxpy(name, metric, kind, p):
-    above, run = gap(name, metric, kind, p, clients(name, 10, 3, 3, (20, 60)), drfl(metric, kind, p, 3))
+@pytest.mark.parametrize(("seed", "sites", "dim", "sizes"), [(10, 3, 3, (20, 60)), (11, 10, 6, (20, 40))])
+def test_every_support_without_a_closed_form(name, metric, kind, p, seed, sites, dim, sizes):
+    above, run = gap(name, metric, kind, p, clients(name, seed, sites, dim, sizes), drfl(metric, kind, p, dim))
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
 
 
 @pytest.mark.slow
-def test_a_polyhedron_goes_through_the_same_rounds():
-    sites = clients("hinge", 3, 3, 3)
-    above, run = gap("hinge", "l2", "polyhedron", 1, sites, drfl("l2", "polyhedron", 1, 3, tol=1e-5))
+@pytest.mark.parametrize(("k", "name", "metric", "kind"), [(k, *case) for k, case in enumerate(OPEN)])
+def test_large_instances_without_a_closed_form(k, name, metric, kind):
+    """Every loss, metric and support, with the norms of Q in turn: some minutes each."""
+    p, sites = NORMS[k % 3], clients(name, 12, 5, 15, (60, 200))
+    above, run = gap(name, metric, kind, p, sites, drfl(metric, kind, p, 15, tol=1e-6))
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
+
+
+def test_a_polyhedron_goes_through_the_same_rounds():
+    sites = clients("pinball", 3, 3, 3, (17, 25))
+    above, run = gap("pinball", "linf", "polyhedron", 1, sites, drfl("linf", "polyhedron", 1, 3))
+    assert run.converged, run.reason
+    assert -1e-7 <= above <= 1e-5
+    # where samples go is told for every site, and comes to the worst case that the rounds ended at
+    assert run.worst_case.value == pytest.approx(run.history["worst_case"][-1], rel=1e-6)
+    for case in run.worst_case.clients.values():
+        assert case.distribution.loss == pytest.approx(case.value, rel=1e-6)
 
 
 @pytest.mark.parametrize("constants", ["tight", pytest.param("paper", marks=pytest.mark.slow)])

@@ -49,7 +49,7 @@ def bodies(name: str, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 SETTINGS = [(0.05, 0.5, 1.0), (0.4, 0.1, 3.0), (0.02, np.inf, 1.0)]
-BODIES = [("hinge", "l2", 3, 2), ("epsilon_insensitive", "l1", 3, 2)]
+BODIES = [("epsilon_insensitive", "l1", 3, 2)]
 ALL = [pytest.param(name, metric, 4, 3, marks=pytest.mark.slow) for name, metric in product(LINEAR, METRICS)]
 
 
