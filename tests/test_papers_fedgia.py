@@ -303,7 +303,9 @@ def test_a_figure_is_written_whole(small: Example, tmp_path: Path) -> None:
         "k0 = 1, FedGiA_D",
         "k0 = 1, gradient descent",
         "written",
+        "written",
     ]
+    assert (tmp_path / "objective.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.slow
