@@ -125,16 +125,13 @@ def _residuals(plan: Plan, given: Given, at: Point, a: Array, b: Array) -> tuple
 
 def _blocked(plan: Plan, at: Point, d: Point) -> Array:
     """The inverse of the longest step that keeps slacks and multipliers positive."""
-    inverse = jnp.zeros(())
-    for values, changes in ((at.s, d.s), (at.z, d.z)):
-        for field in dataclasses.fields(Rows):
-            value, change = getattr(values, field.name), getattr(changes, field.name)
-            if field.name == "cone":
-                ends = cone_step(value, change) if plan.metric == "l2" else jnp.zeros(0)
-            else:
-                ends = -change / value
-            inverse = jnp.maximum(inverse, jnp.max(ends, initial=0.0))
-    return inverse
+    ends = [jnp.zeros(1)]
+    for value, change in ((at.s, d.s), (at.z, d.z)):
+        if plan.metric == "l2":
+            ends.append(jnp.ravel(cone_step(value.cone, change.cone)))
+            value, change = (dataclasses.replace(rows, cone=jnp.zeros(0)) for rows in (value, change))
+        ends += jax.tree.leaves(jax.tree.map(lambda v, c: jnp.ravel(-c / v), value, change))
+    return jnp.max(jnp.concatenate(ends))
 
 
 def _corrector(plan: Plan, given: Given, at: Point, system: System, mu: Array, weak: Array, affine: Point) -> Rows:

@@ -13,6 +13,7 @@ the pulls N⁻¹(…) themselves, so that they meet stationarity. And slacks mov
 weights divide rounding by tiny numbers, misses of that is met by a second solve, and the rest by the next step.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -54,7 +55,7 @@ class System:
     tau: Array
     g: Array  # (pieces, or one more for that which is 0, rows)
     slopes: Array  # (w and λ, pieces as in g, rows)
-    beta: Array  # how λ enters (e,) r, (columns, pieces, rows)
+    column: Array  # how λ enters (e,) r, (columns, pieces, rows)
     sigma: Array  # (columns that move, pieces, rows): e = λ − σᵀr, where the metric ties λ to r
     theta: Rows
     point: Array  # of the cone
@@ -196,27 +197,26 @@ def _pairs(g: Array, whole: Array) -> list[tuple[int, int, Array]]:
     return [(k, j, g[k] * g[j] / whole) for k in pieces for j in pieces if k < j]
 
 
-def newton_direction(
-    plan: Plan, given: Given, at: Point, system: System, residual: Array, short: Array, b: Array, hat: Rows
-) -> Point:
-    """The Newton direction on which multipliers become ẑ − θ·ds; of a cone `hat` is W ẑ."""
-    theta, tied, width, dim = system.theta, plan.first, plan.width, given.x.shape[0]
-    omega, K = given.omega, given.slope.shape[0]
-    # where every slack is drawn to
-    parts = []
+def _draws(plan: Plan, system: System, hat: Rows) -> Array:
+    """Where (e,) r and s_k are drawn to by their own slacks. (columns, pieces, rows)"""
+    theta, parts = system.theta, []
     if plan.metric == "l2":
         long = system.point[0] + jnp.sqrt(jnp.sum(system.point[1:] ** 2, axis=0))
         sharp = (hat.cone[0] - jnp.sum(system.sigma * hat.cone[1:], axis=0)) / long
-        parts += [system.scale * sharp[None], system.scale * scale_by(system.point, hat.cone)[1:]]
+        parts = [system.scale * sharp[None], system.scale * scale_by(system.point, hat.cone)[1:]]
     elif plan.metric == "linf":
         less, more = hat.side / theta.side
         tight = jnp.sum(jnp.where(system.sigma > 0, less, more), axis=0) + hat.total / theta.total
-        parts += [tight[None], 0.5 * (more - less)]
-    both = theta.lane[0] + theta.lane[1]
-    parts += [(hat.lane[1] - hat.lane[0]) / both, (hat.piece / theta.piece)[None]]
-    loose = hat.phi / theta.phi
-    near = jnp.concatenate(parts)
-    drawn = near + _brought(plan, given, system.sigma, loose) - short
+        parts = [tight[None], 0.5 * (more - less)]
+    lane = (hat.lane[1] - hat.lane[0]) / (theta.lane[0] + theta.lane[1])
+    return jnp.concatenate([*parts, lane, (hat.piece / theta.piece)[None]])
+
+
+def _reduced(
+    plan: Plan, given: Given, at: Point, system: System, missed: Array, b: Array, hat: Rows, drawn: Array
+) -> tuple[Array, Array, Array, Array]:
+    """The step of (w, λ), the new m, the step of α, and dα less where each piece ends."""
+    theta, dim, omega, g = system.theta, given.x.shape[0], given.omega, system.g
     root = system.T[:-1, :-1]
     back = _back(root, _ahead(root, drawn[:-1]))
     constant = drawn[-1] + jnp.sum(system.tau * drawn[:-1], axis=0)
@@ -224,68 +224,81 @@ def newton_direction(
         constant = jnp.concatenate([constant, (hat.zero / theta.zero)[None]])
     right = jnp.zeros(dim + 1)
     if not plan.fixed:
-        upon = _upon_r(plan, back, system.sigma)[:width]
-        right = right.at[:width].add(jnp.einsum("ikn,kn,n->i", upon, given.slope, omega))
+        upon = _upon_r(plan, back, system.sigma)[: plan.width]
+        right = right.at[: plan.width].add(jnp.einsum("ikn,kn,n->i", upon, given.slope, omega))
         right = right.at[: plan.held].add(b - at.y[: plan.held])
-    pushed = 2.0 * given.reach[:, None, None] * (theta.lane[1] * hat.lane[0] + theta.lane[0] * hat.lane[1]) / both
-    bent = jnp.sum(back * system.beta, axis=0) + jnp.sum(pushed, axis=0)
+    pushed = theta.lane[1] * hat.lane[0] + theta.lane[0] * hat.lane[1]
+    pushed = 2.0 * given.reach[:, None, None] * pushed / (theta.lane[0] + theta.lane[1])
+    bent = jnp.sum(back * system.column, axis=0) + jnp.sum(pushed, axis=0)
     right = right.at[dim].add(jnp.sum(omega * bent) + jnp.sum(hat.floor))
-    whole = jnp.sum(system.g, axis=0)
-    for k, j, weight in _pairs(system.g, whole):
+    whole = jnp.sum(g, axis=0)
+    for k, j, weight in _pairs(g, whole):
         right = right - (system.slopes[:, k] - system.slopes[:, j]) @ (omega * weight * (constant[k] - constant[j]))
-    mean = jnp.sum(system.g * constant, axis=0) / whole
-    start = jnp.dot(omega, mean) + at.z.v + hat.v / theta.v - residual
+    start = jnp.dot(omega, jnp.sum(g * constant, axis=0) / whole) + at.z.v + hat.v / theta.v - missed
     dy = cholesky_solve(system.lower, right - system.g_m * (start / system.weight_m))
+    dy = dy.at[:dim].set(0.0) if plan.fixed else dy
     m = (jnp.dot(system.g_m, dy) + start) / system.weight_m
     ends = jnp.einsum("ikn,i->kn", system.slopes, dy) + constant
-    dalpha = (jnp.sum(system.g * ends, axis=0) - m) / whole
-    # of each piece, dα less where it ends: written so that a piece that holds all of a sample has its multiplier m
-    over = jnp.stack([(jnp.sum(system.g * (ends - end), axis=0) - m) / whole for end in ends])
-    dw, dlam = (jnp.zeros(dim) if plan.fixed else dy[:dim]), dy[dim]
-    rise = given.slope * (dw @ given.x) - given.toll[:, None] * dlam
+    dalpha = (jnp.sum(g * ends, axis=0) - m) / whole
+    # written so that a piece that holds all of a sample has its multiplier m
+    over = jnp.stack([(jnp.sum(g * (ends - end), axis=0) - m) / whole for end in ends])
+    return dy, m, dalpha, over
+
+
+def newton_direction(
+    plan: Plan, given: Given, at: Point, system: System, missed: Array, short: Array, b: Array, hat: Rows
+) -> Point:
+    """The Newton direction on which multipliers become ẑ − θ·ds; of a cone `hat` is W ẑ.
+
+    `missed` is what v lacks of its equation, `short` the primal residual, b what (w, λ) is drawn to.
+    """
+    theta, tied, width, dim = system.theta, plan.first, plan.width, given.x.shape[0]
+    near, loose = _draws(plan, system, hat), hat.phi / theta.phi
+    drawn = near + _brought(plan, given, system.sigma, loose) - short
+    dy, m, dalpha, over = _reduced(plan, given, at, system, missed, b, hat, drawn)
+    dw, dlam = dy[:dim], dy[dim]
     turned = given.slope * dw[:width, None, None]
-    wanted = system.beta * dlam
-    wanted = wanted.at[tied : tied + width].add(turned)
+    wanted = (system.column * dlam).at[tied : tied + width].add(turned)
     if tied:
         wanted = wanted.at[0].add(-jnp.sum(system.sigma * turned, axis=0))
-    white = _ahead(root, wanted - drawn[:-1])
-    white = jnp.concatenate([white, (system.T[-1, -1] * over[:K])[None]])
-    pull = _back(system.T, white)
+    white = _ahead(system.T[:-1, :-1], wanted - drawn[:-1])
+    pull = _back(system.T, jnp.concatenate([white, (system.T[-1, -1] * over[: len(given.slope)])[None]]))
     upon = _upon_r(plan, pull[:-1], system.sigma)
     z_phi = -jnp.tensordot(given.C, upon, 1) - given.room[:, None] * pull[-1]
-    dphi = loose - z_phi / theta.phi
     # slacks move as their multipliers say, and a second solve takes φ along
-    ends = near + system.inner.times(pull)
+    moved, dphi = near + system.inner.times(pull), loose - z_phi / theta.phi
+    rise = given.slope * (dw @ given.x) - given.toll[:, None] * dlam
     wanted = jnp.concatenate([wanted, (dalpha - rise)[None]]) + short
-    missed = wanted - ends - _brought(plan, given, system.sigma, dphi)
-    again = _back(system.T, _ahead(system.T, missed))
+    again = _back(system.T, _ahead(system.T, wanted - moved - _brought(plan, given, system.sigma, dphi)))
     more = jnp.tensordot(given.C, _upon_r(plan, again[:-1], system.sigma), 1) + given.room[:, None] * again[-1]
     dphi = dphi + more / theta.phi
-    dr = (ends[:-1] - system.beta * dlam)[tied:]
-    lane, bound, side, total, cone = dr[plan.lanes], given.reach[:, None, None] * dlam, at.s.side, at.s.total, at.s.cone
-    dr = dr[:width]
-    if plan.metric == "linf":
-        near, span = hat.side / theta.side, theta.side[0] + theta.side[1]
-        t = (theta.side[0] * (near[0] + dr) + theta.side[1] * (near[1] - dr)) / span
-        rest = dlam - hat.total / theta.total - jnp.sum(t, axis=0)
-        t = t + rest / (1.0 / theta.total + jnp.sum(1.0 / span, axis=0)) / span
-        side, total = jnp.stack([t - dr, t + dr]), dlam - jnp.sum(t, axis=0)
-    elif plan.metric == "l2":
-        cone = jnp.concatenate([jnp.full((1, K, omega.shape[0]), dlam), dr])
+    dr = (moved[:-1] - system.column * dlam)[tied:]
+    lane, bound = dr[plan.lanes], given.reach[:, None, None] * dlam
+    lane = jnp.stack([bound - lane, bound + lane])
     ds = Rows(
-        (hat.v - m) / theta.v, ends[-1], dalpha if plan.zero else at.s.zero, dphi,
-        jnp.stack([bound - lane, bound + lane]), side, total, jnp.full(at.s.floor.shape, dlam), cone,
+        (hat.v - m) / theta.v, moved[-1], dalpha if plan.zero else at.s.zero, dphi, lane, at.s.side, at.s.total,
+        jnp.full(at.s.floor.shape, dlam), at.s.cone,
     )  # fmt: skip
-    # multipliers from the pulls: so they meet stationarity to rounding, however steep the weights
-    z_side, z_total, z_cone = at.z.side, at.z.total, at.z.cone
-    if plan.metric == "linf":
-        z_total = -pull[0]
-        z_side = 0.5 * jnp.stack([z_total + upon[:width], z_total - upon[:width]])
-    elif plan.metric == "l2":
-        z_cone = -jnp.concatenate([pull[:1], upon[:width]])
     z = Rows(
-        m, -pull[-1], -system.g[-1] * over[-1] if plan.zero else at.z.zero, z_phi,
-        hat.lane - theta.lane * ds.lane, z_side, z_total, hat.floor - theta.floor * ds.floor, z_cone,
+        m, -pull[-1], -system.g[-1] * over[-1] if plan.zero else at.z.zero, z_phi, hat.lane - theta.lane * lane,
+        at.z.side, at.z.total, hat.floor - theta.floor * ds.floor, at.z.cone,
     )  # fmt: skip
-    dz = jax.tree.map(lambda after, before: after - before, z, at.z)
-    return Point(dy.at[:dim].set(dw), dalpha, ds, dz)
+    if plan.metric == "linf":
+        side, total = _sides(system, hat, dr[:width], dlam)
+        ds = dataclasses.replace(ds, side=side, total=total)
+        z_side = 0.5 * jnp.stack([upon[:width] - pull[0], -pull[0] - upon[:width]])
+        z = dataclasses.replace(z, side=z_side, total=-pull[0])
+    elif plan.metric == "l2":
+        ds = dataclasses.replace(ds, cone=jnp.concatenate([jnp.full((1, *lane.shape[2:]), dlam), dr[:width]]))
+        z = dataclasses.replace(z, cone=-jnp.concatenate([pull[:1], upon[:width]]))
+    return Point(dy, dalpha, ds, jax.tree.map(lambda after, before: after - before, z, at.z))
+
+
+def _sides(system: System, hat: Rows, dr: Array, dlam: Array) -> tuple[Array, Array]:
+    """How t ∓ r and λ − Σt move, with the best t."""
+    theta, near = system.theta, hat.side / system.theta.side
+    span = theta.side[0] + theta.side[1]
+    t = (theta.side[0] * (near[0] + dr) + theta.side[1] * (near[1] - dr)) / span
+    rest = dlam - hat.total / theta.total - jnp.sum(t, axis=0)
+    t = t + rest / (1.0 / theta.total + jnp.sum(1.0 / span, axis=0)) / span
+    return jnp.stack([t - dr, t + dr]), dlam - jnp.sum(t, axis=0)
