@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from robust_cases import HIGH, LINEAR, LOSSES, LOW, OPEN, clients, support
 
 from foedus.local import robust_step
+from foedus.local.interior import GAP, RESIDUAL
 from foedus.local.polyhedron import project
 from foedus.local.polyhedron_system import _whiten
 from foedus.local.robust_form import Form
-from foedus.local.robust_step import GAP, RESIDUAL
 from foedus.local.worst_case import Ball, Radius
 
 DIM, ROWS = 4, 24

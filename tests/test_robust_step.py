@@ -7,8 +7,9 @@ import pytest
 import robust_oracles as oracle
 from robust_cases import CLOSED, HIGH, LOSSES, LOW, clients, support
 
+from foedus.local.interior import GAP, RESIDUAL
 from foedus.local.robust_form import Form
-from foedus.local.robust_step import GAP, RESIDUAL, project
+from foedus.local.robust_step import project
 from foedus.local.worst_case import Ball, Radius, worst_case
 
 DIM = 4

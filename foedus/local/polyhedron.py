@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus import losses
-from foedus.algorithm import select, state
+from foedus.algorithm import state
 from foedus.local.cone import circle, cone_step, flip, jdot, scale_by, uncircle
+from foedus.local.interior import follow, reach
 from foedus.local.polyhedron_form import Given, Plan, Point, Rows, given_samples, heights, residue
 from foedus.local.polyhedron_system import System, linearise, newton_direction, primal_residual
 from foedus.local.robust_form import Form
-from foedus.local.robust_step import BACK, GAP, PATIENCE, RESIDUAL, STEPS, evenness
+from foedus.local.robust_step import evenness
 from foedus.local.worst_case import Radius
 
 
@@ -136,8 +137,7 @@ def _blocked(plan: Plan, at: Point, d: Point) -> Array:
 
 def _corrector(plan: Plan, given: Given, at: Point, system: System, mu: Array, weak: Array, affine: Point) -> Rows:
     """ẑ towards products of σμ, with σ by how far the predictor reaches, and with its second-order terms."""
-    reach = jnp.minimum(1.0, BACK / jnp.maximum(_blocked(plan, at, affine), BACK))
-    ahead = _along(at, affine, reach)
+    ahead = _along(at, affine, reach(_blocked(plan, at, affine)))
     mu = mu * jnp.clip((_gap(plan, given, ahead.s, ahead.z) / _gap(plan, given, at.s, at.z)) ** 3, 1e-8, 1.0)
     hat = jax.tree.map(lambda s, ds, dz: (mu - ds * dz) / s, at.s, affine.s, affine.z)
     hat = dataclasses.replace(
@@ -175,40 +175,23 @@ def project(
     each = K * (1 + given.room.shape[0] + 2 * given.reach.shape[0]) + plan.zero
     each = each + K * {"l1": 0, "l2": 1, "linf": 2 * width + 1}[plan.metric]
     products = each + weak * (1 + plan.floored)
-    scale = 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b))
 
-    def merit(gap: Array, residual: Array) -> Array:
-        return jnp.maximum(gap / GAP, residual / RESIDUAL) / scale
-
-    def going(loop):
-        _, _, best, _, k, since = loop
-        return (best > 1.0) & (k < STEPS) & (since < PATIENCE)
-
-    def body(loop):
-        at, kept, best, measured, k, since = loop
+    def advance(at: Point) -> tuple[Point, Array, Array]:
         system = linearise(plan, given, at)
         gap = _gap(plan, given, at.s, at.z)
         missed, residual = _residuals(plan, given, at, a, held)
         short = primal_residual(plan, given, system.sigma, at)
-        residual = jnp.maximum(residual, jnp.max(jnp.abs(short)))
-        better = merit(gap, residual) < best  # false for NaN
-        kept = select(better, at, kept)
-        best = jnp.where(better, merit(gap, residual), best)
-        measured = jnp.where(better, jnp.stack([gap, residual]), measured)
-        mu = gap / products
 
         def towards(_: Any, ahead: tuple[Rows, Point]) -> tuple[Rows, Point]:
             direction = newton_direction(plan, given, at, system, missed, short, held, ahead[0])
-            return _corrector(plan, given, at, system, mu, weak, direction), direction
+            return _corrector(plan, given, at, system, gap / products, weak, direction), direction
 
         # first the predictor, whose products are drawn to 0, then the corrector: one program for both
         _, direction = jax.lax.fori_loop(0, 2, towards, (jax.tree.map(jnp.zeros_like, at.z), at))
-        step = jnp.minimum(1.0, BACK / jnp.maximum(_blocked(plan, at, direction), BACK))
-        return _along(at, direction, step), kept, best, measured, k + 1, jnp.where(better | (best > 1e4), 0, since + 1)
+        following = _along(at, direction, reach(_blocked(plan, at, direction)))
+        return following, gap, jnp.maximum(residual, jnp.max(jnp.abs(short)))
 
-    zero = jnp.zeros((), int)
-    blank = (first, first, jnp.asarray(jnp.finfo(float).max), jnp.full(2, jnp.inf), zero, zero)
-    _, at, _, (gap, residual), k, _ = jax.lax.while_loop(going, body, blank)
+    at, gap, residual, k = follow(first, 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b)), advance)
     m = jnp.sum(at.z.piece, axis=0) + (at.z.zero if plan.zero else 0.0)
     way = _pulls(plan, at.z)
     return Moves(at.y[:dim], at.y[dim], a + at.z.v, at.z.piece / m, way / m, gap, residual, k)

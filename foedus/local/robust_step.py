@@ -20,20 +20,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import select, state
+from foedus.algorithm import state
 from foedus.local.cone import circle, cone_step, jdot, scaling, uncircle
+from foedus.local.interior import follow, reach
 from foedus.local.lapack import cholesky, cholesky_solve
 from foedus.local.robust_form import Form, Maps, Pieces
 from foedus.local.worst_case import Radius
 from foedus.losses import signed
 
 apart = jax.lax.optimization_barrier
-
-GAP = 1e-11  # the duality gap to reach, relative to the size of the problem
-RESIDUAL = 1e-9  # the residual of the optimality conditions, likewise
-PATIENCE = 6  # steps without a better point, after which rounding has the last word
-STEPS = 60
-BACK = 0.995  # the share of the way to the boundary
 
 
 @state
@@ -326,24 +321,11 @@ def project(form: Form, x: Array, y: Array, omega: Array, radius: Radius, a: Arr
 
     first = _start(form, maps, x, y, omega, radius, a, b)
     products = evenness(omega) * count + first.s.shape[0]
-    scale = 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b))
 
-    def merit(gap: Array, residual: Array) -> Array:
-        return jnp.maximum(gap / GAP, residual / RESIDUAL) / scale
-
-    def going(loop):
-        _, _, best, _, k, since = loop
-        return (best > 1.0) & (k < STEPS) & (since < PATIENCE)
-
-    def body(loop):
-        at, kept, best, measured, k, since = loop
+    def advance(at: Point) -> tuple[Point, Array, Array]:
         # barriers: else XLA computes per-sample arrays anew for each of their uses
         system, pieces = apart(_linearise(form, maps, x, y, omega, kappa, a, b, at))
         gap, residual = measures(at, system)
-        better = merit(gap, residual) < best  # false for NaN
-        kept = select(better, at, kept)
-        best = jnp.where(better, merit(gap, residual), best)
-        measured = jnp.where(better, jnp.stack([gap, residual]), measured)
         towards = partial(_solve, form, maps, x, y, omega, at, system, pieces)
         mu = gap / products
         affine = towards(jnp.zeros(()), None)
@@ -352,11 +334,11 @@ def project(form: Form, x: Array, y: Array, omega: Array, radius: Radius, a: Arr
         if pieces is not None:
             t = apart(affine.s / at.s)
             blocked = jnp.maximum(blocked, jnp.maximum(jnp.max(-t), 1.0 + jnp.max(t)))
-        reach = jnp.minimum(1.0, BACK / jnp.maximum(blocked, BACK))
-        left = _gap(_along(at, affine, reach))
+        way = reach(blocked)
+        left = _gap(_along(at, affine, way))
         if pieces is not None:
             first, second = (jnp.dot(omega, jnp.sum(at.z * at.s * f, axis=0)) for f in (1.0, t * (1.0 + t)))
-            left = left + (1.0 - reach) * first - reach**2 * second
+            left = left + (1.0 - way) * first - way**2 * second
         sigma = jnp.clip((left / products / mu) ** 3, 1e-8, 1.0)
         turned = circle(system.W_inverse @ affine.s_q, system.W @ affine.z_q) if form.cone else ()
         ahead = _Ahead(affine.m * affine.s_v, affine.z_g * affine.s_g, turned, t)
@@ -364,11 +346,8 @@ def project(form: Form, x: Array, y: Array, omega: Array, radius: Radius, a: Arr
         blocked = _blocked(form, at, direction)
         if pieces is not None:
             blocked = jnp.maximum(blocked, jnp.maximum(jnp.max(-direction.s / at.s), jnp.max(-direction.z / at.z)))
-        step = jnp.minimum(1.0, BACK / jnp.maximum(blocked, BACK))
-        return _along(at, direction, step), kept, best, measured, k + 1, jnp.where(better | (best > 1e4), 0, since + 1)
+        return _along(at, direction, reach(blocked)), gap, residual
 
-    zero = jnp.zeros((), int)
-    blank = (first, first, jnp.asarray(jnp.finfo(float).max), jnp.full(2, jnp.inf), zero, zero)
-    _, at, _, (gap, residual), k, _ = jax.lax.while_loop(going, body, blank)
+    at, gap, residual, k = follow(first, 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b)), advance)
     lam = at.y[dim] if form.robust else jnp.full((), jnp.inf)
     return Projection(at.y[:dim], lam, a + at.m, gap, residual, k)
