@@ -55,6 +55,10 @@ def test_the_step_is_cvxpys(name, metric, kind, most):
         size = 1.0 + abs(a) + np.max(np.abs(b))
         assert float(found.gap) <= (50 if metric == "l2" else 1) * GAP * size  # cones lose a digit or two
         assert float(found.residual) <= RESIDUAL * size
+        # a point above the epigraph stays
+        found = project(form, X, y, omega, radius(rho, kappa), *body, jnp.asarray(value + 99.0), jnp.asarray(b))
+        np.testing.assert_allclose(found.w, b, atol=1e-8)
+        assert float(found.v) == pytest.approx(value + 99.0, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", [LINEAR[0], *(pytest.param(name, marks=pytest.mark.slow) for name in LINEAR[1:])])

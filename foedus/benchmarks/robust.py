@@ -85,7 +85,7 @@ def _against_cvxpy(quick: bool) -> list[Measured]:
     return lines
 
 
-def _program(X: np.ndarray, y: np.ndarray, C: np.ndarray, d: np.ndarray, order: float) -> tuple[Any, Any]:
+def _program(X: np.ndarray, y: np.ndarray, C: np.ndarray, d: np.ndarray, order: Any) -> tuple[Any, Any]:
     """Corollary B.4 (SVM, ρ = 0.05, κ = 0.5) with the point that w is drawn to as its parameter."""
     import cvxpy as cp
 
