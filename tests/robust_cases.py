@@ -41,6 +41,15 @@ def support(kind: str | None, dim: int):
     return polyhedron(dim), polyhedron(dim)
 
 
+def check_step(found, value: float, theirs: tuple[np.ndarray, float], a: float, b: np.ndarray) -> None:
+    """v is the worst case of ŵ, whose value is measured apart; CVXPY's own point (w, v) is no better, and near."""
+    assert abs(float(found.v) - max(value, a)) <= 1e-7
+    ours = 0.5 * np.sum((np.asarray(found.w) - b) ** 2) + 0.5 * max(value - a, 0.0) ** 2
+    best = 0.5 * np.sum((theirs[0] - b) ** 2) + 0.5 * (theirs[1] - a) ** 2
+    assert ours <= best + 1e-8 * (1.0 + best)
+    assert np.max(np.abs(found.w - theirs[0])) <= 2e-5
+
+
 def clients(name: str, seed: int, sites: int = 4, dim: int = 4, sizes: tuple[int, int] = (24, 25)):
     """Sites whose own models differ; labels -1/+1 for classification."""
     rng = np.random.default_rng(seed)

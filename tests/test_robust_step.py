@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import robust_oracles as oracle
-from robust_cases import CLOSED, HIGH, LOSSES, LOW, clients, support
+from robust_cases import CLOSED, HIGH, LOSSES, LOW, check_step, clients, support
 
 from foedus.local.interior import GAP, RESIDUAL
 from foedus.local.robust_form import Form
@@ -37,14 +37,9 @@ def test_the_step_is_cvxpys(name, metric, kind):
         X, y, omega = arrays(name, seed)
         b = scale * np.random.default_rng(seed).normal(size=DIM)
         found = project(form, X, y, omega, radius(rho, kappa), jnp.asarray(a), jnp.asarray(b))
-        w, v = oracle.client_step(name, eps, np.asarray(X), np.asarray(y), rho, kappa, metric, theirs, a, b)
-        # v is the worst case of ŵ, known in closed form; CVXPY's own point is no better
+        best = oracle.client_step(name, eps, np.asarray(X), np.asarray(y), rho, kappa, metric, theirs, a, b)
         value = float(worst_case(form.ball, found.w, X, y, omega, radius(rho, kappa))[0])
-        assert float(found.v) == pytest.approx(max(value, a), abs=1e-7)
-        ours = 0.5 * np.sum((np.asarray(found.w) - b) ** 2) + 0.5 * max(value - a, 0.0) ** 2
-        theirs_value = 0.5 * np.sum((w - b) ** 2) + 0.5 * (v - a) ** 2
-        assert ours <= theirs_value + 1e-8 * (1.0 + theirs_value)
-        assert np.max(np.abs(found.w - w)) <= 2e-5
+        check_step(found, value, best, a, b)
         size = 1.0 + abs(a) + np.max(np.abs(b))
         assert float(found.gap) <= GAP * size
         assert float(found.residual) <= RESIDUAL * size

@@ -13,7 +13,6 @@ acceleration of it takes an order of magnitude off the rounds. Both end at the o
 
 import dataclasses
 import math
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -230,8 +229,7 @@ class Minimax(Algorithm):
         if self.sample is not None:
             x, y, omega = draw(self.sample, x, y, omega, key)
         if form.robust and not form.ball.closed:
-            # one client after the other: what a step works on then fits into a core's cache
-            step = jax.custom_batching.sequential_vmap(partial(polyhedron.project, form))
+            step = polyhedron.one_by_one(form)
             found = step(x, y, omega, radius, data["robust.C"], data["robust.d"], call.a, call.b)
         else:
             found = project(form, x, y, omega, radius, call.a, call.b)

@@ -67,11 +67,10 @@ def _against_cvxpy(quick: bool) -> list[Measured]:
         box, body = Form(Ball(fd.losses.hinge, "l1", "box")), Form(Ball(fd.losses.hinge, "l2", "polyhedron"))
         within = jnp.tile(jnp.asarray(C), (3, 1, 1)), jnp.tile(jnp.asarray(d), (3, 1))
         in_box = jax.jit(jax.vmap(partial(project, box)))
-        # as a run has it: one client after the other
-        in_body = jax.jit(jax.vmap(jax.custom_batching.sequential_vmap(partial(polyhedron.project, body))))
+        in_body = jax.jit(jax.vmap(polyhedron.one_by_one(body)))
         for kind, order, limit, ours in (
-            ("box", np.inf, 20.0, lambda: in_box(X, y, share, radius, a, b)),  # noqa: B023
-            ("polyhedron, l2", 2, None, lambda: in_body(X, y, share, radius, *within, a, b)),  # noqa: B023
+            ("box", np.inf, 20.0, partial(in_box, X, y, share, radius, a, b)),
+            ("polyhedron, l2", 2, None, partial(in_body, X, y, share, radius, *within, a, b)),
         ):
             programs = [_program(*part, C, d, order) for part in parts]
 

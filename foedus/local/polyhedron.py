@@ -152,6 +152,11 @@ def _corrector(plan: Plan, given: Given, at: Point, system: System, mu: Array, w
     return hat
 
 
+def one_by_one(form: Form) -> Any:
+    """`project` for `vmap`, one client after the other: what a step works on then fits into a core's cache."""
+    return jax.custom_batching.sequential_vmap(partial(project, form))
+
+
 @partial(jax.jit, static_argnames=("form", "fixed"))
 def project(
     form: Form, x: Array, y: Array, omega: Array, radius: Radius, C: Array, d: Array, a: Array, b: Array,
