@@ -1,4 +1,4 @@
-"""What several releases of one client cost together: basic, advanced, RDP and PLD composition.
+"""What several releases of one client cost together: basic, advanced, RDP and PLD composition, and the least of them.
 
 The dp-accounting library does the last two. A release is named by its `ratio`, sensitivity over scale: for Laplace
 noise that is its ε, for Gaussian noise 1/σ at unit sensitivity. For another neighbouring relation it is proportional.
@@ -7,7 +7,8 @@ Laplace noise on a vector: a change of the value moves the coordinates by shares
 Rényi divergence of one coordinate is convex in t_j and 0 at 0 (its formula is a log-sum-exp), so the sum over
 coordinates is largest where one coordinate takes all: the one-dimensional event bounds the vector. PLD accounting of a
 vector is not known to be bounded that way, so there a release counts as the worst ε-DP mechanism there is, randomised
-response (Kairouz, Oh and Viswanath 2015). A Gaussian vector is one-dimensional along the change, exactly.
+response (Kairouz, Oh and Viswanath 2015). A Gaussian vector is one-dimensional along the change, exactly, and several
+Gaussian releases with ratios r_j are together exactly one with ratio √(Σ r_j²), for their losses are normal and add up.
 """
 
 import math
@@ -18,6 +19,9 @@ from typing import Any
 from foedus.errors import FoedusError
 
 METHODS = ("basic", "advanced", "rdp", "pld")
+KINDS = ("laplace", "gaussian")
+GRID = 1e-4  # of privacy losses; of a total above 1, this share of it
+LARGEST = 100.0  # a total above this protects nobody, so that PLD has no use
 
 
 def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -> float:
@@ -37,6 +41,77 @@ def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -
     if method == "advanced":
         return _advanced(kind, counted, delta)
     return _accounted(kind, counted, delta, method)
+
+
+def tightest(releases: Mapping[tuple[str, float], int], delta: float) -> float:
+    """The smallest total ε that is proved at this δ for a mixture of releases.
+
+    `releases` says how often each (kind, ratio) occurs, kind being "laplace" or "gaussian". Each bound holds by itself,
+    so their minimum holds. Without dp-accounting the bounds that need it are left out, and the result is larger.
+    """
+    counted = tuple(sorted((kind, float(ratio), int(count)) for (kind, ratio), count in releases.items() if count > 0))
+    for kind, ratio, _ in counted:
+        if kind not in KINDS:
+            raise FoedusError(f"a release is of kind 'laplace' or 'gaussian'. Got {kind!r} instead.")
+        if not 0 <= ratio < math.inf:
+            return math.inf  # a release without noise, or one of which nothing is known
+    laplace = tuple((ratio, count) for kind, ratio, count in counted if kind == "laplace" and ratio > 0)
+    gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counted if kind == "gaussian"))
+    return _tightest(laplace, gaussian, float(delta))
+
+
+@lru_cache(maxsize=4096)
+def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float) -> float:
+    pure = sum(ratio * count for ratio, count in laplace)
+    if gaussian == 0 and (pure == 0 or not delta > 0):
+        return pure
+    if not delta > 0:
+        return math.inf
+    # the exact curve of all Gaussian releases as one; those with Laplace noise add their ε and no δ
+    best = pure + (gaussian_epsilon(1.0 / gaussian, delta) if gaussian > 0 else 0.0)
+    if not laplace:
+        return best
+    if gaussian == 0:
+        best = min(best, _advanced("laplace", laplace, delta))
+    if not have_library():
+        return best
+    best = min(best, _mixed_rdp(laplace, gaussian, delta))
+    if best > LARGEST:
+        return best
+    return min(best, _mixed_pld(laplace, gaussian, delta, GRID * max(1.0, best)))
+
+
+def _mixed_rdp(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float) -> float:
+    dp = library()
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for ratio, count in laplace:
+        accountant.compose(dp.LaplaceDpEvent(1.0 / ratio), count)
+    if gaussian > 0:
+        accountant.compose(dp.GaussianDpEvent(1.0 / gaussian))
+    return float(accountant.get_epsilon(delta))
+
+
+def _mixed_pld(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float, step: float) -> float:
+    """PLD with losses rounded up to multiples of `step`, so that the result is never too small."""
+    from dp_accounting.pld import common, privacy_loss_distribution
+
+    # the losses of randomised response are ±ratio: on a grid that the ratio divides nothing is rounded
+    least = laplace[0][0]
+    step = least if gaussian == 0 and len(laplace) == 1 else least / math.ceil(least / step)
+    whole = None
+    for ratio, count in laplace:
+        worst = common.DifferentialPrivacyParameters(ratio, 0.0)
+        part = privacy_loss_distribution.from_privacy_parameters(worst, value_discretization_interval=step)
+        part = part.self_compose(count)
+        whole = part if whole is None else whole.compose(part)
+    assert whole is not None
+    if gaussian > 0:
+        whole = whole.compose(
+            privacy_loss_distribution.from_gaussian_mechanism(1.0 / gaussian, value_discretization_interval=step)
+        )
+    return float(whole.get_epsilon_for_delta(delta))
 
 
 def _basic_gaussian(counted: tuple[tuple[float, int], ...], delta: float) -> float:
