@@ -4,6 +4,8 @@ The derivatives here come from automatic differentiation of the stated functions
 algorithms use, so a mistake in those shows up as a certificate that does not hold.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -76,6 +78,14 @@ class Certificate:
     eps1: float = 1e-3
     eps2: float = 1e-3
     rows: tuple[Row, ...] = ()
+    silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
+    clients: int = 0  # how many sites there are, where some did not measure
+
+    @staticmethod
+    def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
+        """The certificate of a run in which these sites do not measure: nothing is known, and nothing holds."""
+        none = math.nan
+        return Certificate(none, none, none, none, eps1, eps2, silent=tuple(silent), clients=clients)
 
     def holds(self, eps1: float | None = None, eps2: float | None = None) -> bool:
         """Whether stationarity is within eps1, and feasibility, complementarity and distance are within eps2."""
@@ -92,6 +102,12 @@ class Certificate:
 
     def verdict(self) -> str:
         """One sentence: what holds, or which residual does not."""
+        if self.silent:
+            named = ", ".join(self.silent[:3]) + (" …" if len(self.silent) > 3 else "")
+            return (
+                f"not measured at {len(self.silent)} of {self.clients} sites ({named}): under privacy a site sends no "
+                "exact figure"
+            )
         if not self.rows:
             return f"stationarity {self.stationarity:.2g} (‖∇f + ∂h‖_∞ at the returned w)"
         measured = (
@@ -132,6 +148,7 @@ class Certificate:
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
         found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
+        found["silent"] = tuple(kept.get("silent", ()))
         return Certificate(**found)
 
 

@@ -13,15 +13,17 @@ from foedus.algorithm import Algorithm
 from foedus.runtime import checkpoint
 from foedus.runtime.checkpoint import MAGIC
 from foedus.runtime.flare import packing, spec
+from foedus.runtime.flare.gate import MessageLog, Outgoing
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
 from foedus.runtime.flare.server import Missing, Paused, ServerSession
-from foedus.runtime.flare.site import MessageLog, SiteSession
+from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import as_participation
 
 QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
 KEEPING = Patience(timeout=1.0, hello=0.0, keep_every=0.0)
+FREE: dict = {"min_subset": 1, "min_sites": 1}  # the tests' sites have few rows
 
 
 class Hall:
@@ -39,7 +41,7 @@ class Hall:
             **{"seed": 0, "max_rounds": 1000} | told,
         )  # fmt: skip
         self.order = Order.from_bytes(order.to_bytes(), allowed=("constrained_cases",))
-        self.policy = policy or Policy(modules=("constrained_cases",))
+        self.policy = policy or Policy(modules=("constrained_cases",), **FREE)
         for i, site in enumerate(self.sites):
             np.savez(folder / f"{site}.npz", **site_arrays(self.problem, i))
         self.notes: list[str] = []
@@ -339,11 +341,11 @@ def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path,
 def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
 
-    def full(self, asked, header, size):
+    def full(self, asked, code, size):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MessageLog, "add", full)
-    with pytest.raises(Paused, match="client 'a' is not there"):
+    with pytest.raises(Paused, match="client 'a': it is not there"):
         hall.play()
     assert any("No space left" in line for line in hall.notes)
 
@@ -356,7 +358,7 @@ def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
         raise fd.FoedusError("cannot write server.ckpt: No space left on device; what was there before is unchanged.")
 
     monkeypatch.setattr("foedus.runtime.flare.server.Checkpoint.keep", full)
-    monkeypatch.setattr("foedus.runtime.flare.site.SiteSession._keep", lambda self, asked, payload: ({}, b""))
+    monkeypatch.setattr("foedus.runtime.flare.site.SiteSession._keep", lambda self, asked, payload: Outgoing())
     agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING))
     assert any("No space left" in line for line in hall.notes)
 
@@ -384,10 +386,10 @@ def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("policy", "sentence"),
     [
-        (Policy(algorithms=("ProxAL", "FedGiA")), "its policy allows ProxAL and FedGiA, not FedAvg"),
-        (Policy(min_rows=10), "client 'b' refuses: it has fewer rows than its policy asks for"),
-        (Policy(privacy=True), "its policy asks for privacy, and FedAvg adds no noise here"),
-        (Policy(max_message=50), "its policy allows no message of more than 50 bytes"),
+        (Policy(algorithms=("ProxAL", "FedGiA"), **FREE), "its policy allows ProxAL and FedGiA, not FedAvg"),
+        (Policy(min_rows=10, **FREE), "client 'b' refuses: it has fewer rows than its policy asks for"),
+        (Policy(privacy=True, **FREE), "its policy asks for privacy, and FedAvg adds no noise with a guarantee here"),
+        (Policy(max_message=50, **FREE), "its policy allows no message of more than 50 bytes"),
     ],
 )
 def test_a_policy_refuses_in_one_sentence(tmp_path, policy, sentence):
@@ -397,7 +399,7 @@ def test_a_policy_refuses_in_one_sentence(tmp_path, policy, sentence):
 
 
 def test_a_module_that_the_site_does_not_allow_is_refused(tmp_path):
-    hall = Hall(tmp_path, Quadratic.random(0).problem(), fd.ProxAL(), w0=np.zeros(6), policy=Policy())
+    hall = Hall(tmp_path, Quadratic.random(0).problem(), fd.ProxAL(), w0=np.zeros(6), policy=Policy(**FREE))
     with pytest.raises(Missing, match="constrained_cases:quadratic, of a module that is not allowed here"):
         hall.play()
 
@@ -430,7 +432,7 @@ def test_data_that_do_not_fit_are_told_without_a_word_of_them(tmp_path):
     np.savez(tmp_path / "site-2.npz", x=X, y=np.where(y == 1, 0.25, y))
     with pytest.raises(Missing) as error:
         hall.play()
-    assert str(error.value) == "client 'birch' refuses: its data do not fit the terms; its own log says how."
+    assert str(error.value) == "client 'birch' refuses: its data do not fit the experiment; its own log says how."
     assert any("0.25" in line for line in hall.notes)
 
 
@@ -444,7 +446,7 @@ def test_every_message_of_a_site_is_in_its_log_with_its_size(tmp_path):
         return replies
 
     hall.play(ask)
-    lines = hall.site["site-1"].log.read()
+    lines = hall.site["site-1"].gate.log.read()
     assert [line["bytes"] for line in lines] == sent
     assert [line["purpose"] for line in lines] == ["hello", "join", *["round"] * 12, "keep", "measure", "end"]
     assert [line["round"] for line in lines if line["purpose"] == "round"] == list(range(12))

@@ -1,7 +1,7 @@
 """What a site sends for preprocessing: counts, sums, ranges and sets of words; exact, or with noise added."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -67,7 +67,7 @@ class Noise:
     bounds: Mapping[str, tuple[float, float]]
     epsilon: float
     figures: int
-    draw: np.random.Generator
+    draw: Callable[[float, float], float]  # a value and a scale: the value with Laplace noise of that scale
     noted: list[tuple[str, float, float]] = field(default_factory=list)  # what was sent, its sensitivity and scale
 
     def clipped(self, table: Table) -> Table:
@@ -78,7 +78,7 @@ class Noise:
     def add(self, what: str, value: float, sensitivity: float) -> float:
         scale = sensitivity * self.figures / self.epsilon
         self.noted.append((what, sensitivity, scale))
-        return float(value + self.draw.laplace(scale=scale))
+        return self.draw(value, scale)
 
     def first(self, sums: Sums) -> Sums:
         count = {name: self.add(f"the number of values of {name}", value, 1.0) for name, value in sums.count.items()}
@@ -107,21 +107,33 @@ def _levels(column: Any) -> tuple[str, ...]:
     return (*levels, ABSENT) if missing_in(column).any() else levels
 
 
+def word_counts(column: Any) -> dict[str, int]:
+    """In how many rows each word of a column stands; missing ones under their own name."""
+    words = text_of(column)
+    counts = {level: int(np.sum(words.codes == code)) for code, level in enumerate(words.levels)}
+    return counts | {ABSENT: int(np.sum(missing_in(column)))}
+
+
 def noises(
     sites: Iterable[str], bounds: Mapping[str, tuple[float, float]], epsilon: float | None, figures: int, seed: int
 ) -> dict[str, Noise | None]:
     """Each site's noise, from draws keyed by its own name."""
     if epsilon is None:
         return dict.fromkeys(sites)
-    draws = {name: np.random.default_rng([seed, zlib.crc32(name.encode())]) for name in sites}
-    return {name: Noise(bounds, epsilon, figures, draw) for name, draw in draws.items()}
+    return {name: Noise(bounds, epsilon, figures, _simulated(seed, name)) for name in sites}
+
+
+def _simulated(seed: int, site: str) -> Callable[[float, float], float]:
+    """Noise that can be repeated from the seed, for simulation only."""
+    draws = np.random.default_rng([seed, zlib.crc32(site.encode())])
+    return lambda value, scale: float(value + draws.laplace(scale=scale))
 
 
 def noted(
     ask: Ask, bounds: Mapping[str, tuple[float, float]], epsilon: float, figures: int, means: Mapping[str, float]
 ) -> tuple[tuple[str, float, float], ...]:
     """What every site sends with noise, its sensitivity and its scale, which depend on nothing but what is public."""
-    idle = Noise(dict(bounds), epsilon, figures, np.random.default_rng(0))
+    idle = Noise(dict(bounds), epsilon, figures, lambda value, scale: value)
     none = dict.fromkeys(ask.sums, 0.0)
     idle.first(Sums(count=dict(none), total=dict(none)))
     idle.second(none, means)

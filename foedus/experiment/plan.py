@@ -15,7 +15,9 @@ from foedus.experiment import build, sources
 from foedus.experiment.build import Built
 from foedus.privacy.attach import attach
 from foedus.problem import Problem
+from foedus.runtime.flare.approval import constraint_in_words
 from foedus.runtime.flare.order import Order, order_of
+from foedus.terms import label
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
 
@@ -75,8 +77,14 @@ class Plan:
             "bounds": {name: list(ends) for name, ends in told["bounds"].items()},
             "epsilon": told["epsilon"],
             "figures": 3 * len(told["bounds"]),
-            "seed": told["seed"],
         }
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The loss and the terms in words, for a person at a site who is asked to approve them."""
+        made = build.constraints_of(self.settings, lambda asked, place: label(0.0))
+        terms = sorted(map(constraint_in_words, made))
+        return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
     def rules(self, cohort: Cohort, answers: Any) -> Preprocessing:
         return build.rules_of(self.settings, cohort, answers)

@@ -35,6 +35,7 @@ class Exchange:
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
         self.note, self.stopped = note, stopped
         self.refused: list[str] = []
+        self.waiting: dict[str, str] = {}  # sites whose people have not decided yet, and what they say
 
     def header(self, ask: str, round: int | None = None) -> dict[str, Any]:
         return {"ask": ask, "run": self.run, "round": round}
@@ -54,6 +55,11 @@ class Exchange:
             return None, b""
         if header.get("code") in ("policy", "data", "unknown"):
             raise Missing(f"client {self.client[site]!r} refuses: {header.get('sentence')}.")
+        if header.get("code") == "waiting":
+            if site not in self.waiting:
+                self.note(f"client {self.client[site]!r}: {header.get('sentence')}")
+            self.waiting[site] = str(header.get("sentence"))
+            return None, b""
         if header.get("code") == "lost":
             raise Paused(f"client {self.client[site]!r}: {header.get('sentence')}")
         if header.get("code") != "ok":
@@ -83,8 +89,8 @@ class Exchange:
                 return {site: found[site] for site in self.client}
             if time.monotonic() > until:
                 silent = next(s for s in self.client if s not in found)
-                raise Paused(f"client {self.client[silent]!r} is not there")
-            time.sleep(0.2)
+                raise Paused(f"client {self.client[silent]!r}: {self.waiting.get(silent, 'it is not there')}")
+            time.sleep(1.0 if self.waiting else 0.2)
 
     def everyone(self, ask: str, more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """One message to all sites, which all must answer."""

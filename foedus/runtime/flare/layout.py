@@ -71,12 +71,6 @@ def replies(algorithm: Algorithm, terms: Terms, told: list[Any], data: Data) -> 
     ]
 
 
-def records(algorithm: Algorithm, terms: Terms, data: Data) -> dict[str, Any]:
-    """What a site notes of its own state after a round, for the ledger of privacy."""
-    client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, vector(terms.dim))
-    return jax.eval_shape(algorithm.observe, client)
-
-
 def parts(terms: Terms, data: Data) -> SitePart:
     """What one client sends for the certificate."""
     local, _, coupled = terms.rows

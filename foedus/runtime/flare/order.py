@@ -10,6 +10,7 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
+from foedus.privacy.noise import Sound
 from foedus.problem import Problem
 from foedus.runtime.checkpoint import pack, unpack
 from foedus.runtime.flare import spec
@@ -87,7 +88,7 @@ def order_of(
     return Order(
         run=run,
         terms=problem.terms,
-        algorithm=algorithm,
+        algorithm=over_a_network(algorithm),
         w0=np.asarray(w0, dtype=float),
         sites=sites,
         names=tuple(problem.names),
@@ -98,6 +99,14 @@ def order_of(
         own=problem.server,
         extra=tuple(_extra(problem, i) for i in range(problem.terms.clients)),
     )
+
+
+def over_a_network(algorithm: Algorithm) -> Algorithm:
+    """The algorithm as real sites run it: their noise comes from the operating system, and nobody can repeat it."""
+    noise = getattr(algorithm, "noise", None)
+    if not isinstance(noise, Sound) or not dataclasses.is_dataclass(algorithm):
+        return algorithm
+    return dataclasses.replace(algorithm, noise=dataclasses.replace(noise, sampler="opendp"))
 
 
 def _extra(problem: Problem, i: int) -> dict[str, np.ndarray]:

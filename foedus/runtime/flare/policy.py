@@ -1,6 +1,5 @@
 """The site file: which data a site brings, and what it allows. It stays at the site; nobody else reads it."""
 
-import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from foedus.data import tables
 from foedus.data.sites import Roles
 from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
-from foedus.runtime.checkpoint import write_whole
+from foedus.privacy.noise import Sound
 
 SITE_FILE = "foedus.toml"
 
@@ -30,38 +29,47 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site allows; every limit is checked at the site, before any of its data is used."""
+    """What a site allows. Every limit is checked at the site itself, and most of them before its data are read.
+
+    The limits on privacy are totals for replacing one row, at `max_delta`, by the tightest composition that is proved.
+    """
 
     algorithms: tuple[str, ...] = ("*",)  # by name; "*" allows all
     modules: tuple[str, ...] = ()  # modules beside foedus whose functions may run on the data
     min_rows: int = 1  # a site with fewer rows than this stays out
-    privacy: bool = False  # whether an algorithm must add noise to what it sends
+    min_subset: int = 20  # no figure about fewer rows than this leaves the site, unless noise covers it
+    min_sites: int = 2  # a run over fewer sites than this is refused
+    privacy: bool = False  # whether everything that leaves must be covered by noise
     max_epsilon: float = math.inf  # the most privacy loss in one run
-    max_epsilon_total: float = math.inf  # the most in all runs together
+    max_epsilon_total: float = math.inf  # the most in all runs together, whatever a server calls them
+    max_delta: float = 1e-5  # the delta at which the totals are computed; noise with a larger one is refused
     max_message: int = 2**30  # bytes in one reply
     max_words: int = 50  # different words of one column that are told to the server
-    own_keys: bool = False  # whether random draws at this site use a secret of its own instead of the run's seed
+    ranges: bool = False  # whether the least and the greatest value of a column, each one row's, may be told
+    approve: str = "auto"  # "ask": an experiment waits until a person at the site has approved it
 
     @property
     def limits_privacy(self) -> bool:
+        """Whether only what noise covers may leave the site."""
         return self.privacy or self.max_epsilon < math.inf or self.max_epsilon_total < math.inf
 
-    def refuse(self, algorithm: Algorithm, rounds: int, spent: float) -> str | None:
-        """The sentence with which this policy forbids the algorithm, or None where it is allowed."""
+    def refuse(self, algorithm: Algorithm, sites: int) -> str | None:
+        """The sentence with which this policy forbids an algorithm, or None; it depends on no data."""
         if "*" not in self.algorithms and algorithm.name not in self.algorithms:
             return f"its policy allows {_list(self.algorithms)}, not {algorithm.name}"
+        if sites < self.min_sites:
+            return f"its policy asks for runs over at least {self.min_sites} sites"
+        batch = getattr(algorithm, "batch", None)
+        if isinstance(batch, int) and batch < self.min_subset:
+            return f"its policy lets nothing about fewer than {self.min_subset} rows leave, and a batch has {batch}"
         noise = getattr(algorithm, "noise", None)
-        if noise is None:
-            no = f"its policy asks for privacy, and {algorithm.name} adds no noise here"
+        if not isinstance(noise, Sound):
+            no = f"its policy asks for privacy, and {algorithm.name} adds no noise with a guarantee here"
             return no if self.limits_privacy else None
-        epsilon = float(noise.epsilon) * rounds  # basic composition: never less than what the run can spend
-        if epsilon > self.max_epsilon:
-            return f"its policy allows epsilon {self.max_epsilon:g} a run, and {rounds} rounds may spend {epsilon:g}"
-        if spent + epsilon > self.max_epsilon_total:
-            return (
-                f"its policy allows epsilon {self.max_epsilon_total:g} in all, and with this run "
-                f"{spent + epsilon:g} may be spent"
-            )
+        if noise.sampler != "opendp":
+            return "noise at a real site must be drawn by OpenDP (sampler = 'opendp'), not from a seed"
+        if self.limits_privacy and noise.delta > self.max_delta:
+            return f"its policy allows delta {self.max_delta:g}, and the noise has {noise.delta:g}"
         return None
 
 
@@ -78,6 +86,8 @@ class Source:
     x: tuple[str, ...] = ()  # the columns that may be features; all others when left out
     y: str | None = None  # the column that is the label, where it has another name than in the experiment
     group: str | None = None
+    labels: tuple[str, ...] = ()  # the columns of this file that an experiment may use as its label
+    groups: tuple[str, ...] = ()  # the columns of this file that an experiment may use as its group
     columns: dict[str, str] = field(default_factory=dict)  # the experiment's name of a column = its name in this file
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -101,8 +111,11 @@ class Source:
         called = {own: name for name, own in self.columns.items()}
         called |= {} if self.y is None else {self.y: roles.label}
         called |= {} if self.group is None or roles.group is None else {self.group: roles.group}
-        for own in (*called, *self.x):
+        for own in (*called, *self.x, *self.labels, *self.groups):
             table.column(own, "the site file")
+        self._check_role(roles.label, "label", (*self.labels, *((self.y,) if self.y else ())), called)
+        if roles.group is not None:
+            self._check_role(roles.group, "group", (*self.groups, *((self.group,) if self.group else ())), called)
         named = {roles.label, roles.group, *(self.x and (called.get(own, own) for own in self.x))}
         kept: dict[str, Any] = {}
         for own, column in table.columns.items():
@@ -113,6 +126,13 @@ class Source:
                 raise FoedusError(f"{self.file}: two columns would be called {name!r}.")
             kept[name] = column
         return replace(table, columns=kept)
+
+    def _check_role(self, name: str, role: str, listed: tuple[str, ...], called: Mapping[str, str]) -> None:
+        """Refuse a label or group that the site file does not list: its values would be told to the server."""
+        if name not in {called.get(own, own) for own in listed}:
+            raise Refusal(
+                "policy", f"its site file does not list {name!r} among the columns that may be the {role} ({role}s)"
+            )
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,9 @@ class SiteFile:
             if part not in ("data", "policy"):
                 raise FoedusError(f"{path}: [{part}] is unknown; expected [data] and [policy].")
         data = content.get("data")
+        policy = Policy(**_fields(path, "policy", Policy, content.get("policy", {})))
+        if policy.approve not in ("auto", "ask"):
+            raise FoedusError(f"{path}: the key 'approve' of [policy] must be 'auto' or 'ask'. Got {policy.approve!r}.")
         source = None
         if data is not None:
             kept = _fields(path, "data", Source, data)
@@ -142,13 +165,15 @@ class SiteFile:
                 raise FoedusError(f"{path}: [data] needs the key file.")
             kept["file"] = (path.parent / kept["file"]).absolute()
             source = Source(**kept)
-        return SiteFile(source, Policy(**_fields(path, "policy", Policy, content.get("policy", {}))))
+        return SiteFile(source, policy)
 
 
 def _fields(path: Path, part: str, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {f.name: getattr(f.type, "__name__", str(f.type)) for f in fields(cls)}
     made: dict[str, Any] = {}
     for key, value in given.items():
+        if (part, key) == ("policy", "own_keys"):
+            continue  # of version 0.1: noise now always comes from the operating system, so there is nothing to choose
         if key not in kinds:
             raise FoedusError(f"{path}: [{part}] has no key {key!r}.{did_you_mean(key, kinds)}")
         kind = kinds[key]
@@ -170,25 +195,3 @@ def _fields(path: Path, part: str, cls: type, given: Mapping[str, Any]) -> dict[
             raise FoedusError(f"{path}: the key {key!r} of [{part}] must be {words}. Got {value!r} instead.")
         made[key] = value
     return made
-
-
-class Spent:
-    """The privacy that a site has spent in all its runs, kept in a file of its own."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.runs: dict[str, float] = {}
-        if path.exists():
-            try:
-                self.runs = {str(k): float(v) for k, v in json.loads(path.read_text()).items()}
-            except (ValueError, AttributeError, TypeError):
-                raise FoedusError(f"the record of spent privacy {path} is damaged; it must not be lost.") from None
-
-    def besides(self, run: str) -> float:
-        """What other runs have spent."""
-        return sum(value for key, value in self.runs.items() if key != run)
-
-    def note(self, run: str, epsilon: float) -> None:
-        """Record what a run may have spent by now."""
-        self.runs[run] = max(epsilon, self.runs.get(run, 0.0))
-        write_whole(self.path, json.dumps(self.runs, indent=1, sort_keys=True).encode())

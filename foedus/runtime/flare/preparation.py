@@ -6,7 +6,7 @@ rules that came of it, with which the site turns its table into the arrays that 
 """
 
 import dataclasses
-import zlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,16 +14,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from foedus.algorithm import Algorithm
-from foedus.data.preprocess import Category, Preprocessing, arrays_of
+from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, agreed, sketch
-from foedus.data.sums import Ask, Noise, Replies, Sums
+from foedus.data.sums import Ask, Noise, Replies, Sums, word_counts
+from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
+from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.checkpoint import pack, unpack
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.exchange import Exchange
-from foedus.runtime.flare.order import Order
+from foedus.runtime.flare.gate import Outgoing, unfit
+from foedus.runtime.flare.order import Order, over_a_network
 from foedus.runtime.flare.policy import Policy, Refusal, Source
+from foedus.runtime.flare.site_ledger import Release
 
 
 class Plan(Protocol):
@@ -42,7 +46,12 @@ class Plan(Protocol):
 
     @property
     def noise(self) -> dict[str, Any] | None:
-        """The bounds, ε and seed of noise on what a site sends while preparing; None where sums are exact."""
+        """The bounds and ε of noise on what a site sends while preparing; None where sums are exact."""
+        ...
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The loss and the terms in words, for a person at a site."""
         ...
 
     def rules(self, cohort: Cohort, answers: Any) -> Preprocessing: ...
@@ -100,8 +109,11 @@ def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]
     plan = request.plan
     told = {
         "roles": dataclasses.asdict(plan.roles),
-        "algorithm": spec.encode(plan.algorithm),
+        "algorithm": spec.encode(over_a_network(plan.algorithm)),
         "max_rounds": plan.max_rounds,
+        "sites": len(request.sites),
+        "problem": plan.problem,
+        "noise": plan.noise,
     }
     found = exchange.greet("columns", told)
     cohort = agreed({site: Sketch.from_json(header["sketch"]) for site, header in found.items()}, plan.roles)
@@ -119,12 +131,17 @@ def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
 # --- at a site ---
 
 
+def exact_laplace(value: float, scale: float) -> float:
+    """The value with Laplace noise, from the operating system's randomness by OpenDP's exact sampler."""
+    return float(exact_release("laplace", np.array([value]), scale)[0])
+
+
 class Desk:
     """A site's answers before the first round, from its own table."""
 
-    def __init__(self, name: str, source: Source, policy: Policy, note: Callable[[str], None]):
-        self.name, self.source, self.policy, self.note = name, source, policy, note
-        self.answered: tuple[dict[str, Any], dict[str, Any]] | None = None
+    def __init__(self, run: str, source: Source, policy: Policy, note: Callable[[str], None]):
+        self.run, self.source, self.policy, self.note = run, source, policy, note
+        self.replies: Replies | None = None
 
     def columns(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in asked["roles"].items()}
@@ -136,26 +153,38 @@ class Desk:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
             self.table, self.sketch = sketch(table, self.roles)
         except FoedusError as error:
-            self.note(str(error))
-            raise Refusal("data", "its table does not fit the experiment; its own log says how") from None
-        if self.table.rows < self.policy.min_rows:
+            raise unfit(str(error), self.note) from None
+        if self.table.rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
-        for values in (self.sketch.labels, self.sketch.groups):
-            self._few(len(values))
+        for name, values in ((self.roles.label, self.sketch.labels), (self.roles.group, self.sketch.groups)):
+            self._check_words(len(values))
+            if name is not None and values and not {*values} <= {*self._common_words(name)}:
+                raise unfit(f"a value of {name!r} stands in fewer than {self.policy.min_subset} rows", self.note)
         return {"sketch": self.sketch.to_json()}
 
-    def _few(self, words: int) -> None:
+    def _check_words(self, words: int) -> None:
         if words > self.policy.max_words:
             raise Refusal("policy", f"its policy lets it tell no more than {self.policy.max_words} words of a column")
 
-    def sums(self, asked: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    def _common_words(self, name: str) -> tuple[str, ...]:
+        """The words of a column that stand in enough rows to be told."""
+        counted = word_counts(self.table.columns[name])
+        return tuple(word for word, count in counted.items() if count >= max(1, self.policy.min_subset))
+
+    def sums(self, asked: Mapping[str, Any]) -> Outgoing:
         columns = {str(k): tuple(map(str, v)) for k, v in asked["columns"].items()}
         ask = Ask(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
         spoken = {*self.sketch.features, self.roles.group, *([self.roles.label] if self.roles.classification else [])}
         if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= spoken:
             raise Refusal("unknown", "it is asked for sums of columns that are no features")
-        noise = self._noise(asked["noise"], seed)
+        if ask.ranges and not self.policy.ranges:
+            raise Refusal(
+                "policy",
+                "the least and the greatest value of a column are single rows' values, which its policy does not tell; "
+                "state bounds in [preprocess], or use another scale",
+            )
+        noise = self._noise(asked["noise"], ask)
         beyond = {*ask.words} - {self.roles.label, self.roles.group}
         if self.policy.limits_privacy and (ask.ranges or beyond or (ask.sums and noise is None)):
             raise Refusal(
@@ -163,32 +192,81 @@ class Desk:
                 "its policy asks for privacy, and the preparation would send exact sums or words; state bounds and "
                 "categories in [preprocess], or add epsilon",
             )
-        self.replies, self.answered = Replies(self.table, noise), None
+        self.replies = Replies(self.table, noise)
+        if noise is None:
+            self._check_known(ask.sums)
         found = self.replies.first(ask)
+        found = dataclasses.replace(found, words={name: self._common_words(name) for name in ask.words})
         for words in found.words.values():
-            self._few(len(words))
-        return {"sums": dataclasses.asdict(found)}
+            self._check_words(len(words))
+        exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
+        return Outgoing({"sums": dataclasses.asdict(found)}, exact=exact, releases=self._releases(noise))
 
-    def _noise(self, told: Mapping[str, Any] | None, seed: int | None) -> Noise | None:
+    def _check_known(self, columns: tuple[str, ...]) -> None:
+        """No exact sum over few values leaves."""
+        for name in columns:
+            if 0 < int(np.sum(~missing_in(self.table.columns[name]))) < self.policy.min_subset:
+                raise unfit(f"column {name!r} has fewer than {self.policy.min_subset} values", self.note)
+
+    def _noise(self, told: Mapping[str, Any] | None, ask: Ask) -> Noise | None:
         if told is None:
             return None
-        key = int(told["seed"]) if seed is None else seed
-        draw = np.random.default_rng([key, zlib.crc32(self.name.encode())])
         bounds = {str(name): (float(low), float(high)) for name, (low, high) in told["bounds"].items()}
-        return Noise(bounds, float(told["epsilon"]), int(told["figures"]), draw)
+        for name in ask.sums:
+            if name not in bounds or not -math.inf < bounds[name][0] < bounds[name][1] < math.inf:
+                raise Refusal("unknown", f"noise on the sums of {name!r} needs its bounds, a low and a high number")
+        epsilon, figures = float(told["epsilon"]), int(told["figures"])
+        if not 0 < epsilon < math.inf or figures < 1:
+            raise Refusal("unknown", "noise on sums needs an epsilon > 0 and the number of figures it is for")
+        return Noise(bounds, epsilon, figures, exact_laplace)
 
-    def squares(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def _releases(noise: Noise | None) -> tuple[Release, ...]:
+        """What the noise has been added to since the last look."""
+        if noise is None:
+            return ()
+        made = tuple(Release(f"preparation: {what}", "laplace", change, scale) for what, change, scale in noise.noted)
+        noise.noted.clear()
+        return made
+
+    def squares(self, asked: Mapping[str, Any]) -> Outgoing:
+        if self.replies is None:
+            raise Refusal("unknown", "it is asked for squares before sums")
         means = {str(name): float(mean) for name, mean in asked["means"].items()}
-        if self.answered is None or self.answered[0] != means:  # asked again, it does not draw its noise again
-            self.answered = (means, self.replies.second(means))
-        return {"squares": self.answered[1]}
+        noise = self.replies.noise
+        if noise is None and self.policy.limits_privacy:
+            raise Refusal("policy", "its policy asks for privacy, and the preparation would send exact sums")
+        known = {*self.sketch.features} if noise is None else {*noise.bounds}
+        if not {*means} <= known or not all(map(math.isfinite, means.values())):
+            raise Refusal("unknown", "it is asked for squares of columns that are no features")
+        if noise is None:
+            self._check_known(tuple(means))
+        else:  # the sensitivity of a squared deviation is that of a mean within the bounds
+            means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
+        found = self.replies.second(means)
+        return Outgoing({"squares": found}, exact=noise is None, releases=self._releases(noise))
 
     def prepare(self, asked: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The arrays that the rounds work on."""
         rules = Preprocessing.from_json(asked["rules"])
         try:
-            arrays = arrays_of(cohort_of(rules, self.roles), rules, self.table)
+            arrays = arrays_of(cohort_of(rules, self.roles), self._without_rare(rules), self.table)
         except FoedusError as error:
-            self.note(str(error))
-            raise Refusal("data", "its table does not fit the rules; its own log says how") from None
+            raise unfit(str(error), self.note) from None
         return dict(zip(("x", "y", "group"), arrays, strict=False))
+
+    def _without_rare(self, rules: Preprocessing) -> Preprocessing:
+        """The rules, in which a word of few rows at this site is as one that it does not have.
+
+        Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it.
+        """
+        if self.policy.limits_privacy:
+            return rules
+        columns: list[Number | Category] = []
+        for rule in rules.columns:
+            if isinstance(rule, Category):
+                common = {*self._common_words(rule.name)}
+                levels = tuple(f"{level}\0" if level not in common else level for level in rule.levels)
+                rule = Category(rule.name, levels)
+            columns.append(rule)
+        return dataclasses.replace(rules, columns=tuple(columns))

@@ -6,6 +6,7 @@ the certificate is made.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.certificate import join_parts
+from foedus.certificate import Certificate, join_parts
 from foedus.errors import FoedusError
+from foedus.privacy.noise import Sound
 from foedus.runtime import wire
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, rounds, spec
@@ -88,10 +90,9 @@ class ServerSession:
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
-        self.observed = {
-            name: np.zeros(terms.clients, leaf.dtype)
-            for name, leaf in layout.records(algorithm, terms, self.party).items()
-        }
+        noisy = isinstance(getattr(algorithm, "noise", None), Sound)
+        # how often each site says that it has released, for the run's ledger: all that the server learns of its noise
+        self.released = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
         kept = self._join()
         server = rounds.init(algorithm, terms, jnp.asarray(order.w0), order.own)
         none = jnp.full(terms.clients, STARTED)
@@ -99,7 +100,7 @@ class ServerSession:
         carry = Carry(server, jnp.asarray(order.w0, dtype=float), jnp.zeros((), int), none, no, yes)
         carry, columns = self._resume(carry, kept)
         recorder = Recorder(self.traffic, columns)
-        self.observed |= {name: columns[name][-1].copy() for name in self.observed if name in columns}
+        self.released |= {name: columns[name][-1].copy() for name in self.released if name in columns}
         compiled = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
@@ -122,7 +123,7 @@ class ServerSession:
 
     def _greet(self) -> None:
         """Wait until every site answers; take the shapes of their arrays, and check that they agree."""
-        schemas = {site: header["schema"] for site, header in self.exchange.greet("hello").items()}
+        schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", self._statement()).items()}
         first = self.order.sites[0]
         for site in self.order.sites:
             mine, theirs = _beyond_rows(schemas[site]), _beyond_rows(schemas[first])
@@ -134,6 +135,12 @@ class ServerSession:
         given = layout.schema(self.order.extra[0]) if self.order.extra else {}
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in given.items()})
 
+    def _statement(self) -> dict[str, Any]:
+        """What a site is asked to agree to before it joins."""
+        order = self.order
+        terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
+        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
+
     def _sign(self) -> None:
         order = self.order
         told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
@@ -142,11 +149,8 @@ class ServerSession:
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; returns the rounds whose states each has kept."""
         order = self.order
-        common = {
-            "algorithm": spec.encode(order.algorithm),
-            "terms": spec.encode(order.terms),
+        common = self._statement() | {
             "seed": order.seed,
-            "max_rounds": order.max_rounds,
             "own": None if order.own is None else layout.schema(order.own),
         }
         messages = {}
@@ -212,7 +216,7 @@ class ServerSession:
         after, report = rounds.aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
         if wild >= len(wanted) > 0:  # nobody's numbers are finite any more: the run has diverged
             after = Carry(carry.server, carry.w, carry.round + 1, carry.last, jnp.ones((), bool), jnp.zeros((), bool))
-        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.observed
+        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.released
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
 
@@ -223,7 +227,7 @@ class ServerSession:
             if header is not None:
                 row = packing.from_bytes(payload, self.replies[phase])
                 packing.check_finite(row, self.free[phase])
-                self._note_record(site, header.get("record", {}))
+                self._note_releases(site, header)
                 self.misses[site] = 0
                 return row, False
         except packing.NotFinite as error:
@@ -235,13 +239,13 @@ class ServerSession:
         self.misses[site] += 1
         return None, False
 
-    def _note_record(self, site: str, told: dict[str, Any]) -> None:
-        """What the site has spent, for the ledger; a silent one's entry stays."""
-        for name, column in self.observed.items():
-            try:
-                column[self.order.sites.index(site)] = float(told[name])
-            except (KeyError, TypeError, ValueError, OverflowError):
-                raise FoedusError(f"its reply does not say {name!r}") from None
+    def _note_releases(self, site: str, header: dict[str, Any]) -> None:
+        """How often the site has released by now, as it says; a silent one's entry stays."""
+        for column in self.released.values():
+            told = header.get("releases")
+            if isinstance(told, bool) or not isinstance(told, int) or not 0 <= told < 2**53:
+                raise FoedusError("its reply does not say how often it has released")
+            column[self.order.sites.index(site)] = told
 
     def _given_up(self, site: str) -> bool:
         return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
@@ -255,7 +259,8 @@ class ServerSession:
         for site in silent:
             self.greeted[site] = now
         found = self.ask(
-            {site: packing.seal(self.exchange.header("hello")) for site in silent}, min(1.0, self.patience.timeout)
+            {site: packing.seal(self.exchange.header("hello") | self._statement()) for site in silent},
+            min(1.0, self.patience.timeout),
         )
         for site in silent:
             header, _ = self.exchange.opened(site, found.get(site), "hello", None)
@@ -335,7 +340,7 @@ class ServerSession:
         w, last = np.asarray(carry.w), np.asarray(carry.last)
         payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
         plan = layout.parts(terms, self.party)
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = {}  # None for a site that does not measure
         for _ in range(1 + self.patience.misses):
             asked = {
                 s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
@@ -345,23 +350,12 @@ class ServerSession:
             for site, raw in self.ask(asked, self.patience.timeout).items() if asked else ():
                 header, content = self.exchange.opened(site, raw, "measure", None)
                 if header is not None:
-                    parts[site] = packing.from_bytes(content, plan)
+                    parts[site] = packing.from_bytes(content, plan) if header.get("measured") is True else None
         if silent := [self.client[s] for s in order.sites if s not in parts]:
             raise Paused(f"client {silent[0]!r} does not answer the measuring round")
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[s] for s in order.sites))
-        objective, certificate = join_parts(
-            terms,
-            list(order.names),
-            jnp.asarray(w),
-            stacked,
-            self.party,
-            order.own,
-            multipliers,
-            getattr(algorithm, "eps1", 1e-3),
-            getattr(algorithm, "eps2", 1e-3),
-        )
+        objective, certificate, local = self._measured(parts, jnp.asarray(w), multipliers)
         if "constraints" in algorithm.handles:
-            multipliers = {"local": np.asarray(stacked.mu)} | multipliers
+            multipliers = {"local": local} | multipliers
         reason = algorithm.reason(carry.server, converged, list(order.names))
         if not finite:
             reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
@@ -383,6 +377,22 @@ class ServerSession:
             pace=np.array(self.pace),
             refused=self.exchange.refused,
         )
+
+    def _measured(
+        self, parts: dict[str, Any], w: Any, multipliers: dict[str, np.ndarray]
+    ) -> tuple[float, Certificate, np.ndarray]:
+        """The objective, the certificate and the sites' multipliers; none of them where a site does not measure."""
+        order, terms = self.order, self.order.terms
+        eps1, eps2 = getattr(order.algorithm, "eps1", 1e-3), getattr(order.algorithm, "eps2", 1e-3)
+        private = [self.client[site] for site in order.sites if parts[site] is None]
+        if private:
+            nothing = np.full((terms.clients, terms.rows[0]), np.nan)
+            return math.nan, Certificate.unmeasured(private, terms.clients, eps1, eps2), nothing
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[s] for s in order.sites))
+        objective, certificate = join_parts(
+            terms, list(order.names), w, stacked, self.party, order.own, multipliers, eps1, eps2
+        )
+        return objective, certificate, np.asarray(stacked.mu)
 
 
 def _beyond_rows(shapes: dict[str, Any]) -> dict[str, list[Any]]:

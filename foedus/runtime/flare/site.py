@@ -3,12 +3,14 @@
 A site keeps its state after each round it played under that round's number, and the server says with each message which
 one it goes on from (`since`, the round of the last reply it accepted). A reply that got lost is thereby as if the round
 had not reached the site, and a resumed run goes on from states both sides have on disk.
+
+The server is not trusted: it may repeat a round, ask for one that was never announced, join without a greeting, or send
+settings that no honest coordinator would. A site decides by its own policy and by what it has agreed to in the
+greeting, and everything it sends passes its gate (`gate.py`).
 """
 
 import json
-import secrets
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,12 +26,26 @@ from foedus.certificate import SitePart, site_part
 from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.privacy.attach import prepare as prepare_noise
+from foedus.privacy.noise import Sound
 from foedus.problem import Problem
 from foedus.run import versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.policy import Refusal, SiteFile, Spent
+from foedus.runtime.flare.agreement import (
+    MOST_ROUNDS,
+    check_extra,
+    check_moderate,
+    check_subsets,
+    check_terms,
+    fitting,
+    statement,
+    whole,
+)
+from foedus.runtime.flare.approval import Approvals, Statement
+from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
+from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
+from foedus.runtime.flare.site_ledger import Release
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.terms import Data, Terms
 
@@ -61,9 +77,13 @@ class SiteSession:
 
     def __init__(self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None):
         self.name, self.site, self.folder, self.note = name, site, Path(folder), note
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.log = MessageLog(self.folder / "messages.jsonl")
+        self.policy = site.policy
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.gate = Gate(name, site.policy, self.folder, note)
+        self.approvals = Approvals(self.folder)
         self.lock = threading.Lock()
+        self.desk: Desk | None = None
+        self.agreed: tuple[str, str] | None = None  # the run and the statement that the greeting was about
         self.run: str | None = None
         self.arrays: dict[str, np.ndarray] | None = None
 
@@ -73,49 +93,116 @@ class SiteSession:
         with self.lock:  # transports may deliver on several threads; a late round must not overlap the next
             try:
                 asked, payload = packing.unseal(message)
-                answers = {
-                    "columns": self._columns,
-                    "sums": self._sums,
-                    "squares": self._squares,
-                    "prepare": self._prepare,
-                    "hello": self._hello,
-                    "join": self._join,
-                    "round": self._round,
-                    "keep": self._keep,
-                    "measure": self._measure,
-                    "end": self._end,
-                }
-                if asked.get("ask") not in answers:
-                    raise Refusal("unknown", "it does not know this kind of message")
-                header, content = answers[asked["ask"]](asked, payload)
-                if len(content) > self.site.policy.max_message:
-                    raise Refusal(
-                        "policy", f"its policy allows no message of more than {self.site.policy.max_message} bytes"
-                    )
-                header = {"code": "ok"} | header
+                again = self.gate.repeat(asked, message)
+                if again is not None:
+                    return again
+                return self.gate.send(asked, message, self._answers(asked)(asked, payload))
             except Refusal as no:
-                header, content = {"code": no.code, "sentence": no.sentence}, b""
                 self.note(f"refused {asked.get('ask')}: {no.sentence}")
+                return self.gate.refuse(asked, no.code, no.sentence)
             except Exception as error:
                 # what went wrong may hold data: it is for the site's own log, and the server gets a code alone
                 self.note(f"failed in {asked.get('ask')}: {type(error).__name__}: {error}")
-                header, content = {"code": "failed", "sentence": "it failed; its own log says why"}, b""
-            header |= {"site": self.name, "run": asked.get("run"), "round": asked.get("round"), "ask": asked.get("ask")}
-            reply = packing.seal(header, content)
-            try:
-                self.log.add(asked, header, len(reply))
-            except OSError as error:  # what is not on record is not sent
-                self.note(f"cannot write {self.log.path}: {error.strerror}")
-                header |= {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
-                return packing.seal(header)
-            return reply
+                return self.gate.refuse(asked, "failed", "it failed; its own log says why")
 
-    def _hello(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _answers(self, asked: dict[str, Any]) -> Callable[[dict[str, Any], bytes], Outgoing]:
+        answers = {
+            "columns": self._columns,
+            "sums": self._sums,
+            "squares": self._squares,
+            "prepare": self._prepare,
+            "hello": self._hello,
+            "join": self._join,
+            "round": self._round,
+            "keep": self._keep,
+            "measure": self._measure,
+            "end": self._end,
+        }
+        if asked.get("ask") not in answers:
+            raise Refusal("unknown", "it does not know this kind of message")
+        if not (isinstance(asked.get("run"), str) and RUN.fullmatch(asked["run"])):
+            raise Refusal("unknown", "the name of a run must hold letters, digits, '-' and '_' only")
+        return answers[asked["ask"]]
+
+    # --- before the rounds ---
+
+    def _allowed(self, asked: dict[str, Any], sites: int) -> Algorithm:
+        """The algorithm, where the policy and the ledger allow it; no data has been looked at."""
+        algorithm = self._decoded(asked["algorithm"])
+        if not isinstance(algorithm, Algorithm):
+            raise Refusal("unknown", "the experiment names no algorithm")
+        rounds = whole(asked["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        if no := self.policy.refuse(algorithm, sites):
+            raise Refusal("policy", no)
+        self.gate.check(asked["run"], self._planned(asked["run"], algorithm, rounds))
+        return algorithm
+
+    def _planned(self, run: str, algorithm: Algorithm, rounds: int) -> list[Release]:
+        """The releases that a run may still ask for."""
+        noise = getattr(algorithm, "noise", None)
+        if not isinstance(noise, Sound):
+            return []
+        most = rounds if noise.most is None else min(rounds, noise.most)
+        one = Release("a round", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
+        return [one] * max(0, most - self._released(run))
+
+    def _released(self, run: str) -> int:
+        """How many rounds of a run stand in the ledger."""
+        return sum(line.run == run and line.what.startswith("round ") for line in self.gate.ledger.lines)
+
+    def _decoded(self, text: Any) -> Any:
+        try:
+            return spec.decode(text, self.policy.modules)
+        except FoedusError as error:  # of the experiment alone
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+
+    def _columns(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        algorithm = self._allowed(asked, whole(asked["sites"], 1, 10**6, "sites"))
+        if self.site.data is None:
+            raise Refusal("data", "its site file names no data")
+        self.approvals.require(self.policy, Statement.of_table(asked, algorithm), self.gate.ledger)
+        self.desk = Desk(asked["run"], self.site.data, self.policy, self.note)
+        self.arrays, self.run, self.agreed = None, None, None
+        return Outgoing({"versions": _versions()} | self.desk.columns(asked))
+
+    def _desk(self, asked: dict[str, Any]) -> Desk:
+        if self.desk is None or self.desk.run != asked["run"]:
+            raise Refusal("other-run", "it has not been asked for the columns of this run")
+        return self.desk
+
+    def _sums(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        return self._desk(asked).sums(asked)
+
+    def _squares(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        return self._desk(asked).squares(asked)
+
+    def _prepare(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        self.arrays = self._desk(asked).prepare(asked)
+        return Outgoing()
+
+    def _hello(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        """The greeting states the whole run; what the site agrees to here is what it will join, and nothing else."""
+        if asked["run"] == self.run and self.agreed == (asked["run"], statement(asked)):
+            return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
+        terms = self._terms(asked)
+        algorithm = fitting(self._allowed(asked, terms.clients), terms)
+        prepared = self.desk is not None and self.desk.run == asked["run"] and self.arrays is not None
+        if prepared:
+            self.approvals.same(self.policy, Statement.of_terms(asked, algorithm, terms))
+        else:
+            self.desk, self.arrays = None, None
+            self.approvals.require(self.policy, Statement.of_terms(asked, algorithm, terms), self.gate.ledger)
         data = self._read()
         rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
-        if rows < self.site.policy.min_rows:
+        if rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
-        return {"versions": _versions(), "schema": layout.schema(data)}, b""
+        self.agreed, self.run = (asked["run"], statement(asked)), None
+        return Outgoing({"versions": _versions(), "schema": layout.schema(data)})
+
+    def _terms(self, asked: dict[str, Any]) -> Terms:
+        terms = self._decoded(asked["terms"])
+        check_terms(terms)
+        return terms
 
     def _read(self) -> dict[str, np.ndarray]:
         if self.arrays is None:
@@ -128,62 +215,29 @@ class SiteSession:
                 raise Refusal("data", "its data cannot be read; its own log says why") from None
         return self.arrays
 
-    def _allowed(self, asked: dict[str, Any]) -> Algorithm:
-        """The algorithm, where the policy allows it; no data has been looked at."""
-        policy = self.site.policy
-        algorithm = self._decoded(asked["algorithm"])
-        if not isinstance(algorithm, Algorithm):
-            raise Refusal("unknown", "the experiment names no algorithm")
-        self.spent = Spent(self.folder / "privacy.json")
-        if no := policy.refuse(algorithm, int(asked["max_rounds"]), self.spent.besides(asked["run"])):
-            raise Refusal("policy", no)
-        return algorithm
-
-    def _decoded(self, text: Any) -> Any:
-        try:
-            return spec.decode(text, self.site.policy.modules)
-        except FoedusError as error:  # of the experiment alone
-            raise Refusal("policy", str(error).removesuffix(".")) from None
-
-    def _columns(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
-        self._allowed(asked)
-        if self.site.data is None:
-            raise Refusal("data", "its site file names no data")
-        self.desk = Desk(self.name, self.site.data, self.site.policy, self.note)
-        return {"versions": _versions()} | self.desk.columns(asked), b""
-
-    def _sums(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
-        noise = asked["noise"]
-        if noise is not None:
-            self.spent.note(f"{asked['run']} preparation", float(noise["epsilon"]))
-        own = self._seed(0) if self.site.policy.own_keys else None
-        return self.desk.sums(asked, own), b""
-
-    def _squares(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
-        return self.desk.squares(asked), b""
-
-    def _prepare(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
-        self.arrays = self.desk.prepare(asked)
-        return {}, b""
-
-    def _join(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
-        algorithm = self._allowed(asked)
-        terms: Terms = self._decoded(asked["terms"])
-        if not isinstance(terms, Terms):
-            raise Refusal("unknown", "the experiment names no terms")
+    def _join(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        if self.agreed != (asked["run"], statement(asked)):
+            raise Refusal("other-run", "it has not agreed to this run in a greeting")
+        terms = self._terms(asked)
+        algorithm = fitting(self._allowed(asked, terms.clients), terms)
+        arrays = self._read()
+        check_extra(asked["extra"], arrays)
         extra_layout, w0_layout = layout.of_shapes(asked["extra"]), layout.vector(terms.dim)
         w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
+        noise = getattr(algorithm, "noise", None)
+        self.noise = noise if isinstance(noise, Sound) else None
+        check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
-        arrays = self._read()
         try:
             data = self._checked(terms, algorithm, arrays, w0)
         except FoedusError as error:
-            self.note(str(error))
-            raise Refusal("data", "its data do not fit the terms; its own log says how") from None
+            raise unfit(str(error), self.note) from None
+        check_subsets(terms, data, self.policy.min_subset, self.note)
         held = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms = asked["run"], algorithm, terms
-        self.index, self.uid = int(asked["index"]), jnp.asarray(np.array(asked["uid"], np.uint32))
-        self.key = jax.random.key(self._seed(int(asked["seed"])))
+        self.rounds = whole(asked["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        self.uid = jnp.asarray(np.array(asked["uid"], np.uint32))
+        self.key = jax.random.key(int(asked["seed"]))
         own = None if asked["own"] is None else Data(layout.of_shapes(asked["own"]))
         self.messages = layout.messages(algorithm, terms, own)
         passes = max(getattr(kind, "passes", 1) for kind in algorithm.kinds)
@@ -192,7 +246,7 @@ class SiteSession:
         self.parts = layout.parts(terms, packing.structure(held))
         self.states = {STARTED: _join(algorithm, terms, held, self.w0)}
         self.mark = fingerprint(json.dumps([asked["algorithm"], asked["terms"], asked["seed"]], sort_keys=True))
-        return {"kept": self._kept()}, b""
+        return Outgoing({"kept": self._kept()})
 
     def _checked(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
         """The data of a problem with this one client: everything that is checked at the door is checked here."""
@@ -212,30 +266,50 @@ class SiteSession:
         prepare_noise(problem, algorithm, w0)
         return Data({k: v[0] for k, v in problem.data.items()})
 
-    def _seed(self, shared: int) -> int:
-        """The run's seed, or a secret: noise that the server could repeat would hide nothing from it."""
-        if not self.site.policy.own_keys:
-            return shared
-        path = self.folder / "seed"
-        if not path.exists():
-            path.touch(mode=0o600)
-            path.write_text(str(secrets.randbits(62)))
-        return int(path.read_text())
+    # --- the rounds ---
 
-    def _round(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _round(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
         self._check_run(asked)
-        round, phase, since = int(asked["round"]), int(asked["phase"]), int(asked["since"])
+        round = whole(asked["round"], 0, MOST_ROUNDS, "round")
+        if round >= self.rounds:
+            raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
+        phase = whole(asked["phase"], 0, len(self.messages) - 1, "phase")
+        since = whole(asked["since"], STARTED, round - 1, "since")
         client = self._state(since)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
+        check_moderate(message, self.noise is not None)
         following, reply = _local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
-        self.states = {since: client, round: following}
-        noise = getattr(self.algorithm, "noise", None)
-        if noise is not None:
-            self.spent.note(asked["run"], float(noise.epsilon) * (round + 1))
-        record = {name: float(value) for name, value in self.algorithm.observe(following).items()}
-        return {"record": record} if record else {}, packing.to_bytes(reply, self.replies[phase])
+        content = packing.to_bytes(reply, self.replies[phase])
+        if self.noise is None:
+            self.states = {since: client, round: following}
+            return Outgoing(payload=content, exact=True)
+        return self._released_reply(round, since, client, following, content)
+
+    def _released_reply(self, round: int, since: int, client: Any, following: Any, content: bytes) -> Outgoing:
+        """A reply that is a release: charged before it leaves, with the state that goes with it on the disk."""
+        fresh = int(following.spent.releases) > int(client.spent.releases)
+        releases: tuple[Release, ...] = ()
+        if fresh:
+            release = Release(
+                f"round {round} of {self.algorithm.name}",
+                self.noise.kind.lower(),
+                float(following.spent.sensitivity),
+                float(following.spent.scale),
+                self.noise.neighbours,
+                self.noise.delta,
+            )
+            stated = Release("", release.kind, 1.0, self.noise.multiplier, self.noise.neighbours)
+            if not release.ratio <= stated.ratio * (1 + 1e-6):
+                raise Refusal("policy", "the noise would be smaller than the experiment states")
+            releases = (release,)
+
+        def keep() -> None:
+            self.states = {since: client, round: following}
+            self._write_state(round, following)
+
+        return Outgoing({"releases": self._released(str(self.run)) + fresh}, content, False, releases, keep)
 
     def _state(self, number: int) -> Any:
         """The client state after a round: the one in memory, or the one on disk."""
@@ -248,31 +322,42 @@ class SiteSession:
             self.states = {number: kept[0]}
         return self.states[number]
 
-    def _keep(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _keep(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
         """Write the state after a round to disk, and forget those that nobody will ask for."""
         self._check_run(asked)
-        since, needed = int(asked["since"]), {int(n) for n in asked["needed"]}
+        since = whole(asked["since"], STARTED, MOST_ROUNDS, "since")
+        needed = {whole(n, STARTED, MOST_ROUNDS, "needed") for n in asked["needed"]}
         if since != STARTED:
-            Checkpoint(self._file(since), self.mark).keep(self._state(since), {}, final=True)
+            self._write_state(since, self._state(since))
         for path in self._place().glob("state-*.ckpt"):
             if int(path.stem.removeprefix("state-")) not in needed | {since}:
                 path.unlink(missing_ok=True)
-        return {}, b""
+        self.gate.forget(str(self.run), min(needed | {since}))
+        return Outgoing()
 
-    def _measure(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _write_state(self, number: int, state: Any) -> None:
+        Checkpoint(self._file(number), self.mark).keep(state, {}, final=True)
+
+    # --- after the rounds ---
+
+    def _measure(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
+        """The site's part of the certificate; under privacy it is not measured, for it would be exact."""
         self._check_run(asked)
+        if self.noise is not None or self.policy.limits_privacy:
+            return Outgoing({"measured": False})
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
-        client = self._state(int(asked["since"]))
+        client = self._state(whole(asked["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured)
-        return {}, packing.to_bytes(part, self.parts)
+        return Outgoing({"measured": True}, packing.to_bytes(part, self.parts), exact=True)
 
-    def _end(self, asked: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _end(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
         self._check_run(asked)
         for path in self._place().glob("state-*.ckpt"):
             path.unlink(missing_ok=True)
+        self.gate.forget(str(self.run))
         self._place().rmdir()
-        self.run = None
-        return {}, b""
+        self.run, self.agreed = None, None
+        return Outgoing()
 
     def _check_run(self, asked: dict[str, Any]) -> None:
         if self.run is None or asked.get("run") != self.run:
@@ -280,7 +365,7 @@ class SiteSession:
 
     def _place(self) -> Path:
         place = self.folder / f"run-{self.run}"
-        place.mkdir(exist_ok=True)
+        place.mkdir(exist_ok=True, mode=0o700)
         return place
 
     def _file(self, number: int) -> Path:
@@ -297,35 +382,6 @@ class SiteSession:
                 self.note(f"a kept state is set aside: {error}")
                 path.unlink(missing_ok=True)
         return sorted(found)
-
-
-class MessageLog:
-    """Every message that a site sends: when, what for, how many bytes. One JSON line each, at the site alone."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def add(self, asked: dict[str, Any], header: dict[str, Any], size: int) -> None:
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
-            "run": asked.get("run"),
-            "purpose": asked.get("ask"),
-            "round": asked.get("round"),
-            "bytes": size,
-            "code": header["code"],
-        }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def read(self) -> list[dict[str, Any]]:
-        """The lines so far; one that was cut short by a crash is left out."""
-        lines = []
-        for text in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                continue
-        return lines
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,211 @@
+"""Approval: with `approve = "ask"` in the site file an experiment waits until a person at the site has said yes.
+
+A request is a file in the site's folder: what is asked in plain words, and what was decided. The decision is about one
+statement, to the letter; a server that changes the algorithm, the rounds or the terms afterwards is asking anew.
+"""
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from foedus.algorithm import Algorithm
+from foedus.constraints import Constraint
+from foedus.errors import FoedusError
+from foedus.privacy import composition
+from foedus.privacy.noise import Sound
+from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.policy import Policy, Refusal
+from foedus.runtime.flare.site_ledger import Release, SiteLedger
+from foedus.terms import Terms
+
+FOLDER = "requests"
+WAITING, APPROVED, REFUSED = "waiting", "approved", "refused"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What an experiment asks of a site: the part that a decision is about, in words and numbers."""
+
+    run: str
+    algorithm: str
+    rounds: int
+    sites: int
+    loss: str
+    terms: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    settings: str = ""  # the algorithm with all its settings
+    noise: Any = field(default=None, compare=False)  # of the rounds, for the summary
+    preparation: float = 0.0  # the epsilon of what is told before the first round
+
+    @staticmethod
+    def of_table(asked: Mapping[str, Any], algorithm: Algorithm) -> "Statement":
+        """The statement of a run that begins with the columns of a table."""
+        roles, problem = asked["roles"], asked["problem"]
+        columns = [f"label {roles['label']}"] + ([f"group {roles['group']}"] if roles["group"] else [])
+        columns.append("features " + (", ".join(map(str, roles["features"])) if roles["features"] else "all others"))
+        prepared = asked["noise"]["epsilon"] if asked["noise"] else 0.0
+        return Statement(
+            **_common(asked, algorithm, int(asked["sites"])),
+            loss=str(problem["loss"]),
+            terms=tuple(sorted(map(str, problem["terms"]))),
+            columns=tuple(columns),
+            preparation=float(prepared),
+        )
+
+    @staticmethod
+    def of_terms(asked: Mapping[str, Any], algorithm: Algorithm, terms: Terms) -> "Statement":
+        """The statement of a run whose terms are all known."""
+        named = terms_in_words(terms)
+        return Statement(**_common(asked, algorithm, terms.clients), loss=named["loss"], terms=tuple(named["terms"]))
+
+    @property
+    def essence(self) -> dict[str, Any]:
+        """What must not change between the preparation and the rounds; settings found in between may."""
+        noise = self.noise
+        strength = [noise.kind, noise.multiplier, noise.neighbours, noise.delta] if isinstance(noise, Sound) else None
+        said = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
+        return said | {"algorithm": self.algorithm, "noise": strength}
+
+    @property
+    def id(self) -> str:
+        kept = asdict(replace(self, noise=None))
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+    def summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
+        """The request in plain language."""
+        lines = [
+            f"The coordinator of the federation asks for the run {self.run}, over {self.sites} sites.",
+            f"Columns: {'; '.join(self.columns)}." if self.columns else "Columns: the arrays of the site's data file.",
+            f"Algorithm: {self.algorithm}, at most {self.rounds} rounds; loss: {self.loss}.",
+            f"Terms: {'; '.join(self.terms)}." if self.terms else "Terms: none beside the loss.",
+        ]
+        if not isinstance(self.noise, Sound):
+            return [
+                *lines,
+                "What leaves: exact figures of the size of the model, such as gradients, in each round, and the value "
+                "of the loss. There is no noise, so no epsilon bounds what they tell about one row.",
+            ]
+        noise = self.noise
+        one = Release("", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
+        planned = [one] * self.rounds
+        if self.preparation:
+            planned.append(Release("", "laplace", self.preparation, 1.0))
+        at = policy.max_delta
+        now, before = _epsilon(planned, at), ledger.total(at)
+        return [
+            *lines,
+            "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
+            f"Privacy: epsilon {now:.4g} by this run and {ledger.total(at, None, planned):.4g} in all with it "
+            f"({before:.4g} so far; limit {policy.max_epsilon_total:g}), at delta {at:g}, for replacing one row.",
+        ]
+
+
+def _epsilon(releases: list[Release], delta: float) -> float:
+    return composition.tightest(Counter((one.kind, one.ratio) for one in releases), delta)
+
+
+def _common(asked: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict[str, Any]:
+    return {
+        "run": str(asked["run"]),
+        "algorithm": algorithm.name,
+        "rounds": int(asked["max_rounds"]),
+        "sites": sites,
+        "settings": json.dumps(asked["algorithm"], sort_keys=True),
+        "noise": getattr(algorithm, "noise", None),
+    }
+
+
+def terms_in_words(terms: Terms) -> dict[str, Any]:
+    """The loss and the terms of a problem, said alike by a coordinator and by a site."""
+    loss = terms.loss.name if terms.loss is not None else getattr(terms.objective, "__name__", "an objective")
+    return {"loss": loss, "terms": sorted(map(constraint_in_words, terms.constraints))}
+
+
+def constraint_in_words(constraint: Constraint) -> str:
+    """The kind of a constraint and the number it is held against."""
+    limit = getattr(constraint, "limit", None)
+    if isinstance(limit, Mapping):
+        limit = {str(name): float(value) for name, value in sorted(limit.items())}
+    elif limit is not None:
+        limit = float(limit)
+    return f"{type(constraint).__name__}, {constraint.scope}" + ("" if limit is None else f", at most {limit}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as the site keeps it."""
+
+    id: str
+    run: str
+    summary: list[str]
+    decision: str = WAITING
+    time: str = ""
+    essence: dict[str, Any] = field(default_factory=dict)
+
+
+class Approvals:
+    """The requests of one site."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder / FOLDER
+
+    def require(self, policy: Policy, statement: Statement, ledger: SiteLedger) -> None:
+        """Pass where nobody need be asked or a person has said yes; else refuse, and put the request into the queue."""
+        if policy.approve != "ask":
+            return
+        request = self._load(statement.id)
+        if request is None:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            summary = statement.summary(policy, ledger)
+            request = Request(statement.id, statement.run, summary, time=now, essence=statement.essence)
+            self._save(request)
+        self._demand(request)
+
+    def same(self, policy: Policy, statement: Statement) -> None:
+        """Pass where an approved request of this run, made before its preparation, says the same as this statement."""
+        if policy.approve != "ask":
+            return
+        for request in self.all():
+            if request.run == statement.run and request.essence == statement.essence:
+                return self._demand(request)
+        raise Refusal("policy", "what it is asked to join is not what a person at the site has approved")
+
+    def _demand(self, request: Request) -> None:
+        if request.decision == REFUSED:
+            raise Refusal("policy", "a person at the site has refused this experiment")
+        if request.decision != APPROVED:
+            raise Refusal("waiting", f"it waits for the approval of a person at the site (request {request.id})")
+
+    def decide(self, id: str, decision: str) -> Request:
+        """Record what a person at the site has decided."""
+        request = self._load(id)
+        if request is None:
+            known = ", ".join(r.id for r in self.all()) or "none"
+            raise FoedusError(f"there is no request {id!r}; there are: {known}.")
+        decided = replace(request, decision=decision)
+        self._save(decided)
+        return decided
+
+    def all(self) -> list[Request]:
+        """All requests, oldest first."""
+        paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
+        found = [request for path in paths if (request := self._load(path.stem)) is not None]
+        return sorted(found, key=lambda request: request.time)
+
+    def _load(self, id: str) -> Request | None:
+        path = self.folder / f"{id}.json"
+        if not id.isalnum() or not path.is_file():
+            return None
+        try:
+            return Request(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            raise FoedusError(f"the request {path} is damaged; delete it, and it will be asked anew.") from None
+
+    def _save(self, request: Request) -> None:
+        self.folder.mkdir(exist_ok=True, mode=0o700)
+        write_whole(self.folder / f"{request.id}.json", json.dumps(asdict(request), indent=1).encode())

@@ -1,0 +1,184 @@
+"""The gate: the only way out of a site.
+
+Every answer of a site is an `Outgoing` that says what it holds: words of the protocol, exact figures computed from the
+data, or releases with noise. The gate refuses what the site's policy forbids, writes releases into the site's ledger,
+keeps a copy of what it sends, notes the message, and only then seals it. No other code at a site makes a reply.
+
+A request that is repeated, to the byte, gets the same bytes again, and its releases count once. A request that differs
+in anything is a new one: its noise is drawn anew and it is charged anew.
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foedus.errors import FoedusError
+from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.policy import Policy, Refusal
+from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
+
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # what a run may be called: it names a folder here
+SENT = "sent-{round}-{request}.bin"
+REFUSED = "its data do not fit the experiment; its own log says how"
+"""The one sentence for everything that depends on the data, so that a refusal tells no more than that there is one."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """An answer that has not left yet. `exact`: whether it holds figures of the data without noise."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+    exact: bool = False
+    releases: tuple[Release, ...] = ()
+    before: Callable[[], None] = lambda: None  # done after the ledger is written, and before the reply is kept
+
+
+def request_digest(message: bytes) -> str:
+    return hashlib.sha256(message).hexdigest()
+
+
+def unfit(why: str, note: Callable[[str], None]) -> Refusal:
+    """A refusal for a reason that lies in the data: the site's own log has it, and the server gets one sentence."""
+    note(why)
+    return Refusal("data", REFUSED)
+
+
+class Gate:
+    """What stands between a site's session and the network."""
+
+    def __init__(self, site: str, policy: Policy, folder: Path, note: Callable[[str], None]):
+        self.site, self.policy, self.folder, self.note = site, policy, folder, note
+        self.log = MessageLog(folder / "messages.jsonl")
+        self.ledger = SiteLedger(folder)
+        self.limits = Limits(policy.max_epsilon, policy.max_epsilon_total, policy.max_delta)
+
+    def repeat(self, asked: dict[str, Any], message: bytes) -> bytes | None:
+        """What was sent for this very request before, or None."""
+        run = asked.get("run")
+        if not (isinstance(run, str) and RUN.fullmatch(run)):
+            return None
+        request = request_digest(message)
+        for path in self._place(run).glob(SENT.format(round="*", request=request)):
+            if any(line.request == request and line.run == run for line in self.ledger.lines):
+                reply = path.read_bytes()
+                self._record(asked, "ok", len(reply))
+                return reply
+        return None
+
+    def send(self, asked: dict[str, Any], message: bytes, out: Outgoing) -> bytes:
+        """The sealed reply, once everything that must be on record is on the disk."""
+        policy = self.policy
+        if out.exact and policy.limits_privacy:
+            raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
+        reply = packing.seal({"code": "ok"} | out.header | self._address(asked), out.payload)
+        if len(reply) > policy.max_message:
+            raise Refusal("policy", f"its policy allows no message of more than {policy.max_message} bytes")
+        if out.releases:
+            self._charge(str(asked["run"]), request_digest(message), list(out.releases))
+        try:
+            out.before()
+            if out.releases:
+                self._keep(asked, message, reply)
+            self._record(asked, "ok", len(reply))
+        except (OSError, FoedusError) as error:
+            raise self._full(error) from None
+        return reply
+
+    def refuse(self, asked: dict[str, Any], code: str, sentence: str) -> bytes:
+        """A no, which holds nothing of the data."""
+        reply = packing.seal({"code": code, "sentence": sentence} | self._address(asked))
+        try:
+            self._record(asked, code, len(reply))
+        except OSError as error:
+            return packing.seal(self._failure(error) | self._address(asked))
+        return reply
+
+    def check(self, run: str, releases: list[Release]) -> None:
+        """Refuse a run whose releases, all together, would exceed a limit; nothing is written."""
+        try:
+            self.limits.check(self.ledger, run, releases)
+        except Exceeded as no:
+            raise Refusal("policy", str(no)) from None
+
+    def forget(self, run: str, before: int | None = None) -> None:
+        """Drop the copies of what was sent in a run, or in its rounds before this one."""
+        for path in self._place(run).glob(SENT.format(round="*", request="*")):
+            number = int(path.name.removeprefix("sent-").rpartition("-")[0])
+            if before is None or number < before:
+                path.unlink(missing_ok=True)
+
+    def _charge(self, run: str, request: str, releases: list[Release]) -> None:
+        try:
+            self.ledger.charge(run, request, releases, self.limits)
+        except Exceeded as no:
+            raise Refusal("policy", str(no)) from None
+        except Damaged as error:
+            self.note(str(error))
+            raise Refusal("ledger", "its ledger of privacy is damaged, so it releases nothing") from None
+        except (OSError, FoedusError) as error:
+            raise self._full(error) from None
+
+    def _full(self, error: Exception) -> Refusal:
+        told = self._failure(error)
+        return Refusal(told["code"], told["sentence"])
+
+    def _failure(self, error: Exception) -> dict[str, str]:
+        self.note(f"cannot write in {self.folder}: {getattr(error, 'strerror', None) or error}")
+        return {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
+
+    def _keep(self, asked: dict[str, Any], message: bytes, reply: bytes) -> None:
+        place = self._place(str(asked["run"]))
+        place.mkdir(exist_ok=True, mode=0o700)
+        number = asked.get("round")
+        name = SENT.format(round=number if isinstance(number, int) else -1, request=request_digest(message))
+        write_whole(place / name, reply)
+
+    def _place(self, run: str) -> Path:
+        return self.folder / f"run-{run}"
+
+    def _address(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"site": self.site, "run": asked.get("run"), "round": asked.get("round"), "ask": asked.get("ask")}
+
+    def _record(self, asked: dict[str, Any], code: str, size: int) -> None:
+        self.log.add(asked, code, size)
+
+
+class MessageLog:
+    """Every message that a site sends: when, what for, how many bytes. One JSON line each, at the site alone."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def add(self, asked: dict[str, Any], code: str, size: int) -> None:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
+            "run": asked.get("run"),
+            "purpose": asked.get("ask"),
+            "round": asked.get("round"),
+            "bytes": size,
+            "code": code,
+        }
+        with open(self.path, "a", encoding="utf-8", opener=_private) as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """The lines so far; one that was cut short by a crash is left out."""
+        lines = []
+        for text in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                continue
+        return lines
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,216 @@
+"""A site's own ledger: every release that has left it, over all runs, in one append-only file.
+
+A line is written and flushed to the disk before its release is sent, so the ledger never lies below the truth: a
+release that was perhaps sent is in it. Each line holds the digest of the one before, and a second file holds the number
+of lines and the digest of the last, so a ledger that was cut, changed or deleted is noticed. Such a ledger stops the
+site: it must not start from zero. Nothing depends on the clock; the time in a line is for the reader.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from foedus.errors import FoedusError
+from foedus.privacy import composition
+from foedus.runtime.checkpoint import write_whole
+
+FILE, HEAD, LOCK = "ledger.jsonl", "ledger.head", "ledger.lock"
+BEFORE = "privacy.json"  # the record of version 0.1: epsilon by the name of a run
+DIGITS = ".9g"  # of a ratio: releases with the same noise are counted together
+ROUNDING = 1 + 1e-9  # a total that is equal to its limit but for rounding is within it
+
+
+@dataclass(frozen=True)
+class Release:
+    """One figure or vector with noise: what it is, and what its noise hides.
+
+    `sensitivity` is the most that it can change between neighbouring tables, and `scale` the scale of the noise.
+    """
+
+    what: str
+    kind: str  # "laplace" or "gaussian"
+    sensitivity: float
+    scale: float
+    neighbours: str = "replace"
+    delta: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Sensitivity over scale, for replacing one row; leaving one out moves a figure half as far."""
+        if not (self.scale > 0 and math.isfinite(self.scale) and self.sensitivity >= 0):
+            return math.inf  # no noise at all
+        return (1.0 if self.neighbours == "replace" else 2.0) * self.sensitivity / self.scale
+
+
+@dataclass(frozen=True)
+class Line:
+    """A release as the ledger holds it."""
+
+    time: str
+    run: str
+    request: str  # the digest of the message that asked for it
+    what: str
+    kind: str
+    ratio: float
+    delta: float
+    previous: str  # the digest of the line before
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+class Damaged(FoedusError):
+    """A ledger that cannot be trusted."""
+
+
+class Exceeded(FoedusError):
+    """A release that would exceed a limit; a sentence without data."""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class SiteLedger:
+    """The ledger in a site's folder. Several processes of the site may use it at once."""
+
+    def __init__(self, folder: Path):
+        self.path, self.head, self.lock = folder / FILE, folder / HEAD, folder / LOCK
+        self.lines: list[Line] = []
+        self._read_bytes = 0
+        with self._alone():
+            if not self.path.exists() and not self.head.exists():
+                self._begin(folder / BEFORE)
+            self._refresh()
+
+    def _begin(self, before: Path) -> None:
+        """Start a ledger; what version 0.1 has recorded is carried over."""
+        releases: list[tuple[str, Release]] = []
+        if before.exists():
+            try:
+                spent = {str(run): float(value) for run, value in json.loads(before.read_text()).items()}
+            except (OSError, ValueError, AttributeError, TypeError):
+                raise Damaged(f"the record of spent privacy {before} is damaged; it must not be lost.") from None
+            releases = [(run, Release("recorded by version 0.1", "laplace", v, 1.0)) for run, v in spent.items()]
+        self.path.touch(mode=0o600)
+        self._write_head()
+        for run, release in releases:
+            self._append(run, "", [release])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes of this site out: two jobs must not both spend what is left."""
+        with open(self.lock, "a+b") as file:
+            os.chmod(self.lock, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _refresh(self) -> None:
+        """Read what was added since the last look, and check the chain."""
+        damaged = f"the site's ledger {self.path} is damaged or was changed; nothing is released until it is restored."
+        try:
+            content = self.path.read_bytes()
+            head = json.loads(self.head.read_text())
+            count, last = int(head["lines"]), str(head["last"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise Damaged(damaged) from None
+        if len(content) < self._read_bytes:
+            raise Damaged(damaged)
+        for raw in content[self._read_bytes :].split(b"\n"):
+            if not raw:
+                continue
+            try:
+                line = Line(**json.loads(raw))
+                whole = line.text().encode() == raw and line.previous == self._last() and line.ratio >= 0
+            except (ValueError, TypeError):
+                whole = False
+            if not whole:
+                if len(self.lines) < count:
+                    raise Damaged(damaged)
+                break  # torn by a crash while it was written, so its release was never sent
+            self.lines.append(line)
+            self._read_bytes += len(raw) + 1
+        if len(self.lines) < count or (count and _digest(self.lines[count - 1].text()) != last):
+            raise Damaged(damaged)
+        if self._read_bytes < len(content):
+            with open(self.path, "r+b") as file:
+                file.truncate(self._read_bytes)
+
+    def _last(self) -> str:
+        return _digest(self.lines[-1].text()) if self.lines else ""
+
+    def _write_head(self) -> None:
+        write_whole(self.head, json.dumps({"lines": len(self.lines), "last": self._last()}).encode())
+
+    def _append(self, run: str, request: str, releases: Iterable[Release]) -> None:
+        added: list[Line] = []
+        previous = self._last()
+        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        for r in releases:
+            added.append(Line(now, run, request, r.what, r.kind, float(r.ratio), float(r.delta), previous))
+            previous = _digest(added[-1].text())
+        content = "".join(line.text() + "\n" for line in added).encode()
+        with open(self.path, "r+b") as file:
+            file.seek(self._read_bytes)
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(self._read_bytes)
+                raise
+        self.lines += added
+        self._read_bytes += len(content)
+        self._write_head()
+
+    def charge(self, run: str, request: str, releases: list[Release], limits: "Limits") -> None:
+        """Write the releases down, or raise `Exceeded` where they would go beyond a limit. Only then may they leave."""
+        with self._alone():
+            self._refresh()
+            limits.check(self, run, releases)
+            self._append(run, request, releases)
+
+    def counts(self, run: str | None = None, more: Iterable[Release] = ()) -> Counter[tuple[str, float]]:
+        """How often each kind of release with each ratio occurs, in one run or in all."""
+        counted = Counter(
+            (line.kind, float(format(line.ratio, DIGITS))) for line in self.lines if run in (None, line.run)
+        )
+        counted.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
+        return counted
+
+    def total(self, delta: float, run: str | None = None, more: Iterable[Release] = ()) -> float:
+        """The total ε at δ, for replacing one row, by the tightest composition."""
+        return composition.tightest(self.counts(run, more), delta)
+
+    def runs(self) -> dict[str, int]:
+        """The number of releases by run, in the order of their first."""
+        return dict(Counter(line.run for line in self.lines))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a policy allows: the totals of one run and of all, at δ."""
+
+    run: float
+    total: float
+    delta: float
+
+    def check(self, ledger: SiteLedger, run: str, releases: list[Release]) -> None:
+        """Raise where these further releases would exceed a limit."""
+        for limit, name, words in ((self.run, run, "a run"), (self.total, None, "in all")):
+            if limit == math.inf:
+                continue
+            epsilon = ledger.total(self.delta, name, releases)
+            if not epsilon <= limit * ROUNDING:
+                raise Exceeded(
+                    f"its policy allows epsilon {limit:g} {words} at delta {self.delta:g}, and with this run "
+                    f"{epsilon:.4g} may be spent"
+                )
