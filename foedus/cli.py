@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import experiment, federation
+from foedus.commands import experiment, federation, site
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
 
@@ -143,7 +143,7 @@ app.command()(experiment.export)
 for command in (report, card, watch):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
-app.add_typer(federation.site, name="site")
+app.add_typer(site.app, name="site")
 
 
 def _check_folder(out: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     kit = federation.kit("site-1")
     assert cli(["site", "audit", str(kit)]) == 0
     from foedus.runtime.flare.names import RUNS
-    from foedus.runtime.flare.site import MessageLog
+    from foedus.runtime.flare.gate import MessageLog
 
     purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)

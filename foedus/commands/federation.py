@@ -1,4 +1,4 @@
-"""Real federations: `foedus federation up`, `status`, `down`, `provision`, `submit`, `resume`; `foedus site audit`."""
+"""Real federations: `foedus federation up`, `provision`, `submit` and more; `foedus site request`, `install`, `audit`."""
 
 import tomllib
 from pathlib import Path
@@ -10,7 +10,6 @@ from foedus.commands.experiment import INTERRUPTED, Again, Json, Quiet, screen_f
 from foedus.errors import FoedusError
 
 app = typer.Typer(help="Run a federation of real sites, over NVIDIA FLARE.", no_args_is_help=True)
-site = typer.Typer(help="What a site's administrator asks.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(help="The folder of the federation on this machine.")]
 HOME = Path("federation")
@@ -74,15 +73,31 @@ def provision(
     """Make one kit a site, one for the server and one for the coordinator, from a project file.
 
     The project file names the server's address and the sites: server = "fl.example.org", sites = ["st-mary", "city"];
-    and, if other than 8002 and 8003, port and admin_port.
+    and, if other than 8002 and 8003, port and admin_port. A site's kit holds no secret: the site makes its own key.
     """
     from foedus.runtime.flare.kits import Project
     from foedus.runtime.flare.kits import provision as make
 
-    kits = make(Project(**_project(project)), out)
+    kits = make(Project(**_project(project)), out, site_keys=False)
     for name, kit in kits.items():
         typer.echo(f"{name}: {kit}")
-    typer.echo("Give each site its own folder, by a way that nobody else can read; README.txt in it says what to do.")
+    typer.echo("Give each site its folder; README.txt in it says what to do. The site makes its own key and sends you")
+    typer.echo(f"a request; 'foedus federation sign SITE.csr --kits {out}' makes the certificate to send back.")
+    typer.echo(f"Keep {out} to yourself: it holds the keys of the server, the coordinator and the project's authority.")
+
+
+@app.command()
+def sign(
+    request: Annotated[Path, typer.Argument(help="The site's request, SITE.csr.", show_default=False)],
+    kits: Annotated[Path, typer.Option(help="The folder of 'foedus federation provision'.")] = Path("kits"),
+    again: Annotated[bool, typer.Option("--again", help="For a site that lost its key: a second certificate.")] = False,
+) -> None:
+    """Make the certificate for a site's request, to send back to the site."""
+    from foedus.runtime.flare import certificates
+
+    made, fingerprint = certificates.sign(kits, request, again)
+    typer.echo(f"{made}: send it to the site.")
+    typer.echo(f"Fingerprint of its key: {fingerprint}. Ask the site, by telephone, whether it sees the same.")
 
 
 def _project(path: Path) -> dict[str, Any]:
@@ -144,6 +159,8 @@ def submit(
     asked = load(experiment, elsewhere=True)
     if kit is None:
         federation = Federation.at(folder)
+        if federation.refresh():  # a site reads its file when it is started
+            federation.wait()
         kit, names = federation.kit("admin"), federation.sites
     elif sites:
         names = tuple(name.strip() for name in sites.split(","))
@@ -220,34 +237,3 @@ def _kit(kit: Path | None, folder: Path) -> Path:
     from foedus.runtime.flare.local import Federation
 
     return Federation.at(folder).kit("admin") if kit is None else kit
-
-
-@site.command()
-def audit(
-    kit: Annotated[Path, typer.Argument(help="The site's kit.")] = Path("."),
-    summary: Annotated[
-        bool, typer.Option("--summary", help="Sums by run and purpose instead of every message.")
-    ] = False,
-) -> None:
-    """Print every message that this site has sent: when, for which run, what for, how many bytes."""
-    from foedus.runtime.flare.names import RUNS
-    from foedus.runtime.flare.site import MessageLog
-
-    folder = kit / RUNS
-    if not folder.is_dir():
-        raise FoedusError(f"{kit} is no kit that has taken part in a run: {RUNS} is missing.")
-    lines = MessageLog(folder / "messages.jsonl").read()
-    if summary:
-        sums: dict[tuple[str, str], list[int]] = {}
-        for line in lines:
-            entry = sums.setdefault((str(line["run"]), str(line["purpose"])), [0, 0])
-            entry[0] += 1
-            entry[1] += int(line["bytes"])
-        for (name, purpose), (count, size) in sums.items():
-            typer.echo(f"run {name}  {purpose:8}  {count:6} messages  {size:10} bytes")
-    else:
-        for line in lines:
-            number = "" if line["round"] is None else f" {line['round']}"
-            what = f"{line['purpose']}{number}"
-            typer.echo(f"{line['time']}  run {line['run']}  {what:14} {line['bytes']:10} bytes  {line['code']}")
-    typer.echo(f"{len(lines)} messages, {sum(int(line['bytes']) for line in lines)} bytes in all.")
