@@ -13,6 +13,7 @@ from foedus.engine import relieve
 from foedus.errors import FoedusError
 from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import ledger_of
+from foedus.privacy.local import default_rounds
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -50,8 +51,9 @@ def solve(
             boolean array (rounds, clients).
         progress: show a progress bar.
         checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
-        privacy: noise on what clients send: `fd.Laplace(...)` or `fd.Gaussian(...)`; `run.ledger` says what it adds up
-            to. FedEPM, SFedAvg and SFedProx take it as their `noise` too.
+        privacy: `fd.Local(epsilon=, delta=)`, a total for each client over the whole run; or the noise of one release,
+            `fd.Laplace(...)` or `fd.Gaussian(...)`, which FedEPM, SFedAvg and SFedProx take as their `noise` too.
+            `run.ledger` says what it adds up to.
         budget: the most privacy one client may spend, a total ε or a `fd.Budget`; it takes no further part then.
         callback: called between chunks of rounds with the number of rounds and the last round's record; a true
             result ends the run.
@@ -63,7 +65,7 @@ def solve(
     if not isinstance(algorithm, Algorithm):
         hint = f"; write {algorithm.__name__}()" if isinstance(algorithm, type) else ""
         raise FoedusError(f"solve needs an algorithm second. Got {algorithm!r} instead{hint}.")
-    limit = algorithm.default_rounds if max_rounds is None else max_rounds
+    limit = default_rounds(algorithm, privacy) if max_rounds is None else max_rounds
     for name, value, least in (("max_rounds", limit, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
             raise FoedusError(
@@ -83,7 +85,7 @@ def solve(
     problem = problem.over(w0)
     terms = problem.terms
     if privacy is not None or budget is not None:
-        algorithm = attach(algorithm, privacy, budget, problem)
+        algorithm = attach(algorithm, privacy, budget, problem, int(limit))
     algorithm.check(terms)
     algorithm = algorithm.resolve(terms)
     noise = getattr(algorithm, "noise", None)

@@ -134,11 +134,12 @@ def test_the_printed_ledger_says_what_it_covers():
     text = str(solved().ledger)
     for words in (
         "replace: one example is replaced by another",
-        "basic, add/rem",
+        "basic, leave out",
+        "tight, replace",
         "pld, replace",
         "no amplification by sampling is claimed",
         "treated as public",
-        "for simulation only",
+        "has protected nobody",
         "Laplace noise, gradients clipped at 1 in the 1-norm: epsilon 0.5 a release, for replacing one example",
     ):
         assert words in text
@@ -168,7 +169,7 @@ def test_what_prepared_the_data_is_entered_and_adds_to_every_total(noise, tmp_pa
         for method in ("basic", "advanced", "rdp", "pld"):
             asked = {"method": method, "neighbours": neighbours}
             assert run.ledger.total("c", **asked) == pytest.approx(plain.total("c", **asked) + 0.25)
-    assert "of which 0.25 went to preparing the data" in str(run)
+    assert "epsilon 0.25 of it, by basic composition, went to preparing the data" in str(run)
     assert "epsilon 0.25 of every total went to preparing the data" in str(run.ledger)
     again = fd.load(run.save(tmp_path / "run")).ledger
     assert again.entries() == run.ledger.entries()

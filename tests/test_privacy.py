@@ -126,7 +126,7 @@ def test_a_release_moves_no_further_than_its_sensitivity(name, order):
         closest = max(closest, float(np.max(moved / bound)))
         if trial % 3 == 2 and halved is not None:
             _, half = halved(x, y, messages, draws)
-            np.testing.assert_allclose(half, np.asarray(bound) / 2, rtol=1e-12)
+            np.testing.assert_allclose(half, np.asarray(bound) / 2, rtol=1e-7)  # but for the allowance for rounding
             assert np.all(moved <= np.asarray(half) * (1 + 1e-9) + 1e-12)
     near = NO_NEARER.get(name, 0.5 if "FedEPM" in name or "one step" in name else 0.05)
     assert closest > near, "a bound that nothing comes near is idle"
@@ -142,7 +142,7 @@ def test_the_carried_state_of_fedepm_grows_as_the_recursion_says_and_restart_doe
             mu = 2.0 * 1.001 ** (k + 1)
             delta = (mu * (0.0 if restart and k % 2 == 0 else delta) + 2.0 / SIZES[0]) / (0.1 + mu)
             expected.append(delta)
-        np.testing.assert_allclose(run.ledger.sensitivity[:, 0], expected[1::2], rtol=1e-12)
+        np.testing.assert_allclose(run.ledger.sensitivity[:, 0], expected[1::2], rtol=1e-8)
         np.testing.assert_allclose(run.ledger.scale, run.ledger.sensitivity / 0.5, rtol=1e-12)
 
 
@@ -228,7 +228,7 @@ def test_the_noise_drawn_has_the_scale_that_is_recorded(noise):
     expected = scale if noise.order == 1 else scale * np.sqrt(2 / np.pi)
     assert np.mean(np.abs(sent)) == pytest.approx(expected, rel=0.03)
     run = fd.solve(problem("logistic"), fd.FedAvg(k0=1, lr=1.0), privacy=noise, max_rounds=1)
-    np.testing.assert_allclose(run.ledger.scale[0], noise.multiplier * 2.0 / np.array(SIZES))
+    np.testing.assert_allclose(run.ledger.scale[0], noise.multiplier * 2.0 / np.array(SIZES), rtol=1e-8)
 
 
 def test_gaussian_noise_is_calibrated_to_the_exact_curve():
@@ -280,7 +280,12 @@ LAPLACE = fd.Laplace(epsilon=0.5, clip=1.0)
         (lambda: fd.solve(problem(), fd.FedEPM(noise=fd.PaperLaplace(0.1)), budget=8.0), "has none"),
         (lambda: fd.solve(problem(), fd.FedEPM(stop="released", noise=LAPLACE)), "use stop=None"),
         (lambda: fd.solve(problem(), fd.FedAvg(), privacy=LAPLACE), "rows=..."),
-        (lambda: fd.solve(problem(), fd.FedAvg(k0=1), privacy=LAPLACE), "Lipschitz constants, which are private"),
+        (
+            lambda: fd.solve(
+                fd.Problem(regression(), objective=own), fd.FedAvg(k0=1), privacy=LAPLACE, w0=np.zeros(DIM)
+            ),
+            "Lipschitz constants, which are private",
+        ),
         (lambda: fd.solve(problem(), fd.FedGiA(H="gram"), privacy=LAPLACE), "H='diagonal'"),
         (lambda: fd.solve(problem(), fd.FedGiA(), privacy=LAPLACE), "rows=..."),
         (lambda: fd.solve(problem(), fd.ProxAL(), privacy=LAPLACE), "value, gradient and Hessian"),

@@ -61,7 +61,7 @@ class FedEPM(Secure):
         weight = self.weight(terms, data.count)
         by = data.count if self.per_example else 1.0
         private = isinstance(self.noise, Sound)
-        change = self.noise.changed / data.count if isinstance(self.noise, Sound) else jnp.zeros(())
+        change = sensitivity.change(self.noise, data.count) if isinstance(self.noise, Sound) else jnp.zeros(())
         carried = client.spent.carried if private and not self.restart else jnp.zeros(())
 
         def step(j: int, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -73,7 +73,7 @@ class FedEPM(Secure):
         first = jnp.zeros_like(order.w) if self.restart else client.w - order.w
         v, own, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), carried))
         scale = (delta, delta) if private else (g, own * by)
-        return self.upload(client, order, seen, order.w + v, key, scale)
+        return self.upload(client, order, seen, v, order.w + v, key, scale)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         assert self.eta is not None and self.lam is not None

@@ -80,11 +80,11 @@ class Private(Algorithm):
         return clipping.condensed(terms, data, self.noise)
 
     def send(
-        self, client: Client, pi: Array, value: Array, moved: Array, carried: Array, key: Array
+        self, client: Client, w: Array, pi: Array, increment: Array, moved: Array, carried: Array, key: Array
     ) -> tuple[Client, Update]:
-        """The new state and a release of `value`; the old ones once the budget is spent."""
+        """The new state and a release of the increment of w; the old ones once the budget is spent."""
         spoke = speaks(self.noise, client.spent, jnp.ones((), bool))
-        spent, z = release(self.noise, client.spent, value, moved, carried, key, spoke)
+        spent, z = release(self.noise, client.spent, w, increment, moved, carried, key, spoke)
         z = jnp.where(spoke, z, client.z)
         return Client(jnp.where(spoke, pi, client.pi), z, spent), Update(z, spoke)
 
@@ -122,11 +122,10 @@ class PrivateDescent(Private):
         super().check(terms)
         if self.method.passes > 1:
             several_gradients(terms, self.noise, self.name)
-        elif self.method.lr == "auto" and (terms.loss is None or terms.loss.curvature is None or not self.noise.rows):
-            kind = type(self.noise).__name__
+        elif self.method.lr == "auto" and (terms.loss is None or terms.loss.curvature is None):
             raise FoedusError(
                 f"{self.name}(lr='auto') would ask the clients for their Lipschitz constants, which are private; give "
-                f"lr, or a smooth loss of xᵀw and {kind}(rows=...), a bound on the 2-norm of the rows of X."
+                "lr, or take a smooth loss of xᵀw."
             )
 
     def broadcast(self, terms: Terms, server: Server, draws: Array) -> Model:
@@ -135,18 +134,20 @@ class PrivateDescent(Private):
     def local(self, terms: Terms, client: Client, model: Model, data: Data, key: Array) -> tuple[Client, Update]:
         method, w = self.method, model.w
         pull, steps = getattr(method, "mu", 0.0), getattr(method, "steps", 1)
-        base = 1.0 / self.top(terms, data.count) if isinstance(method.lr, str) else jnp.asarray(method.lr)
-        known = replace(model, gamma=base)
+        # of several steps no guarantee rests on a guess, for without a bound on the rows there is only one
+        known = sensitivity.public_curvature(terms, self.noise, data.count)
+        base = 1.0 / known if isinstance(method.lr, str) else jnp.asarray(method.lr)
+        model = replace(model, gamma=base)
         rows = clipping.rows_of(terms, data, self.noise)
 
-        def step(j: int | Array, u: Array) -> Array:
-            g = clipping.clipped_gradient(terms, u, data, self.noise, rows)
-            return u - method.rate(known, j // steps) * (g + pull * (u - w))
+        def step(j: int | Array, d: Array) -> Array:  # d = u − w
+            g = clipping.clipped_gradient(terms, w + d, data, self.noise, rows)
+            return d - method.rate(model, j // steps) * (g + pull * d)
 
-        u = jax.lax.fori_loop(1, method.passes, step, step(0, w))
-        rates = [method.rate(known, j // steps) for j in range(method.passes)]
+        d = jax.lax.fori_loop(1, method.passes, step, step(0, jnp.zeros_like(w)))
+        rates = [method.rate(model, j // steps) for j in range(method.passes)]
         moved = steps_sensitivity(terms, self.noise, data, rates, pull)
-        return self.send(client, client.pi, u, moved, jnp.zeros(()), key)
+        return self.send(client, w, client.pi, d, moved, jnp.zeros(()), key)
 
     def mean(self, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
@@ -197,11 +198,11 @@ class PrivateGiA(Private):
         a = 1.0 / (self.top(terms, data.count) / m + sigma)
         g = clipping.clipped_gradient(terms, order.x, data, self.noise) / m
         before = (1.0 - sigma * a) ** (k0 - 1) * (g + client.pi)
-        x_i = jnp.where(order.chosen, order.x - a * before, order.x)
+        step = jnp.where(order.chosen, -a * before, 0.0)  # x_i − x
         pi = jnp.where(order.chosen, before * (1.0 - sigma * a) - g, -g)
-        change = self.noise.changed / data.count / m
+        change = sensitivity.change(self.noise, data.count) / m
         carried, moved = sensitivity.inexact_admm(client.spent.carried, change, a, sigma, k0, order.chosen)
-        return self.send(client, pi, x_i + pi / sigma, moved, carried, key)
+        return self.send(client, order.x, pi, step + pi / sigma, moved, carried, key)
 
     def mean(self, z: Array, spoke: Array) -> Array:
         return jnp.mean(z, axis=0)

@@ -146,17 +146,18 @@ class Secure(Algorithm):
         return lambda w: clipping.clipped_gradient(terms, w, data, noise, rows)
 
     def upload(
-        self, client: Client, order: Order, seen: Any, w: Array, key: Array, scale: tuple[Array, Array]
+        self, client: Client, order: Order, seen: Any, v: Array, w: Array, key: Array, scale: tuple[Array, Array]
     ) -> tuple[Client, Update]:
         """(21): the new state and z_i = w_i + noise, or the old ones for a client outside S or without budget.
 
-        `scale` is (g_i, μ) for the paper's noise, and (sensitivity of w_i, δ that goes on) for sound noise.
+        w is w_i, and v its increment over the received model. `scale` is (g_i, μ) for the paper's noise, and
+        (sensitivity of v, δ that goes on) for sound noise.
         """
         spoke, spent = order.chosen, client.spent
         if isinstance(self.noise, Sound):
             spoke = speaks(self.noise, client.spent, spoke)
             moved, carried = scale
-            spent, z = release(self.noise, client.spent, w, moved, carried, key, spoke)
+            spent, z = release(self.noise, client.spent, order.w, v, moved, carried, key, spoke)
         elif isinstance(self.noise, PaperLaplace):
             g, mu = scale
             z = w + self.noise.draw(key, g, mu)

@@ -53,6 +53,8 @@ class SFedAvg(Secure):
     def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
         w, start = order.w, order.round * self.k0
         seen, g = self.look(terms, w, data)
+        if isinstance(self.noise, Sound):
+            return self._release(terms, client, order, data, g, key)
         first, gradient = w - self.step_size(terms, start, data.count) * g, self.gradient_of(terms, data)
 
         def step(j: int, u: Array) -> Array:
@@ -60,12 +62,25 @@ class SFedAvg(Secure):
             return u - self.step_size(terms, start + j // self.steps, data.count) * slope
 
         u = jax.lax.fori_loop(1, self.passes, step, first)
-        if isinstance(self.noise, Sound):
-            rates = [self.step_size(terms, start + j // self.steps, data.count) for j in range(self.passes)]
-            moved = steps_sensitivity(terms, self.noise, data, rates, self.pull)
-            return self.upload(client, order, seen, u, key, (moved, jnp.zeros(())))
         mu = paper_mu(0.05, 1e-8, 1.001, start + self.k0 - 1, client.w - w)  # of (39), as FedEPM has it
-        return self.upload(client, order, seen, u, key, (g, mu))
+        return self.upload(client, order, seen, u - w, u, key, (g, mu))
+
+    def _release(
+        self, terms: Terms, client: Client, order: Order, data: Data, g: Array, key: Array
+    ) -> tuple[Client, Update]:
+        """The same steps with sound noise, taken as increments d = u − w, for it is d that is released."""
+        assert isinstance(self.noise, Sound)
+        w, gradient = order.w, self.gradient_of(terms, data)
+
+        def rate(j: int | Array) -> Array:
+            return self.step_size(terms, order.round * self.k0 + j // self.steps, data.count)
+
+        def step(j: int | Array, d: Array) -> Array:
+            return d - rate(j) * (gradient(w + d) + self.pull * d)
+
+        d = jax.lax.fori_loop(1, self.passes, step, -rate(0) * g)
+        moved = steps_sensitivity(terms, self.noise, data, [rate(j) for j in range(self.passes)], self.pull)
+        return self.upload(client, order, (), d, w + d, key, (moved, jnp.zeros(())))
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
@@ -88,9 +103,9 @@ def several_gradients(terms: Terms, noise: Sound, name: str) -> None:
 
 def steps_sensitivity(terms: Terms, noise: Sound, data: Data, rates: list[Array], pull: float = 0.0) -> Array:
     """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
-    change = noise.changed / data.count
+    change = sensitivity.change(noise, data.count)
     if len(rates) == 1:
-        return rates[0] * change
+        return jnp.abs(rates[0]) * change
     assert noise.rows is not None
     low, high = sensitivity.curvature(terms, noise.rows, data.count)
     low, high = low + pull, high + pull

@@ -4,7 +4,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foedus.algorithm import Algorithm
@@ -17,6 +17,7 @@ from foedus.experiment import catalogue
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
 from foedus.privacy.ledger import Ledger, prepared
+from foedus.privacy.local import default_rounds
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
 from foedus.runtime.participation import Coverage, Fraction
@@ -87,6 +88,14 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
     from foedus.solve import solve
 
     asked = dict(settings["privacy"])
+    if asked["noise"] is None:
+        del asked["noise"], asked["budget"]
+        total = catalogue.totals()["Local"].build(asked, "[privacy]")
+        told = stated(settings)
+        figures = 3 * len(told["bounds"])
+        if told["epsilon"] is not None and figures:  # as `preprocess.fit` shares it out
+            total = replace(total, before=((told["epsilon"] / figures, figures),))
+        return {"privacy": total}
     noise = catalogue.named(asked.pop("noise"), catalogue.noises(), "[privacy] noise")
     budget = asked.pop("budget", None)
     made: dict[str, Any] = {"privacy": noise.build(asked, "[privacy]")}
@@ -95,6 +104,11 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
     if unknown := [name for name in made if name not in inspect.signature(solve).parameters]:
         raise FoedusError(f"[privacy]: this version of foedus has no {unknown[0]}.")
     return made
+
+
+def rounds_of(settings: Settings, algorithm: Algorithm) -> int:
+    """The most rounds of the run."""
+    return int(settings["run"]["max_rounds"] or default_rounds(algorithm, privacy_of(settings).get("privacy")))
 
 
 def runtime_of(settings: Settings) -> dict[str, Any]:

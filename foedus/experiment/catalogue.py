@@ -218,6 +218,14 @@ def noises() -> dict[str, Offer]:
 
 
 @cache
+def totals() -> dict[str, Offer]:
+    """The ways to state a total for each site."""
+    import foedus as fd
+
+    return {"Local": _of_dataclass(fd.Local, "privacy")}
+
+
+@cache
 def runtimes() -> dict[str, Offer]:
     """Where rounds can be played: in this process, or over sites that run on their own."""
     from foedus.runtime.flare.driver import Flare

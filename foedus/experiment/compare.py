@@ -4,15 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from foedus.experiment.screen import size, span
+from foedus.privacy.ledger import TIGHT
 from foedus.run import Run
 
 
 def epsilon(run: Run) -> float | None:
-    """The largest privacy loss of a site, where the run has a ledger with a guarantee."""
+    """The largest privacy loss of a site by the tightest composition, where the run has a ledger with a guarantee."""
     ledger = getattr(run, "ledger", None)
     if ledger is None or not getattr(ledger, "sound", False):
         return None
-    return max(float(ledger.total(name)) for name in run.names)
+    return max(float(ledger.total(name, TIGHT)) for name in run.names)
+
+
+def simulated(run: Run) -> bool:
+    """Whether the noise of a private run was drawn from a seed, which protects nobody."""
+    return run.ledger is not None and run.ledger.simulated
 
 
 def worst(run: Run) -> str:
@@ -45,7 +51,8 @@ def table(runs: Mapping[str, Run]) -> str:
     columns["down"] = [size(run.traffic.down) for run in runs.values()]
     columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
     if any(value is not None for value in spent.values()):
-        columns["epsilon"] = ["none" if value is None else f"{value:.3g}" for value in spent.values()]
+        title = "epsilon, simulated" if any(map(simulated, runs.values())) else "epsilon"
+        columns[title] = ["none" if value is None else f"{value:.3g}" for value in spent.values()]
     left = ("run", "method", "worst constraint")
     widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
 

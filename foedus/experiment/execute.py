@@ -103,7 +103,7 @@ def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, 
 def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, screen: Screen, *, resumed: bool) -> Run:
     """One run, from its checkpoint if there is one."""
     name = case.name or experiment.name
-    limit = case.settings["run"]["max_rounds"] or built.algorithm.default_rounds
+    limit = build.rounds_of(case.settings, built.algorithm)
     folder.begin(experiment, case, {n: t.rows for n, t in built.cohort.tables.items()}, built.cohort.dropped)
     folder.prepared(built.rules)
     told = {"run": name, "folder": str(folder.path), "algorithm": built.algorithm.name, "max_rounds": limit}

@@ -99,7 +99,12 @@ RUN = {
         "offer", "where the rounds are played: in this process, or by sites of their own", {"name": "simulate"}
     ),
 }
-PRIVACY = {"noise": Key("text", "what every site adds to what it sends"), "budget": Key("number", "epsilon in all")}
+PRIVACY = {
+    "epsilon": Key("number", "the total for each site over the whole run; with noise, that of one release"),
+    "delta": Key("number", "the delta that goes with it; 0 when left out"),
+    "noise": Key("text", "the noise of one release, in place of a total"),
+    "budget": Key("number", "with noise: the total after which a site takes no further part"),
+}
 
 SECTIONS: dict[str, dict[str, Key]] = {
     "data": DATA,
@@ -326,7 +331,14 @@ def _privacy(given: Any) -> dict[str, Any] | None:
     if not offers:
         raise FoedusError("[privacy]: this version of foedus has no noise to add; leave the section out.")
     if "noise" not in given:
-        raise FoedusError(f"[privacy] needs the noise: one of {', '.join(sorted(offers))}.")
+        if "epsilon" not in given:
+            raise FoedusError("[privacy] needs epsilon, the total for each site over the whole run.")
+        if "budget" in given:
+            raise FoedusError(
+                "[privacy] budget: without noise, epsilon is the total for each site already; leave budget out, or "
+                f"name the noise of one release: one of {', '.join(sorted(offers))}."
+            )
+        return {"noise": None, "budget": None} | {key: _several(v, f"[privacy] {key}") for key, v in given.items()}
     offer = catalogue.named(given["noise"], offers, "[privacy] noise")
     rest = {key: _several(v, f"[privacy] {key}") for key, v in given.items() if key not in ("noise", "budget")}
     budget = (

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from foedus.data.preprocess import Category, Number
 from foedus.data.tables import listed, missing_in
+from foedus.experiment import build
 from foedus.experiment.build import Built
 from foedus.experiment.screen import size
 from foedus.runtime import wire
@@ -156,7 +157,7 @@ def describe(built: Built, out: Path, state: str) -> Group:
     """The whole outlook of one run."""
     problem, rules = built.problem, built.rules
     sites, rows = problem.terms.clients, sum(table.rows for table in built.cohort.tables.values())
-    limit = built.settings["run"]["max_rounds"] or built.algorithm.default_rounds
+    limit = build.rounds_of(built.settings, built.algorithm)
     asked = built.participation.size(sites)
     found = messages(built)
     down = sorted({d for d, _ in found.kinds})

@@ -62,11 +62,13 @@ class Plan:
 
     def _with_noise(self, algorithm: Algorithm, problem: Problem) -> Algorithm:
         told = build.privacy_of(self.settings)
-        return attach(algorithm, told["privacy"], told.get("budget"), problem) if told else algorithm
+        if not told:
+            return algorithm
+        return attach(algorithm, told["privacy"], told.get("budget"), problem, self.max_rounds)
 
     @property
     def max_rounds(self) -> int:
-        return int(self.settings["run"]["max_rounds"] or build.algorithm_of(self.settings).default_rounds)
+        return build.rounds_of(self.settings, build.algorithm_of(self.settings))
 
     @property
     def noise(self) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from foedus.algorithms.secure import Secure
 from foedus.errors import FoedusError
 from foedus.privacy.clipping import check_examples
 from foedus.privacy.ledger import Budget
+from foedus.privacy.local import Local
 from foedus.privacy.noise import Noise, Sound
 from foedus.problem import Problem
 
@@ -33,12 +34,18 @@ RELEASED = {
 }
 
 
-def attach(algorithm: Algorithm, privacy: Any, budget: Any, problem: Problem) -> Algorithm:
-    """The algorithm with this noise and this budget."""
+def attach(algorithm: Algorithm, privacy: Any, budget: Any, problem: Problem, rounds: int | None = None) -> Algorithm:
+    """The algorithm with this noise and this budget, or with the noise that keeps a total over so many rounds."""
+    if isinstance(privacy, Local):
+        if budget is not None:
+            raise FoedusError("Local is a total already; leave the budget out.")
+        privacy = privacy.settled(algorithm, problem.terms, algorithm.default_rounds if rounds is None else rounds)
     noise = getattr(algorithm, "noise", None) if privacy is None else privacy
     if not isinstance(noise, Noise):
         given = "privacy" if privacy is not None else "budget"
-        expected = "fd.Laplace(...) or fd.Gaussian(...)" if privacy is not None else "privacy= to spend it on"
+        expected = (
+            "fd.Local(...), fd.Laplace(...) or fd.Gaussian(...)" if privacy is not None else "privacy= to spend it on"
+        )
         raise FoedusError(f"The {given!r} argument of solve needs {expected}. Got {noise!r} instead.")
     if privacy is not None and getattr(algorithm, "noise", None) is not None:
         raise FoedusError(f"{algorithm.name} has noise= already; give it there or as privacy=, not both.")

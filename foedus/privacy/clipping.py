@@ -46,13 +46,13 @@ def rows_of(terms: Terms, data: Data, noise: Sound) -> Rows:
         return Rows((), ())
     if BOUND in data:
         return Rows(data[BOUND], 1.0)
-    x = data["x"]
-    length = jnp.linalg.norm(x, ord=noise.order, axis=1)
+    size, shape = _scaled(data["x"])
+    length = jnp.linalg.norm(shape, ord=noise.order, axis=1)
     if noise.rows is None:
-        return Rows(noise.clip / _positive(length), 1.0)
-    euclidean = length if noise.order == 2 else jnp.linalg.norm(x, axis=1)
-    shrink = jnp.minimum(1.0, noise.rows / _positive(euclidean))
-    return Rows(noise.clip / _positive(length * shrink), shrink)
+        return Rows(noise.clip / size / _positive(length), 1.0)
+    euclidean = length if noise.order == 2 else jnp.linalg.norm(shape, axis=1)
+    shrink = jnp.minimum(1.0, noise.rows / size / _positive(euclidean))
+    return Rows(noise.clip / (size * shrink) / _positive(length), shrink)
 
 
 def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Rows | None = None) -> Array:
@@ -73,11 +73,18 @@ def _positive(a: Array) -> Array:
     return jnp.maximum(a, 1e-300)
 
 
+def _scaled(rows: Array) -> tuple[Array, Array]:
+    """The largest entry of each row, and the rows divided by it: their norms cannot overflow, whatever they hold."""
+    size = _positive(jnp.max(jnp.abs(rows), axis=1))
+    return size, rows / size[:, None]
+
+
 def _clip(gradients: Array, noise: Sound) -> Array:
     finite = jnp.all(jnp.isfinite(gradients), axis=1, keepdims=True)
     gradients = jnp.where(finite, gradients, 0.0)  # an example without a gradient adds nothing, and the bound holds
-    length = jnp.linalg.norm(gradients, ord=noise.order, axis=1, keepdims=True)
-    return gradients * jnp.minimum(1.0, noise.clip / _positive(length))
+    size, shape = _scaled(gradients)
+    length = jnp.linalg.norm(shape, ord=noise.order, axis=1)
+    return gradients * jnp.minimum(1.0, noise.clip / size / _positive(length))[:, None]
 
 
 def _per_example(terms: Terms, w: Array, data: Data) -> Array:

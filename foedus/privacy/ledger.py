@@ -9,8 +9,14 @@ import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.privacy import composition
-from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
+from foedus.privacy.noise import NEIGHBOURS, RELATIONS, Noise, Sound
 
+TIGHT = "tight"  # the method of the headline figure: the tightest total that is proved
+SIMULATED = (
+    "SIMULATED: the noise was drawn from a seed, in a process that holds all data, and has protected nobody; these are "
+    "the figures that real sites with sampler='opendp' would have"
+)
+NOT_TOLD = "not told"
 SHOWN = 12  # clients in the printed table
 
 
@@ -65,7 +71,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Entry:
-    """One release: who, when (from 1; 0 is before the training), and with what noise; ε and δ are of it alone."""
+    """One release: who, when (from 1; 0 is before the training), and with what noise; ε and δ are of it alone.
+
+    Sensitivity and scale are NaN where a site has kept them to itself.
+    """
 
     client: str
     round: int
@@ -80,8 +89,9 @@ class Entry:
 class Ledger:
     """Every release of a run. Print it to read it; `total` says what a client has spent.
 
-    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released. `before` are
-    the releases that prepared the data; their ε adds to every total, and is the same for both kinds of neighbours.
+    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released, and NaN where
+    a site of its own has kept them to itself; then their quotient is the one that the settings fix. `before`
+    are the releases that prepared the data; their ε is the same for both kinds of neighbours.
     """
 
     noise: dict[str, Any]  # the kind of noise, its settings, and the promise of one release in words
@@ -92,6 +102,7 @@ class Ledger:
     what: str  # what is released
     most: int | None = None
     delta: float = 1e-5  # at which totals are printed
+    counted: np.ndarray | None = None  # releases of each round and client, where it is not one for each scale
     before: tuple[Entry, ...] = ()
     exact: tuple[str, ...] = ()  # columns about which exact figures were sent before the training
 
@@ -101,9 +112,19 @@ class Ledger:
         return bool(self.noise["sound"])
 
     @property
+    def simulated(self) -> bool:
+        """Whether the noise was drawn from a seed, which protects nobody."""
+        return self.sound and self.noise.get("sampler") == "simulation"
+
+    @property
+    def made(self) -> np.ndarray:
+        """How many releases each client made in each round, (rounds, clients)."""
+        return (self.scale > 0).astype(int) if self.counted is None else self.counted
+
+    @property
     def releases(self) -> np.ndarray:
         """How often each client has released, (clients,)."""
-        return np.sum(self.scale > 0, axis=0)
+        return np.sum(self.made, axis=0)
 
     def entries(self, client: str | None = None) -> list[Entry]:
         """The releases in order, of one client or of all."""
@@ -122,7 +143,7 @@ class Ledger:
             )
             for r in range(len(self.scale))
             for i in chosen
-            if self.scale[r, i] > 0
+            for _ in range(int(self.made[r, i]))
         ]
 
     def total(
@@ -132,24 +153,37 @@ class Ledger:
 
         Args:
             client: its name or place.
-            method: "basic", "advanced", "rdp" or "pld"; all but basic composition of Laplace noise hold at δ.
+            method: "tight", the least total that is proved, preparation included; or "basic", "advanced", "rdp" or
+                "pld". All but basic composition of Laplace noise hold at δ.
             neighbours: "replace" or "add-or-remove"; the noise's own when left out.
-            delta: 1e-5 when left out.
+            delta: the ledger's own when left out.
         """
         if not self.sound:
             raise FoedusError("this noise has no formal guarantee, so there is no total epsilon.")
         relation = neighbours or self.noise["neighbours"]
-        if relation not in NEIGHBOURS or method not in composition.METHODS:
-            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {composition.METHODS}. Got {relation!r}, {method!r}.")
+        known = (TIGHT, *composition.METHODS)
+        if relation not in NEIGHBOURS or method not in known:
+            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {known}. Got {relation!r}, {method!r}.")
         i = self.names.index(client) if isinstance(client, str) else client
         # every sensitivity is proportional to what one example can change, which is twice as much when one is replaced
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
-        here = self.scale[:, i] > 0
-        ratios = times * self.sensitivity[here, i] / self.scale[here, i]
-        counted = Counter(float(f"{ratio:.9g}") for ratio in ratios)
-        trained = composition.total(self.noise["kind"].lower(), counted, self.delta if delta is None else delta, method)
-        return trained + self.prepared(i)
+        kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
+        counted: Counter[float] = Counter()
+        for ratio, count in zip(times * self._ratios(i), self.made[:, i], strict=True):
+            if count > 0:
+                counted[float(f"{ratio:.9g}")] += int(count)
+        if method == TIGHT:
+            mixture = Counter({(kind, ratio): count for ratio, count in counted.items()})
+            mixture.update(("laplace", e.epsilon) for e in self.before if e.client == self.names[i])
+            return composition.tightest(mixture, at)
+        return composition.total(kind, counted, at, method) + self.prepared(i)
+
+    def _ratios(self, client: int) -> np.ndarray:
+        """Sensitivity over scale of one client's releases in each round; that of the settings where it is not told."""
+        sensitivity, scale = self.sensitivity[:, client], self.scale[:, client]
+        told = scale > 0
+        return np.where(told, sensitivity / np.where(told, scale, 1.0), self.noise.get("ratio", np.inf))
 
     def prepared(self, client: int) -> float:
         """The ε that preparing the data took of one client: the sum over its releases before the training."""
@@ -160,17 +194,21 @@ class Ledger:
         if not self.sound:
             return f"privacy: {self.noise['words']}"
         worst = int(np.argmax(self.releases)) if self.releases.size else 0
-        spent = self.total(worst, delta=self.delta)
-        at = "" if self.noise["kind"] == "Laplace" else f" at delta {self.delta:g}"
-        relation = "replacing" if self.noise["neighbours"] == "replace" else "adding or removing"
-        line = f"privacy: {self.noise['words']}; epsilon {spent:.4g}{at} in all by basic composition ({relation} one)"
+        caveat = "SIMULATED " if self.simulated else ""
+        line = f"privacy: {caveat}epsilon {self.total(worst, TIGHT):.4g} at delta {self.delta:g} in all for each client"
+        if self.noise.get("total"):
+            line += f" (asked for: epsilon {self.noise['total'][0]:g}, delta {self.noise['total'][1]:g})"
+        line += f", by the tightest composition that is proved; {self.total(worst):.4g} by basic composition"
+        line += " at delta 0" if self.noise["kind"] == "Laplace" and self.delta > 0 else ""
+        line += f"; for {RELATIONS[self.noise['neighbours']]}; {self.noise['words']}"
         if self.before:
-            line += f", of which {self.prepared(worst):.4g} went to preparing the data"
+            line += f"; epsilon {self.prepared(worst):.4g} of it, by basic composition, went to preparing the data"
         if self.exact:
             line += "; what was sent to prepare the data was exact, and is not covered"
         if self.most is not None:
             line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
-        return line + "\nobjective and certificate are measured on the data, outside the protocol and its guarantee"
+        lines = [line, "objective and certificate are measured on the data, outside the protocol and its guarantee"]
+        return "\n".join([*lines, SIMULATED] if self.simulated else lines)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -184,15 +222,17 @@ class Ledger:
                 *head,
                 f"nominal epsilon {self.noise['epsilon']:g} a release: no formal guarantee, so no total is given",
             ]
-        methods = composition.METHODS if composition.have_library() else ("basic", "advanced")
+        if self.simulated:
+            head.append(SIMULATED)
+        methods = (TIGHT, *(composition.METHODS if composition.have_library() else ("basic", "advanced")))
         columns = ["client", "examples", "releases", "sensitivity", "noise scale"]
-        columns += [f"{m}, {short}" for short in ("replace", "add/rem") for m in methods]
+        columns += [f"{m}, {short}" for short in ("replace", "leave out") for m in methods]
         order = np.argsort(-self.releases, kind="stable")
         rows = []
         for i in order[:SHOWN]:
-            here = self.scale[:, i] > 0
-            told = str(self.counts[i]) if self.counts[i] >= 0 else "not told"
-            row = [self.names[i], told, str(int(here.sum()))]
+            here = self.made[:, i] > 0
+            told = str(self.counts[i]) if self.counts[i] >= 0 else NOT_TOLD
+            row = [self.names[i], told, str(int(self.releases[i]))]
             row += [_range(self.sensitivity[here, i]), _range(self.scale[here, i])]
             row += [f"{self.total(int(i), m, neighbours=n):.4g}" for n in NEIGHBOURS for m in methods]
             rows.append(row)
@@ -208,8 +248,9 @@ class Ledger:
         notes = [f"and {more} further clients, none with more releases"] if more > 0 else []
         basic = "basic holds at delta 0" if self.noise["kind"] == "Laplace" else "basic splits delta among the releases"
         notes += [
-            f"total epsilon of a client by composition method, at delta {self.delta:g} ({basic}); replace: one example "
-            "is replaced by another; add/rem: one is added or removed",
+            f"total epsilon of a client by composition method, at delta {self.delta:g} ({basic}; tight is the least "
+            "that is proved); replace: one example is replaced by another; leave out: one example's contribution is "
+            "left out, the number of examples kept fixed",
             "the number of examples of each client, the settings and who took part are treated as public",
             "no amplification by sampling is claimed: who takes part in a round is not secret",
             "covered is what clients send in the protocol; an objective or certificate printed beside it is not",
@@ -232,8 +273,6 @@ class Ledger:
             notes.append(
                 f"budget: {self.most} releases a client; {ended} of {len(self.names)} clients have spent theirs"
             )
-        if self.noise.get("sampler") == "simulation":
-            notes.append("drawn with jax.random, for simulation only: real releases need sampler='opendp'")
         return [*head, *table, *[f"- {note}" for note in notes]]
 
     def save(self, path: Path) -> None:
@@ -243,7 +282,9 @@ class Ledger:
         note = {"noise": self.noise, "names": list(self.names), "counts": list(self.counts), "what": self.what}
         note |= {"most": self.most, "delta": self.delta, "exact": list(self.exact)}
         note["before"] = [asdict(entry) for entry in self.before]
-        write_whole(path, pack({"sensitivity": self.sensitivity, "scale": self.scale}, note))
+        arrays = {"sensitivity": self.sensitivity, "scale": self.scale}
+        arrays |= {} if self.counted is None else {"counted": self.counted}
+        write_whole(path, pack(arrays, note))
 
     @staticmethod
     def load(path: Path) -> "Ledger":
@@ -252,7 +293,7 @@ class Ledger:
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}
         note["before"] = tuple(Entry(**entry) for entry in note.get("before", ()))
-        return Ledger(**note, sensitivity=arrays["sensitivity"], scale=arrays["scale"])
+        return Ledger(**note, **arrays)
 
 
 def prepared(ledger: Ledger, noted: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()) -> Ledger:
@@ -271,6 +312,8 @@ def prepared(ledger: Ledger, noted: tuple[tuple[str, float, float], ...], exact:
 def _range(values: np.ndarray) -> str:
     if len(values) == 0:
         return "-"
+    if np.any(np.isnan(values)):
+        return NOT_TOLD
     low, high = values.min(), values.max()
     return f"{high:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}"
 
@@ -278,16 +321,25 @@ def _range(values: np.ndarray) -> str:
 def ledger_of(
     noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
 ) -> Ledger | None:
-    """The ledger of a run, from the columns that the simulator noted, which are taken out of the history."""
+    """The ledger of a run, from the columns that were noted of the clients, which are taken out of the history.
+
+    Sites of their own tell how often they have released, and keep the sensitivity and the scale to themselves.
+    """
     nothing = np.zeros((0, len(names)))
-    count, sensitivity, scale = (history.pop(f"ledger.{key}", nothing) for key in ("releases", "sensitivity", "scale"))
+    count = history.pop("ledger.releases", nothing)
+    untold = np.full(np.shape(count), np.nan)
+    sensitivity, scale = (history.pop(f"ledger.{key}", untold) for key in ("sensitivity", "scale"))
     if noise is None:
         return None
-    new = np.diff(count, axis=0, prepend=0) > 0  # a row keeps what was released last until the next release
-    sensitivity, scale = np.where(new, sensitivity, 0.0), np.where(new, scale, 0.0)
+    made = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
+    # a row keeps what was released last until the next release
+    sensitivity, scale = np.where(made > 0, sensitivity, 0.0), np.where(made > 0, scale, 0.0)
     told: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
     told |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
         told |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
+        told |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
     most = noise.most if isinstance(noise, Sound) else None
-    return Ledger(told, tuple(names), tuple(int(c) for c in counts), sensitivity, scale, what, most)
+    delta = {} if not isinstance(noise, Sound) or noise.total is None else {"delta": noise.total[1]}
+    counted = tuple(int(c) for c in counts)
+    return Ledger(told, tuple(names), counted, sensitivity, scale, what, most, counted=made, **delta)

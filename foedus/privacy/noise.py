@@ -5,7 +5,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -15,7 +15,11 @@ from jax import Array
 
 from foedus.errors import FoedusError
 
-NEIGHBOURS = ("replace", "add-or-remove")
+RELATIONS = {
+    "replace": "replacing one example",
+    "add-or-remove": "leaving out one example's contribution, the number of examples kept fixed",
+}
+NEIGHBOURS = tuple(RELATIONS)
 SAMPLERS = ("simulation", "opendp")
 
 
@@ -85,6 +89,7 @@ class Sound(Noise):
     rows: float | None = None
     most: int | None = None
     sampler: str = "simulation"
+    total: tuple[float, float] | None = field(default=None, metadata={"hidden": True})  # (ε, δ) that `Local` shared out
 
     sound: ClassVar[bool] = True
     order: ClassVar[int]  # of the norm
@@ -123,7 +128,9 @@ class Sound(Noise):
         return self.multiplier * sensitivity
 
     def release(self, value: Array, scale: Array, key: Array) -> Array:
-        """The value with noise of this scale."""
+        """The value with noise of this scale; noise alone where the scale is not a number > 0."""
+        good = (scale > 0) & jnp.isfinite(scale)
+        value, scale = jnp.where(good & jnp.isfinite(value), value, 0.0), jnp.where(good, scale, 1.0)
         if self.sampler == "opendp":
             from foedus.privacy.sampling import release_inside
 
@@ -136,9 +143,8 @@ class Sound(Noise):
     @property
     def promise(self) -> str:
         """The guarantee of one release, in words."""
-        relation = "replacing one example" if self.neighbours == "replace" else "adding or removing one example"
-        small = f", delta {self.delta:g}" if self.delta else ""
-        return f"epsilon {self.epsilon:g}{small} a release, for {relation}"
+        small = f", delta {self.delta:.4g}" if self.delta else ""
+        return f"epsilon {self.epsilon:.4g}{small} a release, for {RELATIONS[self.neighbours]}"
 
     def __str__(self) -> str:
         return (

@@ -5,7 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import state
+from foedus.algorithm import select, state
+from foedus.privacy import sensitivity as bounds
 from foedus.privacy.noise import Sound
 
 
@@ -17,10 +18,11 @@ class Spent:
     sensitivity: Array  # of the last one, in the norm of its noise
     scale: Array  # of the noise drawn for the last one
     carried: Array  # δ of the private state that goes on to the next round
+    reach: Array  # the largest 1-norm of a received model
 
     @staticmethod
     def nothing() -> "Spent":
-        return Spent(jnp.zeros((), int), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+        return Spent(jnp.zeros((), int), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
 def speaks(noise: Sound, spent: Spent, willing: Array) -> Array:
@@ -29,17 +31,27 @@ def speaks(noise: Sound, spent: Spent, willing: Array) -> Array:
 
 
 def release(
-    noise: Sound, spent: Spent, value: Array, sensitivity: Array, carried: Array, key: Array, speaking: Array
+    noise: Sound,
+    spent: Spent,
+    w: Array,
+    increment: Array,
+    sensitivity: Array,
+    carried: Array,
+    key: Array,
+    speaking: Array,
 ) -> tuple[Spent, Array]:
-    """The record afterwards, and the value with noise; a client that does not speak must not send the latter."""
+    """The record afterwards, and w + increment + noise; a client that does not speak must not send the latter.
+
+    The noise goes to the increment alone. The received model w is added to the result, as anybody could who has both:
+    had it been added before, a w of size 2^52 would have rounded the increment to whole numbers, and with it the bound.
+    """
+    reach = jnp.maximum(spent.reach, jnp.sum(jnp.abs(w)))
+    rounding = bounds.allowance(reach)
+    sensitivity, carried = sensitivity + rounding, carried + rounding
     scale = noise.scale(sensitivity)
-    made = Spent(spent.releases + 1, sensitivity, scale, carried)
-    kept = Spent(*(jnp.where(speaking, new, old) for new, old in zip(_parts(made), _parts(spent), strict=True)))
-    return kept, noise.release(value, scale, key)
-
-
-def _parts(spent: Spent) -> tuple[Array, Array, Array, Array]:
-    return spent.releases, spent.sensitivity, spent.scale, spent.carried
+    made = Spent(spent.releases + 1, sensitivity, scale, carried, reach)
+    kept = select(speaking, made, spent)
+    return kept, w + noise.release(increment, scale, key)
 
 
 def observed(spent: Any) -> dict[str, Array]:

@@ -48,13 +48,16 @@ def release(kind: str, value: np.ndarray, scale: float) -> np.ndarray:
 
 
 def release_inside(kind: str, value: Array, scale: Array) -> Array:
-    """`release` for compiled functions: the compiled program calls back to draw, once for each client and round."""
+    """`release` for compiled functions: the compiled program calls back to draw, once for each client and round.
+
+    A scale that is not > 0 raises: a value never leaves without noise.
+    """
     load()
 
     def draw(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
         values, scales = np.asarray(values), np.asarray(scales)
         flat, each = values.reshape(-1, values.shape[-1]), np.broadcast_to(scales, values.shape[:-1]).ravel()
-        made = [release(kind, v, float(s)) if s > 0 else v for v, s in zip(flat, each, strict=True)]
+        made = [release(kind, v, float(s)) for v, s in zip(flat, each, strict=True)]
         return np.stack(made).reshape(values.shape)
 
     shape = jax.ShapeDtypeStruct(value.shape, value.dtype)

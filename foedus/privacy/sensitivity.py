@@ -8,6 +8,15 @@ for every example contributes at most C, and d_i is a public constant. δ bounds
 are functions of Δ, of settings and of the round alone. A release with noise calibrated to δ is private given the past,
 for every past; adaptive composition over the rounds does the rest. Every recursion is linear in Δ, so that the
 add-or-remove bound is half of the replace-one bound throughout.
+
+Rounding. The proofs are about real numbers, and clients compute with 53 bits. Three additions, all of public numbers,
+cover the difference; u = 2^-53.
+  - `change` adds (d_i + 8)·4u·C to Δ: a sum of d_i vectors of norm at most C/d_i, in whatever order, is off by at most
+    about d_i·u·C, under each of the two data sets.
+  - `change` multiplies Δ by 1 + 2^-30, for the few roundings of C/‖x‖, of products and of the recursions below.
+  - `allowance` adds 2^-40·R to every release, R the largest 1-norm of a model that the client has received. Noise goes
+    to the increment of w, but the points at which gradients are taken, a carried state and the gradient of the penalty
+    have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
 """
 
 from typing import Any
@@ -18,6 +27,16 @@ from jax import Array
 from foedus.losses import Custom
 from foedus.privacy.noise import Sound
 from foedus.terms import Terms
+
+
+def change(noise: Sound, count: Array) -> Array:
+    """Δ: by how much the mean of clipped gradients at one point differs between neighbours, rounding included."""
+    return (1.0 + 2.0**-30) * noise.changed / count + (count + 8.0) * 2.0**-51 * noise.clip
+
+
+def allowance(reach: Array) -> Array:
+    """What rounding adds to the sensitivity of a release, for models of 1-norm at most `reach`."""
+    return 2.0**-40 * reach
 
 
 def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) -> Array:
@@ -85,9 +104,9 @@ def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Arra
 
     u⁺ − u⁺' = [T_D(u) − T_D(u')] + γ(∇F_D'(u') − ∇F_D(u')), T_D = id − γ∇F_D. The first part is at most q·δ with q =
     max(|1 − γ low|, |1 − γ high|), the largest eigenvalue of the symmetric I − γ∇²F_D along the segment; the second is
-    at most γΔ. For convex F and γ ≤ 2/high, q ≤ 1: k steps reach at most kγΔ.
+    at most |γ|Δ. For convex F and 0 < γ ≤ 2/high, q ≤ 1: k steps reach at most kγΔ.
     """
-    return contraction(rate, low, high) * delta + rate * change
+    return contraction(rate, low, high) * delta + jnp.abs(rate) * change
 
 
 def contraction(rate: Array | float, low: Any, high: Any) -> Array:
@@ -98,7 +117,7 @@ def contraction(rate: Array | float, low: Any, high: Any) -> Array:
 def in_the_one_norm(delta: Array, rate: Array | float, low: Any, high: Any, change: Array, dim: int) -> Array:
     """The bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
 
-    ‖T_D(u) − T_D(u')‖₁ ≤ √dim·q·δ, and the second part of the difference is at most γΔ in the 1-norm itself. (A Δ in
+    ‖T_D(u) − T_D(u')‖₁ ≤ √dim·q·δ, and the second part of the difference is at most |γ|Δ in the 1-norm itself. (A Δ in
     the 1-norm is one in the 2-norm too.)
     """
-    return dim**0.5 * contraction(rate, low, high) * delta + rate * change
+    return dim**0.5 * contraction(rate, low, high) * delta + jnp.abs(rate) * change

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from foedus.report import sections, words
+from foedus.report import privacy, sections, words
 from foedus.report.words import number, size
 from foedus.run import Run
 
@@ -55,7 +55,9 @@ def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
     said = [*words.warnings(run, None if present is None else present[1]), *map(str, asked.get("warnings", ()))]
     lines += [f"- {plain(text)}" for text in said]
     versions = run.settings.get("versions", {})
-    lines += ["", "## To repeat it", "", "```python", sections.call(run).replace("```", "'''"), "```", ""]
+    lines += ["", "## To repeat it", ""]
+    lines += [privacy.NO_SEED, ""] if privacy.simulated(run) else []
+    lines += ["```python", sections.call(run).replace("```", "'''"), "```", ""]
     lines.append("With " + ", ".join(f"{plain(k)} {plain(v)}" for k, v in versions.items()) + ".")
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.report import charts, sections, sites, words
+from foedus.report import charts, privacy, sections, sites, words
 from foedus.report.charts import Chart
 from foedus.report.words import number, size
 from foedus.run import Run
@@ -122,7 +122,7 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
         ("convergence", "How it got there", sections.convergence(drawn, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),
         ("worst-case", "The worst case", sections.worst_case(run)),
-        ("privacy", "Privacy", sections.ledger(run)),
+        ("privacy", "Privacy", privacy.ledger(run)),
         ("settings", "Settings and versions", sections.settings(run)),
         ("words", "How to read this page", sections.glossary()),
     ]

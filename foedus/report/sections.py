@@ -11,6 +11,7 @@ import numpy as np
 
 from foedus.report import charts, sites, words
 from foedus.report.charts import Chart, Series
+from foedus.report.privacy import NO_SEED, shown, simulated, spent
 from foedus.report.words import number, size
 from foedus.run import Run
 from foedus.runtime.participation import attendance, restored
@@ -229,33 +230,6 @@ def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> st
     return text + charts.attendance(run.names, *present)
 
 
-def spent(run: Run) -> float | None:
-    """The total ε of the site that has released most, by basic composition; None where there is no guarantee."""
-    found = getattr(run, "ledger", None)
-    if found is None or not getattr(found, "sound", False) or not len(found.releases):
-        return None
-    return float(found.total(int(np.argmax(found.releases))))
-
-
-def ledger(run: Run) -> str:
-    """The privacy ledger, where there is one: a sentence, what each site has spent, and the whole of it."""
-    found = getattr(run, "ledger", None)
-    if found is None:
-        return ""
-    said = found.summary().splitlines()[0].removeprefix("privacy: ")
-    text = f"<p>{escape(said[:1].upper() + said[1:])}.</p>"
-    if spent(run) is not None and len(found.names) <= sites.MOST:
-        totals = [float(found.total(i)) for i in range(len(found.names))]
-        text += sites.bars(
-            ("Site", "Spent", "ε in all", "Releases", "Examples"),
-            [
-                (name, total, (number(int(releases)), number(int(count))))
-                for name, total, releases, count in zip(found.names, totals, found.releases, found.counts, strict=True)
-            ],
-        )
-    return f'{text}<details><summary>The whole ledger</summary><pre class="ledger">{escape(str(found))}</pre></details>'
-
-
 def worst_case(run: Run) -> str:
     """What a robust method guards against: each site's loss at its worst distribution, and the weights that hurt."""
     found = getattr(run, "worst_case", None)
@@ -295,8 +269,9 @@ def _written(value: Any) -> str:
 
 
 def call(run: Run) -> str:
-    """The call of `solve` that repeats the run."""
-    given = [f"{k}={run.settings[k]!r}" for k in ("seed", "max_rounds") if k in run.settings]
+    """The call of `solve` that repeats the run; with noise from a seed, but for the seed."""
+    keys = ("max_rounds",) if simulated(run) else ("seed", "max_rounds")
+    given = [f"{k}={run.settings[k]!r}" for k in keys if k in run.settings]
     who = run.settings.get("participation")
     if isinstance(who, Mapping) and (who.get("name") == "Schedule" or who.get("fraction") != 1 or who.get("dropout")):
         kept = ", ".join(f"{k}={v!r}" for k, v in who.items() if k in ("fraction", "dropout", "every"))
@@ -310,10 +285,15 @@ def call(run: Run) -> str:
 def settings(run: Run) -> str:
     """What the run was made with, and the call that repeats it."""
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in _pairs(run.settings)
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in _pairs(shown(run))
+    )
+    repeats = (
+        f"{NO_SEED} The call, without it:"
+        if simulated(run)
+        else "The same settings, data and seed give the same history on the same machine:"
     )
     return (
-        "<p>The same settings, data and seed give the same history on the same machine:</p>"
+        f"<p>{escape(repeats)}</p>"
         f"<pre>{escape(call(run))}</pre><details><summary>All settings, as they were resolved</summary>"
         f'<table class="plain">{rows}</table></details>'
     )
@@ -323,6 +303,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
     """One row a run: how it ended, what it reached, and what that took."""
     heads = ["Run", "Verdict", "Objective", "Largest violation", "Stationarity", "Rounds", "Up", "Down", "Time"]
     private = any(getattr(run, "ledger", None) is not None for run in runs.values())
+    loss = "ε, simulated" if any(map(simulated, runs.values())) else "ε"
     body = ""
     for i, (name, run) in enumerate(runs.items()):
         verdict, c = words.verdict(run), run.certificate
@@ -341,7 +322,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
             cells.append((math.inf if epsilon is None else epsilon, "–" if epsilon is None else number(epsilon)))
         shown = "".join(
             f'<td class="n" data-v="{float(value)!r}"><span class="mini">{escape(head)}</span>{escape(text)}</td>'
-            for head, (value, text) in zip([*heads[2:], "ε"], cells, strict=False)
+            for head, (value, text) in zip([*heads[2:], loss], cells, strict=False)
         )
         body += (
             f'<tr><th scope="row" data-v="{escape(name)}"><i class="c{i % 8}"></i>{escape(name)}</th>'
@@ -350,7 +331,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
         )
     kinds = {"Run": "", "Verdict": "v"}
     titles = "".join(
-        f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>' for h in [*heads, *(["ε"] if private else [])]
+        f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>' for h in [*heads, *([loss] if private else [])]
     )
     ended = words.gathered([(name, run.reason) for name, run in runs.items()])
     reasons = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}.</li>" for name, text in ended)
@@ -362,7 +343,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
 
 def differences(runs: Mapping[str, Run]) -> str:
     """The settings that are not the same in all runs."""
-    flat = {name: dict(_pairs(run.settings)) for name, run in runs.items()}
+    flat = {name: dict(_pairs(shown(run))) for name, run in runs.items()}
     keys = list(dict.fromkeys(key for pairs in flat.values() for key in pairs))
     keys = [key for key in keys if len({flat[name].get(key, "–") for name in runs}) > 1]
     cells = [["", *runs], *([key, *(flat[name].get(key, "–") for name in runs)] for key in keys)]
