@@ -321,7 +321,7 @@ def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path,
     hall = Hall(tmp_path, five(), algorithm, **told)
     write = checkpoint.write_whole
 
-    def write_until_full(path, content):
+    def write_until_full(path, content, private=False):
         number = int(path.stem.partition("-")[2])
         if path.is_relative_to(tmp_path / full) and number >= 5:
             raise fd.FoedusError(f"cannot write {path}: No space left on device; what was there before is unchanged.")

@@ -43,11 +43,15 @@ def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -
     return _accounted(kind, counted, delta, method)
 
 
-def tightest(releases: Mapping[tuple[str, float], int], delta: float) -> float:
+def tightest(releases: Mapping[tuple[str, float], int], delta: float, *, adaptive: bool = False) -> float:
     """The smallest total ε that is proved at this δ for a mixture of releases.
 
     `releases` says how often each (kind, ratio) occurs, kind being "laplace" or "gaussian". Each bound holds by itself,
     so their minimum holds. Without dp-accounting the bounds that need it are left out, and the result is larger.
+
+    With `adaptive`, how much noise a later release has may have been chosen in the light of earlier ones, as it is from
+    run to run. Sums of ε, the exact Gaussian curve (Smith and Thakurta 2022) and Rényi divergences (Feldman and Zrnic
+    2021; Lécuyer 2021) bound such a sequence too; advanced and PLD composition are proved for noise fixed in advance.
     """
     counted = tuple(sorted((kind, float(ratio), int(count)) for (kind, ratio), count in releases.items() if count > 0))
     for kind, ratio, _ in counted:
@@ -57,11 +61,11 @@ def tightest(releases: Mapping[tuple[str, float], int], delta: float) -> float:
             return math.inf  # a release without noise, or one of which nothing is known
     laplace = tuple((ratio, count) for kind, ratio, count in counted if kind == "laplace" and ratio > 0)
     gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counted if kind == "gaussian"))
-    return _tightest(laplace, gaussian, float(delta))
+    return _tightest(laplace, gaussian, float(delta), adaptive)
 
 
 @lru_cache(maxsize=4096)
-def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float) -> float:
+def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float, adaptive: bool) -> float:
     pure = sum(ratio * count for ratio, count in laplace)
     if gaussian == 0 and (pure == 0 or not delta > 0):
         return pure
@@ -71,12 +75,12 @@ def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: fl
     best = pure + (gaussian_epsilon(1.0 / gaussian, delta) if gaussian > 0 else 0.0)
     if not laplace:
         return best
-    if gaussian == 0:
+    if gaussian == 0 and not adaptive:
         best = min(best, _advanced("laplace", laplace, delta))
-    if not have_library():
+    if not have_library() or max(ratio for ratio, _ in laplace) > LARGEST:  # beyond it, exponentials overflow
         return best
     best = min(best, _mixed_rdp(laplace, gaussian, delta))
-    if best > LARGEST:
+    if adaptive or best > LARGEST:
         return best
     return min(best, _mixed_pld(laplace, gaussian, delta, GRID * max(1.0, best)))
 

@@ -19,11 +19,15 @@ MAGIC = b"foedus checkpoint 1\n"  # then the SHA-256 of the rest, then the rest
 MARK = len(MAGIC) + hashlib.sha256().digest_size
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that after a crash or a full disk either the old or the new content is there."""
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file so that after a crash or a full disk either the old or the new content is there.
+
+    A `private` file can be read by its owner alone, from the first byte on.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        mode = 0o600 if private else 0o666
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -103,7 +107,7 @@ class Checkpoint:
         arrays = {f"carry{i}": leaf for i, leaf in enumerate(leaves)}
         arrays |= {f"history.{name}": values for name, values in history.items()}
         content = pack(arrays, {"fingerprint": self.fingerprint, "leaves": len(leaves)})
-        write_whole(self.path, MAGIC + hashlib.sha256(content).digest() + content)
+        write_whole(self.path, MAGIC + hashlib.sha256(content).digest() + content, private=True)
         self.last = time.monotonic()
 
 

@@ -100,7 +100,7 @@ class Statement:
         return [
             *lines,
             "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
-            f"Privacy: epsilon {now:.4g} by this run and {ledger.total(at, None, planned):.4g} in all with it "
+            f"Privacy: epsilon {now:.4g} by this run and {ledger.total(at, None, planned, self.run):.4g} in all with it "
             f"({before:.4g} so far; limit {policy.max_epsilon_total:g}), at delta {at:g}, for replacing one row.",
         ]
 
@@ -208,4 +208,5 @@ class Approvals:
 
     def _save(self, request: Request) -> None:
         self.folder.mkdir(exist_ok=True, mode=0o700)
-        write_whole(self.folder / f"{request.id}.json", json.dumps(asdict(request), indent=1).encode())
+        content = json.dumps(asdict(request), indent=1).encode()
+        write_whole(self.folder / f"{request.id}.json", content, private=True)

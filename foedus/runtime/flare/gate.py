@@ -139,7 +139,7 @@ class Gate:
         place.mkdir(exist_ok=True, mode=0o700)
         number = asked.get("round")
         name = SENT.format(round=number if isinstance(number, int) else -1, request=request_digest(message))
-        write_whole(place / name, reply)
+        write_whole(place / name, reply, private=True)
 
     def _place(self, run: str) -> Path:
         return self.folder / f"run-{run}"

@@ -148,7 +148,7 @@ class SiteLedger:
         return _digest(self.lines[-1].text()) if self.lines else ""
 
     def _write_head(self) -> None:
-        write_whole(self.head, json.dumps({"lines": len(self.lines), "last": self._last()}).encode())
+        write_whole(self.head, json.dumps({"lines": len(self.lines), "last": self._last()}).encode(), private=True)
 
     def _append(self, run: str, request: str, releases: Iterable[Release]) -> None:
         added: list[Line] = []
@@ -186,9 +186,13 @@ class SiteLedger:
         counted.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
         return counted
 
-    def total(self, delta: float, run: str | None = None, more: Iterable[Release] = ()) -> float:
-        """The total ε at δ, for replacing one row, by the tightest composition."""
-        return composition.tightest(self.counts(run, more), delta)
+    def total(self, delta: float, run: str | None = None, more: Iterable[Release] = (), by: str | None = None) -> float:
+        """The total ε at δ, for replacing one row, of one run or of all; with `more` releases that a run `by` asks for.
+
+        A run states its noise before it begins; a later run's is chosen in the light of earlier ones' answers.
+        """
+        several = run is None and len({line.run for line in self.lines} | ({by} if by else set())) > 1
+        return composition.tightest(self.counts(run, more), delta, adaptive=several)
 
     def runs(self) -> dict[str, int]:
         """The number of releases by run, in the order of their first."""
@@ -208,7 +212,7 @@ class Limits:
         for limit, name, words in ((self.run, run, "a run"), (self.total, None, "in all")):
             if limit == math.inf:
                 continue
-            epsilon = ledger.total(self.delta, name, releases)
+            epsilon = ledger.total(self.delta, name, releases, run)
             if not epsilon <= limit * ROUNDING:
                 raise Exceeded(
                     f"its policy allows epsilon {limit:g} {words} at delta {self.delta:g}, and with this run "
