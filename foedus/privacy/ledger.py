@@ -17,6 +17,7 @@ SIMULATED = (
     "the figures that real sites with sampler='opendp' would have"
 )
 NOT_TOLD = "not told"
+DELTA = 1e-5  # of totals, where nobody has said another
 SHOWN = 12  # clients in the printed table
 
 
@@ -101,7 +102,7 @@ class Ledger:
     scale: np.ndarray
     what: str  # what is released
     most: int | None = None
-    delta: float = 1e-5  # at which totals are printed
+    delta: float = DELTA  # at which totals are printed
     counted: np.ndarray | None = None  # releases of each round and client, where it is not one for each scale
     before: tuple[Entry, ...] = ()
     exact: tuple[str, ...] = ()  # columns about which exact figures were sent before the training
@@ -293,7 +294,12 @@ class Ledger:
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}
         note["before"] = tuple(Entry(**entry) for entry in note.get("before", ()))
-        return Ledger(**note, **arrays)
+        return Ledger(
+            **note,
+            sensitivity=arrays["sensitivity"],
+            scale=arrays["scale"],
+            counted=arrays.get("counted"),
+        )
 
 
 def prepared(ledger: Ledger, noted: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()) -> Ledger:
@@ -340,6 +346,6 @@ def ledger_of(
         told |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
         told |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
     most = noise.most if isinstance(noise, Sound) else None
-    delta = {} if not isinstance(noise, Sound) or noise.total is None else {"delta": noise.total[1]}
-    counted = tuple(int(c) for c in counts)
-    return Ledger(told, tuple(names), counted, sensitivity, scale, what, most, counted=made, **delta)
+    delta = noise.total[1] if isinstance(noise, Sound) and noise.total is not None else DELTA
+    examples = tuple(int(c) for c in counts)
+    return Ledger(told, tuple(names), examples, sensitivity, scale, what, most, delta, made)

@@ -46,11 +46,11 @@ class Local:
     def __post_init__(self) -> None:
         for name, least, most in (("epsilon", ">", math.inf), ("delta", ">=", 1.0), ("clip", ">", math.inf),
                                   ("rows", ">", math.inf)):  # fmt: skip
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if value is None and name in ("clip", "rows"):
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not (value > 0 or (value == 0 and least == ">=")) or not value < most:
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+            if not (number > 0 or (number == 0 and least == ">=")) or not number < most:
                 upper = f" and < {most:g}" if most < math.inf else ""
                 other = " or None" if name in ("clip", "rows") else ""
                 raise FoedusError(
