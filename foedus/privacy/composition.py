@@ -73,11 +73,11 @@ def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: fl
         return math.inf
     # the exact curve of all Gaussian releases as one; those with Laplace noise add their ε and no δ
     best = pure + (gaussian_epsilon(1.0 / gaussian, delta) if gaussian > 0 else 0.0)
-    if not laplace:
+    if not laplace or max(ratio for ratio, _ in laplace) > LARGEST:  # beyond it, the other bounds overflow
         return best
     if gaussian == 0 and not adaptive:
         best = min(best, _advanced("laplace", laplace, delta))
-    if not have_library() or max(ratio for ratio, _ in laplace) > LARGEST:  # beyond it, exponentials overflow
+    if not have_library():
         return best
     best = min(best, _mixed_rdp(laplace, gaussian, delta))
     if adaptive or best > LARGEST:
