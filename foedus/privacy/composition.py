@@ -12,7 +12,8 @@ Gaussian releases with ratios r_j are together exactly one with ratio √(Σ r_j
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,15 @@ METHODS = ("basic", "advanced", "rdp", "pld")
 KINDS = ("laplace", "gaussian")
 GRID = 1e-4  # of privacy losses; of a total above 1, this share of it
 LARGEST = 100.0  # a total above this protects nobody, so that PLD has no use
+HIDDEN = 1e100  # a ratio of sensitivity to noise from which on nothing is hidden
+
+
+def tallied(ratios: Iterable[tuple[float, int]]) -> Counter[float]:
+    """How often each ratio occurs, those that differ in their last digits counted as the larger."""
+    counted: Counter[float] = Counter()
+    for ratio, count in ratios:
+        counted[float(f"{ratio * (1.0 + 1e-11):.12g}")] += int(count)
+    return counted
 
 
 def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -> float:
@@ -57,7 +67,7 @@ def tightest(releases: Mapping[tuple[str, float], int], delta: float, *, adaptiv
     for kind, ratio, _ in counted:
         if kind not in KINDS:
             raise FoedusError(f"a release is of kind 'laplace' or 'gaussian'. Got {kind!r} instead.")
-        if not 0 <= ratio < math.inf:
+        if not 0 <= ratio < HIDDEN:
             return math.inf  # a release without noise, or one of which nothing is known
     laplace = tuple((ratio, count) for kind, ratio, count in counted if kind == "laplace" and ratio > 0)
     gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counted if kind == "gaussian"))
@@ -102,7 +112,7 @@ def _mixed_pld(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: f
     from dp_accounting.pld import common, privacy_loss_distribution
 
     # the losses of randomised response are ±ratio: on a grid that the ratio divides nothing is rounded
-    least = laplace[0][0]
+    least = laplace[0][0] * (1.0 + 1e-12)  # as much above it that division does not round up to the next place
     step = least if gaussian == 0 and len(laplace) == 1 else least / math.ceil(least / step)
     whole = None
     for ratio, count in laplace:
