@@ -1,4 +1,4 @@
-"""Real federations: `foedus federation up`, `provision`, `submit` and more; `foedus site request`, `install`, `audit`."""
+"""Real federations: `foedus federation up`, `status`, `down`, `provision`, `sign`, `submit`, `resume` and more."""
 
 import tomllib
 from pathlib import Path

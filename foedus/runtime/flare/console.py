@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -51,9 +51,10 @@ class Console:
         except Exception:
             logging.getLogger(__name__).debug("the session was gone already")
 
-    def sites(self) -> list[str]:
-        """The sites that are connected."""
-        return sorted(client.name for client in self._do(lambda: self.session.get_system_info()).client_info)
+    def sites(self, since: Mapping[str, float] | None = None) -> list[str]:
+        """The sites that are connected; of one in `since`, only where the server has heard of it after this time."""
+        known = self._do(lambda: self.session.get_system_info()).client_info
+        return sorted(one.name for one in known if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
 
     def submit(self, job: Path) -> str:
         return str(self._do(lambda: self.session.submit_job(str(job))))
@@ -130,10 +131,10 @@ class Console:
         except Exception as error:
             raise Unreachable(f"the server refused the coordinator ({type(error).__name__}: {error}).") from None
 
-    def wait_for_sites(self, names: tuple[str, ...], seconds: float) -> None:
+    def wait_for_sites(self, names: tuple[str, ...], seconds: float, since: Mapping[str, float] | None = None) -> None:
         """Return when all these sites are connected."""
         until = time.monotonic() + seconds
-        while missing := [n for n in names if n not in self.sites()]:
+        while missing := [n for n in names if n not in self.sites(since)]:
             if time.monotonic() > until:
                 raise Unreachable(f"site {missing[0]!r} is not connected after {seconds:g} s.")
             time.sleep(0.3)

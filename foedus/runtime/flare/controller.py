@@ -4,6 +4,7 @@
 
 import inspect
 import json
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.preparation import read
 from foedus.runtime.flare.server import play
+from foedus.runtime.flare.terms import make_private
 from foedus.runtime.flare.window import Window
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
@@ -108,6 +110,8 @@ class FoedusController(Controller):
         told = json.loads((config / "run.json").read_text())
         folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
         folder.mkdir(parents=True, exist_ok=True)
+        os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
+        make_private(Path(workspace.get_root_dir()))
         self.revoked = Path(workspace.get_root_dir()) / REVOKED
         ended: dict[str, Any] = {"job": job}
         window = Window()

@@ -67,6 +67,11 @@ class Flare:
     def patience(self) -> dict[str, Any]:
         return dataclasses.asdict(Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses))
 
+    @property
+    def policy(self) -> dict[str, Any]:
+        """What the sites of a trial allow: all of them are the caller's own, and their data may be small."""
+        return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1}
+
     def play(
         self,
         problem: Problem,
@@ -105,7 +110,7 @@ class Flare:
 
     def _alone(self, folder: Path, names: tuple[str, ...], *told: Any) -> Result:
         """A run over sites that are there for it alone."""
-        federation = Federation.again(folder, names)
+        federation = Federation.again(folder, names, self.policy)
         try:
             return self.run(federation, *told)
         finally:
@@ -122,10 +127,9 @@ class Flare:
     ) -> Result:
         """Place the data at the sites of this machine, then submit and resume until there is a result."""
         for i, site in enumerate(federation.sites):
-            kit = federation.kit(site)
-            data = kit / "local" / "data.npz"
+            data = federation.data(site)
             np.savez(data, **site_arrays(problem, i))  # pyright: ignore[reportArgumentType]
-            write_site_file(kit, data, {"modules": list(self.modules)})
+            write_site_file(federation.kit(site), data, self.policy)
         write_site_file(federation.kit("server"), None, {"modules": list(self.modules)})
         return self._drive(federation, order, content, watch, keep)
 

@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 
 import contextlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from nvflare.apis.signal import Signal
 from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.runtime.flare.names import FIELD, RUNS, TOPIC
-from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.site import SiteSession
+from foedus.runtime.flare.terms import agreed_terms, make_private
 
 
 class FoedusExecutor(Executor):
@@ -35,8 +36,11 @@ class FoedusExecutor(Executor):
             return
         configure()
         workspace = fl_ctx.get_workspace()
-        folder = Path(workspace.get_root_dir()) / RUNS
+        kit = Path(workspace.get_root_dir())
+        folder = kit / RUNS
         folder.mkdir(parents=True, exist_ok=True)
+        os.umask(0o077)
+        make_private(folder)
         log = folder / "site.log"
 
         def note(line: str) -> None:
@@ -45,8 +49,7 @@ class FoedusExecutor(Executor):
                 file.write(line + "\n")
 
         try:
-            site = SiteFile.read(Path(workspace.get_site_config_dir()) / SITE_FILE)
-            self.session = SiteSession(str(fl_ctx.get_identity_name()), site, folder, note)
+            self.session = SiteSession(str(fl_ctx.get_identity_name()), agreed_terms(kit), folder, note)
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()

@@ -1,4 +1,12 @@
-"""Provisioning: one kit a party, with certificates of one project; foedus adds the few settings that matter."""
+"""Provisioning: one kit a party, with certificates of one project; foedus adds the settings that make a site safe.
+
+A kit's own authorisation file takes from every role, the coordinator's included, what FLARE would allow it: code that
+comes with a job, and the commands for shell, logs and files. Classes that a job may name are listed one by one. At a
+site, `door.Door` and `door.Launcher` check the same once more, and `terms` what its site file says.
+
+Private keys stay where they are used. Sites on other machines make their own (see `certificates`), and of those that
+FLARE's provisioner writes down in its state only the project's authority remains, for its owner's eyes alone.
+"""
 
 import json
 import os
@@ -11,7 +19,9 @@ from typing import Any
 
 from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
+from foedus.runtime.flare.terms import make_private
 
 IMPL = "nvflare.lighter.impl"
 ADMIN = "coordinator@foedus.org"
@@ -19,7 +29,23 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 # FLARE 2.9 keeps a thread waiting for each message it has received, as long as a sender may repeat it: 65 s by default,
 # which is thousands of threads at 30 rounds a second
 STREAMS = {"streaming_retry_timeout": 2.0, "streaming_retry_wait": 1.0}
-CLASSES = ["foedus.runtime.flare."]  # the only classes that a job may name at a party
+CONTROLLER = "foedus.runtime.flare.controller.FoedusController"  # the only class that a job may name at the server
+EXECUTOR = "foedus.runtime.flare.executor.FoedusExecutor"  # and the only one at a site
+# All that a job brings to a site, the same to the byte in every run
+CLIENT_FILE = "config/config_fed_client.json"
+CLIENT_CONFIG = json.dumps(
+    {
+        "format_version": 2,
+        "executors": [{"tasks": [TOPIC], "executor": {"path": EXECUTOR, "args": {}}}],
+        "components": [],
+    },
+    indent=1,
+).encode()
+# What FLARE allows the coordinator at a site and at the server; everything that is not named is forbidden
+LOOK = ("check_status", "admin_check_status", "report_version")
+AT_SITE = ("submit_job", "abort", "abort_job", *LOOK)
+AT_SERVER = (*AT_SITE, "list_jobs", "list_job", "get_job_meta", "app_command", "download_job", "delete_job")
+AT_SERVER += ("download_job_components", "disable_client", "enable_client", "remove_client")
 
 
 @dataclass(frozen=True)
@@ -51,7 +77,7 @@ class Project:
             }
         ]
         parties += [
-            {"name": s, "type": "client", "org": s.replace("-", "_"), "allow_log_streaming": False} for s in self.sites
+            {"name": s, "type": "client", "org": organisation(s), "allow_log_streaming": False} for s in self.sites
         ]
         parties += [{"name": ADMIN, "type": "admin", "org": "foedus", "role": "project_admin"}]
         builders: list[dict[str, Any]] = [
@@ -64,6 +90,11 @@ class Project:
         return json.dumps(project | {"participants": parties, "builders": builders}, indent=1)
 
 
+def organisation(site: str) -> str:
+    """A site's name as FLARE wants that of its organisation."""
+    return site.replace("-", "_")
+
+
 def require_nvflare() -> None:
     """Raise where NVIDIA FLARE is not installed."""
     from importlib.util import find_spec
@@ -72,13 +103,28 @@ def require_nvflare() -> None:
         raise FoedusError("a real federation needs NVIDIA FLARE: pip install 'foedus[flare]'.")
 
 
-def provision(project: Project, folder: Path) -> dict[str, Path]:
-    """Make the kits in `folder`; returns each party's kit by name ('server' and 'admin' among them)."""
+def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[str, Path]:
+    """Make the kits in `folder`; returns each party's kit by name ('server' and 'admin' among them).
+
+    Without `site_keys` the sites' kits hold no secret, and each site makes its own key; with them they can be started
+    at once, which is for sites on this machine.
+    """
     require_nvflare()
     folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o700)
     source = folder / "project.yml"
     source.write_text(project.to_yaml())
-    command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(source), "-w", str(folder / "made")]
+    command = [
+        sys.executable,
+        "-m",
+        "nvflare.cli",
+        "provision",
+        "-p",
+        str(source),
+        "-w",
+        str(folder / "made"),
+        "--force",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     made = sorted((folder / "made" / project.name).glob("prod_*"))
     if done.returncode != 0 or not made:
@@ -91,13 +137,35 @@ def provision(project: Project, folder: Path) -> dict[str, Path]:
     _finish_server(kits["server"])
     for site in project.sites:
         _finish_site(kits[site])
+        if not site_keys:
+            for name in ("client.key", "client.crt"):
+                (kits[site] / "startup" / name).unlink()
+    forget_keys(folder / "made" / project.name)
+    make_private(folder)
     return kits
 
 
+def forget_keys(made: Path) -> None:
+    """Of the keys that FLARE's provisioner writes down, keep that of the authority: a party has its own in its kit."""
+    state = made / "state" / "cert.json"
+    kept = json.loads(state.read_text())
+    write_whole(state, json.dumps({key: kept[key] for key in ("root_cert", "root_pri_key")}).encode())
+
+
+def _authorize(kit: Path, rights: tuple[str, ...]) -> None:
+    """The kit's own authorisation file, which takes the place of FLARE's default: roles and what each may do."""
+    never = dict.fromkeys(("byoc", "shell_commands", "server-predeployed-flwr"), "none")
+    roles: dict[str, Any] = {"project_admin": dict.fromkeys(rights, "any") | never}
+    roles |= {"member": dict.fromkeys(LOOK, "any") | never, "lead": "none", "org_admin": "none"}
+    content = {"format_version": "1.0", "permissions": roles}
+    write_whole(kit / "local" / "authorization.json", json.dumps(content, indent=1).encode())
+
+
 def _finish_server(kit: Path) -> None:
-    """Storage inside the kit, no receiver of logs, no classes but ours."""
+    """Storage inside the kit, no receiver of logs, no class but ours, no code from outside."""
+    _authorize(kit, AT_SERVER)
     resources = json.loads((kit / "local" / "resources.json.default").read_text())
-    resources["class_allow_list"] = CLASSES
+    resources["class_allow_list"] = [CONTROLLER]
     resources["components"] = [c for c in resources["components"] if c["id"] != "log_receiver"]
     for part in resources["components"]:
         if part["id"] == "job_manager":
@@ -110,47 +178,61 @@ def _finish_server(kit: Path) -> None:
     text = SERVER_README.format(ports=" and ".join(str(port) for port in ports), storage=kit / "storage")
     write_whole(kit / "README.txt", text.encode())
     (kit / "readme.txt").unlink(missing_ok=True)  # FLARE's own, which names steps that are done here
-    os.chmod(kit / "startup" / "server.key", 0o600)
+    (kit / "storage").mkdir(exist_ok=True)
+    (kit / RUNS).mkdir(exist_ok=True)
 
 
 SITE_TEMPLATE = """\
 # What this site brings to a federation, and what it allows. This file stays here; nobody else reads it.
+# It is read when the site is started: after a change, stop and start the site.
 
 [data]
-file = "data.csv"     # a table with a header, .csv, .tsv or .parquet; relative to this folder, or from the root
+file = "/path/to/table.csv"   # a table with a header, .csv, .tsv or .parquet; from the root, outside this kit
 separator = ","
-# x = ["age", "dose"] # the only columns that may be used to predict from; all others when left out
+x = []                # the columns that may be used to predict from, for instance ["age", "dose"]; empty: all others
+labels = []           # the columns that may be predicted, for instance ["diagnosis"]; no other can be
+groups = []           # the columns that may split the rows into groups
 
 # Where your file calls a column by another name than the experiment: the experiment's name = yours.
 # [data.columns]
 # ill = "diagnosis"
 
 [policy]
+approve = "auto"      # "ask": an experiment waits until you have approved it
 algorithms = ["*"]    # the algorithms that may run here, by name; "*" allows all
 modules = []          # Python modules beside foedus whose functions may run on the data
 min_rows = 50         # stay out with fewer rows than this
-privacy = false       # true: only algorithms that add noise to what they send
+min_subset = 20       # no figure about fewer rows than this leaves
+min_sites = 2         # no run over fewer sites than this
+ranges = false        # true: the least and the greatest value of a column may be told; they are two patients' values
+privacy = false       # true: only what noise covers may leave
 # max_epsilon = 1.0         # the most privacy loss in one run
 # max_epsilon_total = 10.0  # the most in all runs together
+max_delta = 1e-5      # the delta at which these totals are computed
 max_message = 100000000     # bytes in one message
 max_words = 50        # different words of one column that are told to the server
-own_keys = true       # random draws here are keyed by a secret of this site
 """
 
 README = """\
 Kit of the site {site}
 ======================
-This folder lets one computer take part in a federation as "{site}". Keep it private: startup/client.key is the site's
-identity. Whoever has it can take part in your name.
+This folder lets one computer take part in a federation as "{site}".
 
 What you need: Python 3.11 or newer, and  pip install 'foedus[flare]'  in the versions the coordinator names.
 Network: this computer opens ONE connection, outgoing, to {server} port {port}. No port of yours has to be opened.
 
-1. Write down your data:  edit  local/foedus.toml  (which file, which columns, what you allow).
-2. Start:                 startup/start.sh          (it restarts itself after a crash)
-3. Stop:                  startup/stop_fl.sh
-4. See what was sent:     foedus site audit {folder}
+1. Make your key:         foedus site request .     It stays here: startup/client.key is the site's identity.
+                          Send the file {site}.csr to the coordinator, and compare its fingerprint by telephone.
+2. Take your certificate: foedus site install {site}.crt .     (the file that the coordinator sends back)
+3. Write down your data:  edit  local/foedus.toml  (which file, which columns, what you allow). The data stay outside
+                          this folder. Whoever runs the site needs to read local/, not to write it.
+4. Start:                 startup/start.sh          (it restarts itself after a crash)
+5. Stop:                  startup/stop_fl.sh        (after a change of local/foedus.toml: stop, then start)
+6. See what was sent:     foedus site audit {folder}
 
+What comes in: one file that names the program already installed here, and numbers. A job that brings code, files or
+settings is refused, and no command of FLARE's for shell, logs or files is answered; local/authorization.json and the
+door in local/resources.json see to that, so leave them as they are.
 What leaves this computer: model-sized numbers that the agreed algorithm computes, never a row of your data, nor the
 data file's name. Every message is listed in foedus-runs/messages.jsonl with its size and purpose. If something fails
 here, the coordinator is told that it failed; why is in foedus-runs/site.log, which stays here.
@@ -174,25 +256,30 @@ Models and checkpoints are in foedus-runs. No site's data ever come here.
 
 
 def _finish_site(kit: Path) -> None:
-    """No streaming of logs, no classes but ours, a site file to fill in."""
+    """No streaming of logs, no class but ours, our door and launcher, a site file to fill in."""
+    _authorize(kit, AT_SITE)
     resources = json.loads((kit / "local" / "resources.json.default").read_text())
-    resources["class_allow_list"] = CLASSES
+    resources["class_allow_list"] = [EXECUTOR]
     resources["allow_log_streaming"] = False
-    resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+    parts = [c for c in resources["components"] if c["id"] not in ("site_log_streamer", "process_launcher")]
+    ours = {"app_deployer": "foedus.runtime.flare.door.Door", "process_launcher": "foedus.runtime.flare.door.Launcher"}
+    resources["components"] = [*parts, *({"id": name, "path": path, "args": {}} for name, path in ours.items())]
     write_whole(kit / "local" / "resources.json", json.dumps(resources, indent=1).encode())
     write_whole(kit / "local" / SITE_FILE, SITE_TEMPLATE.encode())
     server = json.loads((kit / "startup" / "fed_client.json").read_text())["servers"][0]["service"]["target"]
     host, _, port = server.rpartition(":")
     (kit / "readme.txt").unlink(missing_ok=True)
     write_whole(kit / "README.txt", README.format(site=kit.name, server=host, port=port, folder=".").encode())
-    os.chmod(kit / "startup" / "client.key", 0o600)
+    (kit / RUNS).mkdir(exist_ok=True)
 
 
 def write_site_file(kit: Path, data: Path | None, policy: dict[str, Any]) -> None:
     """The site file of a kit on this machine."""
     lines = ["[data]", f"file = {json.dumps(str(data))}", ""] if data is not None else []
     lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
-    write_whole(kit / "local" / SITE_FILE, ("\n".join(lines) + "\n").encode())
+    path = kit / "local" / SITE_FILE
+    write_whole(path, ("\n".join(lines) + "\n").encode())
+    os.chmod(path, 0o600)
 
 
 def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: dict[str, Any]) -> Path:
@@ -208,18 +295,16 @@ def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport:
     }
     workflow = {
         "id": "foedus",
-        "path": "foedus.runtime.flare.controller.FoedusController",
+        "path": CONTROLLER,
         "args": {"transport": transport, "patience": patience},
     }
     server = {"format_version": 2, "server": {"task_request_interval": 0.01}, "workflows": [workflow], "components": []}
-    executor = {"path": "foedus.runtime.flare.executor.FoedusExecutor", "args": {}}
-    client = {"format_version": 2, "executors": [{"tasks": ["foedus"], "executor": executor}], "components": []}
     for name, content in (
         ("meta.json", meta),
         ("app_server/config/config_fed_server.json", server),
         ("app_server/config/run.json", {"run": run}),
-        ("app_site/config/config_fed_client.json", client),
     ):
         (folder / name).write_text(json.dumps(content, indent=1))
+    (folder / "app_site" / CLIENT_FILE).write_bytes(CLIENT_CONFIG)
     (folder / "app_server" / "config" / "order.npz").write_bytes(order)
     return folder

@@ -17,6 +17,8 @@ from foedus.errors import FoedusError
 from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import Project, provision, require_nvflare, write_site_file
+from foedus.runtime.flare.policy import SITE_FILE
+from foedus.runtime.flare.terms import digest_of
 
 STATE = "federation.json"
 START_SECONDS = 90.0
@@ -44,9 +46,18 @@ class Federation:
     def kit(self, party: str) -> Path:
         return Path(self.state["kits"][party])
 
+    def data(self, site: str) -> Path:
+        """Where a trial's data of a site are placed: outside its kit."""
+        folder = self.folder / "data"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / f"{site}.npz"
+
     @staticmethod
-    def up(folder: Path, sites: int | tuple[str, ...]) -> "Federation":
-        """Provision kits, start the server and the sites, and wait until they are connected."""
+    def up(folder: Path, sites: int | tuple[str, ...], policy: dict[str, Any] | None = None) -> "Federation":
+        """Provision kits, start the server and the sites, and wait until they are connected.
+
+        With a policy, the sites are those of a trial: their files name where its data will be placed.
+        """
         require_nvflare()
         folder = Path(folder).absolute()
         if (folder / STATE).exists():
@@ -66,7 +77,8 @@ class Federation:
         }
         federation = Federation(folder, state)
         for site in names:
-            write_site_file(federation.kit(site), None, {})
+            data = None if policy is None else federation.data(site)
+            write_site_file(federation.kit(site), data, policy or {})
         try:
             federation.heal()
             federation.wait()
@@ -76,13 +88,13 @@ class Federation:
         return federation
 
     @staticmethod
-    def again(folder: Path, sites: tuple[str, ...]) -> "Federation":
-        """The federation that was left in this folder, started again; or a new one."""
+    def again(folder: Path, sites: tuple[str, ...], policy: dict[str, Any]) -> "Federation":
+        """The trial federation that was left in this folder, started again; or a new one."""
         if not (Path(folder) / STATE).exists():
-            return Federation.up(folder, sites)
+            return Federation.up(folder, sites, policy)
         there = Federation.at(folder)
         if there.sites != sites:
-            return Federation.up(folder, sites)
+            return Federation.up(folder, sites, policy)
         if not any(party.running for party in there.status()):
             there._check_ports()
         try:
@@ -118,8 +130,8 @@ class Federation:
             raise FoedusError(f"{path} is damaged; delete the folder and start anew.") from None
 
     def heal(self) -> list[str]:
-        """Start every party that is not running; returns their names."""
-        started = []
+        """Start every party that is not running, and again every site whose file has changed; returns their names."""
+        started = self.refresh()
         for party in ("server", *self.sites):
             if _alive(self.state["processes"].get(party)) is None:
                 self._end(party)  # jobs of a parent that was killed
@@ -127,8 +139,23 @@ class Federation:
                 started.append(party)
         return started
 
+    def refresh(self) -> list[str]:
+        """Start every running site again whose file has changed, for a site reads it once; returns their names."""
+        changed = []
+        for site in self.sites:
+            known = self.state["processes"].get(site)
+            if known and _alive(known) is not None and known["terms"] != self._terms(site):
+                self._end(site)
+                self._start(site)
+                changed.append(site)
+        return changed
+
+    def _terms(self, party: str) -> str:
+        """The digest of a site's file; the server reads its own for every run."""
+        return "" if party == "server" else digest_of(self.kit(party) / "local" / SITE_FILE)
+
     def _start(self, party: str) -> None:
-        kit = self.kit(party)
+        kit, terms = self.kit(party), self._terms(party)
         role, file = ("server", "fed_server.json") if party == "server" else ("client", "fed_client.json")
         told = ["secure_train=true", "org=foedus", "config_folder=config"]
         told += [] if party == "server" else [f"uid={party}"]
@@ -148,8 +175,10 @@ class Federation:
                 cwd=kit,
                 env=environment,
                 start_new_session=True,
+                umask=0o077,
             )
-        self.state["processes"][party] = {"pid": process.pid, "began": _began(process.pid)}
+        process_of = {"pid": process.pid, "began": _began(process.pid), "started": time.time(), "terms": terms}
+        self.state["processes"][party] = process_of
         _OWN[process.pid] = process
         self._save()
 
@@ -163,10 +192,11 @@ class Federation:
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Return when the server answers and every site is connected."""
         until = time.monotonic() + seconds
+        started = {site: self.state["processes"][site]["started"] for site in self.sites}
         while True:
             try:
                 with Console(self.kit("admin"), timeout=5.0) as console:
-                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()))
+                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()), started)
                 return
             except Unreachable:
                 dead = [p.name for p in self.status() if not p.running]

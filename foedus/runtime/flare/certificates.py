@@ -1,0 +1,159 @@
+"""Keys that never travel: a site makes its own, and the coordinator signs its certificate.
+
+The kit that the coordinator gives a site holds no secret. At the site, `request` makes a private key, which stays
+there, and a certificate request for the coordinator; `sign` turns the request of a site of the project into a
+certificate, and `install` puts it into the kit. Both ends see the same fingerprint of the site's public key and compare
+it by another way than the files took, for instance by telephone.
+
+What this does not do: whoever has the key of the project's authority can sign a second certificate in a site's name.
+That key is in the coordinator's folder, in `state/cert.json`, and is all that is secret in there beside the kits of
+the server and of the coordinator.
+"""
+
+# pyright: reportMissingImports=false
+
+import datetime
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from foedus.errors import FoedusError
+from foedus.runtime.checkpoint import write_whole
+from foedus.runtime.flare.kits import organisation, require_nvflare
+
+KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
+DAYS = 360  # a certificate is valid for so long, and no longer than that of the authority
+
+
+def request(kit: Path) -> tuple[Path, str]:
+    """At a site: make its key, if it has none; returns the request for the coordinator and its fingerprint."""
+    require_nvflare()
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.x509.oid import NameOID
+    from nvflare.lighter.utils import generate_keys, serialize_pri_key
+
+    site = name_of(kit)
+    if (kit / CERTIFICATE).exists():
+        raise FoedusError(f"the kit {kit} has a certificate already; nothing is to be requested.")
+    if (kit / KEY).exists():
+        key = _load_key(kit / KEY)
+    else:
+        key, _ = generate_keys()
+        with open(os.open(kit / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(serialize_pri_key(key))
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)])
+    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    path = kit / f"{site}.csr"
+    write_whole(path, made.public_bytes(serialization.Encoding.PEM))
+    return path, fingerprint(key.public_key())
+
+
+def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
+    """At the coordinator: the certificate for a request of one of the project's sites, and its fingerprint.
+
+    `folder` is that of `provision`. A site has one certificate; `again` makes another, for a site that lost its key.
+    """
+    require_nvflare()
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+    from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
+
+    project, authority, root = _authority(folder)
+    try:
+        asked = x509.load_pem_x509_csr(file.read_bytes())
+        (name,) = asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except (OSError, ValueError):
+        raise FoedusError(f"{file} is no certificate request; 'foedus site request' at a site makes one.") from None
+    site = str(name.value)
+    sites = [one["name"] for one in project["participants"] if one["type"] == "client"]
+    if site not in sites:
+        raise FoedusError(f"{file} asks for {site!r}, which is no site of this project: {', '.join(sites)}.")
+    if not asked.is_signature_valid:
+        raise FoedusError(f"{file} is not signed with the key that it names.")
+    path = folder / "signed" / f"{site}.crt"
+    if path.exists() and not again:
+        raise FoedusError(
+            f"{site!r} has a certificate already ({path}); if it has lost its key, sign the new request with --again."
+        )
+    now = datetime.datetime.now(datetime.UTC)
+    made = generate_cert(
+        Identity(site, organisation(site)),
+        Identity(project["name"]),
+        authority,
+        asked.public_key(),
+        not_valid_before=now,
+        not_valid_after=min(root.not_valid_after_utc, now + datetime.timedelta(days=DAYS)),
+    )
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_whole(path, serialize_cert(made))
+    return path, fingerprint(asked.public_key())
+
+
+def install(kit: Path, file: Path) -> str:
+    """At a site: put its certificate into the kit, if it is for its key and of the kit's authority; its fingerprint."""
+    require_nvflare()
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.x509.oid import NameOID
+
+    site = name_of(kit)
+    if not (kit / KEY).exists():
+        raise FoedusError(f"the kit {kit} has no key; 'foedus site request' makes one.")
+    try:
+        content = file.read_bytes()
+        made = x509.load_pem_x509_certificate(content)
+        (name,) = made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except (OSError, ValueError):
+        raise FoedusError(f"{file} is no certificate; the coordinator makes one from the site's request.") from None
+    own = _load_key(kit / KEY).public_key()
+    if name.value != site or fingerprint(made.public_key()) != fingerprint(own):
+        raise FoedusError(f"{file} is a certificate for {name.value!r} and not for the key of {site!r} in {kit}.")
+    try:
+        made.verify_directly_issued_by(x509.load_pem_x509_certificate((kit / ROOT).read_bytes()))
+    except (InvalidSignature, ValueError, TypeError):
+        raise FoedusError(f"{file} was not signed by the authority of this kit ({kit / ROOT}).") from None
+    write_whole(kit / CERTIFICATE, content)
+    os.chmod(kit / CERTIFICATE, 0o600)
+    return fingerprint(own)
+
+
+def fingerprint(public: Any) -> str:
+    """The SHA-256 digest of a public key, in groups that can be read out."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    digest = hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
+
+
+def name_of(kit: Path) -> str:
+    """The site that a kit is for."""
+    try:
+        return str(json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["fqsn"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"{kit} is no kit of a site.") from None
+
+
+def _load_key(path: Path) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError):
+        raise FoedusError(f"the key {path} cannot be read.") from None
+
+
+def _authority(folder: Path) -> tuple[dict[str, Any], Any, Any]:
+    """The project of a folder of kits, the key of its authority and that authority's certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        project = json.loads((folder / "project.yml").read_text())
+        kept = json.loads((folder / "made" / project["name"] / "state" / "cert.json").read_text())
+        key = load_pem_private_key(kept["root_pri_key"].encode(), None)
+        return project, key, x509.load_pem_x509_certificate(kept["root_cert"].encode())
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"{folder} holds no project; 'foedus federation provision' makes one.") from None
