@@ -138,7 +138,8 @@ def test_a_release_whose_ratio_says_nothing_costs_everything(ratio):
     assert tightest({("laplace", ratio): 1}, DELTA) == math.inf
 
 
-def test_huge_ratios_have_a_finite_total():
+def test_huge_and_tiny_ratios_have_a_finite_total():
+    assert 5.0 < tightest({("laplace", 1e-9): 10, ("laplace", 1.0): 10}, DELTA) <= 10.0 + 1e-7
     assert tightest({("laplace", 1e-9): 10, ("gaussian", 1e6): 10}, DELTA) > 1e12
 
 

@@ -11,6 +11,7 @@ import foedus as fd
 from foedus.algorithm import Algorithm
 from foedus.errors import FoedusError
 from foedus.experiment import build, catalogue, execute, file, sources, starter
+from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
 
 DATA = """
@@ -324,3 +325,53 @@ def test_every_key_is_in_the_documentation():
         assert f"`{name}`" in page or name == "PaperLaplace"  # which promises nothing
     assert "`fd.losses`" in page
     assert top.startswith("# Experiment file")
+
+
+NOISE = 'noise = "Laplace"\nepsilon = 0.5\nclip = 1.0\nbudget = 2.0\n'
+TOTALS = PRIVATE.replace(NOISE, "epsilon = 2.0\ndelta = 1e-5\n")
+
+
+def test_epsilon_and_delta_without_a_noise_are_totals_and_preparing_the_data_is_part_of_them(hospitals: Path):
+    outcome = execute.execute(read(hospitals, TOTALS), Screen("quiet"), out=hospitals / "out")
+    (run,) = outcome.runs.values()
+    assert run.ledger is not None
+    assert run.rounds == 9
+    for name in run.names:
+        assert 1.99 < run.ledger.total(name, "tight") <= 2.0 + 1e-8
+        assert run.ledger.total(name, "tight") < run.ledger.total(name, "basic")
+    assert "asked for: epsilon 2, delta 1e-05" in str(run)
+    unlimited = read(hospitals, TOTALS.replace("max_rounds = 9", ""))
+    assert build.rounds_of(unlimited.cases[0].settings, fd.FedAvg()) == 40
+
+
+def test_a_total_is_shared_out_in_a_plan_as_it_is_in_a_run(hospitals: Path):
+    """Sites of their own get the noise that a simulation has."""
+    made = read(hospitals, TOTALS).cases[0].settings
+    noise = Plan.of(made).algorithm.noise  # pyright: ignore[reportAttributeAccessIssue]
+    run = next(iter(execute.execute(read(hospitals, TOTALS), Screen("quiet"), out=hospitals / "o").runs.values()))
+    assert run.ledger is not None
+    assert 1.0 / noise.multiplier == pytest.approx(run.ledger.sensitivity[0, 0] / run.ledger.scale[0, 0])
+    assert noise.most == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("epsilon = 2.0\ndelta = 1e-5", "delta = 1e-5"), r"\[privacy\] needs epsilon, the total"),
+        (("delta = 1e-5", "delta = 1e-5\nbudget = 3.0"), r"\[privacy\] budget: without noise, epsilon is the total"),
+        (("delta = 1e-5", "delta = 2.0"), r"\[privacy\]: The 'delta' of Local must be a number >= 0 and < 1"),
+        (("delta = 1e-5", "dleta = 1e-5"), r"\[privacy\]: Local has no setting 'dleta'.* Did you mean 'delta'"),
+        (("delta = 1e-5", "before = 1.0"), r"\[privacy\]: Local has no setting 'before'"),
+    ],
+)
+def test_a_wrong_total_in_a_file_gets_a_sentence(hospitals: Path, change, words):
+    with pytest.raises(FoedusError, match=words):
+        read(hospitals, TOTALS.replace(*change))
+
+
+def test_a_preparation_that_leaves_nothing_of_the_total_is_refused_before_any_round(hospitals: Path):
+    with pytest.raises(FoedusError, match="leaves nothing for the training"):
+        execute.execute(
+            read(hospitals, TOTALS.replace("epsilon = 2.0\n", "epsilon = 0.1\n")), Screen("quiet"), out=hospitals / "o"
+        )
+    assert not (hospitals / "o" / "run.json").exists()

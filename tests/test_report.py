@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+import cases
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -132,6 +133,22 @@ def test_a_ledger_is_shown_and_escaped():
     assert words.number(ledger.total(0)) in both.text
     unsound = dataclasses.replace(ledger, noise=noise | {"sound": False})
     assert "noise <b>" in page_of(dataclasses.replace(run, ledger=unsound)).text
+
+
+def test_the_seed_of_a_simulated_private_run_stands_on_no_page():
+    """Who knows it can run two guesses of the data and compare; real noise has none."""
+    seed = 9184467
+    run = fd.solve(cases.problem("logistic"), fd.FedAvg(k0=1), privacy=fd.Local(epsilon=2.0), seed=seed, max_rounds=3)
+    other = dataclasses.replace(run, settings=run.settings | {"max_rounds": 4})
+    pages = (html.page({"a": run}, {}), html.page({"a": run, "b": other}, {}), card.card("a", run))
+    for page in pages:
+        assert str(seed) not in page
+        assert "imulated" in page or "SIMULATED" in page
+    assert "The seed of this run is not shown" in pages[0]
+    assert "The seed of this run is not shown" in pages[2]
+    plain = fd.solve(cases.problem("logistic"), fd.FedAvg(k0=1), seed=seed, max_rounds=3)
+    assert str(seed) in html.page({"a": plain}, {})
+    assert str(seed) in card.card("a", plain)
 
 
 def test_a_worst_case_is_shown_by_site():

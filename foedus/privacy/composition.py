@@ -111,9 +111,13 @@ def _mixed_pld(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: f
     """PLD with losses rounded up to multiples of `step`, so that the result is never too small."""
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    # the losses of randomised response are ±ratio: on a grid that the ratio divides nothing is rounded
-    least = laplace[0][0] * (1.0 + 1e-12)  # as much above it that division does not round up to the next place
-    step = least if gaussian == 0 and len(laplace) == 1 else least / math.ceil(least / step)
+    # the losses of randomised response are ±ratio: on a grid that the ratio divides nothing is rounded, and dividing by
+    # a power of two is exact
+    least = laplace[0][0]
+    if gaussian == 0 and len(laplace) == 1:
+        step = least
+    elif least > step:
+        step = least / 2.0 ** math.ceil(math.log2(least / step))
     whole = None
     for ratio, count in laplace:
         worst = common.DifferentialPrivacyParameters(ratio, 0.0)

@@ -170,13 +170,12 @@ class Ledger:
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
         kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
-        counted: Counter[float] = Counter()
-        for ratio, count in zip(times * self._ratios(i), self.made[:, i], strict=True):
-            if count > 0:
-                counted[float(f"{ratio:.9g}")] += int(count)
+        here = self.made[:, i] > 0
+        counted = composition.tallied(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
         if method == TIGHT:
+            before = composition.tallied((entry.epsilon, 1) for entry in self.before if entry.client == self.names[i])
             mixture = Counter({(kind, ratio): count for ratio, count in counted.items()})
-            mixture.update(("laplace", e.epsilon) for e in self.before if e.client == self.names[i])
+            mixture.update({("laplace", ratio): count for ratio, count in before.items()})
             return composition.tightest(mixture, at)
         return composition.total(kind, counted, at, method) + self.prepared(i)
 

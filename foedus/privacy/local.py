@@ -9,7 +9,7 @@ from foedus.algorithm import Algorithm
 from foedus.algorithms import FedAvg, FedGiA, FedProx
 from foedus.algorithms.sfedavg import SFedAvg
 from foedus.errors import FoedusError
-from foedus.privacy.composition import gaussian_epsilon, tightest
+from foedus.privacy.composition import gaussian_epsilon, tallied, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
 from foedus.terms import Terms
 
@@ -81,10 +81,7 @@ class Local:
 
     def _before(self) -> dict[tuple[str, float], int]:
         # what prepares the data costs the same for both relations
-        counted: dict[tuple[str, float], int] = {}
-        for ratio, count in self.before:
-            counted["laplace", ratio] = counted.get(("laplace", ratio), 0) + count
-        return counted
+        return {("laplace", ratio): count for ratio, count in tallied(self.before).items()}
 
     def _ratio(self, releases: int, before: Mapping[tuple[str, float], int]) -> float:
         """The largest sensitivity/σ of Gaussian releases that keeps within the total, by bisection."""
