@@ -17,7 +17,7 @@ from foedus.experiment import catalogue
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
 from foedus.privacy.ledger import Ledger, prepared
-from foedus.privacy.local import default_rounds
+from foedus.privacy.local import Local, default_rounds, usual_clip
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
 from foedus.runtime.participation import Coverage, Fraction
@@ -247,7 +247,16 @@ def build(
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    return Built(settings, cohort, rules, problem, algorithm, who, _left(privacy_of(settings), rules))
+    privacy = _clipped(_left(privacy_of(settings), rules), rules)
+    return Built(settings, cohort, rules, problem, algorithm, who, privacy)
+
+
+def _clipped(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
+    """The arguments of [privacy], with the usual clip for the columns that there are."""
+    total = privacy.get("privacy")
+    if not isinstance(total, Local) or total.clip is not None:
+        return privacy
+    return privacy | {"privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
 
 
 def _left(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:

@@ -58,10 +58,9 @@ class Plan:
     @property
     def algorithm(self) -> Algorithm:
         stand_in = Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
-        return self._with_noise(build.algorithm_of(self.settings), stand_in)
+        return self._with_noise(build.algorithm_of(self.settings), stand_in, build.privacy_of(self.settings))
 
-    def _with_noise(self, algorithm: Algorithm, problem: Problem) -> Algorithm:
-        told = build.privacy_of(self.settings)
+    def _with_noise(self, algorithm: Algorithm, problem: Problem, told: dict[str, Any]) -> Algorithm:
         if not told:
             return algorithm
         return attach(algorithm, told["privacy"], told.get("budget"), problem, self.max_rounds)
@@ -112,7 +111,7 @@ class Plan:
         built = self.built(cohort, rules, sites)
         w0 = np.zeros(built.problem.terms.dim)
         problem = built.problem.over(w0)
-        algorithm = self._with_noise(built.algorithm, problem)
+        algorithm = self._with_noise(built.algorithm, problem, built.privacy)
         algorithm.check(problem.terms)
         algorithm = algorithm.resolve(problem.terms)
         return order_of(

@@ -105,11 +105,19 @@ class Local:
                 "Local needs clip, the largest norm of one example's gradient: for an objective of your own nobody "
                 "else can know a useful one."
             )
-        clip = max(1.0, terms.dim**0.5 / 3.0) if self.clip is None else float(self.clip)
+        clip = usual_clip(terms.dim) if self.clip is None else float(self.clip)
         rows = None if self.rows is None else float(self.rows)
         if rows is None and terms.loss is not None and _needs_rows(algorithm):
             rows = 1.5 * terms.dim**0.5
         return self.noise(rounds, clip, rows)
+
+
+def usual_clip(columns: int) -> float:
+    """A third of the length that rows of so many columns of mean square 1 have, and at least 1.
+
+    A column of words counts once, however many words there are: its 0/1 columns make a row longer by one 1.
+    """
+    return max(1.0, columns**0.5 / 3.0)
 
 
 def _needs_rows(algorithm: Algorithm) -> bool:
