@@ -53,9 +53,10 @@ class Run:
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
+        silent = self.certificate.silent
         lines = [
             f"{algorithm} over {len(self.names)} clients: {self.reason}.",
-            f"objective {self.objective:.6g} after {self.rounds} rounds, "
+            f"objective {'not measured' if silent else format(self.objective, '.6g')} after {self.rounds} rounds, "
             f"{self.traffic.up / 1e3:.1f} kB up and {self.traffic.down / 1e3:.1f} kB down, {self.seconds:.2f} s "
             f"({self.compile_seconds:.2f} s of it compiling)",
             str(self.certificate) if self.worst_case is None else str(self.worst_case),

@@ -20,7 +20,7 @@ import runs
 import foedus as fd
 from foedus import cli
 from foedus.algorithm import Algorithm, settings, state
-from foedus.certificate import Row
+from foedus.certificate import Certificate, Row
 from foedus.privacy.ledger import Ledger
 from foedus.report import card, charts, html, live, sections, words
 from foedus.report.server import serve
@@ -149,6 +149,18 @@ def test_the_seed_of_a_simulated_private_run_stands_on_no_page():
     plain = fd.solve(cases.problem("logistic"), fd.FedAvg(k0=1), seed=seed, max_rounds=3)
     assert str(seed) in html.page({"a": plain}, {})
     assert str(seed) in card.card("a", plain)
+
+
+def test_what_private_sites_did_not_measure_is_said_in_words():
+    plain = runs.unconstrained()["FedAvg"]
+    certificate = Certificate.unmeasured(["north", "south"], len(plain.names), 1e-3, 1e-3)
+    run = dataclasses.replace(plain, objective=np.nan, certificate=certificate)
+    assert "objective not measured" in str(run)
+    assert f"not measured at 2 of {len(run.names)} sites (north, south)" in str(run)
+    assert not run.certificate.holds()
+    for text in (page_of(run).text, card.card("tumours", run)):
+        assert "sent no exact figure" in text
+        assert not re.search(r"\bnan\b", text, re.IGNORECASE)
 
 
 def test_a_worst_case_is_shown_by_site():

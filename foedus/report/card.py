@@ -39,7 +39,9 @@ def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
         f"- In {words.count(run.rounds, 'round')} of messages; {size(run.traffic.up)} came from the sites and "
         f"{size(run.traffic.down)} went to them",
         f"- Parameters: {' + '.join(' × '.join(map(str, s)) or '1' for s in shape) or 'of the shape of w0'}",
-        f"- Objective {number(run.objective)}, measured over all sites at the returned model",
+        f"- {words.unmeasured(run)}"
+        if run.certificate.silent
+        else f"- Objective {number(run.objective)}, measured over all sites at the returned model",
     ]
     lines += ["", "## The certificate", "", *_certificate(run)]
     ledger = getattr(run, "ledger", None)
@@ -64,6 +66,8 @@ def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
 
 def _certificate(run: Run) -> list[str]:
     c = run.certificate
+    if c.silent:
+        return [words.unmeasured(run)]
     if not c.rows:
         return [
             f"No terms were set. Stationarity, the largest entry of the gradient at the returned model: "

@@ -104,13 +104,16 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
     verdict, present = words.verdict(run), sections.presence(run)
     said = [*words.warnings(run, None if present is None else present[1]), *map(str, asked.get("warnings", ()))]
     tightest = words.worst(run)
-    tiles = [("Objective", number(run.objective), "lower is better")]
+    silent = run.certificate.silent
+    tiles = [("Objective", "–" if silent else number(run.objective), "not measured" if silent else "lower is better")]
     if tightest is not None:
         tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
     shifted = getattr(run, "worst_case", None)
     tiles += [
         ("Worst case", number(shifted.value), "loss after the worst shift allowed for")
         if shifted is not None
+        else ("Distance from optimality", "–", "not measured")
+        if silent
         else ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
         ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
         ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),

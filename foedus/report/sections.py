@@ -91,6 +91,8 @@ def _flat(value: Any) -> str:
 def certificate(run: Run) -> str:
     """The certificate: its four figures, then every term at every site."""
     c = run.certificate
+    if c.silent:
+        return f"<p>{escape(words.unmeasured(run))}</p>"
     if not c.rows and getattr(run, "worst_case", None) is not None:
         return "<p>No terms were set, so there is nothing to hold each site to.</p>"
     if not c.rows:

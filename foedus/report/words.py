@@ -209,6 +209,15 @@ def verdict(run: Run) -> Verdict:
     )
 
 
+def unmeasured(run: Run) -> str:
+    """What is said in the place of figures that no site sends."""
+    silent = run.certificate.silent
+    return (
+        f"Objective and certificate were not measured: under privacy {count(len(silent), 'site')} of "
+        f"{len(run.names)} sent no exact figure."
+    )
+
+
 def _without_terms(run: Run, ended: str) -> Verdict:
     residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}."
     shifted = getattr(run, "worst_case", None)
@@ -217,6 +226,8 @@ def _without_terms(run: Run, ended: str) -> Verdict:
             f"After the worst shift of the data that was allowed for the loss is {number(shifted.value)}; on the "
         )
         residual += f"data as they are it is {number(run.objective)}."
+    if run.certificate.silent:
+        return Verdict("fair", "Ended under noise", (f"No terms were set. {ended}", unmeasured(run)))
     if not math.isfinite(run.objective):
         return Verdict("bad", "No usable model", (ended,), ("Use a smaller step size, or standardise the features.",))
     if run.interrupted:
