@@ -1,6 +1,7 @@
 """A total for a whole run: the noise that keeps it, what is printed of it, and how good the model still is."""
 
 import dataclasses
+import json
 import math
 import os
 
@@ -9,7 +10,11 @@ import pytest
 from cases import NAMES, problem
 
 import foedus as fd
-from foedus.data.adult import adult_b
+from foedus.data import preprocess
+from foedus.data.adult import COLUMNS, NUMBERS, adult_b, read
+from foedus.data.sites import Roles, gather
+from foedus.data.tables import Table, Words
+from foedus.experiment import execute, file
 from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.local import ROUNDS
@@ -135,6 +140,67 @@ def test_a_wrong_total_gets_a_sentence(make, words):
     with pytest.raises(fd.FoedusError) as caught:
         make()
     assert words in str(caught.value)
+
+
+def test_noise_on_the_preparation_never_blows_a_column_up():
+    """A variance that noise has made tiny, or negative, would stretch the column a hundred times."""
+    draw = np.random.default_rng(0)
+    columns = {"x": draw.normal(50.0, 10.0, size=200), "y": draw.integers(2, size=200).astype(float)}
+    table = Table("site", columns, np.arange(200))
+    for seed in range(40):
+        cohort = gather({"a": table, "b": table}, Roles(label="y", positive="1"))
+        rules = preprocess.fit(cohort, bounds={"x": (0.0, 100.0)}, epsilon=0.05, seed=seed)
+        assert np.max(np.abs(rules.transform(table)[:, 0])) <= 12.0
+    close = preprocess.fit(cohort, bounds={"x": (0.0, 100.0)}, epsilon=1e7, seed=0)
+    assert np.std(close.transform(table)[:, 0]) == pytest.approx(1.0, rel=1e-3)
+
+
+FILE = """
+seed = {seed}
+[data]
+set = "adult"
+drop = ["fnlwgt"]
+[partition]
+num_partitions = 10
+seed = {seed}
+[algorithm]
+name = "FedAvg"
+k0 = 1
+[privacy]
+epsilon = 1
+delta = 1e-5
+[preprocess]
+epsilon = 0.1
+[preprocess.bounds]
+age = [17, 90]
+education-num = [1, 16]
+capital-gain = [0, 20000]
+capital-loss = [0, 4500]
+hours-per-week = [1, 99]
+[preprocess.categories]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("FOEDUS_DATA" not in os.environ, reason="needs Adult; set FOEDUS_DATA")
+def test_a_file_with_a_total_of_1_gives_a_useful_model_of_adult_preparation_included(tmp_path):
+    """The categories are those of the data set's public description; they are read off the rows here."""
+    train, raw = read("adult.data"), read("adult.test")
+    words = [name for name in COLUMNS if name not in NUMBERS and name != "sex"]  # sex is the set's group
+    stated = "\n".join(f"{name} = {json.dumps(sorted(set(train[name])))}" for name in words)
+    columns = {n: raw[n].astype(float) if n in NUMBERS else Words.of(raw[n]).used() for n in COLUMNS}
+    tested = Table("test", columns, np.arange(len(raw["income"])))
+    for seed in range(3):
+        path = tmp_path / "study.toml"
+        path.write_text(FILE.format(seed=seed) + stated + "\n")
+        experiment = file.load(path)
+        built = execute.Builder(experiment).build(experiment.cases[0])
+        run = fd.solve(built.problem, built.algorithm, seed=seed, **built.privacy)
+        ledger = built.accounted(run.ledger)
+        assert ledger is not None
+        assert ledger.exact == ()
+        assert ledger.total(0, "tight") <= 1.0 + 1e-8
+        assert np.mean((built.rules.transform(tested) @ run.w > 0) == (raw["income"] == ">50K")) >= 0.836
 
 
 def adult_of(seed: int) -> tuple[fd.Problem, np.ndarray, np.ndarray]:

@@ -206,7 +206,8 @@ def fit(
             low, high = bounds[name]
             columns.append(Number(name, low, high - low, 0.5 * (low + high)))
         else:
-            columns.append(found.number(name, scale, bounds.get(name)))
+            spread = 0.0 if epsilon is None else figures / epsilon * (2.0 * answers.sites) ** 0.5
+            columns.append(found.number(name, scale, bounds.get(name), spread))
     for rule in columns:
         if isinstance(rule, Number) and not np.all(np.isfinite([rule.shift, rule.scale])):
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
@@ -241,7 +242,8 @@ class Found:
     up: int
     down: int
 
-    def number(self, name: str, scale: str, bounds: tuple[float, float] | None) -> Number:
+    def number(self, name: str, scale: str, bounds: tuple[float, float] | None, spread: float = 0.0) -> Number:
+        """The rule of a column; `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity."""
         mean = self.means.get(name, 0.0)
         if scale == "none":
             return Number(name, fill=mean)
@@ -249,9 +251,11 @@ class Found:
             low, high = self.ends[name]
             return Number(name, low, high - low if high > low else 1.0, mean)
         variance = self.squares[name] / self.counts[name]
-        if bounds is not None:  # noise may have carried it away
-            width = bounds[1] - bounds[0]
-            variance = float(np.clip(variance, (1e-3 * width) ** 2, (0.5 * width) ** 2))
+        if bounds is not None:
+            # noise may have carried it away, and a variance that is only noise would blow the column up
+            width, furthest = bounds[1] - bounds[0], max(mean - bounds[0], bounds[1] - mean)
+            least = max((1e-3 * width) ** 2, 2.0 * spread * furthest**2 / self.counts[name])
+            variance = float(np.clip(max(variance, least), None, (0.5 * width) ** 2))
         deviation = variance**0.5
         return Number(name, mean, 1.0 if deviation <= 1e-12 * max(abs(mean), 1e-300) else deviation, mean)
 
