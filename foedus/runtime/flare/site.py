@@ -85,6 +85,7 @@ class SiteSession:
         self.desk: Desk | None = None
         self.agreed: tuple[str, str] | None = None  # the run and the statement that the greeting was about
         self.run: str | None = None
+        self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
 
     def answer(self, message: Any) -> bytes:
@@ -285,31 +286,29 @@ class SiteSession:
         if self.noise is None:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
-        return self._released_reply(round, since, client, following, content)
-
-    def _released_reply(self, round: int, since: int, client: Any, following: Any, content: bytes) -> Outgoing:
-        """A reply that is a release: charged before it leaves, with the state that goes with it on the disk."""
         fresh = int(following.spent.releases) > int(client.spent.releases)
-        releases: tuple[Release, ...] = ()
-        if fresh:
-            release = Release(
-                f"round {round} of {self.algorithm.name}",
-                self.noise.kind.lower(),
-                float(following.spent.sensitivity),
-                float(following.spent.scale),
-                self.noise.neighbours,
-                self.noise.delta,
-            )
-            stated = Release("", release.kind, 1.0, self.noise.multiplier, self.noise.neighbours)
-            if not release.ratio <= stated.ratio * (1 + 1e-6):
-                raise Refusal("policy", "the noise would be smaller than the experiment states")
-            releases = (release,)
+        releases = (self._release(round, following, self.noise),) if fresh else ()
 
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
 
         return Outgoing({"releases": self._released(str(self.run)) + fresh}, content, False, releases, keep)
+
+    def _release(self, round: int, following: Any, noise: Sound) -> Release:
+        """What a round releases, as the client's own record says; its noise is what the experiment has stated."""
+        release = Release(
+            f"round {round} of {self.algorithm.name}",
+            noise.kind.lower(),
+            float(following.spent.sensitivity),
+            float(following.spent.scale),
+            noise.neighbours,
+            noise.delta,
+        )
+        stated = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
+        if not release.ratio <= stated.ratio * (1 + 1e-6):
+            raise Refusal("policy", "the noise would be smaller than the experiment states")
+        return release
 
     def _state(self, number: int) -> Any:
         """The client state after a round: the one in memory, or the one on disk."""

@@ -75,6 +75,15 @@ class Exceeded(FoedusError):
     """A release that would exceed a limit; a sentence without data."""
 
 
+def _line(raw: bytes) -> Line | None:
+    """A line of the file, or None where it is not one that `Line.text` writes."""
+    try:
+        line = Line(**json.loads(raw))
+        return line if line.text().encode() == raw and line.ratio >= 0 else None
+    except (ValueError, TypeError):
+        return None
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -127,12 +136,8 @@ class SiteLedger:
         for raw in content[self._read_bytes :].split(b"\n"):
             if not raw:
                 continue
-            try:
-                line = Line(**json.loads(raw))
-                whole = line.text().encode() == raw and line.previous == self._last() and line.ratio >= 0
-            except (ValueError, TypeError):
-                whole = False
-            if not whole:
+            line = _line(raw)
+            if line is None or line.previous != self._last():
                 if len(self.lines) < count:
                     raise Damaged(damaged)
                 break  # torn by a crash while it was written, so its release was never sent
