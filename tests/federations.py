@@ -1,5 +1,6 @@
 """What tests over real sites share: one federation for all of them, and marks for what FLARE's threads leave behind."""
 
+import json
 import os
 import signal
 import time
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from foedus.runtime.flare.names import RUNS
+from foedus.runtime.flare.policy import SITE_FILE
 
 REAL = [
     # one worker runs them all, after one another: they share the federation, and time what they measure
@@ -17,6 +19,16 @@ REAL = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+
+
+def place(federation: Any, site: str, table: str, *, labels: list[str], groups: list[str], more: str = "") -> None:
+    """A site's table, outside its kit, and the site file that names it; the site reads it when it is started."""
+    data = federation.data(site).with_suffix(".csv")
+    data.write_text(table)
+    told = f"[data]\nfile = {json.dumps(str(data))}\nlabels = {json.dumps(labels)}\ngroups = {json.dumps(groups)}\n"
+    path = federation.kit(site) / "local" / SITE_FILE
+    path.write_text(told + more)
+    path.chmod(0o600)
 
 
 def kill_in_round(federation: Any, victim: str, round: int, killed: list[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import REAL
+from federations import REAL, place
 
 import foedus as fd
 
@@ -228,13 +228,11 @@ def test_what_goes_wrong_at_a_site_is_not_told(federation, tmp_path):
     """The words of a table that cannot be used are in the site's own log, and nowhere at the server."""
     secret = "patient-4711"
     for site in federation.sites:
-        local = federation.kit(site) / "local"
-        (local / "ours.csv").write_text(f"age,ill\n1,0\n2,1\n3,1\n{secret},0\n")
-        (local / "foedus.toml").write_text('[data]\nfile = "ours.csv"\n')
+        place(federation, site, f"age,ill\n1,0\n2,1\n3,1\n{secret},0\n", labels=["ill"], groups=[])
     (tmp_path / "e.toml").write_text('[data]\nlabel = "ill"\n[algorithm]\nname = "FedAvg"\n')
     told = ["federation", "submit", str(tmp_path / "e.toml"), "--folder", str(federation.folder)]
     assert cli([*told, "--out", str(tmp_path / "run")]) == 2
     assert secret in (federation.kit("site-1") / RUNS / "site.log").read_text()
-    for place in (federation.kit("server"), federation.kit("admin"), tmp_path):
-        for path in place.rglob("*"):
+    for folder in (federation.kit("server"), federation.kit("admin"), tmp_path):
+        for path in folder.rglob("*"):
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path

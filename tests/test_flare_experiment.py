@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import REAL, kill_in_round
+from federations import REAL, kill_in_round, place
 
 import foedus as fd
 from foedus.cli import run as cli
@@ -81,11 +81,11 @@ def test_one_word_in_the_file_plays_the_run_over_real_sites(hospitals, simulated
 
 
 def placed(federation, hospitals: Path) -> None:
-    """The sites' tables in their own kits."""
+    """Each site's table, and the site file that names it."""
     for site in federation.sites:
-        local = federation.kit(site) / "local"
-        (local / "ours.csv").write_text((hospitals / f"hospitals/{site}.csv").read_text())
-        (local / "foedus.toml").write_text('[data]\nfile = "ours.csv"\n')
+        text = (hospitals / f"hospitals/{site}.csv").read_text()
+        # the invented hospitals have words that stand in a few rows, which the simulator does not hide
+        place(federation, site, text, labels=["readmitted"], groups=["sex"], more="[policy]\nmin_subset = 1\n")
 
 
 def test_a_submitted_run_is_resumed_by_hand_after_the_server_was_killed(hospitals, federation, capfd):
@@ -114,13 +114,14 @@ def test_a_submitted_run_is_resumed_by_hand_after_the_server_was_killed(hospital
 def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federation):
     """The coordinator has no data; one site calls its columns by other names."""
     for site in federation.sites:
-        local = federation.kit(site) / "local"
-        text, named = (hospitals / f"hospitals/{site}.csv").read_text(), ""
+        text = (hospitals / f"hospitals/{site}.csv").read_text()
+        label, group, named = "readmitted", "sex", ""
         if site == "site-2":
-            text = text.replace("readmitted", "came back", 1).replace("sex", "gender", 1)
+            label, group = "came back", "gender"
+            text = text.replace("readmitted", label, 1).replace("sex", group, 1)
             named = '[data.columns]\nreadmitted = "came back"\nsex = "gender"\n'
-        (local / "ours.csv").write_text(text)
-        (local / "foedus.toml").write_text(f'[data]\nfile = "ours.csv"\n{named}[policy]\nalgorithms = ["ProxAL"]\n')
+        more = f'{named}[policy]\nalgorithms = ["ProxAL"]\nmin_subset = 1\n'
+        place(federation, site, text, labels=[label], groups=[group], more=more)
     (hospitals / "alone").mkdir()
     file = hospitals / "alone" / "study.toml"  # the files that it names are not there
     file.write_text(STUDY)
@@ -131,8 +132,8 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     assert cli([*told, "--out", str(hospitals / "refused")]) == 2
     kit = federation.kit("site-1")
     assert cli(["site", "audit", str(kit)]) == 0
-    from foedus.runtime.flare.names import RUNS
     from foedus.runtime.flare.gate import MessageLog
+    from foedus.runtime.flare.names import RUNS
 
     purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)

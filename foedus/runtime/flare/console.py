@@ -63,6 +63,15 @@ class Console:
         """A job's status as the server tells it; those that are over start with FINISHED."""
         return str(self._do(lambda: self.session.get_job_meta(job)).get("status", ""))
 
+    def refusal(self, job: str) -> str | None:
+        """What a site said when it refused a job at its door, or None."""
+        told = self._do(lambda: self.session.get_job_meta(job)).get("job_deploy_detail") or []
+        for line in map(str, told):
+            site, _, words = line.partition(": ")
+            if "refused: " in words:
+                return f"site {site!r} refused the job: {words.rpartition('refused: ')[2]}"
+        return None
+
     def abort(self, job: str) -> None:
         self._do(lambda: self.session.abort_job(job))
 

@@ -128,9 +128,12 @@ class FoedusController(Controller):
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
                 window,
-            ).to_bytes()
-            write_whole(folder / RESULT, result)
-            write_whole(Path(workspace.get_run_dir(job)) / RESULT, result)
+            )
+            write_whole(folder / RESULT, result.to_bytes())
+            write_whole(Path(workspace.get_run_dir(job)) / RESULT, result.to_bytes())
+            if not (result.interrupted and window.keep):  # nobody will go on from what single sites have sent
+                for path in folder.glob("server-*.ckpt"):
+                    path.unlink(missing_ok=True)
             ended |= {"how": "done"}
         except Paused as pause:
             ended |= {"how": "paused", "sentence": str(pause)}

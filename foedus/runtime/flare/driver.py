@@ -153,7 +153,10 @@ class Flare:
                 federation.wait()
                 with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as made:
                     made_job = job(Path(made) / "job", order.run, content, order.sites, self.transport, self.patience)
-                    console.follow(console.submit(made_job), (folder / ENDED).exists, watch, keep)
+                    number = console.submit(made_job)
+                    console.follow(number, (folder / ENDED).exists, watch, keep)
+                    if (no := console.refusal(number)) is not None:
+                        raise FoedusError(no)
             except Unreachable as error:
                 sentence = str(error)
             if (folder / RESULT).exists():

@@ -56,7 +56,8 @@ class Federation:
     def up(folder: Path, sites: int | tuple[str, ...], policy: dict[str, Any] | None = None) -> "Federation":
         """Provision kits, start the server and the sites, and wait until they are connected.
 
-        With a policy, the sites are those of a trial: their files name where its data will be placed.
+        With a policy, the sites are those of a trial: their files name where its data will be placed. Without, each
+        has the file of its kit, to be filled in.
         """
         require_nvflare()
         folder = Path(folder).absolute()
@@ -76,9 +77,9 @@ class Federation:
             "processes": {},
         }
         federation = Federation(folder, state)
-        for site in names:
-            data = None if policy is None else federation.data(site)
-            write_site_file(federation.kit(site), data, policy or {})
+        if policy is not None:
+            for site in names:
+                write_site_file(federation.kit(site), federation.data(site), policy)
         try:
             federation.heal()
             federation.wait()

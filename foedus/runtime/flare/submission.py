@@ -28,6 +28,8 @@ def drive(
                     job(Path(made) / "job", request.run, content, request.sites, transport, patience)
                 )
                 console.follow(number, lambda: False, watch, keep=True)
+                if (no := console.refusal(number)) is not None:
+                    raise FoedusError(no)
                 result, ended = console.download(number, RESULT), console.download(number, ENDED)
             if result is not None:
                 return Result.from_bytes(result)
