@@ -20,6 +20,7 @@ def audited(case, trials):
     [
         ("FedEPM, restart, Laplace", 0.8),
         ("FedEPM, carried state, Laplace, 4 rounds", 0.6),
+        ("FedAvg, k0 = 1, a total for 4 rounds", 0.4),
     ],
 )
 def test_sound_mechanisms_keep_their_promise_and_the_audit_comes_close(what, share):

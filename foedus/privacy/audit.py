@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm
-from foedus.privacy.composition import total
+from foedus.privacy.composition import tightest
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
 from foedus.problem import Problem
 from foedus.runtime.wire import message_for
@@ -178,13 +178,13 @@ class Case:
     weak: bool = False  # whether the audit is expected to disprove the nominal ε
 
     def promised(self) -> tuple[float, float]:
-        """ε and δ of all rounds: by basic composition for Laplace noise, from the exact curve for Gaussian noise."""
+        """ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
         if not isinstance(self.noise, Sound):
             return self.noise.epsilon * self.rounds, 0.0
-        kind = self.noise.kind.lower()
-        method = "basic" if kind == "laplace" else "pld" if self.rounds > 1 else "basic"
-        spent = total(kind, {1.0 / self.noise.multiplier: self.rounds}, self.noise.delta or 0.0, method)
-        return spent, self.noise.delta
+        if self.noise.total is not None:
+            return self.noise.total
+        ratio = 1.0 / self.noise.multiplier
+        return tightest({(self.noise.kind.lower(), ratio): self.rounds}, self.noise.delta), self.noise.delta
 
 
 def cases() -> list[Case]:
@@ -192,6 +192,7 @@ def cases() -> list[Case]:
     from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
     from foedus.losses import logistic
     from foedus.privacy.attach import attach
+    from foedus.privacy.local import Local
 
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
@@ -214,6 +215,8 @@ def cases() -> list[Case]:
         Case("FedAvg, k0 = 1, Laplace", far, attached(FedAvg(k0=1, lr=0.5)), Laplace(epsilon=1.0, clip=1.0), 1),
         Case("FedAvg, k0 = 3, Gaussian", far, attached(FedAvg(k0=3, lr=0.5)),
              Gaussian(epsilon=1.0, delta=1e-3, **one), 1),
+        Case("FedAvg, k0 = 1, a total for 4 rounds", far, attached(FedAvg(k0=1, lr=0.5)),
+             Local(epsilon=1.0, delta=1e-3).noise(4, clip=1.0), 4),
         Case("FedProx, Laplace", far, attached(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
         Case("FedGiA, Laplace, 4 rounds", far, attached(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
         Case("FedEPM, Eq. (39), gradient that vanishes", near, epm(k0=1), PaperLaplace(0.1), 1, weak=True),
