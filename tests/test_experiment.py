@@ -286,7 +286,7 @@ def test_what_prepares_the_data_is_in_the_ledger_and_counts_against_the_budget(h
     before = [entry for entry in ledger.entries(run.names[0]) if entry.round == 0]
     assert [(e.sensitivity, round(e.scale, 6)) for e in before[:4]] == [(1, 10), (1, 10), (120, 1200), (160, 1600)]
     assert all(ledger.total(name) == pytest.approx(1.6) for name in run.names)
-    assert "1.6 by basic composition at delta 0; for replacing one example" in str(run)
+    assert "1.6 by basic composition at delta 0; Laplace noise" in str(run)
     assert "epsilon 0.6 of it, by basic composition, went to preparing the data" in str(run)
     (page,) = hospitals.glob("out/**/report.html")
     assert "epsilon 0.6 of it, by basic composition, went to preparing the data" in page.read_text()

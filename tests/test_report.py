@@ -146,6 +146,10 @@ def test_the_seed_of_a_simulated_private_run_stands_on_no_page():
         assert "imulated" in page or "SIMULATED" in page
     assert "The seed of this run is not shown" in pages[0]
     assert "The seed of this run is not shown" in pages[2]
+    again = eval(sections.call(run).removeprefix("run = "), {"fd": fd, "problem": cases.problem("logistic")})
+    assert again.settings["algorithm"] == run.settings["algorithm"], (
+        "the call that is shown is the run's, but for the seed"
+    )
     plain = fd.solve(cases.problem("logistic"), fd.FedAvg(k0=1), seed=seed, max_rounds=3)
     assert str(seed) in html.page({"a": plain}, {})
     assert str(seed) in card.card("a", plain)

@@ -9,7 +9,7 @@ import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.privacy import composition
-from foedus.privacy.noise import NEIGHBOURS, RELATIONS, Noise, Sound
+from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
 
 TIGHT = "tight"  # the method of the headline figure: the tightest total that is proved
 SIMULATED = (
@@ -200,7 +200,7 @@ class Ledger:
             line += f" (asked for: epsilon {self.noise['total'][0]:g}, delta {self.noise['total'][1]:g})"
         line += f", by the tightest composition that is proved; {self.total(worst):.4g} by basic composition"
         line += " at delta 0" if self.noise["kind"] == "Laplace" and self.delta > 0 else ""
-        line += f"; for {RELATIONS[self.noise['neighbours']]}; {self.noise['words']}"
+        line += f"; {self.noise['words']}"
         if self.before:
             line += f"; epsilon {self.prepared(worst):.4g} of it, by basic composition, went to preparing the data"
         if self.exact:
@@ -222,6 +222,9 @@ class Ledger:
                 *head,
                 f"nominal epsilon {self.noise['epsilon']:g} a release: no formal guarantee, so no total is given",
             ]
+        if self.noise.get("total"):
+            epsilon, delta = self.noise["total"]
+            head.append(f"asked for: epsilon {epsilon:g}, delta {delta:g} in all for each client")
         if self.simulated:
             head.append(SIMULATED)
         methods = (TIGHT, *(composition.METHODS if composition.have_library() else ("basic", "advanced")))

@@ -1,5 +1,6 @@
 """What a report says about the privacy of a run, and what it leaves out for its sake."""
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -54,3 +55,16 @@ def ledger(run: Run) -> str:
 def shown(run: Run) -> dict[str, Any]:
     """The settings as a page may show them: without the seed from which the noise of a private run was drawn."""
     return {k: v for k, v in run.settings.items() if k != "seed"} if simulated(run) else run.settings
+
+
+def unmixed(algorithm: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """The settings of a private algorithm as they are given to `solve`: those of the plain method, and privacy=."""
+    noise = algorithm.get("noise")
+    if not isinstance(noise, Mapping) or "sampler" not in noise:
+        return algorithm, None
+    plain = algorithm.get("method") or {k: v for k, v in algorithm.items() if k != "noise"}
+    if noise.get("total") is None:
+        return plain, {k: v for k, v in noise.items() if k != "total"}
+    epsilon, delta = noise["total"]
+    kept = {k: noise[k] for k in ("clip", "rows", "neighbours", "sampler")}
+    return plain, {"name": "Local", "epsilon": epsilon, "delta": delta, **kept}

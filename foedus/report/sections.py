@@ -11,7 +11,7 @@ import numpy as np
 
 from foedus.report import charts, sites, words
 from foedus.report.charts import Chart, Series
-from foedus.report.privacy import NO_SEED, shown, simulated, spent
+from foedus.report.privacy import NO_SEED, shown, simulated, spent, unmixed
 from foedus.report.words import number, size
 from foedus.run import Run
 from foedus.runtime.participation import attendance, restored
@@ -278,10 +278,9 @@ def call(run: Run) -> str:
     if isinstance(who, Mapping) and (who.get("name") == "Schedule" or who.get("fraction") != 1 or who.get("dropout")):
         kept = ", ".join(f"{k}={v!r}" for k, v in who.items() if k in ("fraction", "dropout", "every"))
         given.append(f"participation=fd.{who['name']}({kept if who['name'] != 'Schedule' else '...'})")
-    given += [f"{k}={_written(run.settings[k])}" for k in ("privacy", "budget") if run.settings.get(k) is not None]
-    return (
-        f"run = fd.solve(problem, {_written(run.settings.get('algorithm', {'name': 'Algorithm'}))}, {', '.join(given)})"
-    )
+    algorithm, noise = unmixed(run.settings.get("algorithm", {"name": "Algorithm"}))
+    given += [f"privacy={_written(noise)}"] if noise is not None else []
+    return f"run = fd.solve(problem, {_written(algorithm)}, {', '.join(given)})"
 
 
 def settings(run: Run) -> str:
