@@ -1,6 +1,7 @@
 """solve: the one verb. A problem and an algorithm in, a Run out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from foedus.errors import FoedusError
 from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.local import default_rounds
+from foedus.privacy.noise import Sound
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -149,6 +151,8 @@ def solve(
     elif outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     history = outcome.history
+    if isinstance(runtime, Flare) and isinstance(noise, Sound):
+        noise = replace(noise, sampler="opendp")  # real sites draw no other noise, whatever was asked for
     ledger = ledger_of(noise, history, problem.names, problem.counts, "each client's noisy parameters, in each round")
     if algorithm.pools and "phase" in history:
         nothing = np.zeros_like(history["bytes_up"])

@@ -18,6 +18,7 @@ from foedus.experiment import execute, file
 from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.local import ROUNDS
+from foedus.runtime.simulate import simulate
 
 TOTAL = fd.Local(epsilon=1.0, delta=1e-5)
 
@@ -79,6 +80,13 @@ def test_the_headline_is_the_tight_total_with_basic_composition_beside_it_and_sa
     assert "tight, replace" in str(run.ledger)
     real = fd.solve(problem("logistic"), fd.FedAvg(k0=1), privacy=dataclasses.replace(TOTAL, sampler="opendp"))
     assert "SIMULATED" not in str(real)
+
+
+def test_a_run_over_real_sites_is_not_called_simulated(monkeypatch):
+    monkeypatch.setattr(fd.Flare, "play", lambda self, *told, **more: simulate(*told, **more))
+    run = fd.solve(problem("logistic"), fd.FedAvg(k0=1), privacy=TOTAL, max_rounds=3, runtime=fd.Flare(sites=5))
+    assert "SIMULATED" not in str(run)
+    assert "SIMULATED" not in str(run.ledger)
 
 
 def test_leaving_an_example_out_is_not_called_removing_it():
