@@ -18,6 +18,7 @@ from foedus.experiment import execute, file
 from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.local import ROUNDS
+from foedus.report import card, html, sections
 from foedus.runtime.simulate import simulate
 
 TOTAL = fd.Local(epsilon=1.0, delta=1e-5)
@@ -87,6 +88,26 @@ def test_a_run_over_real_sites_is_not_called_simulated(monkeypatch):
     run = fd.solve(problem("logistic"), fd.FedAvg(k0=1), privacy=TOTAL, max_rounds=3, runtime=fd.Flare(sites=5))
     assert "SIMULATED" not in str(run)
     assert "SIMULATED" not in str(run.ledger)
+
+
+def test_the_seed_of_a_simulated_private_run_stands_on_no_page():
+    """Who knows it can run two guesses of the data and compare; real noise has none."""
+    seed = 9184467
+    run = fd.solve(problem("logistic"), fd.FedAvg(k0=1), privacy=fd.Local(epsilon=2.0), seed=seed, max_rounds=3)
+    other = dataclasses.replace(run, settings=run.settings | {"max_rounds": 4})
+    pages = (html.page({"a": run}, {}), html.page({"a": run, "b": other}, {}), card.card("a", run))
+    for page in pages:
+        assert str(seed) not in page
+        assert "imulated" in page or "SIMULATED" in page
+    assert "The seed of this run is not shown" in pages[0]
+    assert "The seed of this run is not shown" in pages[2]
+    again = eval(sections.call(run).removeprefix("run = "), {"fd": fd, "problem": problem("logistic")})
+    assert again.settings["algorithm"] == run.settings["algorithm"], (
+        "the call that is shown is the run's, but for the seed"
+    )
+    plain = fd.solve(problem("logistic"), fd.FedAvg(k0=1), seed=seed, max_rounds=3)
+    assert str(seed) in html.page({"a": plain}, {})
+    assert str(seed) in card.card("a", plain)
 
 
 def test_leaving_an_example_out_is_not_called_removing_it():

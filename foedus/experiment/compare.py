@@ -100,6 +100,7 @@ def summary(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
             "bytes_down": run.traffic.down,
             "seconds": run.seconds - run.compile_seconds,
             "epsilon": epsilon(run),
+            "simulated": simulated(run),
         }
         for name, run in runs.items()
     ]

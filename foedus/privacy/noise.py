@@ -76,7 +76,8 @@ class Sound(Noise):
     Args:
         epsilon: of one release.
         clip: the most that one example's gradient may measure, in the 1-norm (Laplace) or 2-norm (Gaussian).
-        neighbours: "replace" one example by another, or "add-or-remove" one; the relation that `epsilon` is for.
+        neighbours: the relation that `epsilon` is for: "replace", one example by another, or "add-or-remove", one
+            example's contribution is left out, the number of examples kept fixed.
         rows: a bound on the 2-norm of the rows of X; longer rows are scaled down to it. Methods with several gradients
             a round and FedGiA need it, for it bounds the curvature of the loss.
         most: the most releases of one client, after which it sends nothing new; a budget sets it.
