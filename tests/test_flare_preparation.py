@@ -11,9 +11,10 @@ from foedus.errors import FoedusError
 from foedus.experiment import build, file, sources, starter
 from foedus.experiment.plan import Plan
 from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Exchange, Missing
+from foedus.runtime.flare.approval import Statement
+from foedus.runtime.flare.exchange import Exchange, Missing, Paused
 from foedus.runtime.flare.order import Patience, Result
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
+from foedus.runtime.flare.policy import Policy, Refusal, SiteFile, Source
 from foedus.runtime.flare.preparation import Request, prepare, read
 from foedus.runtime.flare.server import play
 from foedus.runtime.flare.site import SiteSession
@@ -187,6 +188,24 @@ def test_what_needs_the_data_in_one_place_is_refused(tmp_path, change, sentence)
     with pytest.raises(FoedusError, match=sentence):
         Plan.of(case.settings)
     assert ward.names
+
+
+def test_a_person_approves_a_study_once_and_is_held_to_by_its_rounds(tmp_path):
+    ward = Ward(tmp_path, policy=Policy(approve="ask", **FREE))
+    with pytest.raises(Paused, match=r"client 'city': it waits for the approval of a person at the site \(request"):
+        ward.rules()
+    for name in ward.names:
+        approvals = ward.site[name].approvals
+        (request,) = approvals.all()
+        assert "Columns: label readmitted; group sex; features all others." in request.summary
+        assert any("exact figures" in line for line in request.summary)
+        approvals.decide(request.id, "approved")
+    result = ward.play()
+    assert np.all(np.isfinite(result.w))
+    site = ward.site["city"]
+    statement = Statement("r1", "FedGiA", 8, 4, "Hinge", ())
+    with pytest.raises(Refusal, match="is not what a person at the site has approved"):
+        site.approvals.same(ward.policy, statement)
 
 
 def test_a_label_that_no_site_has_is_named(tmp_path):

@@ -87,7 +87,9 @@ def ledger(
     delta = policy.max_delta
     if every:
         for line in kept.lines:
-            noise = f"{line.kind} noise, sensitivity/scale {line.ratio:.4g}"
+            noise = (
+                f"{line.kind} noise of scale {line.scale:.4g}, sensitivity {line.sensitivity:.4g} ({line.neighbours})"
+            )
             typer.echo(f"{line.time}  run {line.run}  {line.what}: {noise}")
     for run, count in kept.runs().items():
         typer.echo(f"run {run}: {count} releases, epsilon {kept.total(delta, run):.4g}")

@@ -59,7 +59,10 @@ class Line:
     request: str  # the digest of the message that asked for it
     what: str
     kind: str
-    ratio: float
+    neighbours: str  # the relation that the sensitivity is for
+    sensitivity: float
+    scale: float
+    ratio: float  # sensitivity over scale, for replacing one row
     delta: float
     previous: str  # the digest of the line before
 
@@ -160,7 +163,8 @@ class SiteLedger:
         previous = self._last()
         now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for r in releases:
-            added.append(Line(now, run, request, r.what, r.kind, float(r.ratio), float(r.delta), previous))
+            noise = (r.kind, r.neighbours, float(r.sensitivity), float(r.scale), float(r.ratio), float(r.delta))
+            added.append(Line(now, run, request, r.what, *noise, previous))
             previous = _digest(added[-1].text())
         content = "".join(line.text() + "\n" for line in added).encode()
         with open(self.path, "r+b") as file:
