@@ -5,9 +5,9 @@ the problem, the algorithm and the model come later, as messages that SiteSessio
 that brings anything else (a `custom` folder, a component, a filter, another argument) before it is unpacked, and looks
 once more before the job's process is started: no code and no module comes with a job.
 
-FLARE authorises commands by headers that its server writes, and some commands without asking: 'configure_job_log' lets
-its sender call any function in a job's process. So the door leaves a site only the commands that a job needs. Shell,
-log and file commands are gone, whoever asks, and whatever the server says about it.
+FLARE authorises commands by headers that its server writes, and some it does not authorise at all: 'delete_run' removes
+any folder of the kit by its name. So the door leaves a site only the commands that a job needs. Shell, log and file
+commands are gone, whoever asks, and whatever the server says about it.
 """
 
 # pyright: reportMissingImports=false
