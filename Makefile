@@ -47,7 +47,7 @@ docs: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/basedpyright --pythonpath $(BIN)/python --level error
 
 format: $(READY)
 	$(BIN)/ruff check --fix
