@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from constrained_cases import CAPPED, breast_cancer
 from federations import REAL, place
 
 import foedus as fd
@@ -19,10 +20,11 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 import psutil
 
 from foedus.cli import run as cli
+from foedus.runtime.flare import certificates
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.controller import FoedusController
 from foedus.runtime.flare.kits import ADMIN, Project, job, provision
-from foedus.runtime.flare.local import Federation
+from foedus.runtime.flare.local import Federation, _free_ports
 from foedus.runtime.flare.names import REVOKED, RUNS
 
 pytestmark = REAL
@@ -165,6 +167,27 @@ def joins(federation: Federation, folder: Path, name: str, identity: tuple[bytes
         return False
     finally:
         newcomer._end(name)
+
+
+@pytest.mark.slow
+def test_sites_that_made_their_own_keys_are_let_in_and_take_part(tmp_path):
+    """A run over kits that came without a secret: each site has made its key, and the coordinator signed for it."""
+    problem = breast_cancer().problem()
+    names = tuple(f"site-{i + 1}" for i in range(3))
+    ports = _free_ports(2)
+    kits = provision(Project("foedus", "localhost", names, *ports), tmp_path / "kits", site_keys=False)
+    state = {"sites": [*names], "ports": ports, "kits": {k: str(v) for k, v in kits.items()}, "processes": {}}
+    federation = Federation(tmp_path, state)
+    try:
+        for name in names:
+            request, words = certificates.request(kits[name])
+            signed, same = certificates.sign(tmp_path / "kits", request)
+            assert words == same == certificates.install(kits[name], signed)
+        federation.heal()
+        federation.wait()
+        assert fd.solve(problem, CAPPED["newton"], runtime=fd.Flare(at=tmp_path)).certificate.holds()
+    finally:
+        federation.down()
 
 
 @pytest.mark.slow
