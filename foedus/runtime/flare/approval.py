@@ -96,11 +96,11 @@ class Statement:
         if self.preparation:
             planned.append(Release("", "laplace", self.preparation, 1.0))
         at = policy.max_delta
-        now, before = _epsilon(planned, at), ledger.total(at)
+        now, before, after = _epsilon(planned, at), ledger.total(at), ledger.total(at, None, planned, self.run)
         return [
             *lines,
             "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
-            f"Privacy: epsilon {now:.4g} by this run and {ledger.total(at, None, planned, self.run):.4g} in all with it "
+            f"Privacy: epsilon {now:.4g} by this run and {after:.4g} in all with it "
             f"({before:.4g} so far; limit {policy.max_epsilon_total:g}), at delta {at:g}, for replacing one row.",
         ]
 
