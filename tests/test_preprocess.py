@@ -225,7 +225,8 @@ def test_noisy_sums_tend_to_the_exact_ones():
 
 def test_the_noise_has_the_stated_scale():
     """Each figure of a site is Laplace with scale sensitivity·figures/ε: E|noise| is that scale."""
-    noise = sums.Noise({"x": (10.0, 30.0)}, 0.5, 3, np.random.default_rng(0))
+    (noise,) = sums.noises(["site"], {"x": (10.0, 30.0)}, 0.5, 3, seed=0).values()
+    assert noise is not None
     sent = sums.Sums(count={"x": 50.0}, total={"x": 1000.0})
     drawn = [noise.first(sent) for _ in range(4000)]
     count = np.array([d.count["x"] for d in drawn]) - 50
@@ -239,7 +240,8 @@ def test_the_noise_has_the_stated_scale():
 
 def test_replacing_a_row_changes_figures_by_no_more_than_is_assumed():
     draw = np.random.default_rng(1)
-    noise = sums.Noise({"x": (10.0, 30.0)}, 1.0, 1, draw)
+    (noise,) = sums.noises(["site"], {"x": (10.0, 30.0)}, 1.0, 1, seed=0).values()
+    assert noise is not None
     ask = sums.Ask(("x",), (), ())
     mean = 14.0
     for _ in range(50):
