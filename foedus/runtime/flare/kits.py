@@ -110,22 +110,14 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     at once, which is for sites on this machine.
     """
     require_nvflare()
+    folder = folder.absolute()  # the server's kit names its storage by it
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
     source = folder / "project.yml"
     source.write_text(project.to_yaml())
-    command = [
-        sys.executable,
-        "-m",
-        "nvflare.cli",
-        "provision",
-        "-p",
-        str(source),
-        "-w",
-        str(folder / "made"),
-        "--force",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    told = ["-p", str(source), "-w", str(folder / "made"), "--force"]  # a project that is there gets further kits
+    command = [sys.executable, "-m", "nvflare.cli", "provision", *told]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, umask=0o077)
     made = sorted((folder / "made" / project.name).glob("prod_*"))
     if done.returncode != 0 or not made:
         raise FoedusError(f"the kits could not be made: {(done.stderr or done.stdout).strip().splitlines()[-1:]}.")

@@ -6,6 +6,7 @@ site out until its administrator starts it again. Nobody but the file's owner ma
 that it names lie outside the kit: FLARE can name files inside the kit, and none outside.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -59,7 +60,10 @@ def lies_inside(file: Path, kit: Path) -> bool:
 
 def make_private(folder: Path) -> None:
     """Take a folder and all in it, as far as it is ours, from everybody but its owner."""
-    for path in (folder, *folder.rglob("*")):
-        about = path.lstat()
-        if not stat.S_ISLNK(about.st_mode) and about.st_uid == os.geteuid() and about.st_mode & 0o077:
-            os.chmod(path, stat.S_IMODE(about.st_mode) & 0o700)
+    names = [str(folder)]
+    names += [os.path.join(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # another process of the party has removed it meanwhile
+            about = os.lstat(name)
+            if not stat.S_ISLNK(about.st_mode) and about.st_uid == os.geteuid() and about.st_mode & 0o077:
+                os.chmod(name, stat.S_IMODE(about.st_mode) & 0o700)
