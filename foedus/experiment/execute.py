@@ -133,7 +133,8 @@ def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, scree
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
-    finish(folder, run, name, asked_of(f"foedus run {experiment.path}", experiment.name, built), screen)
+    asked = asked_of(f"foedus run {experiment.path}", experiment.name, built, simulated=True)
+    finish(folder, run, name, asked, screen)
     return run
 
 
@@ -148,21 +149,22 @@ def finish(folder: Folder, run: Run, name: str, asked: dict[str, Any], screen: S
     screen.note(folder.event("end", run=name, **ended, seconds=run.seconds))
 
 
-def asked_of(command: str, title: str, built: Built) -> dict[str, Any]:
-    """What was asked, in words for the report."""
+def asked_of(command: str, title: str, built: Built, *, simulated: bool = False) -> dict[str, Any]:
+    """What was asked, in words for the report; `simulated`: the preparation drew its noise from the seed."""
     cohort, rules = built.cohort, built.rules
     rows = sum(table.rows for table in cohort.tables.values())
     where = f"{rows} rows at {len(cohort.tables)} sites" if rows else f"at {built.problem.terms.clients} sites"
     scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "as they are"}[rules.scale]
     counted = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaled}"]
     counted += [f"{len(cohort.words)} of categories"] if cohort.words else []
+    kind = "simulated " if simulated else ""
     asked: dict[str, Any] = {
         "title": title,
         "command": command,
         "Data": f"{where}; {', '.join(counted)}",
         "Label": f"{cohort.roles.label}" + (f", where {cohort.labels[1]} counts as 1" if cohort.labels else ""),
         "Preparation": f"{rules.rounds} rounds, {size(rules.up)} up and {size(rules.down)} down, beside the training"
-        + (f"; epsilon {rules.epsilon:g} of each site's rows" if rules.epsilon is not None else ""),
+        + (f"; {kind}epsilon {rules.epsilon:g} of each site's rows" if rules.epsilon is not None else ""),
     }
     if cohort.dropped:
         left = ", ".join(f"{count} at {site}" for site, count in cohort.dropped.items())

@@ -261,9 +261,10 @@ class Ledger:
         if self.before:
             first = int(order[0])
             figures = sum(entry.client == self.names[first] for entry in self.before)
+            drawn = ", drawn from the seed, for simulation only" if self.simulated else ""
             notes.append(
                 f"epsilon {self.prepared(first):.4g} of every total went to preparing the data, before the training: "
-                f"{figures} figures of each client with Laplace noise, drawn from the seed, for simulation only"
+                f"{figures} figures of each client with Laplace noise{drawn}"
             )
         if self.exact:
             shown = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
