@@ -49,6 +49,7 @@ class Run:
     names: list[str] = field(default_factory=list)
     interrupted: bool = False
     ledger: Ledger | None = None
+    refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
     worst_case: Any = None  # of a robust algorithm: each client's worst-case loss, the adversarial weights and moves
 
     def __str__(self) -> str:
@@ -117,6 +118,7 @@ def load(folder: str | Path) -> Run:
     if not isinstance(kept, dict) or kept.pop("schema", None) != SCHEMA:
         raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
     leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
+    kept["refused"] = tuple(kept.get("refused", ()))
     kept["certificate"] = Certificate.from_json(kept["certificate"])
     if kept.get("worst_case") is not None:
         from foedus.robust import Stress

@@ -174,5 +174,6 @@ def solve(
         names=problem.names,
         interrupted=outcome.interrupted,
         ledger=ledger,
+        refused=outcome.refused,
         worst_case=algorithm.stress(problem, np.asarray(outcome.w)),
     )

@@ -1,7 +1,10 @@
 """Settings of all tests."""
 
+import ctypes
 import gc
 import os
+import resource
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,6 +14,43 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # the same examples on every machine and in every run; compilation makes the first example slow
 settings.register_profile("foedus", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("foedus")
+
+
+MOST_MEMORY = 2 * 2**30  # bytes of one worker: a laptop with 8 GB runs two of them
+LET_GO = 0.75 * 2**30  # above this, compiled programs are let go between two modules
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one module go to one worker, which compiles what they share once; some modules name finer groups."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
+
+
+def _memory() -> int:
+    """The bytes that this process holds now."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs_are_let_go():
+    """What one module has compiled is of little use to the next, and grows to gigabytes over all of them."""
+    yield
+    if os.path.exists("/proc/self/statm") and _memory() > LET_GO:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _memory_stays_within_bounds():
+    yield
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert peak <= MOST_MEMORY, f"this worker needed {peak / 2**30:.1f} GB; share shapes, or make instances smaller"
 
 
 @pytest.fixture(scope="session")

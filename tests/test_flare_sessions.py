@@ -227,6 +227,38 @@ def test_a_bad_reply_is_as_if_the_round_had_not_reached_the_client(tmp_path, wha
     assert all(sentence in line for line in result.refused)
 
 
+def test_one_sites_nan_is_its_own_fault_and_no_divergence(tmp_path):
+    """Three answers of one site with NaN once counted as three sites that had diverged."""
+    hall = Hall(tmp_path, five(), fd.Scaffold(), max_rounds=12)
+    change, _ = CHANGES["NaN"]
+    with pytest.raises(Paused, match="client 'b' does not answer in round 4: array 0 of its reply holds NaN"):
+        hall.play(tampered(hall, "site-2", {4}, change), Patience(timeout=1.0, hello=0.0, keep_every=1e9, misses=6))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda h, p: packing.seal(h, p[:-8]), "the arrays take"),
+        (lambda h, p: packing.seal(h, np.full(len(p) // 8, np.nan).tobytes()), "array 0 of its reply holds NaN"),
+        (lambda h, p: b"\x00\x40\x00\x00" + b"[" * 0x4000, "a message's header is not JSON"),
+    ],
+    ids=["short", "NaN", "nested"],
+)
+def test_a_wrong_measurement_names_the_client_and_the_run_goes_on_later(tmp_path, change, why):
+    algorithm, told = fd.Scaffold(), {"max_rounds": 4}
+    hall = Hall(tmp_path, five(), algorithm, **told)
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        header, payload = packing.unseal(replies["site-2"]) if "site-2" in replies else ({}, b"")
+        return replies | ({"site-2": change(header, payload)} if header.get("ask") == "measure" else {})
+
+    with pytest.raises(Paused, match=f"client 'b' does not answer the measuring round: {why}"):
+        hall.play(ask, KEEPING)
+    hall.open_sites()
+    agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING), 1e-12)
+
+
 def test_a_silent_client_is_skipped_and_asked_again_when_it_answers_a_greeting(tmp_path):
     algorithm, told = AVERAGE
     hall, asked = Hall(tmp_path, five(), algorithm, **told), []

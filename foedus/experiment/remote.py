@@ -190,4 +190,5 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
         names=list(order.names),
         interrupted=result.interrupted,
         ledger=ledger,
+        refused=tuple(result.refused),
     )

@@ -303,7 +303,9 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
         if silent:
             verb = "was" if len(silent) == 1 else "were"
             said.append(f"{listed(silent)} {verb} never heard: the model rests on the other sites' data.")
-    if getattr(run, "ledger", None) is not None:
+    if refused := getattr(run, "refused", ()):
+        said.append(f"Replies that were not accepted: {number(len(refused))}; the last of {refused[-1]}.")
+    if getattr(run, "ledger", None) is not None and not run.certificate.silent:
         said.append(
             "Objective and certificate are measured on the data itself: they are not covered by the privacy guarantee, "
             "and neither is this page."

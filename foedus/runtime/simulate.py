@@ -232,6 +232,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     measured: Measured | None = None
+    refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
 
 
 class _Interrupt:

@@ -185,4 +185,5 @@ def _outcome(result: Result) -> Outcome:
         seconds=result.seconds,
         compile_seconds=result.compile_seconds,
         measured=measured,
+        refused=tuple(result.refused),
     )

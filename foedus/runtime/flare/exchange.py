@@ -67,6 +67,11 @@ class Exchange:
             return None, b""
         return header, payload
 
+    def why(self, site: str) -> str:
+        """The last reason for which a reply of this site was refused, to go at the end of a sentence."""
+        start = f"client {self.client[site]!r}: "
+        return next((f": {line.removeprefix(start)}" for line in self.refused[::-1] if line.startswith(start)), "")
+
     def refuse(self, site: str, why: str) -> None:
         self.refused.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
         self.note(self.refused[-1])

@@ -34,7 +34,7 @@ def unseal(message: Any) -> tuple[dict[str, Any], bytes]:
         raise FoedusError("a message is cut short: its header is not whole.")
     try:
         header = json.loads(bytes(message[LENGTH.size : LENGTH.size + size]))
-    except ValueError:
+    except (ValueError, RecursionError):  # the second where it is nested thousands deep
         raise FoedusError("a message's header is not JSON.") from None
     if not isinstance(header, dict):
         raise FoedusError("a message's header is not a table.")

@@ -6,7 +6,6 @@ the certificate is made.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.certificate import Certificate, join_parts
 from foedus.errors import FoedusError
 from foedus.privacy.noise import Sound
 from foedus.runtime import wire
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, packing, rounds, spec
+from foedus.runtime.flare import layout, measuring, packing, rounds, spec
 from foedus.runtime.flare.exchange import Ask, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.preparation import Request, prepare
@@ -187,7 +185,7 @@ class ServerSession:
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(carry.last)
         rows: dict[int, Any] = {}
-        wild, tries = 0, 0
+        tries = 0
         wanted = [i for i in range(n) if asked[i]]
         minimum = len(wanted) if self.patience.minimum is None else min(self.patience.minimum, len(wanted))
         while True:
@@ -199,22 +197,25 @@ class ServerSession:
                 one = wire.message_for(message, i)
                 sealed[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
             found = self.ask(sealed, self.patience.timeout) if sealed else {}
+            wild = 0
             for i in missing:
                 row, infinite = self._row(order.sites[i], found.get(order.sites[i]), round, phase)
                 wild += infinite
                 if row is not None:
                     rows[i] = row
             tries += 1
-            if len(rows) >= minimum or wild >= len(wanted) > 0:
+            diverged = wild >= len(wanted) > 0  # nobody's numbers are finite any more; one site's NaN is its own fault
+            if len(rows) >= minimum or diverged:
                 break
             if tries > self.patience.misses or self.stopped():
                 silent = next(i for i in wanted if i not in rows)
-                raise Paused(f"client {order.names[silent]!r} does not answer in round {round}")
+                why = self.exchange.why(order.sites[silent])
+                raise Paused(f"client {order.names[silent]!r} does not answer in round {round}{why}")
         here = np.array([i in rows and not lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
         after, report = rounds.aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
-        if wild >= len(wanted) > 0:  # nobody's numbers are finite any more: the run has diverged
+        if diverged:
             after = Carry(carry.server, carry.w, carry.round + 1, carry.last, jnp.ones((), bool), jnp.zeros((), bool))
         record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.released
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
@@ -349,11 +350,15 @@ class ServerSession:
             }
             for site, raw in self.ask(asked, self.patience.timeout).items() if asked else ():
                 header, content = self.exchange.opened(site, raw, "measure", None)
-                if header is not None:
-                    parts[site] = packing.from_bytes(content, plan) if header.get("measured") is True else None
-        if silent := [self.client[s] for s in order.sites if s not in parts]:
-            raise Paused(f"client {silent[0]!r} does not answer the measuring round")
-        objective, certificate, local = self._measured(parts, jnp.asarray(w), multipliers)
+                try:
+                    if header is not None:
+                        parts[site] = measuring.part(content, plan, finite) if header.get("measured") is True else None
+                except FoedusError as error:
+                    self.exchange.refuse(site, str(error))
+        if silent := [s for s in order.sites if s not in parts]:
+            why = self.exchange.why(silent[0])
+            raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
+        objective, certificate, local = measuring.joined(order, self.party, parts, jnp.asarray(w), multipliers)
         if "constraints" in algorithm.handles:
             multipliers = {"local": local} | multipliers
         reason = algorithm.reason(carry.server, converged, list(order.names))
@@ -377,22 +382,6 @@ class ServerSession:
             pace=np.array(self.pace),
             refused=self.exchange.refused,
         )
-
-    def _measured(
-        self, parts: dict[str, Any], w: Any, multipliers: dict[str, np.ndarray]
-    ) -> tuple[float, Certificate, np.ndarray]:
-        """The objective, the certificate and the sites' multipliers; none of them where a site does not measure."""
-        order, terms = self.order, self.order.terms
-        eps1, eps2 = getattr(order.algorithm, "eps1", 1e-3), getattr(order.algorithm, "eps2", 1e-3)
-        private = [self.client[site] for site in order.sites if parts[site] is None]
-        if private:
-            nothing = np.full((terms.clients, terms.rows[0]), np.nan)
-            return math.nan, Certificate.unmeasured(private, terms.clients, eps1, eps2), nothing
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[s] for s in order.sites))
-        objective, certificate = join_parts(
-            terms, list(order.names), w, stacked, self.party, order.own, multipliers, eps1, eps2
-        )
-        return objective, certificate, np.asarray(stacked.mu)
 
 
 def _beyond_rows(shapes: dict[str, Any]) -> dict[str, list[Any]]:
