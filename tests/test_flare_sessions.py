@@ -206,6 +206,7 @@ CHANGES = {
     "round": (lambda h, p: packing.seal(h | {"round": h["round"] - 1}, p), "'b': its reply is of another run or round"),
     "run": (lambda h, p: packing.seal(h | {"run": "r0"}, p), "'b': its reply is of another run or round"),
     "site": (lambda h, p: packing.seal(h | {"site": "site-1"}, p), "'b': its reply is of another run or round"),
+    "size": (lambda h, p: packing.seal(h, bytes(2**25)), "'b': its reply takes 33554"),
     "noise": (lambda h, p: b"\x00\x01", "'b': a message is cut short"),
 }
 

@@ -12,6 +12,9 @@ from foedus.runtime.flare.order import Patience
 Ask = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
 
 
+HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
+
+
 class Paused(Exception):
     """A run that cannot go on now and can be resumed: a sentence."""
 
@@ -35,6 +38,7 @@ class Exchange:
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
         self.note, self.stopped = note, stopped
         self.refused: list[str] = []
+        self.most = HEADERS  # bytes of a reply; more are not unpacked
         self.waiting: dict[str, str] = {}  # sites whose people have not decided yet, and what they say
 
     def header(self, ask: str, round: int | None = None) -> dict[str, Any]:
@@ -45,6 +49,8 @@ class Exchange:
         if raw is None:
             return None, b""
         try:
+            if isinstance(raw, bytes | bytearray) and len(raw) > self.most:
+                raise FoedusError(f"its reply takes {len(raw)} bytes, and the terms make it {self.most} at the most.")
             header, payload = packing.unseal(raw)
         except FoedusError as error:
             self.refuse(site, str(error))

@@ -20,7 +20,7 @@ from foedus.privacy.noise import Sound
 from foedus.runtime import wire
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, measuring, packing, rounds, spec
-from foedus.runtime.flare.exchange import Ask, Exchange, Missing, Paused
+from foedus.runtime.flare.exchange import HEADERS, Ask, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import Carry
@@ -84,6 +84,8 @@ class ServerSession:
         own_shapes = None if order.own is None else packing.structure(order.own)
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
+        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
+        self.exchange.most = largest + HEADERS
         self.free = [packing.unbounded(reply) for reply in self.replies]
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
