@@ -145,7 +145,7 @@ class Federation:
         changed = []
         for site in self.sites:
             known = self.state["processes"].get(site)
-            if known and _alive(known) is not None and known["terms"] != self._terms(site):
+            if known and _alive(known) is not None and known.get("terms") != self._terms(site):
                 self._end(site)
                 self._start(site)
                 changed.append(site)
@@ -193,7 +193,7 @@ class Federation:
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Return when the server answers and every site is connected."""
         until = time.monotonic() + seconds
-        started = {site: self.state["processes"][site]["started"] for site in self.sites}
+        started = {site: self.state["processes"].get(site, {}).get("started", 0.0) for site in self.sites}
         while True:
             try:
                 with Console(self.kit("admin"), timeout=5.0) as console:
