@@ -107,6 +107,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "SFedProx": (Case(fd.SFedProx(k0=1, steps=1, mu=0.0, rho=1.0, lr=0.3, **GRADIENT)),),
     "LocalSGD": (Case(fd.LocalSGD(batch=4, k0=2, decay=100.0), rounds=6000, error=0.05),),
     "InexactADMM": (Case(fd.InexactADMM(tol=1e-9)),),
+    "InteriorPoint": (Case(fd.InteriorPoint(eps1=1e-9, eps2=1e-9)),),
     "ProxAL": (Case(fd.ProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
     "CentralProxAL": (Case(fd.CentralProxAL(beta=300.0, s_bar=1e-8, eps1=1e-8, eps2=1e-8)),),
 }
@@ -161,6 +162,7 @@ VARIANTS = [
     Case(private(fd.FedAvg(lr=0.1), fd.Laplace(epsilon=0.5, clip=1.0, rows=2.0))),
     Case(private(fd.FedProx(), fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0, rows=2.0, most=2))),
     Case(private(fd.FedGiA(), fd.Laplace(epsilon=0.5, clip=1.0, rows=2.0))),
+    Case(fd.InteriorPoint(eps1=float("inf"), gap=1e-9)),
     Case(fd.ProxAL(inner="lbfgs")),
     Case(fd.ProxAL(inner="admm")),
     Case(fd.ProxAL(inner="admm", rho=1.0)),

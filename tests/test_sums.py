@@ -12,7 +12,7 @@ SUMMING = [case for case in ALL if case.algorithm.sums]
 
 
 def test_the_averaging_methods_say_so():
-    assert {case.algorithm.name for case in SUMMING} == {"FedAvg", "FedProx", "LocalSGD", "Scaffold"}
+    assert {case.algorithm.name for case in SUMMING} == {"FedAvg", "FedProx", "InteriorPoint", "LocalSGD", "Scaffold"}
 
 
 @pytest.mark.parametrize("case", SUMMING, ids=str)

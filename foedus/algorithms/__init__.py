@@ -10,6 +10,7 @@ from foedus.algorithms.fedepm import FedEPM
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
 from foedus.algorithms.fedprox import FedProx
+from foedus.algorithms.interior_point import InteriorPoint
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
@@ -29,6 +30,7 @@ __all__ = [
     "FedPD",
     "FedProx",
     "InexactADMM",
+    "InteriorPoint",
     "LocalSGD",
     "ProxAL",
     "SFedAvg",

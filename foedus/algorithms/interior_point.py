@@ -1,0 +1,318 @@
+"""InteriorPoint: a primal-dual interior-point method in which a round is an iteration and the server sees only sums.
+
+For a barrier parameter μ, the Newton system of the perturbed optimality conditions has one block for each party. A
+party eliminates its own slacks and multipliers, and what is left of its block is a matrix and vectors over the shared
+variables (interior_point_rows.py). Sites send these, the server adds them up,
+    (Σ K_i) dx = −Σ (∇f_i + Jᵀz + Jᵀ D c + μ Jᵀ(D/z)),
+and announces w + dx; each party moves its slacks and multipliers by its own share of the way to their boundary, and
+answers about the new point in the same round. A row, a slack or a multiplier never leaves its party.
+
+A step must lessen f − μ Σ log s + ν Σ|c + s| or the residuals; one that does not is halved in the next round, and then
+the matrix is shifted. μ falls when every party says that it is near the path. The run ends where the certificate holds,
+with multipliers set to 0 on rows that have room: tested at a point about which every site has spoken.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, Present, select, setting, settings, state
+from foedus.algorithms.interior_point_form import Form
+from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
+from foedus.algorithms.interior_point_server import Office, System, direction
+from foedus.algorithms.interior_point_site import Ask, Client, Model, Reply, answer, joined
+from foedus.constraints import Linear
+from foedus.errors import FoedusError
+from foedus.terms import Data, Terms
+
+FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR
+BACK, SHORTEST = (
+    0.3,
+    0.02,
+)  # a step that was rejected is shortened by BACK; below SHORTEST the matrix is shifted instead
+MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
+FAR = 1e3  # no point closer than FAR·(1 + ‖x‖₁) meets the terms: then they are called infeasible
+DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
+STREAK = 3  # rounds that everybody must have answered before whole models are asked for again
+LONG = 0.05  # a relative step from a certified point that is this long points to a minimum at infinity
+INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE = 1, 2, 3, 4  # why a run cannot go on
+
+
+@state
+class Server:
+    base: System  # at the last point that was accepted
+    past: Array  # the parts of the merit at the last points that were accepted, newest first
+    x: Array  # the point that is asked about
+    towards: Array  # the end of the whole step
+    own: Rows  # the server's slacks and multipliers, moved to x
+    alpha: Array
+    mu: Array
+    shift: Array  # of the matrix, beyond what makes it positive definite
+    id: Array
+    rejected: Array
+    whole: Array
+    snapped: Array  # whether x lies on the rows of h that bind, to be tested and nothing else
+    tried: Array  # μ when this was last done
+    fresh: Model  # the sum of the whole models about x
+    heard: Array  # from how many sites there is one
+    broken: Array  # how many of these are not finite
+    lasts: Array  # rounds for which x has been asked about
+    running: Model  # the sum of all sites' last models
+    streak: Array  # rounds in a row that everybody answered
+    data: Data | None
+    gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
+    step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
+    top: Array  # f at the start
+    done: Array
+    ended: Array  # 0, or why it cannot go on
+
+
+@settings
+class InteriorPoint(Algorithm):
+    """Constrained or not, to a certificate in few rounds: Newton's method on the optimality conditions."""
+
+    eps1: float = setting(1e-6, "stationarity to reach; infinity asks for the gap instead", gt=0)
+    eps2: float = setting(1e-6, "feasibility and complementarity to reach", gt=0)
+    gap: float = setting(1e-6, "estimated distance to the optimal objective to reach, where eps1 is infinite", gt=0)
+    curvature: str = setting("auto", "'exact': sites send Hessians; 'auto': so too", choices=("auto", "exact"))
+
+    handles = frozenset({"constraints", "regularizer"})
+    default_rounds = 500
+    sums = True
+    dense = 500  # variables at most: a message of 1 MB
+
+    def check(self, terms: Terms) -> None:
+        super().check(terms)
+        if terms.dim > self.dense:
+            raise FoedusError(
+                f"InteriorPoint sends Hessians, which are too large for {terms.dim} variables (at most {self.dense}); "
+                "use ProxAL(inner='lbfgs')."
+            )
+        Form(terms.regularizer, terms.dim).check()
+
+    def office(self, terms: Terms, data: Data | None) -> Office:
+        return Office(terms, data, self.eps2)
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+        office = self.office(terms, own)
+        base, zero, count, no = office.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
+        nothing = Model.zero(terms)
+        return Server(
+            base=base,
+            past=jnp.zeros((MEMORY, 3)),
+            x=base.x,
+            towards=base.x,
+            own=base.own,
+            alpha=jnp.ones(()),
+            mu=zero,
+            shift=zero,
+            id=count,
+            rejected=count - 1,
+            whole=~no,
+            snapped=no,
+            tried=jnp.full((), jnp.inf),
+            fresh=nothing,
+            heard=zero,
+            broken=zero,
+            lasts=count,
+            running=nothing,
+            streak=count,
+            data=own,
+            gap=jnp.full((), jnp.inf),
+            step=jnp.full((), jnp.inf),
+            top=zero,
+            done=no,
+            ended=count,
+        )
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+        return joined(terms)
+
+    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Ask:
+        dim, (_, own, coupled) = terms.dim, terms.rows
+        nu = server.own.z[own : own + coupled]
+        return Ask(
+            w=server.x[:dim],
+            towards=server.towards[:dim],
+            alpha=server.alpha,
+            mu=server.mu,
+            nu=nu,
+            id=server.id,
+            rejected=server.rejected,
+            whole=server.whole,
+        )
+
+    def local(self, terms: Terms, client: Client, ask: Ask, data: Data, key: Array) -> tuple[Client, Reply]:
+        return answer(terms, client, ask, data, self.eps2)
+
+    def aggregate(self, terms: Terms, server: Server, replies: Reply, present: Present) -> Server:
+        n, count = terms.clients, present.count
+        total = jax.tree.map(lambda mean: count * mean, present.mean(replies))
+        full = count == n
+        server = replace(
+            server,
+            lasts=server.lasts + 1,
+            streak=jnp.where(full, server.streak + 1, 0),
+            heard=server.heard + jnp.round(total.heard),
+            broken=server.broken + jnp.round(total.broken),
+        )
+        whole = server.whole
+        fresh = jax.tree.map(jnp.add, server.fresh, total.model)
+        summed = jax.tree.map(jnp.add, server.running, total.model)
+        complete = jnp.where(whole, server.heard >= n, full)
+        at = select(whole, fresh, summed)
+        waiting = replace(server, fresh=fresh)
+        judged = self.judge(terms, replace(server, running=at), at, complete)
+        return select(whole & ~complete, waiting, judged)
+
+    def judge(self, terms: Terms, server: Server, at: Model, complete: Array) -> Server:
+        """Accept the point that was asked about, or go back; then choose the next one."""
+        office, base, dim = self.office(terms, server.data), server.base, terms.dim
+        first = server.id == 0
+        new = office.system(server.x, at, complete, server.own, server.mu, first)
+        finite = new.finite & (server.broken == 0)
+        inequalities = office.inequalities + terms.clients * terms.rows[0]
+        mu = jnp.where(first, new.number("product") / max(1, inequalities), server.mu)
+
+        weigh = jnp.stack([jnp.ones(()), -mu, base.penalty])
+        worst = jnp.max(server.past @ weigh)
+        lessened = (new.merit @ weigh <= worst + 1e-12 * (1.0 + jnp.abs(worst))) | (new.error <= 0.9 * base.error)
+        accept = finite & ~server.snapped & (first | lessened | ~complete)
+        certified = finite & self.certified(terms, office, new, server)
+        following = select(accept | certified, new, base)
+        past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
+        past = jnp.where(accept, past, server.past)
+
+        near_path = (following.stationarity <= CENTRAL * mu) & office.all_say(following, "central")
+        falls = (accept & ~first & near_path) | server.snapped
+        mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), FLOOR), mu)
+
+        alpha = jnp.where(accept | server.snapped, 1.0, BACK * server.alpha)
+        steeper = alpha < SHORTEST
+        eased = jnp.where(server.shift > 1e-9, 0.1 * server.shift, 0.0)
+        shift = jnp.where(steeper, jnp.maximum(100.0 * server.shift, 1e-6), jnp.where(accept, eased, server.shift))
+        alpha = jnp.where(steeper, 1.0, alpha)
+        dx, decrement = direction(following, mu, shift)
+        gap = decrement + following.number("product")
+        snapped, tried = jnp.zeros((), bool), server.tried
+        if office.form.snaps:
+            small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else gap <= self.gap
+            snapped = accept & small & office.all_say(following, "passed") & (mu <= 0.1 * tried)
+            tried = jnp.where(snapped, mu, tried)
+        x = following.x + alpha * dx
+        if office.form.snaps:  # slacks and multipliers stay as they are
+            x = jnp.where(snapped, office.form.snap(following.x, following.own, office.stated), x)
+            alpha = jnp.where(snapped, 0.0, alpha)
+        own = moved(following.own, following.c, following.J, dx, alpha, mu, office.equal)
+
+        held = replace(
+            server, whole=jnp.ones((), bool), fresh=Model.zero(terms), heard=jnp.zeros(()), broken=jnp.zeros(())
+        )
+        exact = server.whole | (server.streak >= STREAK)
+        done = certified & complete & exact
+        moving = replace(
+            server,
+            base=following,
+            past=past,
+            x=x,
+            towards=following.x + dx,
+            own=own,
+            alpha=alpha,
+            mu=mu,
+            shift=shift,
+            id=server.id + 1,
+            rejected=jnp.where(accept, server.rejected, server.id),
+            whole=jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            snapped=snapped,
+            tried=tried,
+            fresh=Model.zero(terms),
+            heard=jnp.zeros(()),
+            broken=jnp.zeros(()),
+            lasts=jnp.zeros((), int),
+            gap=gap,
+            step=jnp.max(jnp.abs(dx[:dim])) / (1.0 + jnp.max(jnp.abs(following.x[:dim]))),
+            top=jnp.where(first, new.f, server.top),
+            done=done,
+            ended=jnp.where(done, 0, self.ending(office, following, server, finite, steeper & (shift > 1e8))),
+        )
+        return select(certified & ~done, held, moving)
+
+    def certified(self, terms: Terms, office: Office, new: System, server: Server) -> Array:
+        """Whether the certificate holds at the point that was asked about, or the gap does where eps1 is infinite."""
+        passed = office.all_say(new, "passed")
+        inside = terms.regularizer.distance(new.x[: terms.dim], new.certificate)
+        if self.eps1 == np.inf:
+            return passed & (server.gap <= self.gap) & (inside < np.inf)
+        return passed & (inside <= self.eps1)
+
+    def ending(self, office: Office, at: System, server: Server, finite: Array, lost: Array) -> Array:
+        """Why the run cannot go on, or 0.
+
+        With convex rows, zᵀc(x) ≤ zᵀc(x') + ‖Jᵀz‖_∞‖x' − x‖₁ and zᵀc(x') ≤ 0 where x' meets the terms: a weighted
+        violation that is large beside ‖Jᵀz‖_∞ proves that no point nearby meets them.
+        """
+        pull = at.stationarity + at.force
+        far = FAR * (1.0 + jnp.sum(jnp.abs(at.x)))
+        infeasible = (at.number("price") > pull * far) & (at.number("violation") > self.eps2)
+        if not all(c.convex and (isinstance(c, Linear) or not c.equality) for c in office.terms.constraints):
+            infeasible = jnp.zeros((), bool)
+        unbounded = at.f < server.top - DEEP * (1.0 + jnp.abs(server.top))
+        no_start = (server.id == 0) & ~finite
+        ended = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, jnp.where(infeasible, INFEASIBLE, 0)))
+        return jnp.where(no_start, NOT_FINITE, jnp.where(server.id == 0, 0, ended))
+
+    def converged(self, server: Server) -> Array:
+        return server.done
+
+    def stuck(self, server: Server) -> Array:
+        return server.ended > 0
+
+    def parameters(self, terms: Terms, server: Server) -> Array:
+        return server.base.x[: terms.dim]
+
+    def client_multipliers(self, terms: Terms, client: Client) -> Array:
+        return client.trial.multipliers
+
+    def server_multipliers(self, terms: Terms, server: Server) -> dict[str, Array]:
+        _, own, coupled = terms.rows
+        base = server.base
+        z = rounded(base.own, base.c, self.office(terms, server.data).equal, self.eps2)
+        return {"global": z[:own], "coupled": z[own : own + coupled]}
+
+    def report(self, server: Server) -> dict[str, Array]:
+        base = server.base
+        return {
+            "objective": base.f,
+            "stationarity": base.stationarity,
+            "feasibility": base.number("violation"),
+            "barrier": server.mu,
+            "gap": server.gap,
+            "step": server.alpha,
+        }
+
+    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+        base, ended = server.base, int(server.ended)
+        violation = f"the largest violations of all parties add up to {float(base.number('violation')):.3g}"
+        if converged:
+            what = f"the gap is at most {self.gap:g}" if self.eps1 == np.inf else (
+                f"the certificate ({self.eps1:g}, {self.eps2:g}) holds")  # fmt: skip
+            if float(server.step) < LONG:
+                return f"{what} after {int(server.id)} points"
+            return f"{what}, but the objective still falls along a long step: there may be no minimiser"
+        if ended == INFEASIBLE:
+            return f"no point was found that meets the terms: {violation}, and no point nearby meets them"
+        if ended == UNBOUNDED:
+            return f"the objective has no lower bound that was found: it has fallen to {float(base.f):.3g}"
+        if ended == NO_STEP:
+            return f"no step was found that lessens the residuals; stationarity is {float(base.stationarity):.2g}"
+        if ended == NOT_FINITE:
+            return "the functions or their derivatives are not finite at the start; start elsewhere"
+        waiting = (
+            f", still waiting for {len(names) - int(server.heard)} of {len(names)} clients" if server.lasts else ""
+        )
+        return (
+            f"stopped at the limit of rounds{waiting}: stationarity is {float(base.stationarity):.2g}, and {violation}"
+        )

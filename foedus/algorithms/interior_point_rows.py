@@ -1,0 +1,165 @@
+"""Slacks and multipliers of one party's rows, and the step that they take along a displacement of the shared variables.
+
+Rows c(x) ≤ 0 have slacks s > 0 and multipliers z > 0; rows c(x) = 0 have a multiplier of either sign, and no slack.
+With Jacobian J, and D = 1/(s/z + δ), or 1/δ on equations, the Newton step of the perturbed conditions along dx is
+    dz = D(J dx + c + μ/z),   ds = μ/z − s − (s/z) dz,          without the terms in μ on equations,
+and eliminating it leaves Jᵀ D J in the matrix and Jᵀ D c + μ Jᵀ(D/z) in the right-hand side of the shared system. δ is
+the proximal term of the method of multipliers: it bounds the matrix's entries where a slack tends to zero.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import state
+
+DELTA = 1e-8  # δ
+BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
+ROOM = 0.2  # a first slack is at least this share of the party's largest row
+WEIGHT = 0.1  # first multipliers weigh this share of the gradient of f
+SPREAD = 1e3  # z ≤ SPREAD·μ/s and s·z ≥ LEAST·μ keep products near the path
+LEAST = 0.1
+CENTRAL = 10.0  # a barrier problem is solved well enough when residuals are at most CENTRAL·μ
+
+
+@state
+class Rows:
+    """The slacks and the multipliers of a party's rows."""
+
+    s: Array
+    z: Array
+
+
+NUMBERS = (
+    "logs",  # Σ log s
+    "theta",  # Σ |c + s|
+    "square",  # Σ (c + s)²
+    "weight",  # Σ z²
+    "product",  # Σ s·z
+    "price",  # Σ z·c
+    "violation",  # the party's largest
+    "passed",  # 1 where the rows pass the certificate's tests
+    "central",  # 1 where the products s·z are near μ
+)
+
+
+@state
+class RowSums:
+    """What a party's rows add to the sums; none of it depends on how many rows there are."""
+
+    jz: Array  # Jᵀz
+    a: Array  # Jᵀ D c
+    b: Array  # Jᵀ(D/z)
+    kept: Array  # the certificate's multipliers, one for each row: for the party itself
+    numbers: Array  # NUMBERS
+
+    @staticmethod
+    def none(dim: int) -> "RowSums":
+        """What no rows add."""
+        vector = jnp.zeros(dim)
+        numbers = jnp.array([1.0 if name in ("passed", "central") else 0.0 for name in NUMBERS])
+        return RowSums(vector, vector, vector, jnp.zeros(0), numbers)
+
+
+def number(numbers: Array, name: str) -> Array:
+    """One of NUMBERS."""
+    return numbers[NUMBERS.index(name)]
+
+
+def started(c: Array, J: Array, force: Array, equal: np.ndarray) -> Rows:
+    """First slacks, and multipliers that weigh a share of a gradient of size `force`, with s·z the same on all rows."""
+    size = jnp.maximum(jnp.max(jnp.abs(c), initial=0.0), 1e-3)
+    steep = jnp.max(jnp.abs(J), initial=0.0)
+    force = jnp.maximum(force, 1e-3)
+    z = WEIGHT * jnp.where(steep > 1e-6 * force, force / jnp.maximum(steep, 1e-300), jnp.maximum(force, 1.0))
+    s = jnp.maximum(-c, ROOM * size)
+    mu = z * jnp.exp(jnp.mean(jnp.log(s)))
+    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s))
+
+
+def safe(rows: Rows, equal: np.ndarray) -> tuple[Array, Array]:
+    """Slacks and multipliers by which one may divide: 1 on equations."""
+    return jnp.where(equal, 1.0, rows.s), jnp.where(equal, 1.0, rows.z)
+
+
+def stiffness(rows: Rows, equal: np.ndarray) -> Array:
+    """D."""
+    s, z = safe(rows, equal)
+    return jnp.where(equal, 1.0 / DELTA, 1.0 / (s / z + DELTA))
+
+
+def farthest(v: Array, dv: Array, equal: np.ndarray, mu: Array) -> Array:
+    """The longest step along dv, at most 1, that keeps v > 0 on inequalities."""
+    falls = (dv < 0) & ~equal
+    ratio = jnp.min(jnp.where(falls, -v / jnp.where(falls, dv, 1.0), jnp.inf), initial=jnp.inf)
+    return jnp.minimum(1.0, jnp.maximum(BOUNDARY, 1.0 - mu) * ratio)
+
+
+def moved(rows: Rows, c: Array, J: Array, dx: Array, alpha: Array, mu: Array, equal: np.ndarray) -> Rows:
+    """The party's own step along dx, of which the shared variables take the share alpha; none where alpha is 0."""
+    s, z = safe(rows, equal)
+    pull = jnp.where(equal, 0.0, mu / z)
+    dz = stiffness(rows, equal) * (J @ dx + c + pull)
+    ds = pull - s - s / z * dz
+    far = jnp.minimum(alpha, farthest(s, ds, equal, mu))
+    along = jnp.where(equal | (alpha == 0), alpha, farthest(z, dz, equal, mu))
+    return Rows(jnp.where(equal, 0.0, s + far * ds), rows.z + along * dz)
+
+
+def settled(rows: Rows, c: Array, mu: Array, equal: np.ndarray) -> Rows:
+    """The rows at their new values c: a row with room has exactly its room as slack, and products stay near μ.
+
+    A product below LEAST·μ is raised, by the slack of a row that binds and by the multiplier of one that does not.
+    """
+    s, z = safe(rows, equal)
+    s = jnp.maximum(s, -c)
+    low = s * z < LEAST * mu
+    s, z = jnp.where(low & (z >= s), LEAST * mu / z, s), jnp.where(low & (z < s), LEAST * mu / s, z)
+    z = jnp.minimum(z, SPREAD * mu / s)
+    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, rows.z, z))
+
+
+def rounded(rows: Rows, c: Array, equal: np.ndarray, eps2: float) -> Array:
+    """The multipliers that a certificate is about: 0 on inequalities with room to spare."""
+    return jnp.where(equal | (c >= -eps2), rows.z, 0.0)
+
+
+def row_sums(rows: Rows, c: Array, J: Array, mu: Array, eps2: float, equal: np.ndarray) -> RowSums:
+    """What the rows add to the sums, at the point where they are c with the Jacobian J."""
+    s, z = safe(rows, equal)
+    D = stiffness(rows, equal)
+    kept = rounded(rows, c, equal, eps2)
+    gap = jnp.where(equal, c, c + rows.s)
+    product = jnp.where(equal, mu, s * z)
+    broken = jnp.where(equal, jnp.abs(c), jnp.maximum(c, 0.0))
+    distance = jnp.where(kept > 0, jnp.abs(c), broken)
+    priced = jnp.where(equal, 0.0, jnp.abs(kept * c))
+    central = (
+        (jnp.max(jnp.abs(gap * jnp.where(equal, 1.0, z)), initial=0.0) <= CENTRAL * mu)
+        & (jnp.max(product, initial=0.0) <= (1.0 + CENTRAL) * mu)
+        & jnp.all(product >= 0.01 * mu)
+    )
+    passed = jnp.maximum(jnp.max(distance, initial=0.0), jnp.max(priced, initial=0.0)) <= eps2
+    numbers = (
+        jnp.sum(jnp.where(equal, 0.0, jnp.log(s))),
+        jnp.sum(jnp.abs(gap)),
+        jnp.sum(gap**2),
+        jnp.sum(rows.z**2),
+        jnp.sum(jnp.where(equal, 0.0, s * z)),
+        jnp.sum(rows.z * c),
+        jnp.max(broken, initial=0.0),
+        jnp.where(passed, 1.0, 0.0),
+        jnp.where(central, 1.0, 0.0),
+    )
+    pulls = jnp.stack([rows.z, D * c, jnp.where(equal, 0.0, D / z)]) @ J
+    return RowSums(*pulls, kept, jnp.stack(numbers))
+
+
+def matrix(rows: Rows, J: Array, equal: np.ndarray) -> Array:
+    """Jᵀ D J."""
+    return (J * stiffness(rows, equal)[:, None]).T @ J
+
+
+def blank_rows(count: int) -> Rows:
+    """Rows before their first values are known."""
+    return Rows(jnp.ones(count), jnp.ones(count))

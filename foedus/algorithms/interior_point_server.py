@@ -1,0 +1,208 @@
+"""The server's part in the interior-point method: the system that the sites' sums make with its own rows, and steps.
+
+Its own rows are those of global scope, the coupled ones, whose values and Jacobians the sites add up, and those that
+stand for a regulariser. They are treated as a site treats its own.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import select, state
+from foedus.algorithms.interior_point_form import Form
+from foedus.algorithms.interior_point_rows import (
+    NUMBERS,
+    Rows,
+    RowSums,
+    blank_rows,
+    matrix,
+    number,
+    row_sums,
+    settled,
+    started,
+)
+from foedus.algorithms.interior_point_site import Local, Model
+from foedus.algorithms.proxal_newton import unpack
+from foedus.local.lagrangian import Party, equalities, evaluate
+from foedus.local.lapack import cholesky, cholesky_solve
+from foedus.terms import Data, Terms
+
+SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
+LIFT = 1e-4  # the first shift of one that is not positive definite
+
+
+@state
+class System:
+    """The shared system at a point x = (w, t), from all parties."""
+
+    x: Array
+    K: Array
+    lag: Array  # the Lagrangian's gradient
+    a: Array  # the right-hand side is lag + a + μ b
+    b: Array
+    certificate: Array  # the gradient that a certificate is about, over w: h's own part is left out
+    f: Array  # with the smooth part of h
+    force: Array  # a bound on ‖∇f‖_∞
+    numbers: Array  # NUMBERS, summed over the parties
+    own: Rows
+    c: Array  # the server's rows and their Jacobian
+    J: Array
+
+    def number(self, name: str) -> Array:
+        """One of NUMBERS."""
+        return number(self.numbers, name)
+
+    @property
+    def merit(self) -> Array:
+        """The parts of the merit function, to be weighed by (1, −μ, ν)."""
+        return jnp.stack([self.f, self.number("logs"), self.number("theta")])
+
+    @property
+    def penalty(self) -> Array:
+        """ν of the merit function: at least the largest multiplier."""
+        return jnp.maximum(1.2 * jnp.sqrt(self.number("weight")), 1e-6)
+
+    @property
+    def stationarity(self) -> Array:
+        return jnp.max(jnp.abs(self.lag))
+
+    @property
+    def error(self) -> Array:
+        return jnp.maximum(self.stationarity, jnp.sqrt(self.number("square")))
+
+    @property
+    def finite(self) -> Array:
+        parts = (self.K, self.lag, self.a, self.b, self.f, self.numbers)
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts]))
+
+
+@dataclass(frozen=True)
+class Office:
+    """What the server knows of the problem: the terms, its own data, and the accuracy that is asked for."""
+
+    terms: Terms
+    data: Data | None
+    eps2: float
+
+    @property
+    def form(self) -> Form:
+        return Form(self.terms.regularizer, self.terms.dim)
+
+    @property
+    def size(self) -> int:
+        return self.terms.dim + self.form.extra
+
+    @property
+    def equal(self) -> np.ndarray:
+        """Which of the server's rows are equations: global, then coupled, then those of h."""
+        stated = equalities(Party(self.terms, server=True), self._held) if self.stated else np.zeros(0, bool)
+        return np.concatenate([stated, self.form.equal])
+
+    @property
+    def stated(self) -> int:
+        """How many of the server's rows the problem states; the others stand for h."""
+        return self.terms.rows[1] + self.terms.rows[2]
+
+    @property
+    def inequalities(self) -> int:
+        """How many inequalities all parties have together, but for the sites' local ones."""
+        return int(np.sum(~self.equal))
+
+    @property
+    def _held(self) -> Data:
+        return self.data if self.data is not None else Data({"weight": jnp.ones(1)})
+
+    def blank(self, w0: Array) -> System:
+        x, n, rows, zero = self.form.start(w0), self.size, len(self.equal), jnp.zeros(())
+        vector = jnp.zeros(n)
+        return System(
+            x, jnp.eye(n), vector, vector, vector, jnp.zeros(self.terms.dim), zero, zero, jnp.zeros(len(NUMBERS)),
+            blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, n)),
+        )  # fmt: skip
+
+    def system(self, x: Array, at: Model, complete: Array, rows: Rows, mu: Array, first: Array) -> System:
+        """The system at x from the sums `at`; `rows` are the server's as they were moved there.
+
+        Where not every site has spoken of x, the models of the silent ones are shifted to it.
+        """
+        terms, dim, rest = self.terms, self.terms.dim, self.form.extra
+        w, equal = x[:dim], self.equal
+        K = jnp.pad(unpack(at.hessian, dim), (0, rest))
+        drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.bent)
+        f, gradient = self.form.smooth(x)
+        lag = gradient + jnp.pad(at.lag, (0, rest))
+
+        c, J, bend = jnp.zeros(0), jnp.zeros((0, dim)), None
+        if terms.rows[1]:
+            shares, bend = evaluate(Party(terms, server=True), w, self.data)
+            c, J = shares.c, shares.J
+        if terms.rows[2]:
+            q, Q = at.coupled.c, at.coupled.J
+            q = q + jnp.where(complete, 0.0, Q @ w - at.coupled.bent)
+            c, J = jnp.concatenate([c, q]), jnp.concatenate([J, Q])
+        own_c, own_J = self.form.rows(x)
+        c, J = jnp.concatenate([c, own_c]), jnp.concatenate([jnp.pad(J, ((0, 0), (0, rest))), own_J])
+
+        sums, certificate = RowSums.none(self.size), at.lag
+        if terms.rows[0]:
+            certificate = at.local.certificate
+        if len(equal):
+            rows = select(first, started(c, J, jnp.max(jnp.abs(lag)), equal), settled(rows, c, mu, equal))
+            own_mu = jnp.where(first, jnp.sum(rows.s * rows.z) / max(1, self.inequalities), mu)
+            sums = row_sums(rows, c, J, own_mu, self.eps2, equal)
+            certificate = certificate + sums.kept[: self.stated] @ J[: self.stated, :dim]
+            K = K + matrix(rows, J, equal)
+        K = K + jnp.diag(self.form.bend(rows.z[self.stated :]))
+        if bend is not None:
+            K = K.at[:dim, :dim].add(bend(rows.z[: terms.rows[1]]))
+        local = at.local if terms.rows[0] else Local(*[jnp.zeros(dim)] * 3, jnp.zeros(len(NUMBERS)))
+        return System(
+            x=x,
+            K=K,
+            lag=lag + sums.jz + jnp.pad(drift, (0, rest)),
+            a=sums.a + jnp.pad(local.a, (0, rest)),
+            b=sums.b + jnp.pad(local.b, (0, rest)),
+            certificate=certificate + drift,
+            f=f + at.f,
+            force=at.force + jnp.max(jnp.abs(gradient), initial=0.0),
+            numbers=sums.numbers + local.numbers,
+            own=rows,
+            c=c,
+            J=J,
+        )
+
+    def all_say(self, system: System, name: str) -> Array:
+        """Whether all parties with rows say yes to a test."""
+        parties = 1.0 + (self.terms.clients if self.terms.rows[0] else 0)
+        return jnp.round(system.number(name)) >= parties
+
+
+def direction(system: System, mu: Array, shift: Array) -> tuple[Array, Array]:
+    """The Newton step, and the decrement ½rᵀK⁻¹r.
+
+    The matrix is scaled to a unit diagonal, so that nothing depends on the units of the columns, and `shift` or more is
+    added there: none of consequence where the problem is convex, as much as is needed where it is not.
+    """
+    r = system.lag + system.a + mu * system.b
+    diagonal = jnp.abs(jnp.diag(system.K))
+    top = jnp.max(diagonal)
+    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, 1e-14 * top, 1.0)))
+    scaled = system.K * scale[:, None] * scale
+
+    def factor(shift: Array) -> Array:
+        return cholesky(scaled + shift * jnp.eye(r.shape[0]))
+
+    def going(loop):
+        return ~jnp.isfinite(loop[1][-1, -1]) & (loop[0] < 1e12)
+
+    def body(loop):
+        shift = jnp.maximum(10.0 * loop[0], LIFT)
+        return shift, factor(shift)
+
+    first = jnp.maximum(shift, SHIFT)
+    _, lower = jax.lax.while_loop(going, body, (first, factor(first)))
+    dx = -scale * cholesky_solve(lower, scale * r)
+    return dx, -0.5 * jnp.dot(r, dx)
