@@ -349,6 +349,12 @@ def test_compare_puts_runs_side_by_side(foedus: Command):
     assert "different problems" not in result.out
     Path("third.toml").write_text(STUDY.replace("mu = 0.01", "mu = 0.02"))
     assert "different problems" in foedus("compare", "first", "third.toml", "--out", "three").out
+    page = Path("three/report.html").read_text()
+    assert "does best" not in page
+    assert "no winner" in page
+    Path("fourth.toml").write_text(STUDY.replace("[problem]", 'drop = ["age"]\n[problem]').replace("= 40", "= 41"))
+    assert "different data" in foedus("compare", "first", "fourth.toml", "--out", "four").out
+    assert "no winner" in Path("four/report.html").read_text()
 
 
 def test_compare_algorithms_on_one_file(foedus: Command):

@@ -21,7 +21,7 @@ from foedus import cli
 from foedus.algorithm import Algorithm, settings, state
 from foedus.certificate import Certificate, Row
 from foedus.privacy.ledger import Ledger
-from foedus.report import card, charts, html, live, sections, words
+from foedus.report import card, charts, html, live, sections, tradeoff, words
 from foedus.report.server import serve
 
 EMPTY = {"meta", "input", "path", "circle", "br", "link"}
@@ -188,10 +188,63 @@ def test_comparison_overlays_the_runs_and_names_the_best():
     for run in both.values():
         assert words.number(run.objective) in page.text
     assert "algorithm.name" in page.text
-    assert "not of one and the same problem" not in page.text
-    mixed = Reader(html.page({"a": runs.certified(), "b": both["FedAvg"]}, {}))
-    assert "not of one and the same problem" in mixed.text
-    assert "a does best" in mixed.text
+    assert "different problems" not in page.text
+    moved = Reader(html.page(both, {"data_differ": True}))
+    assert "are about different data" in moved.text
+    assert "does best" not in moved.text
+
+
+def test_different_problems_have_no_winner_and_show_their_own_terms():
+    mixed = html.page({"a": runs.certified(), "b": runs.unconstrained()["FedAvg"]}, {})
+    page = Reader(mixed)
+    assert page.open == []
+    assert 'class="hero open"' in mixed
+    assert "Different problems, no winner" in page.text
+    assert "best" not in page.text.partition("What was asked")[0]
+    own = mixed.partition('<section id="own">')[2].partition("</section>")[0]
+    for run in (runs.certified(), runs.unconstrained()["FedAvg"]):
+        assert words.objective(run) in Reader(own).text
+    assert "loss on label 1 at most 0.5" in own
+    assert "no terms were set" in own
+    assert 'class="curve"' not in mixed
+
+
+def capped(at_most: float, method: fd.ProxAL | None = None) -> fd.Run:
+    cap = fd.constraints.LossCap(fd.label(1), at_most=at_most)
+    problem = fd.Problem(runs.sites(), loss=fd.losses.logistic, where=fd.label(0), constraints=[cap])
+    return fd.solve(problem, method or fd.ProxAL(beta=30), seed=0)
+
+
+def test_a_sweep_over_caps_is_a_curve_and_crowns_nobody():
+    swept = {f"at_most={cap}": capped(cap) for cap in (0.6, 0.4, 0.5)}
+    (curve,) = tradeoff.curves(swept)
+    assert curve.nested
+    ((name, points),) = curve.lines.items()
+    assert name == ""
+    assert [p.cap for p in points] == [0.4, 0.5, 0.6]
+    assert [p.objective for p in points] == [swept[f"at_most={cap}"].objective for cap in (0.4, 0.5, 0.6)]
+    text = html.page(swept, {})
+    page = Reader(text)
+    assert page.open == []
+    assert "does best" not in page.text
+    assert "A trade-off: the cap against the objective" in page.text
+    assert text.count('<i class="dot c0"') == 3
+    for cap in (0.4, 0.5, 0.6):
+        assert f"loss on label 1 at most {cap}" in page.text
+    # a run that is not certified is drawn hollow
+    broken = dataclasses.replace(
+        swept["at_most=0.4"], certificate=dataclasses.replace(swept["at_most=0.4"].certificate, stationarity=0.5)
+    )
+    text = html.page(swept | {"at_most=0.4": broken}, {})
+    assert text.count('<i class="dot c0 open"') == 1
+    assert "Not certified: at_most=0.4." in Reader(text).text
+
+
+def test_caps_and_methods_swept_together_give_a_line_for_each_method():
+    swept = {f"{cap} {beta}": capped(cap, fd.ProxAL(beta=beta)) for cap in (0.4, 0.5) for beta in (10, 30)}
+    (curve,) = tradeoff.curves(swept)
+    assert list(curve.lines) == ["beta 10", "beta 30"]
+    assert all([p.cap for p in line] == [0.4, 0.5] for line in curve.lines.values())
 
 
 def test_large_run_is_written_small_and_fast(tmp_path: Path):

@@ -79,16 +79,17 @@ def tell_folder(screen: Any, folder: Path) -> None:
 
 def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) -> None:
     """The table of all runs, and the failures."""
-    from foedus.experiment.compare import summary, table
+    from foedus.experiment.compare import data_differ, summary, table
     from foedus.experiment.execute import write_report
     from foedus.experiment.folder import finite
 
     if outcome.runs:
         base = out or experiment.out
+        differ = data_differ(outcome.folders[name] for name in outcome.runs)
         if screen.mode == "live":
-            screen.say(table(outcome.runs))
+            screen.say(table(outcome.runs, differ))
         screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed}))
-        asked = {"title": experiment.name, "command": f"foedus run {experiment.path}"}
+        asked = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
         wrong = write_report(outcome.runs, base / "report.html", asked)
         screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
     if outcome.failed:
@@ -203,7 +204,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Put runs side by side: several files, several algorithms on one file, or finished run directories."""
-    from foedus.experiment.compare import summary, table
+    from foedus.experiment.compare import data_differ, summary, table
     from foedus.experiment.execute import execute, write_report
     from foedus.experiment.file import load, with_algorithms
     from foedus.experiment.folder import finite
@@ -220,15 +221,18 @@ def compare(
         experiments = {path: with_algorithms(experiment, names) for path, experiment in experiments.items()}
     clashes = [e.name for e in experiments.values()]
     runs: dict[str, Any] = {}
+    folders: list[Path] = []
     failed: dict[str, str] = {}
     for path in what:
         if path.is_dir():
+            folders.append(path)
             runs[_unused(path.name, runs)] = open_model(path).run
             continue
         experiment = experiments[path]
         if clashes.count(experiment.name) > 1:
             raise FoedusError(f"two files are called {experiment.name!r}; give one of them another name at its top.")
         outcome = execute(experiment, screen, again=again)
+        folders += [outcome.folders[name] for name in outcome.runs]
         several = len(experiment.cases) > 1 and len(what) > 1
         for name, made in outcome.runs.items():
             runs[_unused(f"{experiment.name} {name}" if several else name, runs)] = made
@@ -236,13 +240,15 @@ def compare(
         if outcome.interrupted:
             raise typer.Exit(INTERRUPTED)
     if runs:
+        differ = data_differ(folders)
         if screen.mode == "live":
-            screen.say(table(runs))
+            screen.say(table(runs, differ))
         kept = finite({"event": "comparison", "runs": summary(runs), "failed": failed})
         screen.note(kept)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / "comparison.json", (json.dumps(kept, indent=1) + "\n").encode())
-        asked = {"title": "comparison", "command": "foedus compare " + " ".join(map(str, what))}
+        command = "foedus compare " + " ".join(map(str, what))
+        asked = {"title": "comparison", "command": command, "data_differ": differ}
         wrong = write_report(runs, out / "report.html", asked)
         screen.say(f"Kept in {out}; " + (wrong or f"open {out / 'report.html'} in a browser") + ".")
     for name, reason in failed.items():

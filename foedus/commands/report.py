@@ -36,6 +36,7 @@ def report(
     ] = None,
 ) -> None:
     """Write the HTML report of a finished run, or of several side by side."""
+    from foedus.experiment.compare import data_differ
     from foedus.report import html
     from foedus.run import load
 
@@ -44,7 +45,8 @@ def report(
     if path.is_dir():
         raise FoedusError(f"--out {path} is a folder; expected the name of a file, such as {path / 'report.html'}.")
     loaded = dict(zip(names_of(folders), map(load, folders), strict=True))
-    typer.echo(html.write(loaded, path, html.asked_in(folders[0]) if len(folders) == 1 else {}))
+    asked = html.asked_in(folders[0]) if len(folders) == 1 else {"data_differ": data_differ(folders)}
+    typer.echo(html.write(loaded, path, asked))
 
 
 def card(

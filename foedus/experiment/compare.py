@@ -1,10 +1,13 @@
 """Several runs in one table: what each reached, and what that took."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from foedus.experiment.screen import size, span
 from foedus.privacy.ledger import TIGHT
+from foedus.report.tradeoff import curves, one_problem
 from foedus.run import Run
 
 
@@ -34,7 +37,7 @@ def worst(run: Run) -> str:
     return f"{row.value:.4g} of {row.cap:.4g} at {row.site}, {held}"
 
 
-def table(runs: Mapping[str, Run]) -> str:
+def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """One row a run, never cut off: a narrow terminal wraps whole lines."""
     spent = {name: epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
@@ -61,27 +64,37 @@ def table(runs: Mapping[str, Run]) -> str:
 
     head = line({title: title for title in columns})
     rows = [line({title: cells[i] for title, cells in columns.items()}) for i in range(len(runs))]
-    return "\n".join([head, "-" * len(head), *rows, caption(runs)])
+    return "\n".join([head, "-" * len(head), *rows, caption(runs, data_differ)])
 
 
 def span_short(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 10 else span(seconds)
 
 
-def caption(runs: Mapping[str, Run]) -> str:
-    """How the figures were measured, and a warning where they are of different problems."""
+def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
+    """How the figures were measured, and a sentence where the runs are of different problems."""
     said = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
     if not all(run.converged for run in runs.values()):
         said += "\n* ended before its stopping test was passed."
-    if len({problem_of(run) for run in runs.values()}) > 1:
-        said += "\nThese runs solve different problems, so their objectives do not compare."
+    if data_differ:
+        said += "\nThese runs are about different data, so their objectives do not compare."
+    elif not one_problem(runs):
+        said += "\nThese runs solve different problems, so none of them is the best"
+        said += "; the report draws the cap against the objective." if curves(runs) else "."
     return said
 
 
-def problem_of(run: Run) -> str:
-    """What a run's problem is, as far as its settings tell."""
-    stated: dict[str, Any] = run.settings["problem"]
-    return repr((sorted(stated.items(), key=lambda item: item[0]), run.names))
+def data_differ(folders: Iterable[Path]) -> bool:
+    """Whether run directories are about different rows, or prepare them differently, as far as they tell."""
+    found = set()
+    for folder in folders:
+        try:
+            kept = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+            settings = kept["settings"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a run that Python saved says nothing about its data
+        found.add(repr([settings.get(part) for part in ("data", "partition", "preprocess")] + [kept.get("sites")]))
+    return len(found) > 1
 
 
 def summary(runs: Mapping[str, Run]) -> list[dict[str, Any]]:

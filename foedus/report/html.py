@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.report import charts, privacy, sections, sites, words
+from foedus.report import charts, privacy, sections, sites, tradeoff, words
 from foedus.report.charts import Chart
 from foedus.report.words import number, size
 from foedus.run import Run
@@ -20,6 +20,7 @@ SEAL = {
     "good": '<path d="M20 33.5l8 8 16-18"/>',
     "fair": '<path d="M32 20v16M32 43.5v.5"/>',
     "bad": '<path d="M23 23l18 18M41 23L23 41"/>',
+    "open": '<path d="M19 25h26M32 20v24M25 44h14M19 25l-4 9h8zM45 25l-4 9h8z"/>',
 }
 
 
@@ -30,7 +31,8 @@ def write(runs: Mapping[str, Run], path: Path, asked: Mapping[str, Any] | None =
         runs: the runs by name.
         path: the file to write.
         asked: what was asked, in the asker's words: `title`, `words` (a sentence), `command`, `warnings` (a list), and
-            any further names with their values, which are shown as they are.
+            any further names with their values, which are shown as they are. `data_differ` is true where the runs are
+            about different data, which the runs themselves do not tell.
     """
     if not runs:
         raise FoedusError("a report needs at least one run.")
@@ -76,12 +78,13 @@ def _of_experiment(kept: dict[str, Any]) -> dict[str, Any]:
 
 def page(runs: Mapping[str, Run], asked: Mapping[str, Any], live: str = "") -> str:
     """The whole page; `live` is put into its head by the page that follows a running job."""
-    drawn = sections.charts_of(runs)
+    alike = tradeoff.one_problem(runs) and not asked.get("data_differ")
+    drawn = sections.charts_of(runs, alike)
     if len(runs) == 1:
         ((name, run),) = runs.items()
         title, content = _one(name, run, asked, drawn)
     else:
-        title, content = _several(runs, asked, drawn)
+        title, content = (_several if alike else _different)(runs, asked, drawn)
     return assemble(title, content, drawn, live)
 
 
@@ -120,7 +123,7 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
         ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),
     ]
     parts = [
-        ("asked", "What was asked", sections.asked_for(run, asked)),
+        ("asked", "What was asked", sections.asked_for([run], asked)),
         ("terms", "The terms, site by site", sections.certificate(run)),
         ("convergence", "How it got there", sections.convergence(drawn, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),
@@ -155,28 +158,42 @@ def _several(runs: Mapping[str, Run], asked: Mapping[str, Any], drawn: list[Char
     if not reached:
         first = f"None of the {len(runs)} runs {ended}."
     verdict = words.Verdict(level, f"{best} does best" if reached else "No run got there", (first, sentence))
-    warned = words.gathered([(name, text) for name, run in runs.items() for text in words.warnings(run)])
-    said = [f"{name}: {text}" for name, text in warned]
-    said += map(str, asked.get("warnings", ()))
-    one = next(iter(runs.values()))
-    if any(_problem(run) != _problem(one) for run in runs.values()):
-        said.insert(
-            0, "The runs are not of one and the same problem, so their objectives cannot be set against each other."
-        )
-    legend = list(runs)
     parts = [
-        ("asked", "What was asked", sections.asked_for(one, asked, algorithm=False)),
+        ("asked", "What was asked", sections.asked_for(list(runs.values()), asked)),
         ("runs", "The runs", sections.table_of_runs(runs)),
+        *_beside(runs, drawn),
+    ]
+    return title, body(title, verdict, [], _warned(runs, asked), parts)
+
+
+def _different(runs: Mapping[str, Run], asked: Mapping[str, Any], drawn: list[Chart]) -> tuple[str, str]:
+    """Runs of different problems: what each was asked and what it reached, with a curve where caps alone differ."""
+    title = str(asked.get("title") or "Comparison of " + words.listed(list(runs)))
+    data_differ = bool(asked.get("data_differ"))
+    found = [] if data_differ else tradeoff.curves(runs)
+    parts = [
+        ("tradeoff", "What a tighter cap costs", tradeoff.section(found)),
+        ("asked", "What was asked", sections.asked_for(list(runs.values()), asked)),
+        ("own", "Each run's own terms", tradeoff.own_terms(runs)),
+        ("runs", "The runs", sections.table_of_runs(runs)),
+        *_beside(runs, drawn),
+    ]
+    return title, body(title, tradeoff.verdict(runs, found, data_differ), [], _warned(runs, asked), parts)
+
+
+def _warned(runs: Mapping[str, Run], asked: Mapping[str, Any]) -> list[str]:
+    warned = words.gathered([(name, text) for name, run in runs.items() for text in words.warnings(run)])
+    return [*(f"{name}: {text}" for name, text in warned), *map(str, asked.get("warnings", ()))]
+
+
+def _beside(runs: Mapping[str, Run], drawn: list[Chart]) -> list[tuple[str, str, str]]:
+    """The sections of runs side by side that come last on every page of several."""
+    return [
         ("terms", "The terms, site by site", sites.dots(runs)),
-        ("convergence", "How they got there", sections.convergence(drawn, legend)),
+        ("convergence", "How they got there", sections.convergence(drawn, list(runs))),
         ("settings", "Settings that differ", sections.differences(runs)),
         ("words", "How to read this page", sections.glossary()),
     ]
-    return title, body(title, verdict, [], said, parts)
-
-
-def _problem(run: Run) -> Any:
-    return run.settings.get("problem"), run.names, [(r.site, r.constraint, r.cap) for r in run.certificate.rows]
 
 
 def body(title: str, verdict: words.Verdict, tiles: list, said: list[str], parts: list[tuple[str, str, str]]) -> str:

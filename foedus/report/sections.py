@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -48,23 +48,25 @@ GLOSSARY = {
 }
 
 
-def asked_for(run: Run, asked: Mapping[str, Any], algorithm: bool = True) -> str:
-    """What was asked, in the asker's words and in those of the problem."""
+def asked_for(runs: Sequence[Run], asked: Mapping[str, Any]) -> str:
+    """What was asked, in the asker's words and in those of the problem; what differs between runs is only named."""
     rows: list[tuple[str, str]] = []
     if asked.get("words"):
         rows.append(("In words", escape(str(asked["words"]))))
-    rows.append(("Make small", escape(words.objective(run))))
-    terms = words.terms(run)
-    rows.append(("Keep", "<br>".join(map(escape, terms)) if terms else "nothing: no terms were set"))
-    told = run.settings.get("algorithm", {})
-    if algorithm:
-        rows.append(("Method", escape(str(told.get("name", "unknown")))))
-    who = run.settings.get("participation")
-    if isinstance(who, Mapping):
-        rows.append(("Sites asked", escape(_participation(who))))
-    if isinstance(privacy := run.settings.get("privacy"), Mapping):
-        rows.append(("Privacy", escape(_flat(privacy))))
-    known = {"title", "words", "command", "warnings"}
+
+    def add(name: str, told: list[str]) -> None:
+        rows.append((name, told[0] if len(set(told)) == 1 else "each run its own, listed below"))
+
+    add("Make small", [escape(words.objective(run)) for run in runs])
+    add("Keep", ["<br>".join(map(escape, words.terms(run))) or "nothing: no terms were set" for run in runs])
+    add("Method", [escape(str(run.settings.get("algorithm", {}).get("name", "unknown"))) for run in runs])
+    who = [run.settings.get("participation") for run in runs]
+    if any(isinstance(one, Mapping) for one in who):
+        add("Sites asked", [escape(_participation(one)) if isinstance(one, Mapping) else "" for one in who])
+    privacy = [run.settings.get("privacy") for run in runs]
+    if any(isinstance(one, Mapping) for one in privacy):
+        add("Privacy", [escape(_flat(one)) if isinstance(one, Mapping) else "none" for one in privacy])
+    known = {"title", "words", "command", "warnings", "data_differ"}
     rows += [(str(k), escape(_flat(v))) for k, v in asked.items() if k not in known]
     if asked.get("command"):
         rows.append(("Command", f"<code>{escape(str(asked['command']))}</code>"))
@@ -115,8 +117,8 @@ def certificate(run: Run) -> str:
     return f'<ul class="figures">{shown}</ul>{sites.table(run)}'
 
 
-def charts_of(runs: Mapping[str, Run]) -> list[Chart]:
-    """The charts of the runs' histories, in the order of the page."""
+def charts_of(runs: Mapping[str, Run], alike: bool = True) -> list[Chart]:
+    """The charts of the runs' histories, in the order of the page; `alike`: the runs solve the same problem."""
     names = {name for run in runs.values() for name, values in run.history.items() if values.ndim == 1}
     known = [name for name in SERIES if name in names]
     others = sorted(
@@ -137,7 +139,7 @@ def charts_of(runs: Mapping[str, Run]) -> list[Chart]:
             title, said = SERIES.get(key, (key.replace("_", " "), "as the method reports it"))
             if any(_missed(run) for run in runs.values()) and key in ("objective", "gradient"):
                 said += ", of the sites it heard from"
-            if key == "objective" and (flat := charts.above_least(series)) is not None:
+            if key == "objective" and alike and (flat := charts.above_least(series)) is not None:
                 series, least = flat
                 title, said = "Objective above its smallest", f"the smallest that was seen is {number(least)}"
             made.append(Chart(key, title, said, tuple(series), _limit(key, runs)))
