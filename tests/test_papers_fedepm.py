@@ -85,18 +85,14 @@ def test_local_compute_is_several_times_that_of_fedepm():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("m", [50, 100])
-def test_objectives_are_those_to_be_reached_and_rounds_are_what_the_errata_say(m):
-    """Means over 20 cuts. f/m is within 1 %; the released rule needs up to 2.4 times the rounds reported for it."""
+def test_rounds_and_objectives_under_the_released_rule_are_those_reported(m):
+    """Means over 20 cuts: f/m within 1 %, rounds within 1.15 times every figure that is reported."""
     problems = [instance(m, 0, trial) for trial in range(20)]
     for k0, target in zip(STEPS, TARGETS[m], strict=True):
-        rounds = {}
-        for rule in ("released", "mean"):
-            made = algorithms(k0, rule)["FedEPM"]
-            runs = [fd.solve(p, made, seed=trial, max_rounds=500) for trial, p in enumerate(problems)]
-            rounds[rule] = np.mean([run.rounds - 1 for run in runs])
-            assert np.mean([run.objective for run in runs]) == pytest.approx(OBJECTIVES[m], rel=0.01)
-        assert rounds["released"] < 2.5 * target
-        assert rounds["mean"] < 1.35 * target
+        made = algorithms(k0, "released")["FedEPM"]
+        runs = [fd.solve(p, made, seed=trial, max_rounds=500) for trial, p in enumerate(problems)]
+        assert np.mean([run.objective for run in runs]) == pytest.approx(OBJECTIVES[m], rel=0.01)
+        assert np.mean([run.rounds - 1 for run in runs]) <= 1.15 * target
 
 
 @needs_adult

@@ -3,10 +3,11 @@
 In each round the server chooses S with |S| = ⌈ρm⌉ and broadcasts w. Clients in S make their k0 local steps and send
 z_i = w_i + noise; for the others the server goes on with the z_i it has. The stopping rules are about f(w) = Σ f_i(w)
 over ALL clients, so with a rule everybody evaluates the received w and sends f_i(w) and ∇f_i(w) along. Sound noise
-forbids that: then there is no stopping rule and nothing but z_i is sent. The rules, besides ‖Σ∇f_i(w)‖² < 1e-6:
-    printed    the variance of the last four f(w) is at most 1e-8·dim/(1 + |f(w)|)
-    released   1e-9 in the place of 1e-8; or f(w) and ‖Σ∇f_i(w)‖² are both above their last three values
-    mean       the printed variance test with f/m for f, and the released code's second test
+forbids that: then there is no stopping rule and nothing but z_i is sent. The rules, with n = dim:
+    gradient   ‖Σ∇f_i(w)‖² < tol
+    printed    the same; or the variance of the last four f(w) is at most 1e-8·n/(1 + |f(w)|)
+    released   ‖(1/m)Σ∇f_i(w)‖² < 1e-9·n, the gradient of the mean; or that variance is at most 1e-9·n/(1 + |f(w)|); or
+               f(w) and the norm of the gradient are both above their last three values
 """
 
 import math
@@ -76,10 +77,10 @@ class Secure(Algorithm):
     )
     stop: str | None = setting(
         "printed",
-        "'printed': section VII.B; 'released': as the authors' code; 'mean': on f/m; 'gradient': tol alone; or None",
-        choices=("printed", "released", "mean", "gradient", None),
+        "'printed': section VII.B; 'released': as the authors' code; 'gradient': tol alone; or None",
+        choices=("printed", "released", "gradient", None),
     )
-    tol: float = setting(1e-6, "tolerance on ‖Σ∇f_i‖²", ge=0)
+    tol: float = setting(1e-6, "tolerance on ‖Σ∇f_i‖²; the released rule has its own", ge=0)
 
     @property
     def passes(self) -> int:
@@ -194,17 +195,21 @@ class Secure(Algorithm):
         over = self.converged(after) | self._rising(after)
         return replace(after, w=jnp.where(over, server.w, following))  # the model that was tested is the one to return
 
+    def _limit(self, server: Server) -> float:
+        """What ‖Σ∇f_i(w)‖² is compared with; the released code compares the gradient of the mean with 1e-9·n."""
+        m, n = server.z.shape
+        return 1e-9 * n * m**2 if self.stop == "released" else self.tol
+
     def _variance(self, server: Server) -> tuple[Array, Array]:
         """The variance of the last four f(w), and what the rule compares it with."""
         known = jnp.all(jnp.isfinite(server.f))
         f = jnp.where(jnp.isfinite(server.f), server.f, 0.0)
-        f = f / server.z.shape[0] if self.stop == "mean" else f
         tolerance = (1e-9 if self.stop == "released" else 1e-8) * server.w.size
         return jnp.where(known, jnp.var(f, ddof=1), jnp.inf), tolerance / (1.0 + jnp.abs(f[-1]))
 
     def _rising(self, server: Server) -> Array:
         """The released code's further test: f(w) and ‖∇f(w)‖² both above their last three values."""
-        if self.stop not in ("released", "mean"):
+        if self.stop != "released":
             return jnp.zeros((), bool)
         known = jnp.all(jnp.isfinite(server.f)) & server.progress.complete
         return known & (server.f[-1] > jnp.max(server.f[:-1])) & (server.error[-1] > jnp.max(server.error[:-1]))
@@ -212,7 +217,7 @@ class Secure(Algorithm):
     def converged(self, server: Server) -> Array:
         if self.stop is None:
             return jnp.zeros((), bool)
-        small = server.error[-1] < self.tol
+        small = server.error[-1] < self._limit(server)
         if self.stop != "gradient":
             variance, limit = self._variance(server)
             small = small | (variance <= limit)
@@ -233,8 +238,8 @@ class Secure(Algorithm):
 
     def reason(self, server: Server, converged: bool, names: list[str]) -> str:
         error = float(server.error[-1])
-        if converged and error < self.tol:
-            return f"‖Σ∇f_i‖² = {error:.2g} < {self.tol:g}"
+        if converged and error < self._limit(server):
+            return f"‖Σ∇f_i‖² = {error:.2g} < {self._limit(server):.3g}"
         if converged:
             variance, limit = self._variance(server)
             words = f"the variance of the last four f is {float(variance):.2g} <= {float(limit):.2g}"

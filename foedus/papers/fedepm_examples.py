@@ -21,7 +21,6 @@ BETA = 1e-3
 EPSILON, RHO = 0.1, 0.5
 STEPS = (4, 8, 12, 16, 20)
 RULES = {"printed": "the printed rule", "released": "the rule of the released code"}
-OWN = {"mean": "on f/m, a rule of our own"}  # tried on FedEPM in Figure 3
 # (parts, most rows of each) by falling size, so that all cuts into m parts share compiled programs; the one cut in
 # thirty that does not fit is drawn again
 ROOM = {

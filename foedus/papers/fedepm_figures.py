@@ -10,7 +10,7 @@ from foedus.algorithms import FedEPM
 from foedus.algorithms.secure import Secure
 from foedus.papers import drawing
 from foedus.papers.experiment import Experiment, Options, progress
-from foedus.papers.fedepm_examples import EPSILON, OWN, RHO, RULES, STEPS, algorithms, even, instance, optimum
+from foedus.papers.fedepm_examples import EPSILON, RHO, RULES, STEPS, algorithms, even, instance, optimum
 from foedus.papers.table import Table
 from foedus.privacy.ledger import Budget
 from foedus.privacy.noise import Gaussian, Laplace
@@ -64,7 +64,7 @@ def factors(
     found = []
     for name, algorithm in algorithms(k0, rule, rho=rho, epsilon=epsilon).items():
         setting = (m, algorithm)
-        if setting in hopeless or (rule in OWN and name != "FedEPM"):
+        if setting in hopeless:
             continue
         run = _solve(problem, algorithm, trial)
         ended = run.rounds < limit_of(algorithm)
@@ -124,7 +124,7 @@ def figure_three(options: Options) -> None:
                 problem = instance(m, options.seed, trial)
                 for k0 in steps:
                     step(f"m = {m}, cut {trial + 1} of {trials}, k0 = {k0}")
-                    for rule in RULES | OWN:
+                    for rule in RULES:
                         found += factors("fig3", m, k0, rule, trial, problem, hopeless)
     for table in _round_tables(found, sizes, steps, trials):
         options.echo(table.text())
@@ -167,16 +167,15 @@ def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[in
     made = []
     for m in sizes:
         rows = []
-        for rule, words in (RULES | OWN).items():
-            names = list(COLOURS) if rule in RULES else ["FedEPM"]
-            for name in names:
+        for rule, words in RULES.items():
+            for name in COLOURS:
                 for k0 in steps:
                     match = {"m": m, "k0": k0, "rule": rule, "algorithm": name}
                     rounds, objective = _mean(found, "rounds", **match), _mean(found, "objective", **match)
                     target = TARGETS[m][STEPS.index(k0)] if name == "FedEPM" else None
                     lines = [line for line in found if all(getattr(line, k) == v for k, v in match.items())]
                     ended, tried = sum(line.ended for line in lines), len(lines)
-                    first = words if name == names[0] and k0 == steps[0] else ""
+                    first = words if name == next(iter(COLOURS)) and k0 == steps[0] else ""
                     row = [first, name, f"{k0}", f"{objective:.4f}", "", f"{rounds:.1f}", "", "", f"{ended}/{tried}"]
                     if target is not None:
                         row[4], row[6], row[7] = f"{OBJECTIVES[m]:.3f}", f"{target:.1f}", f"{rounds / target:.2f}"
