@@ -9,6 +9,7 @@ import pytest
 
 import foedus as fd
 from foedus.algorithm import Algorithm
+from foedus.data import preprocess
 from foedus.errors import FoedusError
 from foedus.experiment import build, catalogue, execute, file, sources, starter
 from foedus.experiment.plan import Plan
@@ -311,6 +312,25 @@ def test_the_starter_is_read_and_says_what_was_asked(hospitals: Path):
     assert [type(c).__name__ for c in made.problem.terms.constraints] == ["LossCap", "LossGap"]
     plain = starter.starter(starter.completed(starter.Wish("hospitals/*.csv", "readmitted"), hospitals))
     assert built(hospitals, plain).problem.terms.constraints == ()
+
+
+def test_the_starter_minimises_over_all_rows_and_misses_fewer_positives_than_neyman_pearsons_form(hospitals: Path):
+    wish = starter.Wish("hospitals/*.csv", "readmitted", max_loss=0.55)
+    text = starter.starter(starter.completed(wish, hospitals))
+    made = built(hospitals, text)
+    assert made.problem.terms.where is None
+    assert text.count('# where = "label no"') == 1
+    assert "Neyman-Pearson" in text
+    other = built(hospitals, text.replace('# where = "label no"', 'where = "label no"'))
+    assert other.problem.terms.where == fd.label(0)
+    missed = []
+    for one in (made, other):
+        run = fd.solve(one.problem, one.algorithm, seed=0, max_rounds=2000)
+        assert run.certificate.holds()
+        arrays = preprocess.sites_of(one.cohort, one.rules)
+        ill = [(np.asarray(X) @ run.w)[np.asarray(y) == 1] for X, y, *_ in arrays.values()]
+        missed.append(float(np.mean(np.concatenate(ill) <= 0)))
+    assert missed[0] < missed[1]
 
 
 def test_every_key_is_in_the_documentation():

@@ -100,9 +100,16 @@ def starter(wish: Wish) -> str:
     problem = [_line('loss = "logistic"', 'for two classes; "least_squares" to predict a number')]
     terms = []
     if wish.max_loss is not None:
-        problem.append(_line(f"where = {quoted(f'label {wish.negative}')}", "the rows whose loss is made small ..."))
+        problem += [
+            _line("", "of all rows, while the cap below holds at every site"),
+            _line(
+                f"# where = {quoted(f'label {wish.negative}')}", "Neyman-Pearson's form: the loss of these rows alone."
+            ),
+            _line("", "The rows under the cap then count through the cap only, so the cap becomes a"),
+            _line("", "target: the model goes up to it, and misses more of them than it has to"),
+        ]
         terms += [
-            _line("[[constraints]]", "... while this holds at every site:"),
+            _line("[[constraints]]", "a limit that holds at every site:"),
             'type = "LossCap"',
             f"where = {quoted(one)}",
             _line(f"at_most = {wish.max_loss:g}", "the mean loss on these rows; always guessing one half costs 0.69"),

@@ -124,8 +124,8 @@ def verdict(runs: Mapping[str, Run], drawn: Sequence[Curve], data_differ: bool) 
         why = "The runs differ in what they must keep, so none of them is the best."
         if all(curve.nested for curve in drawn):
             why += (
-                " A looser cap allows every model that a tighter one allows: the objective cannot rise as the cap is raised, "
-                "whatever the data are. What a tighter cap costs is the choice to make here."
+                " A looser cap allows every model that a tighter one allows: the objective cannot rise as the cap is "
+                "raised, whatever the data are. What a tighter cap costs is the choice to make here."
             )
         return words.Verdict("open", "A trade-off: the cap against the objective", (why, ended))
     what = "are about different data" if data_differ and one_problem(runs) else "solve different problems"
