@@ -34,6 +34,8 @@ stop = "none"
 max_rounds = 40
 """
 
+ACCEPT = "--accept-uncertified"  # STUDY plays a fixed number of rounds, so its runs never pass a stopping test
+
 
 @dataclass(frozen=True)
 class Result:
@@ -85,7 +87,7 @@ def test_check_tells_what_would_happen_and_writes_nothing(foedus: Command):
 
 
 def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Command):
-    result = foedus("run", "study.toml")
+    result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 0, result.err
     folder = Path("runs/study")
     names = {path.name for path in folder.iterdir()}
@@ -114,45 +116,45 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
 
 
 def test_the_same_file_gives_the_same_bytes(foedus: Command):
-    assert foedus("run", "study.toml", "--out", "one").status == 0
-    assert foedus("run", "study.toml", "--out", "two").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--out", "one").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--out", "two").status == 0
     for name in ("history.npz", "parameters.npz", "preprocessing.json"):
         assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
 
 
 def test_a_finished_run_is_not_repeated_unless_asked(foedus: Command):
-    assert foedus("run", "study.toml").status == 0
+    assert foedus("run", ACCEPT, "study.toml").status == 0
     before = written()
-    result = foedus("run", "study.toml")
+    result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 0
     assert "already finished" in result.out
     assert written() == before
-    assert "already finished" not in foedus("run", "study.toml", "--again").out
+    assert "already finished" not in foedus("run", ACCEPT, "study.toml", "--again").out
 
 
 def test_other_settings_do_not_overwrite_a_run(foedus: Command):
-    assert foedus("run", "study.toml").status == 0
+    assert foedus("run", ACCEPT, "study.toml").status == 0
     Path("study.toml").write_text(STUDY.replace("seed = 5", "seed = 6"))
     before = written()
-    refused = foedus("run", "study.toml")
+    refused = foedus("run", ACCEPT, "study.toml")
     assert refused.status == 2
     assert "--again" in refused.err
     assert written() == before
-    assert foedus("run", "study.toml", "--again").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--again").status == 0
     assert json.loads(Path("runs/study/experiment.json").read_text())["seed"] == 6
 
 
 def test_other_data_do_not_overwrite_a_run(foedus: Command):
-    assert foedus("run", "study.toml").status == 0
+    assert foedus("run", ACCEPT, "study.toml").status == 0
     with Path("hospitals/city.csv").open("a") as more:
         more.write("50,F,surgery,120,1.0,1,no,no\n")
-    assert foedus("run", "study.toml").status == 2
+    assert foedus("run", ACCEPT, "study.toml").status == 2
 
 
 def test_an_interrupted_run_goes_on_to_the_bit(foedus: Command, monkeypatch: pytest.MonkeyPatch):
     from foedus.experiment import execute
 
-    assert foedus("run", "study.toml", "--out", "whole").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--out", "whole").status == 0
     solve = execute.solve
 
     def stopped(*arguments, callback, **settings):
@@ -163,17 +165,17 @@ def test_an_interrupted_run_goes_on_to_the_bit(foedus: Command, monkeypatch: pyt
         return solve(*arguments, callback=watch, **settings)
 
     monkeypatch.setattr(execute, "solve", stopped)
-    result = foedus("run", "study.toml", "--out", "parts")
+    result = foedus("run", ACCEPT, "study.toml", "--out", "parts")
     assert result.status == 130
     assert "goes on" in result.out
     assert {path.name for path in Path("parts").iterdir()} == {
         "events.jsonl", "experiment.json", "preprocessing.json", "run.ckpt"
     }  # fmt: skip
-    refused = foedus("predict", "parts", "hospitals/city.csv")
+    refused = foedus("predict", ACCEPT, "parts", "hospitals/city.csv")
     assert refused.status == 2
     assert "not finished" in refused.err
     monkeypatch.setattr(execute, "solve", solve)
-    assert foedus("run", "study.toml", "--out", "parts").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--out", "parts").status == 0
     assert not Path("parts/run.ckpt").exists()
     for name in ("history.npz", "parameters.npz"):
         assert Path("parts", name).read_bytes() == Path("whole", name).read_bytes()
@@ -182,11 +184,11 @@ def test_an_interrupted_run_goes_on_to_the_bit(foedus: Command, monkeypatch: pyt
 
 
 def test_quiet_prints_nothing(foedus: Command):
-    assert foedus("run", "study.toml", "--quiet") == Result(0, "", "")
+    assert foedus("run", ACCEPT, "study.toml", "--quiet") == Result(0, "", "")
 
 
 def test_json_is_one_line_an_event(foedus: Command):
-    result = foedus("run", "study.toml", "--json")
+    result = foedus("run", ACCEPT, "study.toml", "--json")
     events = [json.loads(line) for line in result.out.splitlines()]
     assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
     rounds = [event for event in events if event["event"] == "rounds"]
@@ -194,12 +196,12 @@ def test_json_is_one_line_an_event(foedus: Command):
     run = fd.load("runs/study")
     assert rounds[-1]["total_up"] == run.traffic.up
     assert rounds[-1]["objective"] == run.history["objective"][-1]
-    assert foedus("run", "study.toml", "--json", "--quiet").status == 2
+    assert foedus("run", ACCEPT, "study.toml", "--json", "--quiet").status == 2
 
 
 def test_predictions_of_raw_rows_are_those_of_the_model(foedus: Command):
-    assert foedus("run", "study.toml", "--quiet").status == 0
-    result = foedus("predict", "runs/study", "hospitals/valley.csv", "--out", "answers.csv")
+    assert foedus("run", ACCEPT, "study.toml", "--quiet").status == 0
+    result = foedus("predict", ACCEPT, "runs/study", "hospitals/valley.csv", "--out", "answers.csv")
     assert result.status == 0, result.err
     header, *lines = Path("answers.csv").read_text().splitlines()
     assert header == "row,prediction,probability,score"
@@ -226,10 +228,10 @@ def test_predictions_of_raw_rows_are_those_of_the_model(foedus: Command):
 
 
 def test_rows_to_predict_need_no_label_and_may_hold_new_words(foedus: Command):
-    assert foedus("run", "study.toml", "--quiet").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--quiet").status == 0
     text = "age,ward,blood_pressure,creatinine,previous_stays,smoker\n"
     Path("new.csv").write_text(text + "70,moon base,130,,2,yes\n")
-    result = foedus("predict", "runs/study", "new.csv")
+    result = foedus("predict", ACCEPT, "runs/study", "new.csv")
     assert result.status == 0
     assert "1 rows have a 'ward' that no site had" in result.err
     assert result.out.count("\n") == 2
@@ -238,7 +240,7 @@ def test_rows_to_predict_need_no_label_and_may_hold_new_words(foedus: Command):
         (text + "old,surgery,130,1,2,yes\n", ("new.csv, line 2", "'age'", "'old'")),
     ):
         Path("new.csv").write_text(wrong)
-        refused = foedus("predict", "runs/study", "new.csv", "--out", "never.csv")
+        refused = foedus("predict", ACCEPT, "runs/study", "new.csv", "--out", "never.csv")
         assert refused.status == 2
         for word in words:
             assert word in refused.err
@@ -249,10 +251,10 @@ def test_the_exported_pipeline_answers_like_predict(foedus: Command):
     import joblib
     import pandas
 
-    assert foedus("run", "study.toml", "--quiet").status == 0
-    assert foedus("export", "runs/study", "model.joblib").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--quiet").status == 0
+    assert foedus("export", ACCEPT, "runs/study", "model.joblib").status == 0
     pipeline = joblib.load("model.joblib")
-    assert foedus("predict", "runs/study", "hospitals/city.csv", "--out", "answers.csv").status == 0
+    assert foedus("predict", ACCEPT, "runs/study", "hospitals/city.csv", "--out", "answers.csv").status == 0
     ours = pandas.read_csv("answers.csv")
     raw = pandas.read_csv("hospitals/city.csv")[list(pipeline.feature_names_in_)]
     np.testing.assert_array_equal(pipeline.predict(raw), ours["prediction"].to_numpy())
@@ -268,13 +270,13 @@ def test_the_exported_onnx_graph_answers_like_predict(foedus: Command, missing: 
     from onnx.reference import ReferenceEvaluator
 
     Path("study.toml").write_text(STUDY.replace("[data]", f'[data]\nmissing = "{missing}"', 1))
-    assert foedus("run", "study.toml", "--quiet").status == 0
-    assert foedus("export", "runs/study", "model.onnx").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--quiet").status == 0
+    assert foedus("export", ACCEPT, "runs/study", "model.onnx").status == 0
     text = "age,ward,blood_pressure,creatinine,previous_stays,smoker\n"
     Path("new.csv").write_text(
         text + "70,surgery,130,1.5,2,yes\n61,moon base,120,,1,no\n40,,110,1,0,yes\n55,?,99,2,3,\n"
     )
-    assert foedus("predict", "runs/study", "new.csv", "--out", "answers.csv").status == 0
+    assert foedus("predict", ACCEPT, "runs/study", "new.csv", "--out", "answers.csv").status == 0
     ours = pandas.read_csv("answers.csv", keep_default_na=False, na_values={"score": [""], "probability": [""]})
     graph = onnx.load("model.onnx")
     raw = pandas.read_csv("new.csv")
@@ -291,8 +293,48 @@ def test_the_exported_onnx_graph_answers_like_predict(foedus: Command, missing: 
     assert np.isfinite(score).sum() == (4 if missing == "mean" else 1)
 
 
+def test_a_run_that_is_not_certified_ends_with_status_3_and_is_not_used_unawares(foedus: Command):
+    result = foedus("run", "study.toml", "--quiet")
+    assert result.status == 3
+    assert result.err.startswith("foedus: runs/study is not certified: it did not converge")
+    assert result.err.count("\n") == 1
+    assert foedus("run", "study.toml", "--quiet").status == 3  # also when it is only looked up
+    assert foedus("run", ACCEPT, "study.toml", "--quiet").status == 0
+    for command in (
+        ("predict", "runs/study", "hospitals/city.csv", "--out", "x.csv"),
+        ("export", "runs/study", "x.joblib"),
+        ("export", "runs/study", "x.onnx"),
+    ):
+        refused = foedus(*command)
+        assert refused.status == 3
+        assert "runs/study is not certified" in refused.err
+        assert "--accept-uncertified" in refused.err
+        assert not Path(command[-1]).exists()
+        accepted = foedus(*command, ACCEPT)
+        assert accepted.status == 0
+        assert "foedus: note: runs/study is not certified" in accepted.err
+        assert Path(command[-1]).exists()
+
+
+def test_a_cap_that_cannot_be_kept_ends_with_status_3_and_one_that_can_with_0(foedus: Command):
+    text = (ROOT / "examples/hospital.toml").read_text()
+    Path("kept.toml").write_text(text)
+    assert foedus("run", "kept.toml", "--quiet") == Result(0, "", "")
+    assert foedus("predict", "runs/kept", "hospitals/city.csv").err == ""
+    Path("broken.toml").write_text(text.replace("at_most = 0.55", "at_most = 0.001").replace("= 2000", "= 60"))
+    result = foedus("run", "broken.toml", "--quiet")
+    assert result.status == 3
+    assert "its certificate does not hold" in result.err
+    assert foedus("export", "runs/broken", "model.joblib").status == 3
+    Path("both.toml").write_text(text.replace("at_most = 0.55", "at_most = [0.001, 0.55]").replace("= 2000", "= 60"))
+    swept = foedus("run", "both.toml", "--quiet")
+    assert swept.status == 3
+    assert "runs/both/at_most=0.001 is not certified" in swept.err
+    assert "at_most=0.55" not in swept.err
+
+
 def test_the_history_becomes_a_frame(foedus: Command):
-    assert foedus("run", "study.toml", "--quiet").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--quiet").status == 0
     run = fd.load("runs/study")
     frame = run.to_frame()
     assert list(frame.index) == list(range(1, 41))
@@ -302,7 +344,7 @@ def test_the_history_becomes_a_frame(foedus: Command):
 
 def test_a_sweep_runs_on_after_a_failure_and_lists_it(foedus: Command):
     Path("study.toml").write_text(STUDY.replace("lr = 0.5", "lr = [0.5, 1e200]"))
-    result = foedus("run", "study.toml")
+    result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 1
     assert "1 of 2 runs failed:" in result.out
     assert "lr=1e+200: the iterates became infinite" in result.out
@@ -310,7 +352,7 @@ def test_a_sweep_runs_on_after_a_failure_and_lists_it(foedus: Command):
     good = fd.load("runs/study/lr=0.5")
     assert f"{good.objective:.6g}" in result.out
     before = written()
-    again = foedus("run", "study.toml")
+    again = foedus("run", ACCEPT, "study.toml")
     assert "lr=0.5: already finished" in again.out
     assert written().keys() == before.keys()
 
@@ -327,17 +369,17 @@ def test_one_broken_run_does_not_cost_the_others(foedus: Command, monkeypatch: p
 
     monkeypatch.setattr(execute, "solve", failing)
     Path("study.toml").write_text(STUDY.replace("lr = 0.5", "lr = [0.25, 0.5]"))
-    result = foedus("run", "study.toml")
+    result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 1
     assert "lr=0.25: out of memory\n" in result.out
     assert Path("runs/study/lr=0.5/run.json").exists()
     monkeypatch.setattr(execute, "solve", solve)
-    assert foedus("run", "study.toml").status == 0  # the one that failed is run, the other is there
+    assert foedus("run", ACCEPT, "study.toml").status == 0  # the one that failed is run, the other is there
     assert Path("runs/study/lr=0.25/run.json").exists()
 
 
 def test_compare_puts_runs_side_by_side(foedus: Command):
-    assert foedus("run", "study.toml", "--quiet", "--out", "first").status == 0
+    assert foedus("run", ACCEPT, "study.toml", "--quiet", "--out", "first").status == 0
     Path("other.toml").write_text(STUDY.replace("lr = 0.5", "lr = 0.25"))
     result = foedus("compare", "first", "other.toml", "--out", "both")
     assert result.status == 0, result.err
@@ -465,7 +507,7 @@ def test_a_report_that_fails_does_not_cost_the_run(foedus: Command, monkeypatch:
         raise ValueError("no ink")
 
     monkeypatch.setattr("foedus.report.html.write", broken)
-    result = foedus("run", "study.toml")
+    result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 0
     assert "the report could not be written (no ink)" in result.out
     assert fd.load("runs/study").rounds == 40

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,14 @@ from foedus.errors import FoedusError, did_you_mean
 
 INTERRUPTED = 130
 FAILED = 1  # some runs of a sweep did not end well
+UNCERTIFIED = 3  # a run ended, and is not certified
 
 File = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON an event.")]
 Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
 RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
+Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a run that is not certified.")]
 Separator = Annotated[str, typer.Option(help="What stands between the cells of the CSV file.")]
 
 
@@ -40,6 +43,7 @@ def run(
         Path | None, typer.Option(help="The run directory, instead of the file's.", show_default=False)
     ] = None,
     again: Again = False,
+    accept_uncertified: Accept = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -61,6 +65,32 @@ def run(
         raise typer.Exit(INTERRUPTED)
     if outcome.failed:
         raise typer.Exit(FAILED)
+    if not accept_uncertified:
+        require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
+
+
+def require_certified(runs: Mapping[str, Any]) -> None:
+    """End with status 3, and one sentence for each run, where some are not certified."""
+    from foedus.report.words import uncertified
+
+    short = {name: why for name, run in runs.items() if (why := uncertified(run)) is not None}
+    for name, why in short.items():
+        print(f"foedus: {name} is not certified: {why} (--accept-uncertified goes on with it).", file=sys.stderr)
+    if short:
+        raise typer.Exit(UNCERTIFIED)
+
+
+def _trusted(folder: Path, accepted: bool) -> Any:
+    """The model of a run directory; one that is not certified only where that is accepted, and then with a note."""
+    from foedus.experiment.predict import open_model
+    from foedus.report.words import uncertified
+
+    model = open_model(folder)
+    if not accepted:
+        require_certified({str(folder): model.run})
+    elif (why := uncertified(model.run)) is not None:
+        print(f"foedus: note: {folder} is not certified: {why}.", file=sys.stderr)
+    return model
 
 
 def tell_folder(screen: Any, folder: Path) -> None:
@@ -270,13 +300,13 @@ def predict(
         Path | None, typer.Option(help="A CSV file for the predictions; the screen when left out.", show_default=False)
     ] = None,
     separator: Separator = ",",
+    accept_uncertified: Accept = False,
 ) -> None:
     """Predict raw rows: they are prepared as in training, with what the run directory kept."""
-    from foedus.experiment.predict import open_model
     from foedus.experiment.predict import predict as predicted
     from foedus.runtime.checkpoint import write_whole
 
-    found = predicted(open_model(model), table, separator)
+    found = predicted(_trusted(model, accept_uncertified), table, separator)
     for name, count in found.unknown.items():
         print(
             f"foedus: note: {count} rows have a {name!r} that no site had in training; it counts as none.",
@@ -296,10 +326,15 @@ def predict(
 def export(
     model: RunFolder,
     out: Annotated[Path, typer.Argument(help="The file to write, ending in .joblib or .onnx.")] = Path("model.joblib"),
+    accept_uncertified: Accept = False,
 ) -> None:
     """Write the model for raw rows as a scikit-learn pipeline (.joblib) or an ONNX graph (.onnx)."""
     from foedus.runtime.checkpoint import write_whole
 
+    if out.suffix not in (".joblib", ".onnx"):
+        hint = did_you_mean(out.suffix, [".joblib", ".onnx"])
+        raise FoedusError(f"{out}: expected a name that ends in .joblib or .onnx.{hint}")
+    trusted = _trusted(model, accept_uncertified)
     if out.suffix == ".joblib":
         import io
 
@@ -308,15 +343,12 @@ def export(
         from foedus.experiment.export import to_sklearn
 
         buffer = io.BytesIO()
-        joblib.dump(to_sklearn(model), buffer)
+        joblib.dump(to_sklearn(trusted), buffer)
         made, what = buffer.getvalue(), "joblib.load gives a scikit-learn pipeline for a table of raw rows"
-    elif out.suffix == ".onnx":
+    else:
         from foedus.experiment.onnx_export import to_onnx
 
-        made = to_onnx(model).SerializeToString()
+        made = to_onnx(trusted).SerializeToString()
         what = "one input a column of raw rows, shape (rows, 1); outputs prediction and score"
-    else:
-        hint = did_you_mean(out.suffix, [".joblib", ".onnx"])
-        raise FoedusError(f"{out}: expected a name that ends in .joblib or .onnx.{hint}")
     write_whole(out, made)
     typer.echo(f"Wrote {out}: {what}.")

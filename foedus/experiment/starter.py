@@ -100,11 +100,10 @@ def starter(wish: Wish) -> str:
     problem = [_line('loss = "logistic"', 'for two classes; "least_squares" to predict a number')]
     terms = []
     if wish.max_loss is not None:
+        other = quoted(f"label {wish.negative}")
         problem += [
             _line("", "of all rows, while the cap below holds at every site"),
-            _line(
-                f"# where = {quoted(f'label {wish.negative}')}", "Neyman-Pearson's form: the loss of these rows alone."
-            ),
+            _line(f"# where = {other}", "Neyman-Pearson's form: the loss of these rows alone."),
             _line("", "The rows under the cap then count through the cap only, so the cap becomes a"),
             _line("", "target: the model goes up to it, and misses more of them than it has to"),
         ]

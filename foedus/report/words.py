@@ -137,9 +137,11 @@ def terms(run: Run) -> list[str]:
     return said
 
 
-def certified(run: Run) -> bool:
-    """Whether the run has terms and its certificate holds within its own tolerances."""
-    return bool(run.certificate.rows) and run.certificate.holds()
+def uncertified(run: Run) -> str | None:
+    """Why a run is not certified, as the end of a sentence; None for one that converged and keeps the terms it has."""
+    if run.settings.get("problem", {}).get("constraints") and not run.certificate.holds():
+        return "its certificate does not hold: " + run.certificate.verdict().removeprefix("NOT certified: ")
+    return None if run.converged else "it did not converge: " + run.reason
 
 
 def worst(run: Run) -> Row | None:
