@@ -103,3 +103,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What `dir` and completion list: also the estimators that are not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -214,7 +214,15 @@ class Problem:
         assert objective is not None
         small = int(np.argmin(self.counts))
         name = self.stacked.name(small)
-        filled = objective(w0, Data({k: v[small] for k, v in self.data.items()}))
+        data = Data({k: v[small] for k, v in self.data.items()})
+        try:
+            jax.eval_shape(objective, jax.tree.map(jnp.asarray, w0), data)
+        except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+            raise FoedusError(
+                "the objective cannot be differentiated: it uses NumPy, float() or 'if' on values that depend on w or "
+                f"on the data ({type(error).__name__}); write it with jax.numpy, as in jnp.log for np.log."
+            ) from None
+        filled = objective(w0, data)
         if jnp.shape(filled) != ():
             raise FoedusError(
                 f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(filled)} instead."

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.errors import FoedusError
 from foedus.local.spectrum import largest_eigenvalue
 from foedus.losses import Loss
 from foedus.penalties import Penalty
@@ -97,12 +98,24 @@ class Where:
 
 def label(value: float, said: str = "") -> Where:
     """The examples with this label, which messages call by what is `said`."""
-    return Where("y", float(value), said)
+    return Where("y", _coded("label", value), said)
 
 
 def group(value: float, said: str = "") -> Where:
     """The examples of this group, the third array of (X, y, group), which messages call by what is `said`."""
-    return Where("group", float(value), said)
+    return Where("group", _coded("group", value), said)
+
+
+def _coded(kind: str, value: float) -> float:
+    """The number by which the data call a label or a group."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        held = "y" if kind == "label" else "the third array of (X, y, group)"
+        raise FoedusError(
+            f"fd.{kind} takes the number that {held} holds for a {kind}. Got {value!r} instead; write "
+            f"fd.{kind}(NUMBER, said={str(value)!r})."
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,13 @@ def test_what_private_sites_did_not_measure_is_said_in_words():
     for text in (page_of(run).text, card.card("tumours", run)):
         assert "sent no exact figure" in text
         assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+    both = Reader(html.page({"a": run, "b": plain}, {})).text
+    assert "not measured" in both
+    assert "not a number" not in both
+    capped = dataclasses.replace(runs.certified(), objective=np.nan, certificate=certificate)
+    text = page_of(capped).text
+    assert "No terms were set" not in text
+    assert "LossCap, which was not measured" in text
 
 
 def test_a_worst_case_is_shown_by_site():
@@ -245,6 +252,20 @@ def test_caps_and_methods_swept_together_give_a_line_for_each_method():
     (curve,) = tradeoff.curves(swept)
     assert list(curve.lines) == ["beta 10", "beta 30"]
     assert all([p.cap for p in line] == [0.4, 0.5] for line in curve.lines.values())
+
+
+def test_a_slack_within_the_tolerance_is_at_its_cap_and_the_legend_says_so():
+    run = runs.certified()
+    for value, badge in ((0.5 + 1.7e-6, "binding"), (0.5 - 1.7e-6, "binding"), (0.502, "broken"), (0.4, "met")):
+        for multiplier in (0.0, 0.3):
+            row = Row("north", "loss on label 1", "<=", value, 0.5, multiplier)
+            certificate = dataclasses.replace(run.certificate, rows=(row,), eps2=1e-3)
+            text = html.page({"a": dataclasses.replace(run, certificate=certificate)}, {})
+            assert f'<span class="badge {badge}">' in text, (value, multiplier)
+    page = Reader(text)
+    assert "between −0.001 and 0.001, the certificate's tolerance, reads 'at its cap'" in page.text
+    assert "below −0.001 the cap is broken" in page.text
+    assert "Negative slack means" not in page.text
 
 
 def test_large_run_is_written_small_and_fast(tmp_path: Path):

@@ -45,10 +45,14 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     columns: dict[str, list[str]] = {"run": list(runs)}
     if any(methods[name] not in name for name in runs):
         columns["method"] = list(methods.values())
-    columns["objective"] = [f"{run.objective:.6g}" for run in runs.values()]
+    columns["objective"] = [
+        "not measured" if run.certificate.silent else f"{run.objective:.6g}" for run in runs.values()
+    ]
     if held:
         columns["worst constraint"] = [worst(run) for run in runs.values()]
-    columns["stationarity"] = [f"{run.certificate.stationarity:.1e}" for run in runs.values()]
+    columns["stationarity"] = [
+        "not measured" if run.certificate.silent else f"{run.certificate.stationarity:.1e}" for run in runs.values()
+    ]
     columns["rounds"] = [f"{run.rounds}{'' if run.converged else '*'}" for run in runs.values()]
     columns["up"] = [size(run.traffic.up) for run in runs.values()]
     columns["down"] = [size(run.traffic.down) for run in runs.values()]

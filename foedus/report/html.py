@@ -130,7 +130,7 @@ def _one(name: str, run: Run, asked: Mapping[str, Any], drawn: list[Chart]) -> t
         ("worst-case", "The worst case", sections.worst_case(run)),
         ("privacy", "Privacy", privacy.ledger(run)),
         ("settings", "Settings and versions", sections.settings(run)),
-        ("words", "How to read this page", sections.glossary()),
+        ("words", "How to read this page", sections.glossary([run])),
     ]
     return title, body(title, verdict, tiles, said, parts)
 
@@ -192,7 +192,7 @@ def _beside(runs: Mapping[str, Run], drawn: list[Chart]) -> list[tuple[str, str,
         ("terms", "The terms, site by site", sites.dots(runs)),
         ("convergence", "How they got there", sections.convergence(drawn, list(runs))),
         ("settings", "Settings that differ", sections.differences(runs)),
-        ("words", "How to read this page", sections.glossary()),
+        ("words", "How to read this page", sections.glossary(list(runs.values()))),
     ]
 
 

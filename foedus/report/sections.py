@@ -35,7 +35,8 @@ COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
 GLOSSARY = {
     "Objective": "the number that training makes small: the mean loss over the sites, plus penalties if there are any.",
     "Term, cap": "what was promised about each site, such as a loss of at most 0.2 on one kind of case.",
-    "Slack": "the room left below a cap. Negative slack means that the cap is broken there.",
+    "Slack": "the room left below a cap. A slack between −{eps2} and {eps2}, the certificate's tolerance, reads 'at "
+    "its cap'; below −{eps2} the cap is broken there.",
     "Multiplier": "the price of a cap: by how much the objective would fall for each unit that the cap is raised. "
     "It is 0 where the cap costs nothing.",
     "Stationarity": "how far the model is from satisfying the conditions of optimality, as the largest entry of a "
@@ -312,9 +313,9 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
         verdict, c = words.verdict(run), run.certificate
         badge = {"good": "met", "fair": "binding", "bad": "broken"}[verdict.level]
         cells = [
-            (run.objective, number(run.objective)),
+            (run.objective, "not measured" if c.silent else number(run.objective)),
             (c.feasibility, number(c.feasibility) if c.rows else "–"),
-            (c.stationarity, number(c.stationarity)),
+            (c.stationarity, "not measured" if c.silent else number(c.stationarity)),
             (run.rounds, number(run.rounds)),
             (run.traffic.up, size(run.traffic.up)),
             (run.traffic.down, size(run.traffic.down)),
@@ -363,7 +364,9 @@ def differences(runs: Mapping[str, Run]) -> str:
     return f"{table}<details><summary>The calls that repeat them</summary>{calls}</details>"
 
 
-def glossary() -> str:
+def glossary(runs: Sequence[Run]) -> str:
     """The words of the page, explained."""
-    rows = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in GLOSSARY.items())
+    eps2 = " or ".join(number(eps) for eps in sorted({run.certificate.eps2 for run in runs}))
+    told = {name: text.replace("{eps2}", eps2) for name, text in GLOSSARY.items()}
+    rows = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in told.items())
     return f'<dl class="asked">{rows}</dl>'

@@ -13,6 +13,13 @@ MOST = 500  # rows shown; of more, those with the least slack
 BADGES = {"met": ("met", "✓ kept"), "binding": ("binding", "● at its cap"), "broken": ("broken", "✕ broken")}
 
 
+def standing(row: Row, eps2: float) -> str:
+    """How a row stands against its cap: within eps2 of it, on either side, it is at its cap."""
+    if not row.violation <= eps2:
+        return "broken"
+    return "binding" if row.slack <= eps2 else "met"
+
+
 def shown(rows: Sequence[Row]) -> tuple[list[Row], str]:
     """The rows to show, and a sentence where some are left out."""
     if len(rows) <= MOST:
@@ -54,7 +61,7 @@ def table(run: Run) -> str:
     top = max((abs(row.multiplier) for row in rows if math.isfinite(row.multiplier)), default=0.0) or 1.0
     body = []
     for place, row in enumerate(rows):
-        verdict, words = BADGES[row.verdict(run.certificate.eps2)]
+        verdict, words = BADGES[standing(row, run.certificate.eps2)]
         term = f'<td data-v="{escape(row.constraint)}">{escape(row.constraint)}</td>' if several else ""
         price = 100.0 * min(abs(row.multiplier) / top, 1.0) if math.isfinite(row.multiplier) else 0.0
         body.append(
@@ -78,7 +85,7 @@ def table(run: Run) -> str:
         "Multiplier",
         "Verdict",
     ]
-    counts = {name: sum(row.verdict(run.certificate.eps2) == name for row in rows) for name in BADGES}
+    counts = {name: sum(standing(row, run.certificate.eps2) == name for row in rows) for name in BADGES}
     chips = "".join(
         f'<button type="button" class="badge {name}" data-only="{name}">{BADGES[name][1]} <b>{n}</b></button>'
         for name, n in counts.items()
@@ -141,7 +148,7 @@ def _columns(mine: Mapping[str, Row], runs: Mapping[str, Run]) -> str:
     cells = ""
     for name, run in runs.items():
         row = mine.get(name)
-        broken = "broken" if row is not None and row.verdict(run.certificate.eps2) == "broken" else ""
+        broken = "broken" if row is not None and standing(row, run.certificate.eps2) == "broken" else ""
         cells += (
             f'<td class="n {broken}" data-v="{"" if row is None else repr(row.value)}">'
             f'<span class="mini">{escape(name)}</span>'

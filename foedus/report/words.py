@@ -119,7 +119,11 @@ def objective(run: Run) -> str:
 
 
 def terms(run: Run) -> list[str]:
-    """The constraints, one sentence each, from the rows of the certificate."""
+    """The constraints, one sentence each, from the rows of the certificate; by kind alone where none were measured."""
+    if run.certificate.silent:
+        stated = run.settings.get("problem", {}).get("constraints") or ()
+        kinds = [str(c.get("name")) if isinstance(c, Mapping) else str(c) for c in stated]
+        return [f"{kind}, which was not measured" for kind in kinds]
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in run.certificate.rows:
         place = row.site if row.site in ("server", "all sites") and row.site not in run.names else "site"
@@ -229,7 +233,8 @@ def _without_terms(run: Run, ended: str) -> Verdict:
         )
         residual += f"data as they are it is {number(run.objective)}."
     if run.certificate.silent:
-        return Verdict("fair", "Ended under noise", (f"No terms were set. {ended}", unmeasured(run)))
+        known = "Whether the terms hold is not known." if terms(run) else "No terms were set."
+        return Verdict("fair", "Ended under noise", (f"{known} {ended}", unmeasured(run)))
     if not math.isfinite(run.objective):
         return Verdict("bad", "No usable model", (ended,), ("Use a smaller step size, or standardise the features.",))
     if run.interrupted:
