@@ -25,6 +25,7 @@ from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # what a run may be called: it names a folder here
+PREPARATION = -1  # in the place of a round's number, before the first
 SENT = "sent-{round}-{request}.bin"
 REFUSED = "its data do not fit the experiment; its own log says how"
 """The one sentence for everything that depends on the data, so that a refusal tells no more than that there is one."""
@@ -109,10 +110,10 @@ class Gate:
             raise Refusal("policy", str(no)) from None
 
     def forget(self, run: str, before: int | None = None) -> None:
-        """Drop the copies of what was sent in a run, or in its rounds before this one."""
+        """Drop the copies of what was sent in a run, or in its rounds before this one; preparation's stay to the end."""
         for path in self._place(run).glob(SENT.format(round="*", request="*")):
             number = int(path.name.removeprefix("sent-").rpartition("-")[0])
-            if before is None or number < before:
+            if before is None or PREPARATION < number < before:
                 path.unlink(missing_ok=True)
 
     def _charge(self, run: str, request: str, releases: list[Release]) -> None:
@@ -138,7 +139,7 @@ class Gate:
         place = self._place(str(asked["run"]))
         place.mkdir(exist_ok=True, mode=0o700)
         number = asked.get("round")
-        name = SENT.format(round=number if isinstance(number, int) else -1, request=request_digest(message))
+        name = SENT.format(round=number if isinstance(number, int) else PREPARATION, request=request_digest(message))
         write_whole(place / name, reply, private=True)
 
     def _place(self, run: str) -> Path:
