@@ -58,7 +58,7 @@ def retraining(folder: Path, second: bool) -> tuple[list[float], float]:
     """A new run every month, under the same name and under another."""
     intruder, found = _at(folder, second), []
     for name, k in zip(("r1", "r1", "r2"), itertools.count()):
-        intruder.enter(name, 1)
+        intruder.enter(name, 3)
         found.append(_score(intruder, 0, k * 1e-3, name))
         intruder.say("end", run=name)
     return found, _ledger(folder)

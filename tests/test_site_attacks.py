@@ -246,6 +246,16 @@ def test_no_round_is_played_beyond_those_that_were_announced(tmp_path, number):
     assert intruder.spent == 0.0
 
 
+def test_no_more_is_released_in_a_run_than_it_has_announced_rounds(tmp_path):
+    """Without a limit on epsilon too: the same round with ever other models was a run without an end."""
+    intruder = Intruder(tmp_path, private(), Policy(privacy=True)).enter(max_rounds=2)
+    codes = [intruder.round(k % 2, np.full(DIM, k / 10))[0]["code"] for k in range(6)]
+    assert codes == ["ok", "ok", *["policy"] * 4]
+    intruder.say("end")
+    intruder.enter(max_rounds=2)
+    assert intruder.round(0, np.ones(DIM))[0]["code"] == "policy", "nor under the same name again"
+
+
 def test_a_run_that_joins_with_more_rounds_than_it_greeted_with_is_refused(tmp_path):
     intruder = Intruder(tmp_path, private())
     assert intruder.hello(max_rounds=1)["code"] == "ok"
@@ -488,9 +498,9 @@ def test_a_ledger_that_forgets_is_told_apart_from_one_that_does_not(tmp_path, mo
     def attack(folder: Path) -> int:
         folder.mkdir()
         intruder, played = Intruder(folder, private(), Policy(privacy=True, max_epsilon_total=1.0)), 0
-        for run in ("r1", "r2"):
-            if intruder.hello(run)["code"] == intruder.join(run)["code"] == "ok":
-                played += sum(intruder.round(0, np.full(DIM, i / 10), run=run)[1].size > 0 for i in range(5))
+        for run in map("r{}".format, range(8)):
+            if "ok" == intruder.hello(run, max_rounds=1)["code"] == intruder.join(run, max_rounds=1)["code"]:
+                played += intruder.round(0, run=run)[1].size > 0
         return played
 
     assert attack(tmp_path / "whole") == 4

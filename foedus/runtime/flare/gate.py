@@ -110,7 +110,7 @@ class Gate:
             raise Refusal("policy", str(no)) from None
 
     def forget(self, run: str, before: int | None = None) -> None:
-        """Drop the copies of what was sent in a run, or in its rounds before this one; preparation's stay to the end."""
+        """Drop the copies of what was sent in a run, or in its rounds before this one; preparation's stay."""
         for path in self._place(run).glob(SENT.format(round="*", request="*")):
             number = int(path.name.removeprefix("sent-").rpartition("-")[0])
             if before is None or PREPARATION < number < before:

@@ -287,6 +287,8 @@ class SiteSession:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
         fresh = int(following.spent.releases) > int(client.spent.releases)
+        if fresh and self._released(str(self.run)) >= self.rounds:
+            raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
         releases = (self._release(round, following, self.noise),) if fresh else ()
 
         def keep() -> None:
