@@ -57,11 +57,23 @@ def test_messages_are_those_that_a_run_sends(tmp_path: Path):
 def test_what_is_typical_is_told_of_known_algorithms_only():
     assert set(outlook.TYPICAL) <= set(catalogue.algorithms())
     assert set(outlook.UNENDING) <= set(catalogue.algorithms())
-    assert "36 to 52 are typical" in outlook.rounds_line("ProxAL", 1000)
+    told = outlook.rounds_line("ProxAL", 1000)
+    assert "the breast-cancer set took 36 to 52" in told
+    assert "many times as many" in told  # what was measured elsewhere is no forecast
     assert "raise max_rounds" in outlook.rounds_line("FedGiA", 1000)
     assert "raise max_rounds" not in outlook.rounds_line("FedGiA", 10_000)
     assert "all 50 rounds" in outlook.rounds_line("FedAvg", 50)
     assert "depends on the data" in outlook.rounds_line("Unheard", 1000)
+
+
+def test_what_was_measured_is_not_told_of_other_settings(tmp_path: Path):
+    made = reference(tmp_path, "ProxAL", 5)
+    assert "36 to 52" in outlook.rounds_of(made, 1000)
+    path = tmp_path / "other.toml"
+    path.write_text(REFERENCE.format(sites=5, name='ProxAL"\ninner = "admm', terms=CAP))
+    (case,) = file.load(path).cases
+    other = build.build(case.settings, sources.cohort_of(case.settings, tmp_path))
+    assert "depends on the data" in outlook.rounds_of(other, 1000)
 
 
 @pytest.mark.slow

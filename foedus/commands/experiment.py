@@ -138,22 +138,46 @@ def check(file: File) -> None:
     experiment = load(file)
     builder = Builder(experiment)
     several = len(experiment.cases) > 1
-    first = None
-    for case in experiment.cases:
-        built = builder.build(case)
-        first = first or built
+    console, first = _console(), None
+    try:
+        for case in experiment.cases:
+            built = builder.build(case)
+            first = first or built
+    except FoedusError:
+        _doubt(console, experiment, None)  # what looks wrong in the data may be why
+        raise
     assert first is not None
     folder = folder_of(experiment, experiment.cases[0], None)
     try:
         state = folder.state()
     except FoedusError as error:
         state = f"is in the way: {error}"
-    console = _console()
-    console.print(f"{file}: everything fits. Nothing was trained, and nothing was written.\n", soft_wrap=True)
+    found = _doubt(console, experiment, first)
+    fits = "it can be run, but look at these first" if found else "everything fits"
+    console.print(f"{file}: {fits}. Nothing was trained, and nothing was written.\n", soft_wrap=True)
     if several:
         console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
     console.print(describe(first, folder.path, state), soft_wrap=True)
     console.print(f"\nNext: foedus run {file}", soft_wrap=True)
+
+
+def _doubt(console: Any, experiment: Any, built: Any) -> int:
+    """Print what looks wrong in the data of the first run; how many things that are."""
+    from foedus.data.doubts import doubts
+    from foedus.experiment.sources import cohort_of
+
+    try:
+        cohort = cohort_of(experiment.cases[0].settings, experiment.folder) if built is None else built.cohort
+    except FoedusError:
+        return 0
+    found = doubts(cohort)
+    if found:
+        counted = "1 thing looks" if len(found) == 1 else f"{len(found)} things look"
+        console.print(f"{counted} wrong in the data:", style="bold")
+        for doubt in found:
+            console.print(f"  {doubt}", soft_wrap=True)
+        console.print()
+    return len(found)
 
 
 def init(

@@ -1,5 +1,6 @@
 """What the columns of the sites' tables are for: label, group, features; checked so that all sites mean the same."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -189,10 +190,14 @@ def holds_words(name: str, everyone: Mapping[str, Table], roles: Roles) -> bool:
         counts = np.bincount(column.codes[column.codes >= 0], minlength=len(numeric))
         if len(wordy) < len(told) or counts[numeric].sum() > 0.5 * counts.sum():
             row, table = _first_word(column), everyone[site]
+            word = column.levels[column.codes[row]]
+            comma = re.fullmatch(r"[-+]?\d+,\d+", word)
+            remedy = (
+                "write it with a point" if comma else "if these are codes, put the column into 'categorical' in [data]"
+            )
             raise FoedusError(
-                f"{table.place(row)}, column {name!r}: expected a number, as in most of this column. "
-                f"Got {column.levels[column.codes[row]]!r} instead; if these are codes, put the column into "
-                "'categorical' in [data]."
+                f"{table.place(row)}, column {name!r}: expected a number, as in most of this column. Got {word!r} "
+                f"instead; {remedy}."
             )
     return bool(wordy)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from foedus.algorithm import Algorithm
 from foedus.data import preprocess, tables
 from foedus.data.preprocess import Preprocessing
@@ -16,6 +18,7 @@ from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
+from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import Ledger, prepared
 from foedus.privacy.local import Local, default_rounds, usual_clip
 from foedus.problem import Problem
@@ -162,8 +165,23 @@ def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: 
     for number, one in enumerate(settings["constraints"], start=1):
         asked, place = dict(one), f"[[constraints]] {number}"
         offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
+        _check_limit(offer.name, asked.get("at_most"), place)
         made.append(offer.build(asked, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
     return made
+
+
+def _check_limit(kind: str, limit: Any, place: str) -> None:
+    """A loss and a distance of two losses are never negative, so a cap below 0 cannot be kept by any model."""
+    if kind not in ("LossCap", "LossGap"):
+        return
+    named = limit.items() if isinstance(limit, Mapping) else [("", limit)]
+    for site, value in named:
+        if isinstance(value, int | float) and value < 0:
+            at = f" of {site!r}" if site else ""
+            what = "a mean loss" if kind == "LossCap" else "the distance of two losses"
+            raise FoedusError(
+                f"{place} at_most{at} must be a number >= 0, for {what} is never negative. Got {value!r}."
+            )
 
 
 def stated(settings: Settings) -> dict[str, Any]:
@@ -249,6 +267,20 @@ def build(
         raise FoedusError(f"[participation]: {error}") from None
     privacy = _clipped(_left(privacy_of(settings), rules), rules)
     return Built(settings, cohort, rules, problem, algorithm, who, privacy)
+
+
+def check_privacy(built: Built) -> None:
+    """Raise, before any round, where `solve` would refuse what [privacy] asks for."""
+    if not built.privacy:
+        return
+    terms, limit = built.problem.terms, rounds_of(built.settings, built.algorithm)
+    try:
+        told = (built.privacy.get("privacy"), built.privacy.get("budget"))
+        private = attach(built.algorithm, *told, built.problem, limit)
+        private.check(terms)
+        prepare(built.problem, private.resolve(terms), np.zeros(terms.dim))
+    except FoedusError as error:
+        raise FoedusError(f"[privacy]: {error}") from None
 
 
 def _clipped(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:

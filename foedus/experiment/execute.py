@@ -64,7 +64,9 @@ class Builder:
         if key not in self.kept:
             cohort = cohort_of(case.settings, self.folder)
             self.kept = {key: (cohort, build.rules_of(case.settings, cohort))}  # one at a time: they may be large
-        return build.build(case.settings, *self.kept[key])
+        made = build.build(case.settings, *self.kept[key])
+        build.check_privacy(made)
+        return made
 
 
 def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, again: bool = False) -> Outcome:

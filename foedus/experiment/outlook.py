@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from foedus.data.doubts import side_by_side
 from foedus.data.preprocess import Category, Number
 from foedus.data.tables import listed, missing_in
 from foedus.experiment import build
@@ -82,6 +83,17 @@ def sites_table(built: Built) -> Table:
     return made
 
 
+def columns_table(built: Built) -> Table:
+    """The columns of the sites side by side: median and range, or the commonest word, and what is missing."""
+    head, rows = side_by_side(built.cohort)
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    for title in head:
+        made.add_column(Text(title), overflow="fold")
+    for row in rows if len(rows) <= 40 else [*rows[:39], [f"… {len(rows) - 39} more", *[""] * (len(head) - 1)]]:
+        made.add_row(*map(Text, row))
+    return made
+
+
 def features_lines(built: Built) -> list[str]:
     cohort, rules = built.cohort, built.rules
     numbers = [c.name for c in rules.columns if isinstance(c, Number)]
@@ -139,6 +151,12 @@ def limit(given: Any) -> str:
     return " / ".join(f"{v} ({site})" for site, v in given.items()) if isinstance(given, Mapping) else str(given)
 
 
+def rounds_of(built: Built, limit: int) -> str:
+    """How many rounds to expect of a run; what was measured is told of an algorithm with its usual settings only."""
+    usual = set(built.settings["algorithm"]) == {"name"} and getattr(built.algorithm, "inner", "newton") == "newton"
+    return rounds_line(built.algorithm.name if usual or built.algorithm.name in UNENDING else "", limit)
+
+
 def rounds_line(name: str, limit: int) -> str:
     """How many rounds to expect."""
     if name in UNENDING:
@@ -148,8 +166,8 @@ def rounds_line(name: str, limit: int) -> str:
     low, high = TYPICAL[name]
     advice = "; raise max_rounds in [run] to let it finish" if low > limit else ""
     return (
-        f"at most {limit:,} rounds; {low:,} to {high:,} are typical, as measured on the breast-cancer set at 5 and 20 "
-        f"sites{advice}"
+        f"at most {limit:,} rounds; the breast-cancer set took {low:,} to {high:,} at 5 and 20 sites, and other data, "
+        f"more columns or caps that bind at more sites may take many times as many{advice}"
     )
 
 
@@ -174,6 +192,8 @@ def describe(built: Built, out: Path, state: str) -> Group:
         parts.extend(Text(f"  {line}") for line in lines)
 
     section("Columns", features_lines(built))
+    section("Sites side by side: median [least, greatest], or the commonest word", [])
+    parts.append(columns_table(built))
     section("Terms", terms_lines(built))
     who = "all sites" if asked == sites else f"{asked} of {sites} sites"
     section(
@@ -182,7 +202,7 @@ def describe(built: Built, out: Path, state: str) -> Group:
             f"before it, {rules.rounds} rounds find the scales and words of the columns: {size(rules.up)} up, "
             f"{size(rules.down)} down" + (f", privacy epsilon {rules.epsilon:g}" if rules.epsilon is not None else ""),
             f"each round asks {who}; a site receives {between(down)} and sends {between(up)}",
-            rounds_line(built.algorithm.name, limit),
+            rounds_of(built, limit),
             f"at most {size(found.most(limit, asked))} travel in all",
         ],
     )

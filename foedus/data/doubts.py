@@ -1,0 +1,361 @@
+"""Doubts about the sites' data: what can be read without error, and yet is probably not what was meant.
+
+Each site's columns are compared with the other sites': spelling of words, ranges, missing shares, label shares. A doubt
+is a sentence that names site, column and value, and says what to do; nothing is changed and nothing is refused. This
+looks at all rows in one place, so it is for whoever holds the files.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from foedus.data.repeats import agreement, repeated
+from foedus.data.sites import Cohort
+from foedus.data.tables import Column, Table, Words, is_number, listed, missing_in, number_text, text_of
+
+FEW = 8  # a site with fewer values of a column says nothing about it
+MOST = 2000  # values of a site that are enough for a median
+CHANCE = 1e-4  # what is likelier than this by chance is not doubted
+TRUTH = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("1", "0"), ("ja", "nein"), ("oui", "non"))
+DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{2}|\d{4})([ T].*)?")
+COMMA = re.compile(r"[-+]?\d{1,3}(\.\d{3})*,\d+|[-+]?\d+,\d+")
+IDENTITY = {"id", "pid", "mrn", "uid", "uuid", "key", "index", "patientid", "caseid", "subjectid", "nr", "patient"}
+UNITS = {7: "days to weeks", 12: "months to years", 60: "minutes to hours", 100: "centimetres to metres",
+         365.25: "days to years", 1000: "grams to kilograms"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """One thing that looks wrong: where, in which column ('' for whole rows), and a sentence with the remedy."""
+
+    site: str
+    column: str
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.site}, column {self.column!r}" if self.column else self.site
+        return f"{place}: {self.text}"
+
+
+def doubts(cohort: Cohort) -> list[Doubt]:
+    """All doubts about the tables of a cohort, in the order of its columns; those about labels and rows come last."""
+    tables, roles = cohort.tables, cohort.roles
+    found: list[Doubt] = []
+    for name in dict.fromkeys([*cohort.features, *([roles.group] if roles.group else []), roles.label]):
+        columns = {site: table.columns[name] for site, table in tables.items()}
+        worded = name in cohort.words or name == roles.group or (name == roles.label and roles.classification)
+        found += _missing(name, columns)
+        if worded:
+            words = {site: text_of(column).used() for site, column in columns.items()}
+            found += [*_spelling(name, words), *_truths(name, words), *_shapes(name, words)]
+            found += _strangers(name, words, name == roles.label)
+            if name != roles.label:
+                found += _constant(name, words)
+        else:
+            numbers = {s: c[~np.isnan(c)] for s, c in columns.items() if not isinstance(c, Words)}
+            found += [*_codes(name, numbers), *_units(name, numbers)]
+            if name != roles.label and any(len(c) >= FEW and np.ptp(c) == 0 for c in numbers.values()):
+                found += _constant(name, {s: text_of(c) for s, c in numbers.items() if len(c)})
+        if name in cohort.features:
+            found += _identity(name, columns)
+    if cohort.labels:
+        found += _shares(cohort)
+        found += [Doubt(site, roles.label, text) for site, text in agreement(cohort)]
+    return found + [Doubt(site, "", text) for site, text in repeated(tables)]
+
+
+def _count(rows: int) -> str:
+    return f"{rows:,} row" + ("" if rows == 1 else "s")
+
+
+def _holders(words: Mapping[str, Words], level: str) -> dict[str, int]:
+    """The sites that have a word, with the number of rows."""
+    held = {s: int(np.sum(w.codes == w.levels.index(level))) for s, w in words.items() if level in w.levels}
+    return {site: count for site, count in held.items() if count}
+
+
+def _levels(words: Mapping[str, Words]) -> list[str]:
+    return sorted({level for column in words.values() for level in column.levels})
+
+
+# words
+
+
+def plain(word: str) -> str:
+    """A word without what typists differ in: case, dots and commas at its end, hyphens, spaces."""
+    bare = re.sub(r"[\s_\-]+", " ", word.casefold()).strip(" .,;:!'\"")
+    return bare or word
+
+
+def _spelling(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
+    """Words that differ in case, punctuation or spaces alone."""
+    alike: dict[str, list[str]] = {}
+    for level in _levels(words):
+        alike.setdefault(plain(level), []).append(level)
+    for levels in alike.values():
+        if len(levels) < 2 or all(map(is_number, levels)):
+            continue
+        held = {level: _holders(words, level) for level in levels}
+        usual = max(levels, key=lambda level: (len(held[level]), sum(held[level].values())))
+        for level in levels:
+            if level != usual:
+                sites = list(held[level])
+                yield Doubt(
+                    listed(sites, 3), name,
+                    f"{level!r} ({_count(sum(held[level].values()))}) and {usual!r} (at {listed(held[usual], 3)}) are "
+                    "two words here; if they mean the same, write them the same way at every site.",
+                )  # fmt: skip
+
+
+def _truths(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
+    """Two ways to say yes and no in one column."""
+    known = {level.casefold() for level in _levels(words)}
+    whole = [pair for pair in TRUTH if set(pair) <= known]
+    others = {word: pair for pair in TRUTH for word in pair if word in known and pair not in whole[:1]}
+    if not whole or not others:
+        return
+    usual = max(whole, key=lambda pair: sum(set(pair) <= {x.casefold() for x in w.levels} for w in words.values()))
+    for site, column in words.items():
+        mine = [level for level in column.levels if level.casefold() not in usual and _is_truth(level)]
+        if mine:
+            yield Doubt(
+                site, name,
+                f"it says {listed(map(repr, mine))} where {usual[0]!r} and {usual[1]!r} are said elsewhere, so they "
+                "count as different words; use one pair at every site.",
+            )  # fmt: skip
+
+
+def _is_truth(word: str) -> bool:
+    return any(word.casefold() in pair for pair in TRUTH)
+
+
+def _shapes(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
+    """Dates, and numbers with a decimal comma, that were read as words."""
+    for pattern, what, remedy in (
+        (DATE, "a date", "each date becomes a category of its own; turn it into a number, such as days since an event, "
+         "or leave the column out with 'drop'"),
+        (COMMA, "a number with a decimal comma", "it counts as a word; write it with a point"),
+    ):  # fmt: skip
+        fitting = {s: [v for v in w.levels if pattern.fullmatch(v)] for s, w in words.items()}
+        sites = [s for s, found in fitting.items() if found and len(found) >= 0.8 * len(words[s].levels)]
+        if sites:
+            yield Doubt(listed(sites, 3), name, f"{fitting[sites[0]][0]!r} is {what}: {remedy}.")
+
+
+def _strangers(name: str, words: Mapping[str, Words], label: bool) -> Iterator[Doubt]:
+    """A site most of whose rows have words that no other site has."""
+    if len(words) < 2:
+        return
+    strange: dict[str, list[str]] = {}
+    for site, column in words.items():
+        others = {level for other, w in words.items() if other != site for level in w.levels}
+        mine = [level for level in column.levels if level not in others]
+        rows = sum(_holders({site: column}, level)[site] for level in mine)
+        known = int(np.sum(column.codes >= 0))
+        if known >= FEW and rows > 0.5 * known:
+            strange[site] = mine
+    if len(strange) > 0.5 * len(words) and not label:
+        return  # every site has its own words: that is how these data are
+    for site, mine in strange.items():
+        yield Doubt(
+            site, name,
+            f"most of its rows say {listed(map(repr, mine), 3)}, which no other site says; if that is another coding "
+            "of the same, write it as the others do.",
+        )  # fmt: skip
+
+
+def _constant(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
+    """A site with one value only, where chance would have brought others."""
+    for site, column in words.items():
+        used, rows = column.used(), int(np.sum(column.codes >= 0))
+        if len(used.levels) != 1 or rows < FEW:
+            continue
+        level = used.levels[0]
+        others = {s: w for s, w in words.items() if s != site}
+        held, all_rows = sum(_holders(others, level).values()), sum(int(np.sum(w.codes >= 0)) for w in others.values())
+        if held and all_rows and (held / all_rows) ** rows >= CHANCE:
+            continue
+        if all_rows >= FEW and any(len(w.used().levels) > 1 for w in others.values()):
+            yield Doubt(
+                site, name,
+                f"all of its {_count(rows)} have {level}, while the column varies elsewhere; look whether it was "
+                "filled with one value there, and leave such cells empty.",
+            )  # fmt: skip
+
+
+# numbers
+
+
+def _missing(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
+    shares = {site: float(np.mean(missing_in(column))) for site, column in columns.items() if len(column)}
+    for site, share in shares.items():
+        others = [s for other, s in shares.items() if other != site]
+        rest = float(np.median(others)) if others else 0.0
+        if len(columns[site]) >= FEW and share - rest >= 0.3:
+            elsewhere = f", and {100 * rest:.0f} % elsewhere" if others else ""
+            yield Doubt(
+                site, name,
+                f"{100 * share:.0f} % of its values are missing{elsewhere}; look whether the column has another name "
+                "or coding there, or leave it out with 'drop'.",
+            )  # fmt: skip
+
+
+def _codes(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
+    """Numbers such as −999 and 9999 that stand for 'not known'."""
+    ends = [end for v in numbers.values() if len(v) for end in (v.min(), v.max())]
+    if not ends or not _is_code(np.array([min(ends), max(ends)])).any():
+        return  # a code lies beyond all other values
+    values = np.unique(np.concatenate(list(numbers.values())))
+    if len(values) < 4:
+        return
+    for code in (-1.0, -7.0, -8.0, -9.0, -77.0, -88.0, -99.0, -888.0, -999.0, -9999.0, -99999.0):
+        if code in values and not np.any((values < 0) & ~_is_code(values)):
+            yield from _coded(name, numbers, code, 2 if code > -10 else 1)
+    for code in (9.0, 99.0, 999.0, 9999.0, 99999.0, 999999.0):
+        below = values[(values < code) & ~_is_code(values)]
+        if code in values and values[-1] <= 999999 and len(below) and 3 * below[-1] < code and below[-1] > 0:
+            yield from _coded(name, numbers, code, 2)
+
+
+def _is_code(values: np.ndarray) -> np.ndarray:
+    """Which numbers are minus one, or a row of the same digit 7, 8 or 9."""
+    known = [-1.0, *(s * d * r for s in (-1, 1) for d in (7.0, 8.0, 9.0) for r in (1, 11, 111, 1111, 11111, 111111))]
+    return np.isin(values, known)
+
+
+def _coded(name: str, numbers: Mapping[str, np.ndarray], code: float, least: int) -> Iterator[Doubt]:
+    for site, values in numbers.items():
+        rows = int(np.sum(values == code))
+        if rows >= least:
+            yield Doubt(
+                site, name,
+                f"{number_text(code)} stands in {_count(rows)}, far from all other values; if it means 'not known', "
+                "leave these cells empty.",
+            )  # fmt: skip
+
+
+def _units(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
+    """A site whose values are a multiple of the others', as in other units."""
+    thinned = {s: v[:: max(1, len(v) // MOST)] for s, v in numbers.items()}
+    kept = {s: np.abs(v[(v != 0) & ~_is_code(v)]) for s, v in thinned.items()}
+    kept = {s: v for s, v in kept.items() if len(v) >= FEW}
+    if len(kept) < 2 or len(np.unique(np.concatenate(list(kept.values())))) < 6:
+        return
+    medians = {s: float(np.median(v)) for s, v in kept.items()}
+    for site, values in kept.items():
+        others = {s: v for s, v in kept.items() if s != site}
+        rest = np.concatenate(list(others.values()))
+        usual = float(np.median([medians[s] for s in others]))
+        ratio = medians[site] / usual
+        up = ratio > 1
+        if len(kept) == 2 and not up:
+            continue  # of two sites it is said once
+        apart = (
+            np.quantile(values, 0.1) > np.quantile(rest, 0.9)
+            if up
+            else np.quantile(values, 0.9) < np.quantile(rest, 0.1)
+        )
+        if not apart or not _spread_apart(ratio, values, rest):
+            continue
+        factor = ratio if up else 1 / ratio
+        near = min(UNITS, key=lambda unit: abs(np.log(factor / unit)))
+        hint = f", as {UNITS[near]}" if abs(np.log(factor / near)) < 0.25 else ""
+        how = f"about {float(f'{factor:.2g}'):,g} times as {'large' if up else 'small'} as elsewhere"
+        yield Doubt(
+            site, name,
+            f"its values are {how} (median {medians[site]:.4g} against {usual:.4g}{hint}); bring them to one unit.",
+        )  # fmt: skip
+
+
+def _spread_apart(ratio: float, values: np.ndarray, rest: np.ndarray) -> bool:
+    """Whether the medians differ by a factor of 5, or by one of 2 at a distance that the spread cannot explain."""
+    factor = max(ratio, 1 / ratio)
+    if factor >= 5:
+        return True
+    width = max(float(np.subtract(*np.quantile(v, (0.9, 0.1)))) for v in (values, rest))
+    return factor >= 1.8 and abs(float(np.median(values) - np.median(rest))) > 2.5 * width
+
+
+def _identity(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
+    """A number or word for each row, which tells rows apart and nothing else."""
+    told = any(part in IDENTITY for part in re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
+    rows = sum(map(len, columns.values()))
+    if rows < 20:
+        return
+    dense = True
+    for column in columns.values():
+        known = column.codes[column.codes >= 0] if isinstance(column, Words) else column[~np.isnan(column)]
+        first = known[:MOST]
+        if len(np.unique(first)) < len(first) or np.any(first != np.round(first)):
+            return
+        if len(np.unique(known)) < len(column) or np.any(known != np.round(known)):
+            return
+        if not isinstance(column, Words):
+            dense &= len(known) >= FEW and float(np.ptp(known)) < 3 * len(known)
+    if told or dense:
+        yield Doubt(
+            listed(columns, 3), name,
+            "every row has a value of its own, as an identifier has; a model learns nothing from it that holds for new "
+            "rows: leave it out with drop = "
+            f'["{name}"] in [data].',
+        )  # fmt: skip
+
+
+# labels
+
+
+def _shares(cohort: Cohort) -> Iterator[Doubt]:
+    """A site with one class only, where chance would have brought the other."""
+    labels = {site: cohort.y(table) for site, table in cohort.tables.items()}
+    for site, table in cohort.tables.items():
+        y, others = labels[site], np.concatenate([np.zeros(0), *(v for s, v in labels.items() if s != site)])
+        alike = float(np.mean(others == y[0])) if len(others) else 0.0
+        if np.all(y == y[0]) and alike ** len(y) < 0.01:
+            column = text_of(table.columns[cohort.roles.label]).used()
+            said = f" (its labels are {listed(map(repr, column.levels), 4)})"
+            yield Doubt(
+                site, cohort.roles.label,
+                f"all of its {_count(table.rows)} count as {cohort.labels[int(y[0])]!r}{said}; look whether the other "
+                "class is spelt differently there, or merge the site with another.",
+            )  # fmt: skip
+
+
+def side_by_side(cohort: Cohort, most: int = 6) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table of the columns at each site; of many sites, the least and the greatest figure."""
+    tables = cohort.tables
+    names = dict.fromkeys([*cohort.features, cohort.roles.label])
+    few = len(tables) <= most
+    head = ["column", *tables] if few else ["column", "least at", "", "most at", ""]
+    rows = []
+    for name in names:
+        worded = name in cohort.words or (name == cohort.roles.label and bool(cohort.labels))
+        cells = {site: _cell(table, name, worded) for site, table in tables.items()}
+        if few:
+            rows.append([name, *(text for _, text in cells.values())])
+        else:
+            low, high = (pick(cells, key=lambda site: cells[site][0]) for pick in (min, max))
+            rows.append([name, low, cells[low][1], high, cells[high][1]])
+    return head, rows
+
+
+def _cell(table: Table, name: str, worded: bool) -> tuple[float, str]:
+    """A column at a site in a few characters, and the figure to order sites by."""
+    column = table.columns[name]
+    missing = float(np.mean(missing_in(column)))
+    gone = f", {100 * missing:.0f} % missing" if missing >= 0.005 else ""
+    if worded:
+        words = text_of(column).used()
+        if not words.levels:
+            return 0.0, "no value"
+        counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.levels))
+        top = int(np.argmax(counts))
+        share = float(counts[top] / counts.sum())
+        return share, f"{words.levels[top]} {100 * share:.0f} %{gone}"
+    assert not isinstance(column, Words)
+    known = column[~np.isnan(column)]
+    if not len(known):
+        return float("-inf"), "no value"
+    low, middle, high = (float(q) for q in np.quantile(known, (0, 0.5, 1)))
+    return middle, f"{middle:.4g} [{low:.4g}, {high:.4g}]{gone}"
