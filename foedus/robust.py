@@ -26,6 +26,10 @@ from foedus.local.robust_form import Form
 from foedus.local.worst_case import PIECEWISE_LINEAR, Ball, Radius
 from foedus.losses import Loss, as_loss
 from foedus.problem import Problem, stack
+from foedus.robust_bound import MOST_ROWS, Bound, Game, lower_bound
+
+SMALL_GAP = 1e-3  # of the worst case: a difference that no figure of a report shows
+LEAST_SCALE = 1e-2  # of the worst case of w = 0: where the optimum is all but 0, its share would ask for the impossible
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,30 @@ class WorstCase:
 
 @dataclass(frozen=True)
 class Stress:
-    """The worst case over clients and weights: its value, the weights q that attain it, and each client's own."""
+    """The worst case over clients and weights: its value, the weights q that attain it, and each client's own.
+
+    `gap` bounds by how much the objective, the worst case with the regulariser, is above the least that any model has;
+    `at_zero` is the objective of the model w = 0. Both are None where they were not measured.
+    """
 
     value: float
     q: dict[str, float]
     clients: dict[str, WorstCase] = field(default_factory=dict)
+    gap: float | None = None
+    at_zero: float | None = None
+
+    def judge(self, reason: str) -> tuple[bool, str]:
+        """Whether a run whose own stopping test held is called converged, and the reason with what was measured."""
+        if not np.isfinite(self.value):
+            return False, f"the rounds stood still, but the worst case is {self.value:g}; standardise the columns of X"
+        if self.gap is None or self.at_zero is None:
+            return True, f"{reason}; the duality gap was not measured"
+        if self.gap <= SMALL_GAP * max(self.value, LEAST_SCALE * self.at_zero):
+            return True, f"{reason}; duality gap {self.gap:.2g}"
+        return False, (
+            f"the rounds stood still ({reason}), but the worst case {self.value:.4g} may be {self.gap:.4g} above the "
+            "best possible; standardise the columns of X, or ask for a smaller tol"
+        )
 
     def __str__(self) -> str:
         titles = ("site", "mean loss", "worst case", "radius", "price λ", "weight q")
@@ -65,18 +88,21 @@ class Stress:
         def line(row: tuple[str, ...]) -> str:
             return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
 
-        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites"
+        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; "
+        known = self.gap is not None
+        head += f"at most {self.gap:.2g} above the best possible worst case" if known else "duality gap not measured"
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
 
     def to_json(self) -> dict[str, Any]:
         """Figures alone: where samples move is data, and is not kept."""
         names = ("value", "nominal", "lam", "radius")
         clients = {k: {name: getattr(c, name) for name in names} for k, c in self.clients.items()}
-        return {"value": self.value, "q": self.q, "clients": clients}
+        return {"value": self.value, "q": self.q, "clients": clients, "gap": self.gap, "at_zero": self.at_zero}
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Stress":
-        return Stress(kept["value"], kept["q"], {k: WorstCase(**c) for k, c in kept["clients"].items()})
+        clients = {k: WorstCase(**c) for k, c in kept["clients"].items()}
+        return Stress(kept["value"], kept["q"], clients, kept.get("gap"), kept.get("at_zero"))
 
 
 @partial(jax.jit, static_argnames=("ball",))
@@ -195,10 +221,32 @@ def stress(problem: Problem, w: Any, algorithm: Minimax) -> Stress:
         weighted = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
         x, y, share = (np.concatenate(part) for part in zip(*weighted, strict=True))
         whole = at(x, y, share, float(radii[0]))
-        return Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
+        found = Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
+        return measured(found, problem, w, algorithm, [(x, y, share)], radii[:1], np.ones(1))
     q = heaviest(np.array([values[name].value for name in names]), q_hat, algorithm.theta, algorithm.p)
     total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
-    return Stress(total, dict(zip(names, q.tolist(), strict=True)), values)
+    found = Stress(total, dict(zip(names, q.tolist(), strict=True)), values)
+    return measured(found, problem, w, algorithm, sites, radii, q_hat)
+
+
+def measured(
+    found: Stress, problem: Problem, w: np.ndarray, algorithm: Minimax, sites: list[tuple[np.ndarray, ...]],
+    rho: np.ndarray, q_hat: np.ndarray,
+) -> Stress:  # fmt: skip
+    """A worst case with its duality gap, unless the support is bounded or there are very many rows."""
+    terms, ball = problem.terms, algorithm.ball(problem.terms)
+    rows = sum(len(y) for _, y, _ in sites)
+    if ball.support != "everything" or rows > MOST_ROWS or not np.all(np.isfinite(w)):
+        return found
+    x, y, share = (np.concatenate(part).astype(float) for part in zip(*sites, strict=True))
+    site = np.repeat(np.arange(len(sites)), [len(y) for _, y, _ in sites])
+    theta = 0.0 if algorithm.shared else float(algorithm.theta)
+    game = Game(
+        ball, x, y, site, share, rho, float(algorithm.kappa), q_hat, theta, algorithm.p, terms.regularizer
+    )  # fmt: skip
+    total = found.value + float(terms.regularizer.value(jnp.asarray(w)))
+    bound: Bound = lower_bound(game, w, total)
+    return replace(found, gap=max(total - bound.lower, 0.0), at_zero=bound.at_zero)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,9 @@ def solve(
         reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
     elif outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
+    converged, worst_case = outcome.converged, algorithm.stress(problem, np.asarray(outcome.w))
+    if converged and worst_case is not None:
+        converged, reason = worst_case.judge(reason)
     history = outcome.history
     if isinstance(runtime, Flare) and isinstance(noise, Sound):
         noise = replace(noise, sampler="opendp")  # real sites draw no other noise, whatever was asked for
@@ -162,7 +165,7 @@ def solve(
         w=jax.tree.map(np.asarray, terms.shape.unravel(outcome.w)),
         objective=objective,
         rounds=len(history.get("phase", ())),
-        converged=outcome.converged,
+        converged=converged,
         reason=reason,
         certificate=certificate,
         history=history,
@@ -175,5 +178,5 @@ def solve(
         interrupted=outcome.interrupted,
         ledger=ledger,
         refused=outcome.refused,
-        worst_case=algorithm.stress(problem, np.asarray(outcome.w)),
+        worst_case=worst_case,
     )

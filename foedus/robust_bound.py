@@ -1,0 +1,295 @@
+"""A lower bound on the best possible worst case, from weak duality: no model does better than it against all adversaries.
+
+The robust objective is a maximum over everything that an adversary chooses: the weights q of the clients, the mass b of
+each sample whose label turns, the share of the radius that is spent on ‖w‖, the slope a of each sample's loss and the
+direction g of the norm. For any fixed choice the objective is linear in w,
+
+    Φ(w) ≥ D + rᵀw   with   r = Σ_j p_j a_j x_j + μ L g + s,     s a subgradient of the regulariser,
+
+so D bounds every Φ(w) from below as soon as r = 0. A good choice comes from smoothing (Nesterov 2005): each maximum has
+a term of size τ subtracted, the smooth function is minimised by L-BFGS in whitened coordinates, and the choice is read
+off at the minimiser, where r is the gradient. What is left of r is first taken out by moving the slopes a within their
+bounds. The rest costs rᵀw over a set of models that is stated in `Bound`. Nothing here is shared with the rounds.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, xlogy
+
+from foedus import losses
+from foedus.algorithms.weights import weights_projection
+from foedus.local.worst_case import Ball
+from foedus.losses import Loss
+from foedus.regularizers import Regularizer, Zero
+
+MOST_ROWS = 200_000  # a pass over more rows than this, some thousand times, is not worth its time
+SMOOTHING = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # τ, relative to the objective, one after the other
+CLOSE = 2e-5  # a relative gap at which the search for a better bound ends
+STEPS = 400  # of L-BFGS for each τ
+REPAIRS = 12  # rounds of moving the slopes
+FAR = 1e3  # models whose predictions are larger by this factor are not considered where no radius bounds w
+
+_onto_weights = jax.jit(weights_projection, static_argnames=("p",))
+
+
+@dataclass(frozen=True)
+class Game:
+    """The robust problem with all samples in one place; `site` is the client of each row, `share` sums to 1 in each."""
+
+    ball: Ball
+    x: np.ndarray
+    y: np.ndarray
+    site: np.ndarray
+    share: np.ndarray
+    rho: np.ndarray
+    kappa: float
+    q_hat: np.ndarray
+    theta: float
+    p: Any
+    regularizer: Regularizer
+
+
+@dataclass(frozen=True)
+class Bound:
+    """No model has a smaller objective than `lower`; `at_zero` is the objective of the model w = 0.
+
+    All models are meant where a positive radius bounds ‖w‖ and no column is fixed, and otherwise those whose
+    root-mean-square prediction is at most 1e3 times that of the model found, of the labels, or 1.
+    """
+
+    lower: float
+    at_zero: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the adversary chooses at a model: see the module. `value` is the smoothed objective, `r` its gradient."""
+
+    value: float
+    r: np.ndarray
+    q: np.ndarray
+    mass: np.ndarray  # p of each sample with its own label
+    turned: np.ndarray  # and with the other label
+    a: np.ndarray
+    a_turned: np.ndarray
+    norm_part: np.ndarray  # μ L g, over all columns
+    constant: float  # what is spent on labels in regression, and the regulariser at its own point
+    s: np.ndarray
+
+
+# --- losses as maxima over slopes: ℓ(z, y) = max over a in [low, high] of a·z − cost(a) ---
+
+
+def _sign(y: np.ndarray) -> np.ndarray:
+    return np.where(y > 0, 1.0, -1.0)
+
+
+def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarray:
+    """The slope that attains the loss, less τa²/2 where it is piecewise linear."""
+    if isinstance(loss, losses.Logistic):
+        return -_sign(y) * expit(-_sign(y) * z)
+    if isinstance(loss, losses.Hinge | losses.SmoothHinge):
+        short = 1.0 - _sign(y) * z
+        return -_sign(y) * np.clip(short / tau if isinstance(loss, losses.Hinge) else short, 0.0, 1.0)
+    r = z - y
+    if isinstance(loss, losses.Huber):
+        return np.clip(r, -loss.eps, loss.eps)
+    if isinstance(loss, losses.Pinball):
+        return np.clip(r / tau, -loss.eps, 1.0 - loss.eps)
+    assert isinstance(loss, losses.EpsilonInsensitive)
+    return np.sign(r) * np.clip((np.abs(r) - loss.eps) / tau, 0.0, 1.0)
+
+
+def _cost(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The conjugate ℓ*(a)."""
+    s = np.abs(a)
+    if isinstance(loss, losses.Logistic):
+        return xlogy(s, s) + xlogy(1.0 - s, 1.0 - s)
+    if isinstance(loss, losses.Hinge):
+        return -s
+    if isinstance(loss, losses.SmoothHinge):
+        return 0.5 * s**2 - s
+    if isinstance(loss, losses.Huber):
+        return a * y + 0.5 * a**2
+    return a * y + (loss.eps * s if isinstance(loss, losses.EpsilonInsensitive) else 0.0)
+
+
+def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest slope."""
+    if loss.kind == "classification":
+        return np.where(y > 0, -1.0, 0.0), np.where(y > 0, 0.0, 1.0)
+    low, high = (
+        (-loss.eps, 1.0 - loss.eps) if isinstance(loss, losses.Pinball)
+        else (-loss.eps, loss.eps) if isinstance(loss, losses.Huber) else (-1.0, 1.0)
+    )  # fmt: skip
+    return np.full(len(y), low), np.full(len(y), high)
+
+
+def _kinked(loss: Loss) -> bool:
+    return isinstance(loss, losses.Hinge | losses.EpsilonInsensitive | losses.Pinball)
+
+
+# --- the other maxima ---
+
+
+def _direction(w: np.ndarray, metric: str, tau: float) -> np.ndarray:
+    """The g with ‖g‖ ≤ 1 in the metric's norm that attains gᵀw − τ‖g‖²/2: the projection of w/τ."""
+    u = w / tau
+    if metric == "linf":
+        return np.clip(u, -1.0, 1.0)
+    if metric == "l2":
+        return u / max(1.0, float(np.linalg.norm(u)))
+    if np.sum(np.abs(u)) <= 1.0:
+        return u
+    ordered = np.sort(np.abs(u))[::-1]
+    excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(u) + 1)
+    cut = excess[np.flatnonzero(ordered > excess)[-1]]
+    g = np.sign(u) * np.maximum(np.abs(u) - cut, 0.0)
+    return g / max(1.0, float(np.sum(np.abs(g))))
+
+
+def _turning(gain: np.ndarray, share: np.ndarray, budget: float, tau: float) -> np.ndarray:
+    """The masses b in [0, share] with Σb ≤ budget that attain Σ gain·b − τb²/(2·share)."""
+    price = 0.0
+    if float(share @ np.clip(gain / tau, 0.0, 1.0)) > budget:
+        # Σ share·clip((gain − t)/τ, 0, 1) is piecewise linear in t: its slope changes at gain − τ and at gain
+        t = np.concatenate([gain - tau, gain])
+        bend = np.concatenate([-share, share]) / tau
+        order = np.argsort(t)
+        t, slope = t[order], np.cumsum(bend[order])
+        total = float(np.sum(share)) + np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(t))])
+        price = float(np.interp(-budget, -total, t))
+    b = share * np.clip((gain - price) / tau, 0.0, 1.0)
+    return b * min(1.0, budget / max(float(np.sum(b)), 1e-300))
+
+
+def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
+    """The adversary's answer to w, and the smoothed objective there; `size` is a length of w for the regulariser."""
+    ball, loss, y, S = game.ball, game.ball.loss, game.y, len(game.rho)
+    bend = tau if _kinked(loss) else 0.0
+    z = game.x @ w
+    a = _response(loss, z, y, tau)
+    value = a * z - _cost(loss, a, y) - 0.5 * bend * a**2
+    moving = w[:-1] if ball.intercept else w
+    widest = ball.lipschitz * float(np.max(game.rho, initial=0.0))
+    soft = tau / widest if widest > 0 else 1.0
+    g = _direction(moving, ball.metric, soft)
+    norm = float(g @ moving - 0.5 * soft * g @ g)
+    b, a_turned = np.zeros(len(y)), np.zeros(len(y))
+    V = np.bincount(game.site, game.share * value, S)
+    on_norm, labels = game.rho * ball.lipschitz, np.zeros(S)
+    if ball.classifies and np.isfinite(game.kappa) and widest > 0:
+        a_turned = _response(loss, z, -_sign(y), tau)
+        other = a_turned * z - _cost(loss, a_turned, y) - 0.5 * bend * a_turned**2
+        gain = other - value - game.kappa * ball.lipschitz * norm
+        for s in np.flatnonzero(game.rho > 0):
+            rows = game.site == s
+            b[rows] = _turning(gain[rows], game.share[rows], game.rho[s] / game.kappa, tau)
+        safe = np.where(game.share > 0, game.share, 1.0)
+        V = V + np.bincount(game.site, b * (other - value) - 0.5 * tau * b**2 / safe, S)
+        spent = game.kappa * np.bincount(game.site, b, S)
+        on_norm = ball.lipschitz * np.maximum(game.rho - spent, 0.0)
+    elif not ball.classifies and np.isfinite(game.kappa):
+        # ρ·L·max{‖w‖, 1/κ}: part of the radius moves labels
+        part = float(np.clip((norm - 1.0 / game.kappa) / soft, 0.0, 1.0))
+        labels = on_norm * ((1.0 - part) / game.kappa)
+        V = V + labels - on_norm * 0.5 * soft * part**2
+        on_norm = on_norm * part
+    V = V + on_norm * norm
+    q = game.q_hat
+    if game.theta > 0 and S > 1:
+        aim = (jnp.asarray(part) for part in (game.q_hat + V / tau, game.q_hat, game.theta))
+        q = np.asarray(_onto_weights(*aim, p=game.p))
+    total = float(q @ V - 0.5 * tau * np.sum((q - game.q_hat) ** 2))
+    mass, turned = q[game.site] * (game.share - b), q[game.site] * b
+    norm_part = np.zeros(len(w))
+    norm_part[: len(moving)] = float(q @ on_norm) * g
+    s, held = np.zeros(len(w)), 0.0
+    if not isinstance(game.regularizer, Zero):
+        step = tau * size**2
+        at = np.asarray(game.regularizer.prox(jnp.asarray(w), step))
+        s = (w - at) / step
+        h = float(game.regularizer.value(jnp.asarray(at)))
+        total, held = total + h + 0.5 * step * float(s @ s), h - float(s @ at)
+    r = game.x.T @ (mass * a + turned * a_turned) + norm_part + s
+    return Choice(total, r, q, mass, turned, a, a_turned, norm_part, float(q @ labels) + held, s)
+
+
+# --- the bound ---
+
+
+def _whitening(game: Game) -> np.ndarray:
+    """T with w = Tv, so that ‖v‖ is the root-mean-square prediction."""
+    gram = game.x.T @ ((game.q_hat[game.site] * game.share)[:, None] * game.x)
+    unit = 1.0 / np.sqrt(np.where(np.diag(gram) > 0, np.diag(gram), 1.0))
+    values, vectors = np.linalg.eigh(unit[:, None] * gram * unit)
+    return unit[:, None] * vectors / np.sqrt(np.maximum(values, 1e-8 * values[-1]))
+
+
+def _repaired(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
+    """D and what is left of r, after slopes have moved within their bounds so as to take r out."""
+    loss, count = game.ball.loss, len(game.y)
+    flipped = np.flatnonzero(at.turned > 0)
+    y = np.concatenate([game.y, -_sign(game.y[flipped])])
+    rows = np.concatenate([np.arange(count), flipped])
+    mass = np.concatenate([at.mass, at.turned[flipped]])
+    a = np.concatenate([at.a, at.a_turned[flipped]])
+    low, high = _ends(loss, y)
+    a = np.clip(a, low, high)
+    white = (game.x @ T)[rows]
+    rest = T.T @ (at.norm_part + at.s)
+    for _ in range(REPAIRS):
+        r = white.T @ (mass * a) + rest
+        room = np.minimum(a - low, high - a)
+        system = white.T @ ((mass * room)[:, None] * white)
+        if not np.all(np.isfinite(system)):
+            break
+        step = room * (white @ (np.linalg.pinv(system, hermitian=True) @ r))
+        following = np.clip(a - step, low, high)
+        if np.linalg.norm(white.T @ (mass * following) + rest) >= np.linalg.norm(r):
+            break
+        a = following
+    D = at.constant - float(mass @ _cost(loss, a, y))
+    return D, white.T @ (mass * a) + rest
+
+
+def lower_bound(game: Game, w: np.ndarray, value: float) -> Bound:
+    """A bound below the objective of every model; the search for it starts at w, whose objective is `value`."""
+    T, dim = _whitening(game), game.x.shape[1]
+    at_zero = _choose(game, np.zeros(dim), 1e-12, 1.0).value
+    if not isinstance(game.regularizer, Zero):
+        at_zero = value if not np.isfinite(float(game.regularizer.value(jnp.zeros(dim)))) else at_zero
+    best = min(value, at_zero)  # some model is this good
+    v = np.linalg.solve(T, w) if value <= at_zero else np.zeros(dim)
+    scale = max(best, 1e-6 * at_zero, 1e-300)
+    size = max(float(np.linalg.norm(T @ v)), 1e-3) / scale
+    spread = float(game.q_hat @ game.rho) * game.ball.lipschitz
+    labels = 1.0 if game.ball.classifies else float(np.sqrt(np.mean(game.y**2)))
+    lower = 0.0  # no loss and no regulariser is negative
+    for share in SMOOTHING:
+        tau = share * scale
+
+        def smooth(v: np.ndarray, tau: float = tau) -> tuple[float, np.ndarray]:
+            at = _choose(game, T @ v, tau, size)
+            return at.value / scale, T.T @ at.r / scale
+
+        v = minimize(
+            smooth, v, jac=True, method="L-BFGS-B",
+            options={"maxiter": STEPS, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-7 * share},
+        ).x  # fmt: skip
+        D, r = _repaired(game, _choose(game, T @ v, tau, size), T)
+        # a model outside of these sets is worse than `best`, or not considered
+        cost = FAR * max(1.0, labels, float(np.linalg.norm(v))) * float(np.linalg.norm(r))
+        if spread > 0 and not game.ball.intercept:
+            order = {"l1": 1, "l2": 2, "linf": np.inf}[game.ball.metric]
+            cost = min(cost, best / spread * float(np.linalg.norm(np.linalg.solve(T.T, r), ord=order)))
+        if np.isfinite(D - cost):
+            lower = max(lower, min(best, D - cost))
+        if best - lower <= CLOSE * scale:
+            break
+    return Bound(lower, at_zero)
