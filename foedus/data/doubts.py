@@ -322,7 +322,7 @@ def _shares(cohort: Cohort) -> Iterator[Doubt]:
             )  # fmt: skip
 
 
-def side_by_side(cohort: Cohort, most: int = 6) -> tuple[list[str], list[list[str]]]:
+def side_by_side(cohort: Cohort, most: int = 4) -> tuple[list[str], list[list[str]]]:
     """Head and rows of a table of the columns at each site; of many sites, the least and the greatest figure."""
     tables = cohort.tables
     names = dict.fromkeys([*cohort.features, cohort.roles.label])
@@ -358,4 +358,9 @@ def _cell(table: Table, name: str, worded: bool) -> tuple[float, str]:
     if not len(known):
         return float("-inf"), "no value"
     low, middle, high = (float(q) for q in np.quantile(known, (0, 0.5, 1)))
-    return middle, f"{middle:.4g} [{low:.4g}, {high:.4g}]{gone}"
+    return middle, f"{_short(middle)} [{_short(low)}, {_short(high)}]{gone}"
+
+
+def _short(value: float) -> str:
+    """Four digits of a number, without an exponent below a million."""
+    return f"{float(f'{value:.4g}'):,g}"

@@ -87,8 +87,8 @@ def columns_table(built: Built) -> Table:
     """The columns of the sites side by side: median and range, or the commonest word, and what is missing."""
     head, rows = side_by_side(built.cohort)
     made = Table(box=None, pad_edge=False, header_style="dim")
-    for title in head:
-        made.add_column(Text(title), overflow="fold")
+    for place, title in enumerate(head):
+        made.add_column(Text(title), overflow="fold", no_wrap=place == 0)
     for row in rows if len(rows) <= 40 else [*rows[:39], [f"… {len(rows) - 39} more", *[""] * (len(head) - 1)]]:
         made.add_row(*map(Text, row))
     return made

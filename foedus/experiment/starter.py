@@ -105,7 +105,7 @@ def starter(wish: Wish) -> str:
             _line("", "of all rows, while the cap below holds at every site"),
             _line(f"# where = {other}", "Neyman-Pearson's form: the loss of these rows alone."),
             _line("", "The rows under the cap then count through the cap only, so the cap becomes a"),
-            _line("", "target: the model goes up to it, and misses more of them than it has to"),
+            _line("", "target: at a site that could stay below it, nothing keeps the model there"),
         ]
         terms += [
             _line("[[constraints]]", "a limit that holds at every site:"),
