@@ -1,5 +1,6 @@
 """The commands around an experiment file: what they print, write and leave alone."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -331,6 +332,22 @@ def test_a_cap_that_cannot_be_kept_ends_with_status_3_and_one_that_can_with_0(fo
     assert swept.status == 3
     assert "runs/both/at_most=0.001 is not certified" in swept.err
     assert "at_most=0.55" not in swept.err
+
+
+def test_a_submitted_run_that_is_not_certified_ends_with_status_3(foedus: Command, monkeypatch: pytest.MonkeyPatch):
+    from foedus.experiment import remote
+
+    told = foedus("run", ACCEPT, "study.toml")
+    assert "Next: foedus predict" not in told.out
+    kept = fd.load("runs/study")
+    monkeypatch.setattr(remote, "resume", lambda *_: kept)
+    refused = foedus("federation", "resume", "runs/study")
+    assert refused.status == 3
+    assert "runs/study is not certified" in refused.err
+    assert foedus("federation", "resume", "runs/study", ACCEPT).status == 0
+    stopped = dataclasses.replace(kept, interrupted=True)
+    monkeypatch.setattr(remote, "resume", lambda *_: stopped)
+    assert foedus("federation", "resume", "runs/study").status == 130
 
 
 def test_the_history_becomes_a_frame(foedus: Command):

@@ -59,7 +59,7 @@ def run(
     else:
         for name, made in outcome.runs.items():
             screen.say(str(made))
-            tell_folder(screen, outcome.folders[name])
+            tell_folder(screen, outcome.folders[name], made)
     if outcome.interrupted:
         screen.say(f"Stopped. 'foedus run {file}' goes on where it was.")
         raise typer.Exit(INTERRUPTED)
@@ -93,8 +93,10 @@ def _trusted(folder: Path, accepted: bool) -> Any:
     return model
 
 
-def tell_folder(screen: Any, folder: Path) -> None:
+def tell_folder(screen: Any, folder: Path, run: Any) -> None:
+    """Say what preparing the data took, where a run is kept, and what to do with it."""
     from foedus.experiment.screen import size
+    from foedus.report.words import uncertified
 
     kept = json.loads((folder / "experiment.json").read_text())["preparation"]
     spent = f", epsilon {kept['epsilon']:g}" if "epsilon" in kept else ""
@@ -104,7 +106,8 @@ def tell_folder(screen: Any, folder: Path) -> None:
     )
     report = folder / "report.html"
     screen.say(f"\nKept in {folder}" + (f"; open {report} in a browser." if report.exists() else "."))
-    screen.say(f"Next: foedus predict {folder} NEW.csv")
+    if uncertified(run) is None:
+        screen.say(f"Next: foedus predict {folder} NEW.csv")
 
 
 def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) -> None:

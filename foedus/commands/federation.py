@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from foedus.commands.experiment import INTERRUPTED, Again, Json, Quiet, screen_for, tell_folder
+from foedus.commands.experiment import (
+    INTERRUPTED,
+    Accept,
+    Again,
+    Json,
+    Quiet,
+    require_certified,
+    screen_for,
+    tell_folder,
+)
 from foedus.errors import FoedusError
 
 app = typer.Typer(help="Run a federation of real sites, over NVIDIA FLARE.", no_args_is_help=True)
@@ -139,6 +148,7 @@ def submit(
     keep_going: Annotated[
         int | None, typer.Option(help="How often to resume after a crash; 3.", min=0, show_default=False)
     ] = None,
+    accept_uncertified: Accept = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -170,17 +180,19 @@ def submit(
         if not names:
             raise FoedusError("no site is connected to the server.")
     outcome = run(asked, Coordinator(kit, names, transport, keep_going), screen, out=out, again=again)
-    _tell(outcome, screen)
+    _tell(outcome, screen, accept_uncertified)
 
 
-def _tell(outcome: Any, screen: Any) -> None:
+def _tell(outcome: Any, screen: Any, accepted: bool) -> None:
     for name, made in outcome.runs.items():
         screen.say(str(made))
-        tell_folder(screen, outcome.folders[name])
+        tell_folder(screen, outcome.folders[name], made)
     if outcome.interrupted:
         place = list(outcome.folders.values())[-1]
         screen.say(f"Stopped. 'foedus federation resume {place}' goes on where it was.")
         raise typer.Exit(INTERRUPTED)
+    if not accepted:
+        require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
 
 
 @app.command()
@@ -189,6 +201,7 @@ def resume(
     keep_going: Annotated[
         int | None, typer.Option(help="How often to resume again after a crash.", min=0, show_default=False)
     ] = None,
+    accept_uncertified: Accept = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -199,7 +212,7 @@ def resume(
     screen = screen_for(quiet, as_json)
     made = again(run, screen, keep_going)
     runs = {} if made.interrupted else {run.name: made}
-    _tell(Outcome(runs, {run.name: run}, interrupted=made.interrupted), screen)
+    _tell(Outcome(runs, {run.name: run}, interrupted=made.interrupted), screen, accept_uncertified)
 
 
 @app.command()
