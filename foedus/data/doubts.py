@@ -43,7 +43,8 @@ def doubts(cohort: Cohort) -> list[Doubt]:
     """All doubts about the tables of a cohort, in the order of its columns; those about labels and rows come last."""
     tables, roles = cohort.tables, cohort.roles
     found: list[Doubt] = []
-    for name in dict.fromkeys([*cohort.features, *([roles.group] if roles.group else []), roles.label]):
+    names: list[str] = [*cohort.features, *([roles.group] if roles.group else []), roles.label]
+    for name in dict.fromkeys(names):  # the group may be a feature too
         columns = {site: table.columns[name] for site, table in tables.items()}
         worded = name in cohort.words or name == roles.group or (name == roles.label and roles.classification)
         found += _missing(name, columns)

@@ -139,8 +139,8 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     said = []
     for site in two:
         others = [s for s in two if s != site]
-        gram = sum((moments[s][0] for s in others), np.zeros_like(moments[site][0]))
-        w = np.linalg.solve(gram + 0.05 * len(others) * np.eye(len(gram)), sum(moments[s][1] for s in others))
+        gram = np.mean([moments[s][0] for s in others], axis=0)
+        w = np.linalg.solve(gram + 0.05 * np.eye(len(gram)), np.mean([moments[s][1] for s in others], axis=0))
         mine = _area(x[site] @ w, y[site])
         n1 = float(y[site].sum())
         n0 = len(y[site]) - n1
