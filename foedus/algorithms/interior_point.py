@@ -29,10 +29,8 @@ from foedus.errors import FoedusError
 from foedus.terms import Data, Terms
 
 FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR
-BACK, SHORTEST = (
-    0.3,
-    0.02,
-)  # a step that was rejected is shortened by BACK; below SHORTEST the matrix is shifted instead
+BACK = (0.05, 0.5)  # a step that was rejected is shortened by a factor between these
+SHORTEST = 1e-3  # instead of a shorter step, the matrix is shifted
 MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
 FAR = 1e3  # no point closer than FAR·(1 + ‖x‖₁) meets the terms: then they are called infeasible
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
@@ -177,31 +175,38 @@ class InteriorPoint(Algorithm):
         inequalities = office.inequalities + terms.clients * terms.rows[0]
         mu = jnp.where(first, new.number("product") / max(1, inequalities), server.mu)
 
-        weigh = jnp.stack([jnp.ones(()), -mu, base.penalty])
+        weigh = jnp.stack([jnp.ones(()), -mu, jnp.maximum(base.penalty, new.penalty)])
         worst = jnp.max(server.past @ weigh)
-        lessened = (new.merit @ weigh <= worst + 1e-12 * (1.0 + jnp.abs(worst))) | (new.error <= 0.9 * base.error)
+        merit, rise = new.merit @ weigh, 1.0 + jnp.abs(worst)
+        # where rows come nearer, and where the merit hardly changes, the residuals decide
+        nearer = (new.number("theta") < 0.9 * base.number("theta")) | (merit <= worst + 1e-3 * rise)
+        lessened = (merit <= worst + 1e-12 * rise) | (nearer & (new.error <= 0.9 * base.error))
         accept = finite & ~server.snapped & (first | lessened | ~complete)
         certified = finite & self.certified(terms, office, new, server)
         following = select(accept | certified, new, base)
         past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
         past = jnp.where(accept, past, server.past)
 
+        snapped, tried = jnp.zeros((), bool), server.tried
+        if office.form.snaps:
+            small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
+            snapped = accept & small & office.all_say(following, "passed") & (mu <= 0.1 * tried)
+            tried = jnp.where(snapped, mu, tried)
         near_path = (following.stationarity <= CENTRAL * mu) & office.all_say(following, "central")
-        falls = (accept & ~first & near_path) | server.snapped
+        falls = (accept & ~first & near_path & ~snapped) | server.snapped
         mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), FLOOR), mu)
 
-        alpha = jnp.where(accept | server.snapped, 1.0, BACK * server.alpha)
+        # the parabola through the merit and its slope −2·decrement at the base and the merit at the point
+        slope = 2.0 * (server.gap - base.number("product")) * server.alpha
+        guess = 0.5 * slope / jnp.maximum(merit - base.merit @ weigh + slope, 1e-300)
+        back = jnp.where(finite & jnp.isfinite(guess), jnp.clip(guess, *BACK), BACK[0])
+        alpha = jnp.where(accept | server.snapped, 1.0, back * server.alpha)
         steeper = alpha < SHORTEST
-        eased = jnp.where(server.shift > 1e-9, 0.1 * server.shift, 0.0)
-        shift = jnp.where(steeper, jnp.maximum(100.0 * server.shift, 1e-6), jnp.where(accept, eased, server.shift))
+        eased = jnp.where(server.shift > 1e-6, 0.1 * server.shift, 0.0)
+        shift = jnp.where(steeper, jnp.maximum(100.0 * server.shift, 1e-3), jnp.where(accept, eased, server.shift))
         alpha = jnp.where(steeper, 1.0, alpha)
         dx, decrement = direction(following, mu, shift)
         gap = decrement + following.number("product")
-        snapped, tried = jnp.zeros((), bool), server.tried
-        if office.form.snaps:
-            small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else gap <= self.gap
-            snapped = accept & small & office.all_say(following, "passed") & (mu <= 0.1 * tried)
-            tried = jnp.where(snapped, mu, tried)
         x = following.x + alpha * dx
         if office.form.snaps:  # slacks and multipliers stay as they are
             x = jnp.where(snapped, office.form.snap(following.x, following.own, office.stated), x)

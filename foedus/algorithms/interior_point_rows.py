@@ -17,7 +17,7 @@ DELTA = 1e-8  # δ
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
 ROOM = 0.2  # a first slack is at least this share of the party's largest row
 WEIGHT = 0.1  # first multipliers weigh this share of the gradient of f
-SPREAD = 1e3  # z ≤ SPREAD·μ/s and s·z ≥ LEAST·μ keep products near the path
+SPREAD = 1e6  # z ≤ SPREAD·μ/s and s·z ≥ LEAST·μ keep products near the path
 LEAST = 0.1
 CENTRAL = 10.0  # a barrier problem is solved well enough when residuals are at most CENTRAL·μ
 
@@ -151,8 +151,8 @@ def row_sums(rows: Rows, c: Array, J: Array, mu: Array, eps2: float, equal: np.n
         jnp.where(passed, 1.0, 0.0),
         jnp.where(central, 1.0, 0.0),
     )
-    pulls = jnp.stack([rows.z, D * c, jnp.where(equal, 0.0, D / z)]) @ J
-    return RowSums(*pulls, kept, jnp.stack(numbers))
+    jz, a, b = jnp.stack([rows.z, D * c, jnp.where(equal, 0.0, D / z)]) @ J
+    return RowSums(jz, a, b, kept, jnp.stack(numbers))
 
 
 def matrix(rows: Rows, J: Array, equal: np.ndarray) -> Array:

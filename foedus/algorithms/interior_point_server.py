@@ -158,7 +158,7 @@ class Office:
         K = K + jnp.diag(self.form.bend(rows.z[self.stated :]))
         if bend is not None:
             K = K.at[:dim, :dim].add(bend(rows.z[: terms.rows[1]]))
-        local = at.local if terms.rows[0] else Local(*[jnp.zeros(dim)] * 3, jnp.zeros(len(NUMBERS)))
+        local = at.local if terms.rows[0] else Local.none(dim)
         return System(
             x=x,
             K=K,

@@ -30,6 +30,12 @@ class Local:
     certificate: Array  # ∇f + Jᵀz with the certificate's multipliers
     numbers: Array  # NUMBERS
 
+    @staticmethod
+    def none(dim: int) -> "Local":
+        """What no rows add."""
+        vector = jnp.zeros(dim)
+        return Local(vector, vector, vector, jnp.zeros(len(NUMBERS)))
+
 
 @state
 class Coupled:
@@ -62,7 +68,7 @@ class Model:
             bent=vector,
             f=zero,
             force=zero,
-            local=Local(vector, vector, vector, jnp.zeros(len(NUMBERS))) if rows else (),
+            local=Local.none(dim) if rows else (),
             coupled=Coupled(jnp.zeros(coupled), jnp.zeros((coupled, dim)), jnp.zeros(coupled)) if coupled else (),
         )
 
@@ -129,7 +135,7 @@ def answer(terms: Terms, client: Client, ask: Ask, data: Data, eps2: float) -> t
     stepped = settled(
         moved(base.rows, base.c, base.J, ask.towards - base.w, ask.alpha, ask.mu, equal), c, ask.mu, equal
     )
-    rows = select(first, started(c, J, force, equal), stepped)
+    rows = select(first, started(c, J, terms.clients * force, equal), stepped)
     mu = jnp.where(ask.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
 
     steep = jnp.max(jnp.abs(Q), axis=1, initial=0.0)
