@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus import losses
+from foedus import losses, robust_bound
 from foedus.algorithms.minimax import Minimax
 from foedus.algorithms.support import check_inside, is_support, kind_of, sides
 from foedus.algorithms.weights import heaviest
@@ -26,7 +26,6 @@ from foedus.local.robust_form import Form
 from foedus.local.worst_case import PIECEWISE_LINEAR, Ball, Radius
 from foedus.losses import Loss, as_loss
 from foedus.problem import Problem, stack
-from foedus.robust_bound import MOST_ROWS, Bound, Game, lower_bound
 
 SMALL_GAP = 1e-3  # of the worst case: a difference that no figure of a report shows
 LEAST_SCALE = 1e-2  # of the worst case of w = 0: where the optimum is all but 0, its share would ask for the impossible
@@ -48,7 +47,7 @@ class Stress:
     """The worst case over clients and weights: its value, the weights q that attain it, and each client's own.
 
     `gap` bounds by how much the objective, the worst case with the regulariser, is above the least that any model has;
-    `at_zero` is the objective of the model w = 0. Both are None where they were not measured.
+    it is None where it was not measured. `at_zero` is at least the objective of the model w = 0.
     """
 
     value: float
@@ -61,9 +60,16 @@ class Stress:
         """Whether a run whose own stopping test held is called converged, and the reason with what was measured."""
         if not np.isfinite(self.value):
             return False, f"the rounds stood still, but the worst case is {self.value:g}; standardise the columns of X"
-        if self.gap is None or self.at_zero is None:
+        zero = np.inf if self.at_zero is None else self.at_zero
+        if self.gap is None:
+            if self.value > (1.0 + SMALL_GAP) * zero:
+                return False, (
+                    f"the rounds stood still ({reason}), but the worst case is {self.value:.4g}, and that of the model "
+                    f"w = 0 is at most {zero:.4g}; standardise the columns of X"
+                )
             return True, f"{reason}; the duality gap was not measured"
-        if self.gap <= SMALL_GAP * max(self.value, LEAST_SCALE * self.at_zero):
+        floor = LEAST_SCALE * zero if np.isfinite(zero) else 0.0
+        if self.gap <= SMALL_GAP * max(self.value, floor):
             return True, f"{reason}; duality gap {self.gap:.2g}"
         return False, (
             f"the rounds stood still ({reason}), but the worst case {self.value:.4g} may be {self.gap:.4g} above the "
@@ -235,18 +241,17 @@ def measured(
 ) -> Stress:  # fmt: skip
     """A worst case with its duality gap, unless the support is bounded or there are very many rows."""
     terms, ball = problem.terms, algorithm.ball(problem.terms)
-    rows = sum(len(y) for _, y, _ in sites)
-    if ball.support != "everything" or rows > MOST_ROWS or not np.all(np.isfinite(w)):
-        return found
     x, y, share = (np.concatenate(part).astype(float) for part in zip(*sites, strict=True))
     site = np.repeat(np.arange(len(sites)), [len(y) for _, y, _ in sites])
     theta = 0.0 if algorithm.shared else float(algorithm.theta)
-    game = Game(
-        ball, x, y, site, share, rho, float(algorithm.kappa), q_hat, theta, algorithm.p, terms.regularizer
-    )  # fmt: skip
-    total = found.value + float(terms.regularizer.value(jnp.asarray(w)))
-    bound: Bound = lower_bound(game, w, total)
-    return replace(found, gap=max(total - bound.lower, 0.0), at_zero=bound.at_zero)
+    kappa, h = float(algorithm.kappa), terms.regularizer
+    game = robust_bound.Game(ball, x, y, site, share, rho, kappa, q_hat, theta, algorithm.p, h)
+    zero = robust_bound.at_zero(game)
+    found = replace(found, at_zero=zero if np.isfinite(zero) else None)
+    if ball.support != "everything" or len(y) > robust_bound.MOST_ROWS or not np.all(np.isfinite(w)):
+        return found
+    total = found.value + float(h.value(jnp.asarray(w)))
+    return replace(found, gap=max(total - robust_bound.lower_bound(game, w, total, zero), 0.0))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A lower bound on the best possible worst case, from weak duality: no model does better than it against all adversaries.
+"""A lower bound on the best possible worst case, by weak duality: every model is at least as bad for some adversary.
 
 The robust objective is a maximum over everything that an adversary chooses: the weights q of the clients, the mass b of
 each sample whose label turns, the share of the radius that is spent on ‖w‖, the slope a of each sample's loss and the
@@ -9,10 +9,12 @@ direction g of the norm. For any fixed choice the objective is linear in w,
 so D bounds every Φ(w) from below as soon as r = 0. A good choice comes from smoothing (Nesterov 2005): each maximum has
 a term of size τ subtracted, the smooth function is minimised by L-BFGS in whitened coordinates, and the choice is read
 off at the minimiser, where r is the gradient. What is left of r is first taken out by moving the slopes a within their
-bounds. The rest costs rᵀw over a set of models that is stated in `Bound`. Nothing here is shared with the rounds.
+bounds. The rest, at the level of rounding, costs rᵀw over all models that can be optimal. They are known where a radius
+bounds ‖w‖ and no column is fixed; elsewhere they are the models whose root-mean-square prediction is at most 1e3 times
+that of the model found, of the labels, or 1. Nothing here is shared with the rounds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -28,8 +30,8 @@ from foedus.losses import Loss
 from foedus.regularizers import Regularizer, Zero
 
 MOST_ROWS = 200_000  # a pass over more rows than this, some thousand times, is not worth its time
-SMOOTHING = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # τ, relative to the objective, one after the other
-CLOSE = 2e-5  # a relative gap at which the search for a better bound ends
+SMOOTHING = (1e-2, 1e-3, 1e-4, 1e-5)  # τ, relative to the objective, one after the other
+CLOSE = 1e-4  # a relative gap at which the search for a better bound ends
 STEPS = 400  # of L-BFGS for each τ
 REPAIRS = 12  # rounds of moving the slopes
 FAR = 1e3  # models whose predictions are larger by this factor are not considered where no radius bounds w
@@ -52,18 +54,6 @@ class Game:
     theta: float
     p: Any
     regularizer: Regularizer
-
-
-@dataclass(frozen=True)
-class Bound:
-    """No model has a smaller objective than `lower`; `at_zero` is the objective of the model w = 0.
-
-    All models are meant where a positive radius bounds ‖w‖ and no column is fixed, and otherwise those whose
-    root-mean-square prediction is at most 1e3 times that of the model found, of the labels, or 1.
-    """
-
-    lower: float
-    at_zero: float
 
 
 @dataclass(frozen=True)
@@ -258,15 +248,22 @@ def _repaired(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]
     return D, white.T @ (mass * a) + rest
 
 
-def lower_bound(game: Game, w: np.ndarray, value: float) -> Bound:
-    """A bound below the objective of every model; the search for it starts at w, whose objective is `value`."""
+def at_zero(game: Game) -> float:
+    """The objective of the model w = 0; infinite where the regulariser does not allow it."""
+    w = np.zeros(game.x.shape[1])
+    plain = replace(game, regularizer=Zero())
+    return _choose(plain, w, 1e-12, 1.0).value + float(game.regularizer.value(jnp.asarray(w)))
+
+
+def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
+    """A bound below the objective of every model, where samples may be anywhere.
+
+    The search for it starts at w, whose objective is `value`, or at 0, whose objective is `zero`.
+    """
     T, dim = _whitening(game), game.x.shape[1]
-    at_zero = _choose(game, np.zeros(dim), 1e-12, 1.0).value
-    if not isinstance(game.regularizer, Zero):
-        at_zero = value if not np.isfinite(float(game.regularizer.value(jnp.zeros(dim)))) else at_zero
-    best = min(value, at_zero)  # some model is this good
-    v = np.linalg.solve(T, w) if value <= at_zero else np.zeros(dim)
-    scale = max(best, 1e-6 * at_zero, 1e-300)
+    best = min(value, zero)  # some model is this good
+    v = np.linalg.solve(T, w) if value <= zero else np.zeros(dim)
+    scale = max(best, 1e-6 * zero if np.isfinite(zero) else 0.0, 1e-300)
     size = max(float(np.linalg.norm(T @ v)), 1e-3) / scale
     spread = float(game.q_hat @ game.rho) * game.ball.lipschitz
     labels = 1.0 if game.ball.classifies else float(np.sqrt(np.mean(game.y**2)))
@@ -292,4 +289,4 @@ def lower_bound(game: Game, w: np.ndarray, value: float) -> Bound:
             lower = max(lower, min(best, D - cost))
         if best - lower <= CLOSE * scale:
             break
-    return Bound(lower, at_zero)
+    return lower
