@@ -151,6 +151,8 @@ def solve(
     elif outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     converged, worst_case = outcome.converged, algorithm.stress(problem, np.asarray(outcome.w))
+    if worst_case is not None and isinstance(runtime, Spread):
+        worst_case = replace(worst_case, gap=None, at_zero=None)  # of this process's clients alone, which says nothing
     if converged and worst_case is not None:
         converged, reason = worst_case.judge(reason)
     history = outcome.history
