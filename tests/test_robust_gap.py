@@ -32,7 +32,7 @@ def dealt(X: np.ndarray, y: np.ndarray, sites: int) -> list[tuple[np.ndarray, np
 
 def best_of(sites, algorithm) -> float:
     """CVXPY's optimum of the model that the algorithm stands for, with the logistic loss and labels that stay."""
-    if isinstance(algorithm, fd.WAFL):
+    if algorithm.theta == 0:  # with one radius and labels that stay, every site has the same λ = ‖w‖: WAFL's model
         X, y = (np.concatenate(part) for part in zip(*sites, strict=True))
         return oracle.program("logistic", 0.0, [(X, y)], algorithm.radius, np.inf, "l1", None, 0.0, 1, np.ones(1))
     rho = algorithm.radius if algorithm.robust else 0.0
