@@ -304,7 +304,9 @@ class InteriorPoint(Algorithm):
         if converged:
             what = f"the gap is at most {self.gap:g}" if self.eps1 == np.inf else (
                 f"the certificate ({self.eps1:g}, {self.eps2:g}) holds")  # fmt: skip
-            if float(server.step) < LONG:
+            # a long step alone may follow a direction in which nothing changes, as with columns that repeat each other
+            falls = float(server.step) >= LONG and float(server.gap) >= 0.01 * abs(float(base.f))
+            if not falls:
                 return f"{what} after {int(server.id)} points"
             return f"{what}, but the objective still falls along a long step: there may be no minimiser"
         if ended == INFEASIBLE:
