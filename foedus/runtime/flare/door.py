@@ -118,7 +118,8 @@ class Door(FLComponent, AppDeployer):
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_BOOTSTRAP:  # in the site's own process alone, before it connects to a server
-            self.open(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()))
+            workspace: Any = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            self.open(Path(workspace.get_root_dir()))
 
     def open(self, kit: Path) -> None:
         """Read the site's terms; where they are not in order the site stays out, and its own log says why."""
@@ -168,7 +169,7 @@ class Launcher(ClientProcessJobLauncher):
     """Starts the process of a job whose folder holds the one file, and nothing else."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> Any:
-        workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+        workspace: Any = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         number = check_number(job_meta.get(JobConstants.JOB_ID))
         check_app(unpacked(Path(workspace.get_app_dir(number))))
         return super().launch_job(job_meta, fl_ctx)
