@@ -190,7 +190,7 @@ class InteriorPoint(Algorithm):
         snapped, tried = jnp.zeros((), bool), server.tried
         if office.form.snaps:
             small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
-            snapped = accept & small & office.all_say(following, "passed") & (mu <= 0.1 * tried)
+            snapped = accept & small & office.all_say(following, "passed") & ((mu <= 0.1 * tried) | (mu <= FLOOR))
             tried = jnp.where(snapped, mu, tried)
         near_path = (following.stationarity <= CENTRAL * mu) & office.all_say(following, "central")
         falls = (accept & ~first & near_path & ~snapped) | server.snapped
