@@ -11,7 +11,8 @@ a term of size τ subtracted, the smooth function is minimised by L-BFGS in whit
 off at the minimiser, where r is the gradient. What is left of r is first taken out by moving the slopes a within their
 bounds. The rest, at the level of rounding, costs rᵀw over all models that can be optimal. They are known where a radius
 bounds ‖w‖ and no column is fixed; elsewhere they are the models whose root-mean-square prediction is at most 1e3 times
-that of the model found, of the labels, or 1. Nothing here is shared with the rounds.
+that of the model found, of the labels, or 1. Of the rounds' code it uses one
+function, the projection onto the clients' weights, which has tests of its own against CVXPY.
 """
 
 from dataclasses import dataclass, replace
