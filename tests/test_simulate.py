@@ -82,7 +82,7 @@ def test_chunks_are_only_a_way_of_looking(case, monkeypatch):
     seen = []
     parts = fd.solve(problem(), case.algorithm, max_rounds=FEW, callback=lambda rounds, record: seen.append(rounds))
     same(whole, parts)
-    assert seen == [4, 5, 6, 7, 8, 9]
+    assert seen == list(range(min(4, whole.rounds), whole.rounds + 1)), "after the first four, round by round"
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 9])
