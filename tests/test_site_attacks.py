@@ -20,6 +20,7 @@ import foedus as fd
 from foedus.algorithm import Algorithm
 from foedus.privacy.attach import attach
 from foedus.privacy.noise import Sound
+from foedus.report import card, html
 from foedus.runtime import wire
 from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.order import over_a_network
@@ -641,6 +642,22 @@ def test_what_a_site_keeps_is_readable_by_its_owner_alone(tmp_path):
     assert len(kept) >= 6
     for path in kept:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+# --- 9. words ---
+
+
+def test_what_is_printed_about_privacy_is_what_is_proved():
+    """The relation that keeps d_i fixed is not "adding one example", and what is simulated is called so."""
+    half = fd.Laplace(epsilon=1.0, clip=1.0, neighbours="add-or-remove")
+    assert "adding" not in str(half)
+    assert "the number of examples kept fixed" in str(half)
+    run = fd.solve(problem(), fd.FedAvg(k0=1), privacy=fd.Local(epsilon=1, delta=1e-5), max_rounds=3, seed=724_001)
+    assert "simulat" in str(run).lower()
+    assert "simulat" in str(run.ledger).lower()
+    for page in (html.page({"FedAvg": run}, {}), card.card("FedAvg", run)):
+        assert "724001" not in page.replace("_", "").replace(",", ""), "two hypotheses could be rerun with the seed"
+        assert "simulat" in page.lower()
 
 
 # --- a person at the site ---
