@@ -63,7 +63,7 @@ class Run:
             str(self.certificate) if self.worst_case is None else str(self.worst_case),
         ]
         if self.ledger is not None:
-            lines.append(self.ledger.summary())
+            lines.append(self.ledger.summary(measured=not silent))
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -189,8 +189,8 @@ class Ledger:
         """The ε that preparing the data took of one client: the sum over its releases before the training."""
         return sum(entry.epsilon for entry in self.before if entry.client == self.names[client])
 
-    def summary(self) -> str:
-        """The privacy of the run in a line or two."""
+    def summary(self, measured: bool = True) -> str:
+        """The privacy of the run in a line or two; `measured`: whether the run has an objective and a certificate."""
         if not self.sound:
             return f"privacy: {self.noise['words']}"
         worst = int(np.argmax(self.releases)) if self.releases.size else 0
@@ -207,7 +207,9 @@ class Ledger:
             line += "; what was sent to prepare the data was exact, and is not covered"
         if self.most is not None:
             line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
-        lines = [line, "objective and certificate are measured on the data, outside the protocol and its guarantee"]
+        lines = [line]
+        if measured:
+            lines.append("objective and certificate are measured on the data, outside the protocol and its guarantee")
         return "\n".join([*lines, SIMULATED] if self.simulated else lines)
 
     def __str__(self) -> str:
