@@ -30,8 +30,8 @@ from foedus.algorithms import (  # noqa: E402
 from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.privacy.ledger import Budget  # noqa: E402
-from foedus.privacy.local import Local  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
+from foedus.privacy.total import Local  # noqa: E402
 from foedus.problem import Problem  # noqa: E402
 from foedus.run import Run, load  # noqa: E402
 from foedus.runtime.flare.driver import Flare  # noqa: E402

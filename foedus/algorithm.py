@@ -15,106 +15,17 @@ several in `kinds`. States, messages and replies are `@state` dataclasses. A mes
 client is an `Each`; all other fields are the same for everyone.
 """
 
-import dataclasses
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
+from foedus.pytrees import state
 from foedus.terms import Data, Terms
 
 T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True)
-def state(cls: type[T]) -> type[T]:
-    """A frozen dataclass registered as a pytree: a state, a message or a reply."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def settings(cls: type[T]) -> type[T]:
-    """A frozen, keyword-only dataclass whose fields are checked against the ranges given with `setting`."""
-    inner = cls.__dict__.get("__post_init__")
-
-    def check(self) -> None:
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            _check_setting(type(self).__name__, f, value)
-            ranged = f.metadata and (f.metadata["integer"] or any(v is not None for v in f.metadata["limits"].values()))
-            if ranged and _is_number(value):  # a number among choices stays the one it is
-                object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
-        if inner is not None:
-            inner(self)
-
-    cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
-    return dataclass(frozen=True, kw_only=True)(cls)
-
-
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    choices: tuple[Any, ...] = (),
-    integer: bool = False,
-    also: tuple[str, Callable[[Any], bool]] | None = None,
-    travels: bool = False,
-) -> Any:
-    """One setting: its default, what it is (with the equation it enters), and its range or choices.
-
-    `also` names a further form that a value may have, and says whether one has it. A setting that `travels` reaches the
-    compiled functions as data beside the clients' own, not as a constant; two algorithms that differ only in such
-    settings compare equal and share one compiled program.
-    """
-    limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
-    meta = {"doc": doc, "choices": choices, "integer": integer, "limits": limits, "also": also}
-    return field(default=default, metadata=meta, compare=not travels)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
-    meta = f.metadata
-    choices = meta.get("choices", ())
-    if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
-        return
-    if meta.get("also") is not None and meta["also"][1](value):
-        return
-    limits = {k: v for k, v in meta["limits"].items() if v is not None}
-    number = _is_number(value)
-    if not limits and not meta["choices"] and not meta["integer"] and meta.get("also") is None:
-        return
-    if number and (limits or meta["integer"]):
-        assert isinstance(value, int | float | np.integer | np.floating)
-        whole = not meta["integer"] or float(value).is_integer()
-        tests = {"gt": value > limits.get("gt", -math.inf), "ge": value >= limits.get("ge", -math.inf)}
-        tests |= {"lt": value < limits.get("lt", math.inf), "le": value <= limits.get("le", math.inf)}
-        if whole and not math.isnan(value) and all(tests[k] for k in limits):
-            return
-    words = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
-    kind = "a whole number " if meta["integer"] else "a number " if limits else ""
-    options = [kind + " and ".join(expected)] if kind else []
-    options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
-    options += [meta["also"][0]] if meta.get("also") is not None else []
-    raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
-
-
-def select(condition: Array, yes: T, no: T) -> T:
-    """A choice between two states of the same shape."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 @state

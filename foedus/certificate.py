@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.constraints import Constraint, rows
 from foedus.problem import Problem
-from foedus.terms import Data, Terms
+from foedus.terms import Constraint, Data, Terms, rows
 
 SCOPES = ("local", "global", "coupled")
 

@@ -17,60 +17,7 @@ from jax import Array
 
 from foedus.errors import FoedusError, did_you_mean
 from foedus.losses import Loss, as_loss
-from foedus.terms import Data, Mask, Terms
-
-SCOPES = ("local", "global", "coupled")
-KINDS = ("<=", "==")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constraint:
-    """Rows `value − cap` that must be ≤ 0, or = 0."""
-
-    scope: str = "local"
-    kind: str = "<="
-    convex: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name, known in (("scope", SCOPES), ("kind", KINDS)):
-            if getattr(self, name) not in known:
-                raise FoedusError(
-                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, known))}. "
-                    f"Got {getattr(self, name)!r} instead."
-                )
-
-    @property
-    def equality(self) -> bool:
-        return self.kind == "=="
-
-    def labels(self, terms: Terms, data: Data) -> list[str]:
-        """A few words for each row."""
-        raise NotImplementedError
-
-    def caps(self, terms: Terms, data: Data) -> Array:
-        """What each row's value is held against. (rows,)"""
-        raise NotImplementedError
-
-    def value(self, terms: Terms, w: Array, data: Data) -> Array:
-        """The rows' values, before the cap is taken off. (rows,)"""
-        raise NotImplementedError
-
-    def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
-        """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
-        return {}
-
-    def keyed(self, number: int, names: list[str]) -> "Constraint":
-        """This constraint, knowing the name under which its arrays are kept."""
-        return self
-
-    def masks(self) -> tuple[Mask, ...]:
-        """Subsets of examples that must not be empty at any party."""
-        return ()
-
-
-def rows(terms: Terms, constraint: Constraint, w: Array, data: Data) -> Array:
-    """c(w): value − cap."""
-    return constraint.value(terms, w, data) - constraint.caps(terms, data)
+from foedus.terms import Constraint, Data, Mask, Terms
 
 
 def _mean_weights(data: Data, mask: Mask) -> Array:

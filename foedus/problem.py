@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.constraints import Constraint, Custom, Linear, LossRows, NormBall
+from foedus.constraints import Custom, Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
 from foedus.regularizers import Regularizer, Zero
 from foedus.stacked import Client, Stacked, check_labels, check_rows, server_data, stack
-from foedus.terms import Data, Mask, Shape, Terms
+from foedus.terms import Constraint, Data, Mask, Shape, Terms
 
 
 class Problem:

@@ -13,8 +13,8 @@ import numpy as np
 
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
+from foedus.files import pack, unpack, write_whole
 from foedus.privacy.ledger import Ledger
-from foedus.runtime.checkpoint import pack, unpack, write_whole
 
 SCHEMA = 1
 
@@ -121,7 +121,7 @@ def load(folder: str | Path) -> Run:
     kept["refused"] = tuple(kept.get("refused", ()))
     kept["certificate"] = Certificate.from_json(kept["certificate"])
     if kept.get("worst_case") is not None:
-        from foedus.robust import Stress
+        from foedus.robust.stress import Stress
 
         kept["worst_case"] = Stress.from_json(kept["worst_case"])
     kept["traffic"] = Traffic(**kept["traffic"])

@@ -14,8 +14,8 @@ from foedus.engine import relieve
 from foedus.errors import FoedusError
 from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import ledger_of
-from foedus.privacy.local import default_rounds
 from foedus.privacy.noise import Sound
+from foedus.privacy.total import default_rounds
 from foedus.problem import Problem
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint

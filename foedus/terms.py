@@ -8,21 +8,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
-from foedus.local.spectrum import largest_eigenvalue
 from foedus.losses import Loss
+from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.penalties import Penalty
 from foedus.regularizers import Regularizer, Zero
-
-if TYPE_CHECKING:
-    from foedus.constraints import Constraint
-
 
 GRAM, MOMENT, SQUARE = "x.gram", "x.moment", "y.square"  # arrays that `condensed` adds
 
@@ -152,6 +149,55 @@ class Shape:
         return jax.tree.unflatten(self.tree, leaves)
 
 
+SCOPES = ("local", "global", "coupled")
+KINDS = ("<=", "==")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """Rows `value − cap` that must be ≤ 0, or = 0."""
+
+    scope: str = "local"
+    kind: str = "<="
+    convex: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, known in (("scope", SCOPES), ("kind", KINDS)):
+            if getattr(self, name) not in known:
+                raise FoedusError(
+                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, known))}. "
+                    f"Got {getattr(self, name)!r} instead."
+                )
+
+    @property
+    def equality(self) -> bool:
+        return self.kind == "=="
+
+    def labels(self, terms: "Terms", data: Data) -> list[str]:
+        """A few words for each row."""
+        raise NotImplementedError
+
+    def caps(self, terms: "Terms", data: Data) -> Array:
+        """What each row's value is held against. (rows,)"""
+        raise NotImplementedError
+
+    def value(self, terms: "Terms", w: Array, data: Data) -> Array:
+        """The rows' values, before the cap is taken off. (rows,)"""
+        raise NotImplementedError
+
+    def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
+        """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
+        return {}
+
+    def keyed(self, number: int, names: list[str]) -> "Constraint":
+        """This constraint, knowing the name under which its arrays are kept."""
+        return self
+
+    def masks(self) -> tuple[Mask, ...]:
+        """Subsets of examples that must not be empty at any party."""
+        return ()
+
+
 @dataclass(frozen=True)
 class Terms:
     """The public statement of a problem: minimise (1/n) Σ f_i + h subject to the constraints."""
@@ -163,7 +209,7 @@ class Terms:
     where: Mask | None = None
     penalty: Penalty | None = None
     regularizer: Regularizer = Zero()
-    constraints: "tuple[Constraint, ...]" = ()
+    constraints: tuple["Constraint", ...] = ()
     rows: tuple[int, int, int] = (0, 0, 0)  # of local, global and coupled scope, filled in by Problem
 
     @property
@@ -241,3 +287,8 @@ class Terms:
             top = self.loss.curvature * largest_eigenvalue(lambda v: (share * (x @ v)) @ x, self.dim)
             return top if self.penalty is None else top + self.penalty.curvature(data.count)
         return largest_eigenvalue(lambda v: self.hessian_product(w, v, data), self.dim)
+
+
+def rows(terms: Terms, constraint: Constraint, w: Array, data: Data) -> Array:
+    """c(w): value − cap."""
+    return constraint.value(terms, w, data) - constraint.caps(terms, data)

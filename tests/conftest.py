@@ -56,7 +56,7 @@ def _memory_stays_within_bounds():
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory):
     """A server and three sites on this machine, for all tests that need some."""
-    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.trial import Federation
 
     made = Federation.up(tmp_path_factory.mktemp("federation"), 3)
     yield made

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.algorithms import anderson
+from foedus.numerics import anderson
 
 advance = jax.jit(anderson.advance)
 

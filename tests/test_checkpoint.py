@@ -11,8 +11,9 @@ from cases import ALL, CASES, SOME, classification, over, problem, regression
 from test_simulate import same
 
 import foedus as fd
+from foedus.files import pack, unpack, write_whole
 from foedus.runtime import simulate as simulator
-from foedus.runtime.checkpoint import Checkpoint, fingerprint, pack, unpack, write_whole
+from foedus.runtime.checkpoint import Checkpoint, fingerprint
 
 ROUNDS = 12
 every = over(ALL)

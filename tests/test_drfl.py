@@ -7,7 +7,7 @@ import robust_oracles as oracle
 from robust_cases import CLOSED, LOSSES, NORMS, OPEN, clients, support
 
 import foedus as fd
-from foedus.algorithms.weights import ball_projection, heaviest, weights_projection
+from foedus.robust.weights import ball_projection, heaviest, weights_projection
 
 KAPPA, THETA, RHO = 0.5, 0.3, 0.03
 

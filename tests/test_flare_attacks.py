@@ -19,9 +19,9 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 from foedus.runtime.flare.console import FINISHED, Console
 from foedus.runtime.flare.kits import job
-from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import RUNS
 from foedus.runtime.flare.policy import SITE_FILE
+from foedus.runtime.flare.trial import Federation
 
 pytestmark = [*REAL, pytest.mark.slow]
 

@@ -24,8 +24,8 @@ from foedus.runtime.flare import certificates
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.controller import FoedusController
 from foedus.runtime.flare.kits import ADMIN, Project, job, provision
-from foedus.runtime.flare.local import Federation, _free_ports
 from foedus.runtime.flare.names import REVOKED, RUNS
+from foedus.runtime.flare.trial import Federation, _free_ports
 
 pytestmark = REAL
 

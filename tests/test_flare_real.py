@@ -18,8 +18,8 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
-from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import RUNS
+from foedus.runtime.flare.trial import Federation
 
 pytestmark = REAL
 

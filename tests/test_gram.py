@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.local import gram
+from foedus.algorithms import gram
 
 M = 3  # clients
 
@@ -95,7 +95,7 @@ def test_a_blank_inverse_has_the_shape_of_a_real_one(monkeypatch, rows, dim, lar
 CROWD = """
 import jax, numpy as np
 import foedus as fd
-from foedus.local import gram
+from foedus.algorithms import gram
 
 rng = np.random.default_rng(0)
 stacked = fd.data.Stacked({"x": rng.normal(size=(128, 120, 100)), "y": rng.normal(size=(128, 120))})

@@ -10,7 +10,7 @@ import pytest
 from constrained_cases import NAMES
 
 import foedus as fd
-from foedus.local.lagrangian import Party, equalities, evaluate, piece, violation
+from foedus.algorithms.lagrangian import Party, equalities, evaluate, piece, violation
 
 DIM, SIZES, BETA, PROX = 4, (8, 5, 7), 3.0, 0.2
 EQUAL = np.random.default_rng(4).normal(size=(3, 2, DIM)), np.random.default_rng(5).normal(size=(3, 2))

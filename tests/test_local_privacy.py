@@ -17,7 +17,7 @@ from foedus.data.tables import Table, Words
 from foedus.experiment import execute, file
 from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
-from foedus.privacy.local import ROUNDS
+from foedus.privacy.total import ROUNDS
 from foedus.report import card, html, sections
 from foedus.runtime.simulate import simulate
 

@@ -9,8 +9,8 @@ from constrained_cases import solve
 from scipy.optimize import minimize
 
 from foedus import regularizers
-from foedus.local import lbfgs, newton
-from foedus.local.quasi import DEPTH, Memory
+from foedus.numerics import lbfgs, newton
+from foedus.numerics.limited_memory import DEPTH, Memory
 
 DIM = 6
 

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foedus as fd
-from foedus.algorithm import Algorithm, Present, settings, state
+from foedus.algorithm import Algorithm, Present
+from foedus.pytrees import state
 from foedus.runtime.participation import as_participation
 from foedus.runtime.simulate import simulate
+from foedus.settings import settings
 
 ROUNDS = 24
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from robust_cases import HIGH, LINEAR, LOSSES, LOW, OPEN, check_step, clients, support
 
-from foedus.local import robust_step
-from foedus.local.interior import GAP, RESIDUAL
-from foedus.local.polyhedron import project
-from foedus.local.polyhedron_system import _whiten
-from foedus.local.robust_form import Form
-from foedus.local.worst_case import Ball, Radius
+from foedus.numerics.interior import GAP, RESIDUAL
+from foedus.robust import step as robust_step
+from foedus.robust.closed import Ball, Radius
+from foedus.robust.form import Form
+from foedus.robust.polyhedron import project
+from foedus.robust.polyhedron_system import _whiten
 
 DIM, ROWS = 4, 24
 

@@ -234,7 +234,7 @@ def test_answers_about_the_server_have_the_right_kind(case):
 
 def test_a_setting_of_an_algorithm_with_no_family_is_checked_too():
     """The decorator does its work on a class that inherits from Algorithm itself."""
-    from foedus.algorithm import setting, settings
+    from foedus.settings import setting, settings
 
     @settings
     class Alone(Algorithm):

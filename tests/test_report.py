@@ -18,11 +18,13 @@ import runs
 
 import foedus as fd
 from foedus import cli
-from foedus.algorithm import Algorithm, settings, state
+from foedus.algorithm import Algorithm
 from foedus.certificate import Certificate, Row
 from foedus.privacy.ledger import Ledger
+from foedus.pytrees import state
 from foedus.report import card, charts, html, live, sections, tradeoff, words
 from foedus.report.server import serve
+from foedus.settings import settings
 
 EMPTY = {"meta", "input", "path", "circle", "br", "link"}
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from robust_cases import LOSSES, METRICS, NORMS, clients
 
 import foedus as fd
-from foedus import robust_bound
 from foedus.data import adult, files, uci
-from foedus.robust import stress
+from foedus.robust import bound as robust_bound
 
 
 def shares(sites) -> np.ndarray:
@@ -62,7 +61,7 @@ def test_no_optimum_is_below_the_bound_whatever_the_model(name, metric, p, kappa
     loss, eps = LOSSES[name]
     algorithm = fd.DRFL(radius=rho, kappa=kappa, metric=metric, theta=theta, p=p)
     w = 2.0 * np.random.default_rng(seed).normal(size=3)
-    found = stress(fd.Problem(sites, loss=loss), w, algorithm)
+    found = algorithm.stress(fd.Problem(sites, loss=loss), w)
     # κ = ∞ in regression: the label's dual norm is 0
     best = oracle.program(name, eps, sites, rho, kappa, metric, None, theta, p, shares(sites))
     lower = found.value - found.gap
@@ -174,7 +173,7 @@ def test_a_model_far_off_is_not_taken_for_the_optimum_of_raw_columns(size):
     for X, y in (adult_columns(), uci.heart()):
         sites = dealt(X[:500], y[:500], 3)
         w = size * np.random.default_rng(0).normal(size=X.shape[1])
-        found = stress(fd.Problem(sites, loss=fd.losses.logistic), w, fd.AFL())
+        found = fd.AFL().stress(fd.Problem(sites, loss=fd.losses.logistic), w)
         held, reason = found.judge("residuals of 0")
         assert not held
         assert "above the best possible" in reason
@@ -192,7 +191,7 @@ def test_with_too_many_rows_the_gap_is_said_to_be_not_measured(monkeypatch):
     assert run.reason.endswith("the duality gap was not measured")
     assert "duality gap not measured" in str(run)
     # what is plainly worse than no model at all is refused without a gap
-    held, reason = stress(problem, np.full(4, 50.0), fd.AFL()).judge("residuals of 0")
+    held, reason = fd.AFL().stress(problem, np.full(4, 50.0)).judge("residuals of 0")
     assert not held
     assert "w = 0 is at most 0.6931" in reason
 
@@ -200,7 +199,7 @@ def test_with_too_many_rows_the_gap_is_said_to_be_not_measured(monkeypatch):
 def test_a_bounded_support_has_no_gap_and_is_held_against_the_model_zero():
     problem = fd.Problem(clients("hinge", 1), loss=fd.losses.hinge)
     algorithm = fd.DRFL(support=(-1.0, 1.0), kappa=0.5)
-    found = stress(problem, np.full(4, 50.0), algorithm)
+    found = algorithm.stress(problem, np.full(4, 50.0))
     assert found.gap is None
     assert found.at_zero == pytest.approx(1.0)
     assert not found.judge("residuals of 0")[0]

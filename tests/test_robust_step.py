@@ -7,10 +7,10 @@ import pytest
 import robust_oracles as oracle
 from robust_cases import CLOSED, HIGH, LOSSES, LOW, check_step, clients, support
 
-from foedus.local.interior import GAP, RESIDUAL
-from foedus.local.robust_form import Form
-from foedus.local.robust_step import project
-from foedus.local.worst_case import Ball, Radius, worst_case
+from foedus.numerics.interior import GAP, RESIDUAL
+from foedus.robust.closed import Ball, Radius, worst_case
+from foedus.robust.form import Form
+from foedus.robust.step import project
 
 DIM = 4
 

@@ -10,7 +10,7 @@ import pytest
 from cases import RIDGE, classification, clients_of, problem
 
 import foedus as fd
-from foedus.local.spectrum import largest_eigenvalue
+from foedus.numerics.spectrum import largest_eigenvalue
 
 ROUNDING = 1e-12
 

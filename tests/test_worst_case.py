@@ -1,5 +1,6 @@
 """Worst-case losses against CVXPY on the paper's Ω_s, the box's supremum against brute force, and who attains them."""
 
+import importlib
 from itertools import product
 
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import robust_oracles as oracle
 from robust_cases import CLOSED, HIGH, LINEAR, LOSSES, LOW, METRICS, clients, polyhedron, support
 
 import foedus as fd
-from foedus.local.worst_case import Ball, Radius, sample_losses
+from foedus.robust.closed import Ball, Radius, sample_losses
 
 DIM = 4
 
@@ -167,7 +168,8 @@ def test_a_wrong_input_gets_a_sentence(changes, words):
 def test_data_of_another_size_compile_nothing_anew():
     """A stress test of many sites, or folds, would otherwise compile for each of their sizes."""
     X, y = clients("hinge", 1, sites=1, sizes=(60, 61))[0]
-    w, made = parameters(1), (fd.robust._closed, fd.robust.mean_loss)
+    module = importlib.import_module("foedus.robust.worst_case")  # the package has a function of this name
+    w, made = parameters(1), (module._closed, module.mean_loss)
     fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge)
     before = [program._cache_size() for program in made]
     for rows in (59, 41, 33):

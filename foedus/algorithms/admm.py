@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Kind, Present, select, setting, settings, state
-from foedus.local import lbfgs, newton
-from foedus.local.lagrangian import Party, Piece, piece
+from foedus.algorithm import Algorithm, Kind, Present
+from foedus.algorithms.lagrangian import Party, Piece, piece
+from foedus.numerics import lbfgs, newton
+from foedus.pytrees import select, state
 from foedus.regularizers import Regularizer
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 LocalP = Callable[[Array, int], Piece]  # point, order -> P_i there

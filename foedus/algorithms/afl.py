@@ -3,8 +3,8 @@
 # pyright: reportIncompatibleVariableOverride=false
 from typing import Any
 
-from foedus.algorithm import setting, settings
 from foedus.algorithms.minimax import Minimax
+from foedus.settings import setting, settings
 
 
 @settings

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import setting, settings
 from foedus.algorithms.proxal import ProxAL
-from foedus.constraints import Constraint, LossRows, rows
+from foedus.constraints import LossRows
 from foedus.problem import Problem
+from foedus.settings import setting, settings
 from foedus.stacked import Stacked
-from foedus.terms import Data, Terms
+from foedus.terms import Constraint, Data, Terms, rows
 
 SITE = "site."  # a pooled array's name is the site's, after this
 

@@ -6,8 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Kind, Present, setting, settings, state
+from foedus.algorithm import Kind, Present
 from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, complete
+from foedus.pytrees import state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

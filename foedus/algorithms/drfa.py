@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import optax.projections as onto
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Kind, Present, setting, settings, state
+from foedus.algorithm import Algorithm, Each, Kind, Present
 from foedus.algorithms.localsgd import minibatch
+from foedus.pytrees import state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

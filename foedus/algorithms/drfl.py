@@ -3,9 +3,9 @@
 # pyright: reportIncompatibleVariableOverride=false
 from typing import Any
 
-from foedus.algorithm import setting, settings
 from foedus.algorithms.minimax import Minimax, is_radii
-from foedus.algorithms.support import is_support
+from foedus.robust.support import is_support
+from foedus.settings import setting, settings
 
 
 @settings

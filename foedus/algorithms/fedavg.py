@@ -3,9 +3,11 @@
 import jax
 from jax import Array
 
-from foedus.algorithm import Present, settings, state
+from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, Model, Server
 from foedus.algorithms.first_order import Seen, complete
+from foedus.pytrees import state
+from foedus.settings import settings
 from foedus.terms import Data, Terms
 
 

@@ -16,11 +16,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Each, Kind, Present, select, setting, settings, state
+from foedus.algorithm import Each, Kind, Present
 from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, Seen, complete
+from foedus.algorithms.gram import Inverse, inverse_of
 from foedus.errors import FoedusError
-from foedus.local.gram import Inverse, inverse_of
 from foedus.losses import LeastSquares
+from foedus.pytrees import select, state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

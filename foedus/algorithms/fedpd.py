@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present, setting, settings, state
+from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, Model, Server
 from foedus.algorithms.first_order import Seen, complete
+from foedus.pytrees import state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

@@ -3,9 +3,10 @@
 import jax
 from jax import Array
 
-from foedus.algorithm import Present, setting, settings
+from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, Model, Server
 from foedus.algorithms.fedavg import FedAvg, Update
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Present, setting, settings, state
+from foedus.algorithm import Algorithm, Present
 from foedus.errors import FoedusError
+from foedus.pytrees import state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

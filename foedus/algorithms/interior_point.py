@@ -19,13 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Present, select, setting, settings, state
+from foedus.algorithm import Algorithm, Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import Ask, Client, Model, Reply, answer, joined
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.pytrees import select, state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR

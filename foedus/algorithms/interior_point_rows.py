@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import state
+from foedus.pytrees import state
 
 DELTA = 1e-8  # δ
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import select, state
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_rows import (
     NUMBERS,
@@ -25,9 +24,10 @@ from foedus.algorithms.interior_point_rows import (
     started,
 )
 from foedus.algorithms.interior_point_site import Local, Model
+from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.algorithms.proxal_newton import unpack
-from foedus.local.lagrangian import Party, equalities, evaluate
-from foedus.local.lapack import cholesky, cholesky_solve
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.pytrees import select, state
 from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import select, state
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
-from foedus.local.lagrangian import Party, equalities, evaluate
+from foedus.algorithms.lagrangian import Party, equalities, evaluate
+from foedus.pytrees import select, state
 from foedus.terms import Data, Terms
 
 GUESS = 0.1  # a coupled row's multiplier weighs this share of ∇f_i while the server has none

@@ -20,17 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Present, select, setting, settings, state
-from foedus.algorithms import anderson
-from foedus.algorithms.support import kind_of, support_arrays
-from foedus.algorithms.weights import ball_projection, dual_norm, weights_projection
+from foedus.algorithm import Algorithm, Each, Present
 from foedus.errors import FoedusError
-from foedus.local import polyhedron
-from foedus.local.robust_form import Form
-from foedus.local.robust_step import project
-from foedus.local.worst_case import Ball, Radius
 from foedus.losses import LeastSquares
+from foedus.numerics import anderson
 from foedus.problem import Problem
+from foedus.pytrees import select, state
+from foedus.robust import polyhedron
+from foedus.robust.closed import Ball, Radius
+from foedus.robust.form import Form
+from foedus.robust.step import project
+from foedus.robust.stress import Stress, Threat, stress
+from foedus.robust.support import kind_of, support_arrays
+from foedus.robust.weights import ball_projection, dual_norm, weights_projection
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 BALANCE = 10.0  # how far apart the residuals may be before c moves
@@ -304,11 +307,23 @@ class Minimax(Algorithm):
         ])  # fmt: skip
         return dataclasses.replace(at, w=w, z=z, t=t, eta=eta, gamma=gamma), jnp.max(jnp.abs(missed))
 
-    def stress(self, problem: Problem, w: np.ndarray) -> Any:
+    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
         """The worst case of the returned model, client by client."""
-        from foedus.robust import stress
+        return stress(problem, w, self.threat(problem))
 
-        return stress(problem, w, self)
+    def threat(self, problem: Problem) -> Threat:
+        """What the algorithm guards against on this problem."""
+        return Threat(
+            radius=self.radius,
+            q_hat=self.weights(problem),
+            kappa=self.kappa,
+            theta=self.theta,
+            p=self.p,
+            metric=self.metric,
+            support=self.support,
+            intercept=self.intercept,
+            mixture=self.shared,
+        )
 
     def converged(self, server: Server) -> Array:
         return server.done

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Present, state
+from foedus.algorithm import Algorithm, Each, Present
 from foedus.algorithms.descent import Descent, Model
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.sfedavg import several_gradients, steps_sensitivity
@@ -22,6 +22,7 @@ from foedus.losses import LeastSquares
 from foedus.privacy import clipping, sensitivity
 from foedus.privacy.noise import Sound
 from foedus.privacy.release import Spent, all_spent, observed, release, speaks
+from foedus.pytrees import state
 from foedus.terms import Data, Terms
 
 

@@ -22,12 +22,25 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Kind, Present, select, setting, settings
+from foedus.algorithm import Algorithm, Each, Kind, Present
 from foedus.algorithms.admm import LocalP, Status
+from foedus.algorithms.lagrangian import (
+    Excess,
+    Party,
+    Piece,
+    Share,
+    equalities,
+    excess,
+    extended,
+    piece,
+    share,
+    violation,
+)
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
 from foedus.algorithms.proxal_state import Account, Client, News, Server, Told, Track
-from foedus.local.lagrangian import Excess, Party, Piece, Share, equalities, excess, extended, piece, share, violation
+from foedus.pytrees import select
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 FAR = 1e3  # no point closer than FAR·(1 + ‖w‖₁) meets the terms: then they are called infeasible

@@ -22,8 +22,8 @@ from foedus.algorithms.admm import (
     own_rho,
     server_step,
 )
-from foedus.local.lagrangian import Piece, extended
-from foedus.local.newton import Solution
+from foedus.algorithms.lagrangian import Piece, extended
+from foedus.numerics.newton import Solution
 from foedus.terms import Terms
 
 

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Present, select, state
+from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.local.lagrangian import Piece, extended
-from foedus.local.newton import SUFFICIENT, direction
-from foedus.local.quasi import Memory
+from foedus.algorithms.lagrangian import Piece, extended
+from foedus.numerics.limited_memory import Memory
+from foedus.numerics.newton import SUFFICIENT, direction
+from foedus.pytrees import select, state
 from foedus.regularizers import Zero
 from foedus.terms import Terms
 

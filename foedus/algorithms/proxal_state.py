@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import state
-from foedus.local.lagrangian import Excess
+from foedus.algorithms.lagrangian import Excess
+from foedus.pytrees import state
 from foedus.terms import Data
 
 GROWTH = 3.0  # what β = "auto" is multiplied by at first; its root after each subproblem that was not cheap

@@ -18,12 +18,14 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Present, setting, settings, state
+from foedus.algorithm import Algorithm, Each, Present
 from foedus.algorithms.first_order import Progress, Seen, complete
 from foedus.errors import FoedusError
 from foedus.privacy import clipping
 from foedus.privacy.noise import Noise, PaperLaplace, Sound
 from foedus.privacy.release import Spent, all_spent, observed, release, speaks
+from foedus.pytrees import state
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 MOST_TESTED = 4  # the rules look at the last four values of f

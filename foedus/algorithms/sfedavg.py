@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import setting, settings
 from foedus.algorithms.secure import Client, Order, Secure, Update, paper_mu
 from foedus.errors import FoedusError
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

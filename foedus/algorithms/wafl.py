@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present, setting, settings, state
+from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, Model, Server
 from foedus.algorithms.first_order import Progress, complete
 from foedus.algorithms.minimax import Minimax
-from foedus.algorithms.support import is_support
+from foedus.pytrees import state
+from foedus.robust.support import is_support
+from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 

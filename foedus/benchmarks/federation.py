@@ -8,8 +8,8 @@ import numpy as np
 
 import foedus as fd
 from foedus.benchmarks.harness import Measured
-from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.order import order_of
+from foedus.runtime.flare.trial import Federation
 
 DIM = 100
 LIMITS = {(3, "aux"): 0.04, (3, "task"): 0.1, (10, "aux"): 0.12}  # seconds, the median of a round with nothing to do

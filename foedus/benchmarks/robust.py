@@ -10,10 +10,10 @@ import numpy as np
 
 import foedus as fd
 from foedus.benchmarks.harness import Measured, best, in_turn
-from foedus.local import polyhedron
-from foedus.local.robust_form import Form
-from foedus.local.robust_step import project
-from foedus.local.worst_case import Ball, Radius
+from foedus.robust import polyhedron
+from foedus.robust.closed import Ball, Radius
+from foedus.robust.form import Form
+from foedus.robust.step import project
 
 
 def _drawn(rows: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

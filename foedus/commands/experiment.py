@@ -202,7 +202,7 @@ def init(
 ) -> None:
     """Write a commented experiment file to start from, from a question or two or from flags."""
     from foedus.experiment import catalogue, starter
-    from foedus.runtime.checkpoint import write_whole
+    from foedus.files import write_whole
 
     if example:
         _write_example(file)
@@ -233,7 +233,7 @@ def init(
 
 def _write_example(file: Path) -> None:
     from foedus.experiment import starter
-    from foedus.runtime.checkpoint import write_whole
+    from foedus.files import write_whole
 
     if file == Path("experiment.toml"):
         file = Path("hospital.toml")
@@ -266,7 +266,7 @@ def compare(
     from foedus.experiment.file import load, with_algorithms
     from foedus.experiment.folder import finite
     from foedus.experiment.predict import open_model
-    from foedus.runtime.checkpoint import write_whole
+    from foedus.files import write_whole
 
     screen = screen_for(quiet, as_json)
     files = [path for path in what if not path.is_dir()]
@@ -331,7 +331,7 @@ def predict(
 ) -> None:
     """Predict raw rows: they are prepared as in training, with what the run directory kept."""
     from foedus.experiment.predict import predict as predicted
-    from foedus.runtime.checkpoint import write_whole
+    from foedus.files import write_whole
 
     found = predicted(_trusted(model, accept_uncertified), table, separator)
     for name, count in found.unknown.items():
@@ -356,7 +356,7 @@ def export(
     accept_uncertified: Accept = False,
 ) -> None:
     """Write the model for raw rows as a scikit-learn pipeline (.joblib) or an ONNX graph (.onnx)."""
-    from foedus.runtime.checkpoint import write_whole
+    from foedus.files import write_whole
 
     if out.suffix not in (".joblib", ".onnx"):
         hint = did_you_mean(out.suffix, [".joblib", ".onnx"])

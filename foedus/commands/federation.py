@@ -32,7 +32,7 @@ def up(
     sites: Annotated[int, typer.Option(help="How many sites to start.", min=1, max=100)] = 3, folder: Folder = HOME
 ) -> None:
     """Make kits and start a server and sites on this machine; nothing but loopback is bound."""
-    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.trial import Federation
 
     federation = Federation.up(folder, sites)
     typer.echo(f"A server and {sites} sites are running in {folder}; only this machine can reach them.")
@@ -45,7 +45,7 @@ def up(
 def status(folder: Folder = HOME) -> None:
     """Say which parties of the federation on this machine run, and which sites are connected."""
     from foedus.runtime.flare.console import Console, Unreachable
-    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.trial import Federation
 
     federation = Federation.at(folder)
     parties = federation.status()
@@ -66,7 +66,7 @@ def status(folder: Folder = HOME) -> None:
 @app.command()
 def down(folder: Folder = HOME) -> None:
     """Stop every process of the federation on this machine."""
-    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.trial import Federation
 
     federation = Federation.at(folder)
     running = sum(party.running for party in federation.status())
@@ -161,7 +161,7 @@ def submit(
     from foedus.experiment.remote import Coordinator
     from foedus.experiment.remote import submit as run
     from foedus.runtime.flare.console import Console
-    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.trial import Federation
 
     if transport not in (None, "aux", "task"):
         raise FoedusError(f"--transport must be 'aux' or 'task'. Got {transport!r} instead.")
@@ -247,6 +247,6 @@ def readmit(
 
 
 def _kit(kit: Path | None, folder: Path) -> Path:
-    from foedus.runtime.flare.local import Federation
+    from foedus.runtime.flare.trial import Federation
 
     return Federation.at(folder).kit("admin") if kit is None else kit

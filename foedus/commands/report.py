@@ -56,10 +56,10 @@ def card(
     ] = None,
 ) -> None:
     """Write the model card of a finished run: a page of Markdown with the certificate and its limits."""
+    from foedus.files import write_whole
     from foedus.report import html
     from foedus.report.card import card as card_of
     from foedus.run import load
-    from foedus.runtime.checkpoint import write_whole
 
     folder = folder_called(run)
     text = card_of(folder.resolve().name, load(folder), html.asked_in(folder))

@@ -16,7 +16,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foedus.algorithms import ProxAL
-from foedus.constraints import Constraint
 from foedus.data import Stacked
 from foedus.errors import FoedusError
 from foedus.losses import logistic
@@ -25,7 +24,7 @@ from foedus.problem import Problem
 from foedus.run import Run
 from foedus.solve import solve
 from foedus.stacked import stack
-from foedus.terms import Mask
+from foedus.terms import Constraint, Mask
 
 SMALL = 256  # rows, of all sites together, below which filling costs nothing to speak of
 ONE_SITE = "all"  # what the only site is called where none is named

@@ -20,7 +20,7 @@ from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
 from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import Ledger, prepared
-from foedus.privacy.local import Local, default_rounds, usual_clip
+from foedus.privacy.total import Local, default_rounds, usual_clip
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
 from foedus.runtime.participation import Coverage, Fraction

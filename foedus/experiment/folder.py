@@ -27,8 +27,8 @@ from foedus.data.tables import check_file
 from foedus.errors import FoedusError
 from foedus.experiment.file import Case, Experiment
 from foedus.experiment.sources import sources_of
+from foedus.files import write_whole
 from foedus.run import Run, load, versions
-from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.driver import KEPT
 
 SCHEMA = 1

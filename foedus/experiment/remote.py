@@ -19,9 +19,9 @@ from foedus.experiment.folder import REQUEST, SUBMISSION, Folder, folder_of
 from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
 from foedus.experiment.sweep import Case
+from foedus.files import write_whole
 from foedus.privacy.ledger import ledger_of
 from foedus.run import Run, Traffic, describe, versions
-from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.driver import Flare
 from foedus.runtime.flare.order import Result
 from foedus.runtime.flare.preparation import Request, cohort_of, read

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foedus.errors import FoedusError
-from foedus.runtime.checkpoint import write_whole
+from foedus.files import write_whole
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from foedus.algorithms.secure import Secure
 from foedus.errors import FoedusError
 from foedus.privacy.clipping import check_examples
 from foedus.privacy.ledger import Budget
-from foedus.privacy.local import Local
 from foedus.privacy.noise import Noise, Sound
+from foedus.privacy.total import Local
 from foedus.problem import Problem
 
 REFUSALS = {

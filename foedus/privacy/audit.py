@@ -192,7 +192,7 @@ def cases() -> list[Case]:
     from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
     from foedus.losses import logistic
     from foedus.privacy.attach import attach
-    from foedus.privacy.local import Local
+    from foedus.privacy.total import Local
 
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)

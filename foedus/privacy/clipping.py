@@ -4,21 +4,18 @@ For a loss of xᵀw the gradient of one example is s·x with s a number, so its 
 s: no per-example gradient is formed. For a user's own objective they are formed by `vmap`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import state
 from foedus.errors import FoedusError
 from foedus.privacy.noise import Sound
+from foedus.problem import Problem
+from foedus.pytrees import state
 from foedus.terms import Data, Terms
-
-if TYPE_CHECKING:
-    from foedus.problem import Problem
-
 
 BOUND = "x.bound"  # the array that `condensed` adds
 
@@ -110,7 +107,7 @@ def check(terms: Terms, noise: Sound, name: str) -> None:
         raise FoedusError(f"{type(noise).__name__}(rows=...) bounds the rows of X of a loss of xᵀw; leave it out here.")
 
 
-def check_examples(problem: "Problem", w0: Array) -> None:
+def check_examples(problem: Problem, w0: Array) -> None:
     """Raise where a user's objective is not the mean of its values on single examples, which clipping relies on."""
     terms = problem.terms
     if terms.objective is None:

@@ -283,7 +283,7 @@ class Ledger:
 
     def save(self, path: Path) -> None:
         """Write the ledger into one file."""
-        from foedus.runtime.checkpoint import pack, write_whole
+        from foedus.files import pack, write_whole
 
         note = {"noise": self.noise, "names": list(self.names), "counts": list(self.counts), "what": self.what}
         note |= {"most": self.most, "delta": self.delta, "exact": list(self.exact)}
@@ -294,7 +294,7 @@ class Ledger:
 
     @staticmethod
     def load(path: Path) -> "Ledger":
-        from foedus.runtime.checkpoint import unpack
+        from foedus.files import unpack
 
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}

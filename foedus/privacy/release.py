@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import select, state
 from foedus.privacy import sensitivity as bounds
 from foedus.privacy.noise import Sound
+from foedus.pytrees import select, state
 
 
 @state

@@ -10,8 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from foedus.errors import FoedusError
+from foedus.files import write_whole
 from foedus.run import Run
-from foedus.runtime.checkpoint import write_whole
 
 SMALLEST_GAP = 1e-16  # below this, a difference of two objectives is rounding
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
+from foedus.files import write_whole
 from foedus.report import charts, privacy, sections, sites, tradeoff, words
 from foedus.report.charts import Chart
 from foedus.report.words import number, size
 from foedus.run import Run
-from foedus.runtime.checkpoint import write_whole
 
 SEAL = {
     "going": '<path d="M22 32v.01M32 32v.01M42 32v.01"/>',

@@ -9,10 +9,11 @@ import numpy as np
 
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
+from foedus.files import unpack
 from foedus.report import html, sections, words
 from foedus.report.words import number, size
 from foedus.run import Run, Traffic, load
-from foedus.runtime.checkpoint import MAGIC, MARK, unpack
+from foedus.runtime.checkpoint import MAGIC, MARK
 
 # asks every second whether there is something new; without JavaScript the page comes again every five seconds
 LIVE = (

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, state
+from foedus.algorithm import Algorithm
+from foedus.pytrees import state
 from foedus.runtime.participation import Participation, Schedule
 from foedus.terms import Data, Terms
 

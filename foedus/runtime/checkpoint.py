@@ -1,11 +1,7 @@
 """Checkpoints: a run's state in one file that is always whole, written under another name and then renamed."""
 
 import hashlib
-import io
-import json
-import os
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import pack, unpack, write_whole
 
 MAGIC = b"foedus checkpoint 1\n"  # then the SHA-256 of the rest, then the rest
 MARK = len(MAGIC) + hashlib.sha256().digest_size
-
-
-def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file so that after a crash or a full disk either the old or the new content is there.
-
-    A `private` file can be read by its owner alone, from the first byte on.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        mode = 0o600 if private else 0o666
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise FoedusError(
-            f"cannot write {path}: {error.strerror or error}; what was there before is unchanged."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def pack(arrays: dict[str, np.ndarray], note: dict[str, Any]) -> bytes:
-    """Arrays and a JSON note as the bytes of an .npz, the same bytes for the same content."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
-        for name, array in arrays.items():
-            part = io.BytesIO()
-            np.lib.format.write_array(part, np.asarray(array), allow_pickle=False)
-            file.writestr(zipfile.ZipInfo(f"{name}.npy"), part.getvalue())
-        file.writestr(zipfile.ZipInfo("note.json"), json.dumps(note, sort_keys=True))
-    return buffer.getvalue()
-
-
-def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The inverse of `pack`."""
-    with zipfile.ZipFile(io.BytesIO(content)) as file:
-        note = json.loads(file.read("note.json"))
-        arrays = {
-            name[:-4]: np.lib.format.read_array(io.BytesIO(file.read(name)), allow_pickle=False)
-            for name in file.namelist()
-            if name.endswith(".npy")
-        }
-    return arrays, note
 
 
 def _tokens(tree: Any) -> list[str]:

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Kind, Present, state
+from foedus.algorithm import Algorithm, Kind, Present
 from foedus.certificate import Certificate
 from foedus.problem import Problem
+from foedus.pytrees import state, strong
 from foedus.runtime import wire
 from foedus.runtime.bins import divided, joined
 from foedus.runtime.checkpoint import Checkpoint
@@ -106,11 +107,6 @@ def play(algorithm: Algorithm, terms: Terms, kind: Kind, server: Any, clients: A
     if who.dropout > 0 or not everyone:  # a round that nobody answered changes nothing
         following = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, server)
     return following, clients, asked, jnp.sum(here)
-
-
-def strong(carry: Carry) -> Carry:
-    """The carry without weak types, for which the next chunk would be compiled again."""
-    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), carry)
 
 
 def block_of(kind: Kind, data: Data) -> int:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from foedus.algorithm import Algorithm
-from foedus.constraints import Constraint
 from foedus.errors import FoedusError
+from foedus.files import write_whole
 from foedus.privacy import composition
 from foedus.privacy.noise import Sound
-from foedus.runtime.checkpoint import write_whole
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Release, SiteLedger
-from foedus.terms import Terms
+from foedus.terms import Constraint, Terms
 
 FOLDER = "requests"
 WAITING, APPROVED, REFUSED = "waiting", "approved", "refused"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.runtime.checkpoint import write_whole
+from foedus.files import write_whole
 from foedus.runtime.flare.kits import organisation, require_nvflare
 
 KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"

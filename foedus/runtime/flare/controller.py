@@ -22,7 +22,7 @@ from nvflare.apis.signal import Signal
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
-from foedus.runtime.checkpoint import write_whole
+from foedus.files import write_whole
 from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience

@@ -20,9 +20,9 @@ from foedus.problem import Problem
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import job, require_nvflare, write_site_file
-from foedus.runtime.flare.local import Federation
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
+from foedus.runtime.flare.trial import Federation
 from foedus.runtime.participation import Participation
 from foedus.runtime.simulate import Measured, Outcome
 

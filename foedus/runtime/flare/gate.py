@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.runtime.checkpoint import write_whole
+from foedus.files import write_whole
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.runtime.checkpoint import write_whole
+from foedus.files import write_whole
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private

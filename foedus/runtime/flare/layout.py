@@ -17,11 +17,6 @@ PER_ROW = ("x", "y", "group", "weight")
 Shapes = dict[str, list[int | None]]
 
 
-def strong(tree: Any) -> Any:
-    """The tree without weak types, so that every round finds the types of the one before."""
-    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, jnp.result_type(a)), tree)
-
-
 def schema(arrays: Mapping[str, Any]) -> Shapes:
     """The names and shapes of a party's arrays; where there is an X, its number of rows is left out."""
     hidden = PER_ROW if "x" in arrays else ()

@@ -10,9 +10,9 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
+from foedus.files import pack, unpack
 from foedus.privacy.noise import Sound
 from foedus.problem import Problem
-from foedus.runtime.checkpoint import pack, unpack
 from foedus.runtime.flare import spec
 from foedus.runtime.participation import Participation
 from foedus.terms import Data, Terms

@@ -20,8 +20,8 @@ from foedus.data.sketch import Sketch, agreed, sketch
 from foedus.data.sums import Ask, Noise, Replies, Sums, word_counts
 from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
+from foedus.files import pack, unpack
 from foedus.privacy.sampling import release as exact_release
-from foedus.runtime.checkpoint import pack, unpack
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.exchange import Exchange
 from foedus.runtime.flare.gate import Outgoing, unfit

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Present, state
-from foedus.runtime.flare import layout
+from foedus.algorithm import Algorithm, Present
+from foedus.pytrees import state, strong
 from foedus.runtime.participation import LOSE, SERVER, Participation, client_uniforms, round_key
 from foedus.terms import Data, Terms
 
@@ -27,7 +27,7 @@ class Carry:
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def init(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Any:
-    return layout.strong(algorithm.init(terms, w0, own))
+    return strong(algorithm.init(terms, w0, own))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
@@ -46,7 +46,7 @@ def aggregate(algorithm: Algorithm, terms: Terms, phase: int, carry: Carry, repl
     done = jnp.asarray(algorithm.converged(server)) | jnp.asarray(algorithm.stuck(server)) | ~finite
     last = jnp.where(here, carry.round, carry.last)
     after = Carry(server, jnp.where(finite, w, carry.w), carry.round + 1, last, done, finite)
-    return layout.strong(after), algorithm.report(server)
+    return strong(after), algorithm.report(server)
 
 
 @jax.jit

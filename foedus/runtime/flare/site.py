@@ -28,6 +28,7 @@ from foedus.errors import FoedusError
 from foedus.privacy.attach import prepare as prepare_noise
 from foedus.privacy.noise import Sound
 from foedus.problem import Problem
+from foedus.pytrees import strong
 from foedus.run import versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, spec
@@ -54,7 +55,7 @@ STARTED = -1  # the number of the state that `join` makes
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def _join(algorithm: Algorithm, terms: Terms, data: Data, w0: Array) -> Any:
-    return layout.strong(algorithm.join(terms, data, w0))
+    return strong(algorithm.join(terms, data, w0))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
@@ -64,7 +65,7 @@ def _local(
 ) -> tuple[Any, Any]:  # fmt: skip
     own = client_key(round_key(key, LOCAL, round), uid)
     mine, reply = algorithm.kinds[phase].local(terms, client, message, data, own)
-    return layout.strong(mine), reply
+    return strong(mine), reply
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from foedus.errors import FoedusError
+from foedus.files import write_whole
 from foedus.privacy import composition
-from foedus.runtime.checkpoint import write_whole
 
 FILE, HEAD, LOCK = "ledger.jsonl", "ledger.head", "ledger.lock"
 BEFORE = "privacy.json"  # the record of version 0.1: epsilon by the name of a run

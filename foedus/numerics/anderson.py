@@ -11,8 +11,8 @@ import dataclasses
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import select, state
-from foedus.local.lapack import cholesky, cholesky_solve
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.pytrees import select, state
 
 LENGTH = 10
 GROWTH = 1.5  # of ‖g‖, that a step may bring before it is taken back

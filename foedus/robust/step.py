@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import state
-from foedus.local.cone import circle, cone_step, jdot, scaling, uncircle
-from foedus.local.interior import follow, reach
-from foedus.local.lapack import cholesky, cholesky_solve
-from foedus.local.robust_form import Form, Maps, Pieces
-from foedus.local.worst_case import Radius
 from foedus.losses import signed
+from foedus.numerics.cone import circle, cone_step, jdot, scaling, uncircle
+from foedus.numerics.interior import follow, reach
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.pytrees import state
+from foedus.robust.closed import Radius
+from foedus.robust.form import Form, Maps, Pieces
 
 apart = jax.lax.optimization_barrier
 

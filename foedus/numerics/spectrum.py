@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.local.lapack import eigh
+from foedus.numerics.lapack import eigh
 
 
 def largest_eigenvalue(apply: Callable[[Array], Array], dim: int, steps: int = 16) -> Array:

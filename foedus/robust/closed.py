@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus import losses
-from foedus.algorithm import state
 from foedus.errors import FoedusError
 from foedus.losses import Loss, signed
+from foedus.pytrees import state
 
 DUAL = {"l1": "linf", "l2": "l2", "linf": "l1"}
 PIECEWISE_LINEAR = (losses.Hinge, losses.EpsilonInsensitive, losses.Pinball)

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import state
-from foedus.constraints import Constraint, Linear, LossRows, NormBall, rows
+from foedus.constraints import Linear, LossRows, NormBall
+from foedus.pytrees import state
 from foedus.regularizers import Leading, Regularizer, Zero
-from foedus.terms import Data, Terms
+from foedus.terms import Constraint, Data, Terms, rows
 
 
 @dataclass(frozen=True)

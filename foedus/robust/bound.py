@@ -25,10 +25,10 @@ from scipy.optimize import minimize
 from scipy.special import expit, xlogy
 
 from foedus import losses
-from foedus.algorithms.weights import weights_projection
-from foedus.local.worst_case import Ball
 from foedus.losses import Loss
 from foedus.regularizers import Regularizer, Zero
+from foedus.robust.closed import Ball
+from foedus.robust.weights import weights_projection
 
 MOST_ROWS = 200_000  # a pass over more rows than this, some thousand times, is not worth its time
 SMOOTHING = (1e-2, 1e-3, 1e-4, 1e-5)  # τ, relative to the objective, one after the other

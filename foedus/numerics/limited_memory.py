@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import select, state
+from foedus.pytrees import select, state
 
 DEPTH = 30
 

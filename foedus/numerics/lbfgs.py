@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from foedus.local.newton import Solution
+from foedus.numerics.newton import Solution
 
 
 def minimise(function: Callable[[Array], Array], start: Array, tol: Array, *, steps: int = 200) -> Solution:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus import losses
-from foedus.algorithm import state
-from foedus.local.robust_form import Form
-from foedus.local.worst_case import Radius
 from foedus.losses import signed
+from foedus.pytrees import state
+from foedus.robust.closed import Radius
+from foedus.robust.form import Form
 
 
 @dataclass(frozen=True)

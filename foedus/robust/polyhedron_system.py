@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import state
-from foedus.local.cone import scale_by, scaling_point
-from foedus.local.lapack import cholesky, cholesky_solve
-from foedus.local.polyhedron_form import Given, Plan, Point, Rows, heights, residue
+from foedus.numerics.cone import scale_by, scaling_point
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.pytrees import state
+from foedus.robust.polyhedron_form import Given, Plan, Point, Rows, heights, residue
 
 
 @state

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import state
-from foedus.local.lapack import cholesky, cholesky_solve
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.pytrees import state
 from foedus.terms import Data, Terms
 
 LARGE = 400  # beyond this many rows and columns, no matrix is formed

@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 
 from foedus import losses
-from foedus.local import worst_case as closed
-from foedus.local.polyhedron import Moves
-from foedus.local.worst_case import Ball, Radius
 from foedus.losses import Loss
+from foedus.robust import closed
+from foedus.robust.closed import Ball, Radius
+from foedus.robust.polyhedron import Moves
 
 NUDGE = 1e-9  # λ is moved by this share to see who moves just above and just below it
 SLIVER = 1e-7  # the mass that is sent far away where the supremum is not attained

@@ -3,10 +3,14 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
-from foedus.local.worst_case import Ball
 from foedus.problem import Problem
+from foedus.robust.closed import Ball
+
+Support = tuple[ArrayLike, ArrayLike] | None
+"""(low, high), (C, d), or None for everywhere."""
 
 
 def is_support(value: Any) -> bool:
@@ -25,7 +29,8 @@ def is_support(value: Any) -> bool:
     return first.ndim <= 1 and second.ndim <= 1 and len(shapes) <= 1 and bool(np.all(first < second))
 
 
-def kind_of(support: Any) -> str:
+def kind_of(support: Support) -> str:
+    """'everything', 'box' or 'polyhedron'."""
     if support is None:
         return "everything"
     return "polyhedron" if np.ndim(support[0]) == 2 else "box"

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus import losses
-from foedus.algorithm import state
-from foedus.local.cone import circle, cone_step, flip, jdot, scale_by, uncircle
-from foedus.local.interior import follow, reach
-from foedus.local.polyhedron_form import Given, Plan, Point, Rows, given_samples, heights, residue
-from foedus.local.polyhedron_system import System, linearise, newton_direction, primal_residual
-from foedus.local.robust_form import Form
-from foedus.local.robust_step import evenness
-from foedus.local.worst_case import Radius
+from foedus.numerics.cone import circle, cone_step, flip, jdot, scale_by, uncircle
+from foedus.numerics.interior import follow, reach
+from foedus.pytrees import state
+from foedus.robust.closed import Radius
+from foedus.robust.form import Form
+from foedus.robust.polyhedron_form import Given, Plan, Point, Rows, given_samples, heights, residue
+from foedus.robust.polyhedron_system import System, linearise, newton_direction, primal_residual
+from foedus.robust.step import evenness
 
 
 @state

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.runtime.checkpoint import write_whole
+from foedus.files import write_whole
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import Project, provision, require_nvflare, write_site_file
 from foedus.runtime.flare.policy import SITE_FILE

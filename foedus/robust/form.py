@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus import losses
-from foedus.algorithm import state
-from foedus.local.worst_case import Ball, Radius
 from foedus.losses import signed
+from foedus.pytrees import state
+from foedus.robust.closed import Ball, Radius
 
 
 @state

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import select, state
-from foedus.local.lapack import cholesky, cholesky_solve
-from foedus.local.spectrum import largest_eigenvalue
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.numerics.spectrum import largest_eigenvalue
+from foedus.pytrees import select, state
 from foedus.regularizers import Regularizer, Zero
 
 Evaluate = Callable[[Array, int], tuple[Array, Array, Any]]  # point, order -> value, gradient, Hessian if order is 2
+
 
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
 

@@ -1,0 +1,166 @@
+"""The worst case of a federation: every client's ball, and the clients' weights that hurt most.
+
+`Threat` says against what an algorithm guards; `stress` measures any model against it, with the duality gap that says
+how far the model is from the best possible one.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.losses import Loss
+from foedus.problem import Problem
+from foedus.robust import bound
+from foedus.robust.closed import Ball
+from foedus.robust.support import Support, kind_of
+from foedus.robust.weights import heaviest
+from foedus.robust.worst_case import WorstCase, worst_case
+
+SMALL_GAP = 1e-3  # of the worst case: a difference that no figure of a report shows
+LEAST_SCALE = 1e-2  # of the worst case of w = 0: where the optimum is all but 0, its share would ask for the impossible
+
+
+@dataclass(frozen=True)
+class Stress:
+    """The worst case over clients and weights: its value, the weights q that attain it, and each client's own.
+
+    `gap` bounds by how much the objective, the worst case with the regulariser, is above the least that any model has;
+    it is None where it was not measured. `at_zero` is at least the objective of the model w = 0.
+    """
+
+    value: float
+    q: dict[str, float]
+    clients: dict[str, WorstCase] = field(default_factory=dict)
+    gap: float | None = None
+    at_zero: float | None = None
+
+    def judge(self, reason: str) -> tuple[bool, str]:
+        """Whether a run whose own stopping test held is called converged, and the reason with what was measured."""
+        if not np.isfinite(self.value):
+            return False, f"the rounds stood still, but the worst case is {self.value:g}; standardise the columns of X"
+        zero = np.inf if self.at_zero is None else self.at_zero
+        if self.gap is None:
+            if self.value > (1.0 + SMALL_GAP) * zero:
+                return False, (
+                    f"the rounds stood still ({reason}), but the worst case is {self.value:.4g}, and that of the model "
+                    f"w = 0 is at most {zero:.4g}; standardise the columns of X"
+                )
+            return True, f"{reason}; the duality gap was not measured"
+        floor = LEAST_SCALE * zero if np.isfinite(zero) else 0.0
+        if self.gap <= SMALL_GAP * max(self.value, floor):
+            return True, f"{reason}; duality gap {self.gap:.2g}"
+        return False, (
+            f"the rounds stood still ({reason}), but the worst case {self.value:.4g} may be {self.gap:.4g} above the "
+            "best possible; standardise the columns of X, or ask for a smaller tol"
+        )
+
+    def __str__(self) -> str:
+        titles = ("site", "mean loss", "worst case", "radius", "price λ", "weight q")
+        rows = [
+            (
+                name,
+                f"{c.nominal:.4f}",
+                f"{c.value:.4f}",
+                f"{c.radius:g}",
+                f"{c.lam:.4g}",
+                f"{self.q.get(name, 1.0):.4f}",
+            )
+            for name, c in self.clients.items()
+        ]
+        widths = [max(len(row[j]) for row in [titles, *rows]) for j in range(len(titles))]
+
+        def line(row: tuple[str, ...]) -> str:
+            return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
+
+        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; "
+        known = self.gap is not None
+        head += f"at most {self.gap:.2g} above the best possible worst case" if known else "duality gap not measured"
+        return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures alone: where samples move is data, and is not kept."""
+        names = ("value", "nominal", "lam", "radius")
+        clients = {k: {name: getattr(c, name) for name in names} for k, c in self.clients.items()}
+        return {"value": self.value, "q": self.q, "clients": clients, "gap": self.gap, "at_zero": self.at_zero}
+
+    @staticmethod
+    def from_json(kept: dict[str, Any]) -> "Stress":
+        clients = {k: WorstCase(**c) for k, c in kept["clients"].items()}
+        return Stress(kept["value"], kept["q"], clients, kept.get("gap"), kept.get("at_zero"))
+
+
+@dataclass(frozen=True)
+class Threat:
+    """What a model is guarded against: a ball around each client's data, and a set of weights of the clients.
+
+    With `mixture` there is one ball around the mixture of all data with weights q̂, and θ and p play no part.
+    """
+
+    radius: float | tuple[float, ...]
+    q_hat: np.ndarray  # q̂, the nominal weights
+    kappa: float = math.inf
+    theta: float = 0.0
+    p: float | str = 1
+    metric: str = "l1"
+    support: Support = None
+    intercept: bool = False
+    mixture: bool = False
+
+    def ball(self, loss: Loss) -> Ball:
+        """The kind of ball, without its size; no support matters where no sample moves."""
+        moves = bool(np.any(np.asarray(self.radius) > 0))
+        return Ball(loss, self.metric, kind_of(self.support) if moves else "everything", self.intercept)
+
+
+def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
+    """The worst case of the model w: every client's own, and the weights q that hurt most."""
+    terms, w, loss = problem.terms, np.asarray(w, dtype=float), problem.terms.loss
+    assert loss is not None
+    radii = np.broadcast_to(np.asarray(threat.radius, dtype=float), terms.clients)
+    support = threat.support if np.any(radii > 0) else None
+    names, q_hat = problem.names, threat.q_hat
+    data = {**problem.data, "share": jax.vmap(terms.share)(problem.data)}
+    x, y, share = (np.asarray(data[key]) for key in ("x", "y", "share"))
+    sites = [(x[i, :n], y[i, :n], share[i, :n]) for i, n in enumerate(problem.counts)]
+
+    def at(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: float) -> WorstCase:
+        return worst_case(
+            w, (x, y), radius, loss=loss, kappa=threat.kappa, metric=threat.metric, support=support,
+            intercept=threat.intercept, share=share, height=max(problem.counts),
+        )  # fmt: skip
+
+    own = np.zeros(terms.clients) if threat.mixture else radii
+    values = {name: at(*site, float(radius)) for name, site, radius in zip(names, sites, own, strict=True)}
+    if threat.mixture:  # the worst case of one ball around the mixture is that of the pooled samples
+        weighted = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
+        x, y, share = (np.concatenate(part) for part in zip(*weighted, strict=True))
+        whole = at(x, y, share, float(radii[0]))
+        result = Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
+        pooled = replace(threat, theta=0.0, q_hat=np.ones(1))
+        return with_gap(result, problem, w, pooled, [(x, y, share)], radii[:1])
+    q = heaviest(np.array([values[name].value for name in names]), q_hat, threat.theta, threat.p)
+    total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
+    result = Stress(total, dict(zip(names, q.tolist(), strict=True)), values)
+    return with_gap(result, problem, w, threat, sites, radii)
+
+
+def with_gap(
+    result: Stress, problem: Problem, w: np.ndarray, threat: Threat, sites: list[tuple[np.ndarray, ...]],
+    rho: np.ndarray,
+) -> Stress:  # fmt: skip
+    """A worst case with its duality gap, unless the support is bounded or there are very many rows."""
+    assert problem.terms.loss is not None
+    ball, h = threat.ball(problem.terms.loss), problem.terms.regularizer
+    x, y, share = (np.concatenate(part).astype(float) for part in zip(*sites, strict=True))
+    site = np.repeat(np.arange(len(sites)), [len(y) for _, y, _ in sites])
+    game = bound.Game(ball, x, y, site, share, rho, float(threat.kappa), threat.q_hat, float(threat.theta), threat.p, h)
+    zero = bound.at_zero(game)
+    result = replace(result, at_zero=zero if np.isfinite(zero) else None)
+    if ball.support != "everything" or len(y) > bound.MOST_ROWS or not np.all(np.isfinite(w)):
+        return result
+    total = result.value + float(h.value(jnp.asarray(w)))
+    return replace(result, gap=max(total - bound.lower_bound(game, w, total, zero), 0.0))
