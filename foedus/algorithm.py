@@ -1,38 +1,41 @@
 """The protocol: a federated algorithm is a handful of pure functions over explicit state, and nothing else.
 
     init(terms, w0, own)                        -> server state    `own` is data the server itself holds, or None
-    join(terms, data, w0)                       -> client state
-    phase(server)                               -> index into `kinds` of the round that comes next
     broadcast(terms, server, draws)             -> message to this round's clients; `draws`: a uniform number for each
     local(terms, client, message, data, key)    -> client state, reply       the only function that touches data
     aggregate(terms, server, replies, present)  -> server state
-    converged(server), stuck(server)            -> stop, with or without success?
-    parameters(terms, server)                   -> the model to return
-    report(server)                              -> named scalars for the history of this round
 
-`broadcast`, `local` and `aggregate` belong to a kind of round. Most algorithms have one kind, themselves; others list
-several in `kinds`. States, messages and replies are `@state` dataclasses. A message field that differs from client to
-client is an `Each`; all other fields are the same for everyone.
+These four an algorithm must have. The others have defaults in `Algorithm`. States, messages and replies are `@state`
+dataclasses (`foedus.pytrees`), settings a `@settings` dataclass (`foedus.settings`). A message field that differs from
+client to client is an `Each`; all other fields are the same for everyone.
+
+What only some algorithms answer is declared in small classes of its own: multipliers and tolerances in
+`foedus.constrained`, noise in `foedus.privacy.releasing`, worst cases in `foedus.robust.stress`.
 """
 
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.errors import FoedusError
-from foedus.pytrees import state
+from foedus.problem import Problem
+from foedus.pytrees import PyTree, T, state
+from foedus.regularizers import Zero
 from foedus.terms import Data, Terms
 
-T = TypeVar("T")
+RUNNING, CONVERGED, STUCK = 0, 1, 2
+"""What `ended` answers: the run goes on, has reached its goal, or cannot come nearer to it."""
 
 
 @state
 class Each:
     """Marks a message field with a leading client axis: client i receives row i of `values`."""
 
-    values: Any
+    values: PyTree
 
 
 @state
@@ -44,123 +47,143 @@ class Present:
 
     @property
     def count(self) -> Array:
+        """How many clients answered."""
         return jnp.sum(self.here)
 
-    def mean(self, replies: Any) -> Any:
+    def mean(self, replies: T) -> T:
         """The mean over the clients that answered."""
         share = self.here / jnp.maximum(self.count, 1)
         # a weighted sum, not a product with a mask: what an absent client's row holds must not matter
-        return jax.tree.map(lambda r: jnp.tensordot(share, self._clean(r), axes=(0, 0)), replies)
+        return jax.tree.map(lambda r: jnp.tensordot(share, self._without_absent(r), axes=(0, 0)), replies)
 
     def max(self, replies: Array) -> Array:
+        """The largest number among the clients that answered."""
         return jnp.max(jnp.where(self.here, replies, -jnp.inf))
 
-    def remember(self, table: Any, replies: Any) -> Any:
+    def remember(self, table: T, replies: T) -> T:
         """Write the answers into a table with a row per client; a silent client's row stays."""
         n = jax.tree.leaves(table)[0].shape[0]
         index = jnp.where(self.here, self.index, n)
         return jax.tree.map(lambda old, new: old.at[index].set(new, mode="drop"), table, replies)
 
-    def _clean(self, rows: Array) -> Array:
+    def _without_absent(self, rows: Array) -> Array:
         return jnp.where(self.here.reshape((-1,) + (1,) * (rows.ndim - 1)), rows, 0)
 
 
 class Kind(Protocol):
-    """One kind of round."""
+    """One kind of round. Most algorithms have one kind, which is themselves."""
 
-    def broadcast(self, terms: Terms, server: Any, draws: Array, /) -> Any: ...
+    def broadcast(self, terms: Terms, server: PyTree, draws: Array, /) -> PyTree: ...
 
-    def local(self, terms: Terms, client: Any, message: Any, data: Data, key: Array, /) -> tuple[Any, Any]: ...
+    def local(
+        self, terms: Terms, client: PyTree, message: PyTree, data: Data, key: Array, /
+    ) -> tuple[PyTree, PyTree]: ...
 
-    def aggregate(self, terms: Terms, server: Any, replies: Any, present: Present, /) -> Any: ...
+    def aggregate(self, terms: Terms, server: PyTree, replies: PyTree, present: Present, /) -> PyTree: ...
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An algorithm made ready for one problem."""
+
+    algorithm: "Algorithm"  # with every choice that depends on the problem made
+    problem: Problem  # in the form that the algorithm is run on
+    max_rounds: int = 1000  # rounds to play where nobody says how many
+    condense: Callable[[Data], Data] = lambda data: data  # a client's data with what is the same in all rounds
 
 
 class Algorithm:
-    """What every algorithm answers beside its functions; the defaults fit an algorithm with one kind of round."""
+    """A federated algorithm: the four functions above, and eight answers that have defaults."""
 
-    handles: ClassVar[frozenset[str]] = frozenset()  # of "constraints", "regularizer"
-    default_rounds: ClassVar[int] = 1000
-    sums: ClassVar[bool] = False  # whether `aggregate` needs no more of the replies than their mean and their number
-    pools: ClassVar[bool] = False  # whether it works on all data in one place, for comparison
-    keeps_lost: ClassVar[bool] = False  # whether a client whose reply is lost keeps its new state: it has been released
+    def __init__(self, **settings: object):
+        if settings:
+            name = type(self).__name__
+            raise FoedusError(f"{name} takes no settings ({', '.join(settings)}): write @settings above class {name}.")
 
-    @property
-    def name(self) -> str:
-        return type(self).__name__
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
+        """The server's state before the first round."""
+        raise lacking(self, "init")
+
+    def broadcast(self, terms: Terms, server: PyTree, draws: Array, /) -> PyTree:
+        """The message to the clients of this round."""
+        raise lacking(self, "broadcast")
+
+    def local(self, terms: Terms, client: PyTree, message: PyTree, data: Data, key: Array, /) -> tuple[PyTree, PyTree]:
+        """A client's next state and its reply; `key` is for random draws."""
+        raise lacking(self, "local")
+
+    def aggregate(self, terms: Terms, server: PyTree, replies: PyTree, present: Present, /) -> PyTree:
+        """The server's next state, from the replies on a leading axis and who sent them."""
+        raise lacking(self, "aggregate")
+
+    def fit(self, problem: Problem) -> Fit:
+        """The algorithm made ready for a problem; where it does not fit, it raises FoedusError with one sentence."""
+        refuse(self, problem.terms)
+        return Fit(self, problem)
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> PyTree:
+        """A client's state before its first round."""
+        return ()
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return (self,)  # pyright: ignore[reportReturnType]
+        """The kinds of round; `phase` says which one comes next."""
+        return (self,)
 
-    def check(self, terms: Terms) -> None:
-        """Raise, in one sentence, where the algorithm does not fit the problem."""
-        if terms.constraints and "constraints" not in self.handles:
-            raise FoedusError(f"{self.name} does not handle constraints; use ProxAL.")
-        if type(terms.regularizer).__name__ != "Zero" and "regularizer" not in self.handles:
-            held = type(terms.regularizer).__name__
-            raise FoedusError(f"{self.name} does not handle the regulariser {held}; use InexactADMM or ProxAL.")
-
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Any:
-        raise NotImplementedError
-
-    def join(self, terms: Terms, data: Data, w0: Array) -> Any:
-        return ()
-
-    def condense(self, terms: Terms, data: Data) -> Data:
-        """One client's data with what is the same in all rounds; only speed may depend on it."""
-        return data
-
-    def phase(self, server: Any) -> Array | int:
+    def phase(self, server: PyTree) -> Array | int:
+        """The index in `kinds` of the next round."""
         return 0
 
-    def converged(self, server: Any) -> Array | bool:
-        return False
-
-    def stuck(self, server: Any) -> Array | bool:
-        """Whether going on is pointless: the run ends without having converged."""
-        return False
-
-    def resolve(self, terms: Terms) -> "Algorithm":
-        """This algorithm with every choice that depends on the problem made."""
-        return self
-
-    def restate(self, problem: Any) -> Any:
-        """The problem in the form that the algorithm is run on."""
-        return problem
-
-    def regain(self, problem: Any, multipliers: dict[str, Any]) -> dict[str, Any]:
-        """The multipliers of the problem as it was stated, from those of its restatement."""
-        return multipliers
-
-    def multipliers(self, terms: Terms, server: Any, clients: Any) -> dict[str, Array]:
-        """The multipliers of the constraints by scope, from the final states; clients' on a leading axis."""
-        if "constraints" not in self.handles:
-            return {}
-        local = jax.vmap(lambda client: self.client_multipliers(terms, client))(clients)
-        return {"local": local} | self.server_multipliers(terms, server)
-
-    def client_multipliers(self, terms: Terms, client: Any) -> Array:
-        """The multipliers of one client's local rows, from its final state."""
-        return jnp.zeros(terms.rows[0])
-
-    def server_multipliers(self, terms: Terms, server: Any) -> dict[str, Array]:
-        """The multipliers of the global and the coupled rows, from the server's final state."""
-        return {}
-
-    def observe(self, clients: Any) -> dict[str, Array]:
-        """What the simulator notes of the clients' states after a round; none of it is sent."""
-        return {}
-
-    def stress(self, problem: Any, w: Any) -> Any:
-        """The worst case of the model w that the algorithm guards against, or None."""
-        return None
-
-    def parameters(self, terms: Terms, server: Any) -> Array:
+    def parameters(self, terms: Terms, server: PyTree) -> Array:
+        """The model to return, a vector of `terms.dim` numbers."""
         return server.w
 
-    def report(self, server: Any) -> dict[str, Array]:
+    def ended(self, server: PyTree) -> Array | int:
+        """RUNNING, CONVERGED (True will do) or STUCK: whether the run ends here, and how."""
+        return RUNNING
+
+    def report(self, server: PyTree) -> Mapping[str, Array]:
+        """Named numbers for the history of this round."""
         return {}
 
-    def reason(self, server: Any, converged: bool, names: list[str]) -> str:
+    def reason(self, server: PyTree, converged: bool, names: list[str]) -> str:
         """A sentence on why the run ended, from the final server state; `names` are the clients'."""
         return "converged" if converged else "stopped at the limit of rounds"
+
+
+class OtherForm(Algorithm):
+    """An algorithm that another one has been turned into, and that goes by its name."""
+
+    plain: Algorithm
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """What users call the algorithm: its class, or that of the one it is another form of."""
+    return type(algorithm.plain if isinstance(algorithm, OtherForm) else algorithm).__name__
+
+
+def refuse(algorithm: Algorithm, terms: Terms, *, constraints: bool = True, regularizer: bool = True) -> None:
+    """Raise where the problem has constraints, or a regulariser, that the algorithm would pass over."""
+    if constraints and terms.constraints:
+        raise FoedusError(f"{name_of(algorithm)} does not handle constraints; use ProxAL.")
+    if regularizer and not isinstance(terms.regularizer, Zero):
+        h = type(terms.regularizer).__name__
+        raise FoedusError(f"{name_of(algorithm)} does not handle the regulariser {h}; use InexactADMM or ProxAL.")
+
+
+def lacking(algorithm: Algorithm, function: str) -> FoedusError:
+    """The sentence for an algorithm without one of the four functions."""
+    return FoedusError(f"{name_of(algorithm)} has no {function!r}; foedus/algorithm.py lists the functions it needs.")
+
+
+def __getattr__(name: str) -> object:
+    import warnings
+
+    from foedus import pytrees, settings
+
+    homes = {"state": pytrees, "select": pytrees, "setting": settings, "settings": settings}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = homes[name]
+    warnings.warn(f"import {name} from {home.__name__}, not from {__name__}.", DeprecationWarning, stacklevel=2)
+    return getattr(home, name)

@@ -5,10 +5,10 @@ algorithms use, so a mistake in those shows up as a certificate that does not ho
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from foedus.problem import Problem
 from foedus.terms import Constraint, Data, Terms, rows
 
 SCOPES = ("local", "global", "coupled")
+Multipliers: TypeAlias = Mapping[str, np.ndarray]
+"""Multipliers by scope."""
 
 
 @dataclass(frozen=True)
@@ -160,31 +162,6 @@ def _rows(terms: Terms, scope: str, w: Array, data: Data) -> Array:
     return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
 
-@partial(jax.jit, static_argnames=("terms",))
-def _measure(terms: Terms, w: Array, data: Data, own: Data | None, mu: dict[str, Array]):
-    """f + h, the stationarity, and the rows of each scope."""
-    own = Data({"weight": jnp.ones(1)}) if own is None else own
-
-    def parts(u: Array):
-        f = jnp.mean(jax.vmap(lambda d: terms.value(u, d))(data))
-        local = jax.vmap(lambda d: _rows(terms, "local", u, d))(data)
-        coupled = jnp.mean(jax.vmap(lambda d: _rows(terms, "coupled", u, d))(data), axis=0)
-        return f, {"local": local, "global": _rows(terms, "global", u, own), "coupled": coupled}
-
-    def lagrangian(u: Array) -> Array:
-        f, c = parts(u)
-        return f + sum(jnp.sum(mu[scope] * c[scope]) for scope in SCOPES)
-
-    f, c = parts(w)
-    caps = {
-        "local": jax.vmap(lambda d: _caps(terms, "local", d))(data),
-        "global": _caps(terms, "global", own),
-        "coupled": jnp.mean(jax.vmap(lambda d: _caps(terms, "coupled", d))(data), axis=0),
-    }
-    h = terms.regularizer
-    return f + h.value(w), h.distance(w, jax.grad(lagrangian)(w)), c, caps
-
-
 def _caps(terms: Terms, scope: str, data: Data) -> Array:
     parts = [c.caps(terms, data) for c in _of(terms, scope)]
     return jnp.concatenate(parts) if parts else jnp.zeros(0)
@@ -223,8 +200,14 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
 
 
 @partial(jax.jit, static_argnames=("terms",))
+def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
+    """Every site's part of the measurement, on a leading axis."""
+    return jax.vmap(lambda mine, d: site_part(terms, w, mine, nu, d))(mu, data)
+
+
+@partial(jax.jit, static_argnames=("terms",))
 def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array):
-    """As `_measure`, from the sites' parts stacked on a leading axis; `mu` are the multipliers of global scope."""
+    """f + h, the stationarity and the rows of each scope; `mu` are the multipliers of global scope."""
     h = terms.regularizer
     gradient = jax.grad(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w) + jnp.sum(parts.gradient, axis=0)
     c = {
@@ -247,7 +230,7 @@ def join_parts(
     parts: SitePart,
     one: Data,
     own: Data | None,
-    multipliers: dict[str, Any],
+    multipliers: Multipliers,
     eps1: float,
     eps2: float,
 ) -> tuple[float, Certificate]:
@@ -265,21 +248,16 @@ def join_parts(
 
 
 def measure(
-    problem: Problem, w: Array, multipliers: dict[str, Any] | None = None, eps1: float = 1e-3, eps2: float = 1e-3
+    problem: Problem, w: Array, multipliers: Multipliers | None = None, eps1: float = 1e-3, eps2: float = 1e-3
 ) -> tuple[float, Certificate]:
     """f(w) + h(w) and the certificate of (w, μ); multipliers left out are zero."""
     terms, given = problem.terms, multipliers or {}
     one = Data({k: v[0] for k, v in problem.data.items()})
-    own = problem.server if problem.server is not None else Data({"weight": jnp.ones(1)})
-    counts = {
-        scope: sum(len(c.labels(terms, own if scope == "global" else one)) for c in _of(terms, scope))
-        for scope in SCOPES
-    }
-    shapes = {"local": (terms.clients, counts["local"]), "global": (counts["global"],), "coupled": (counts["coupled"],)}
-    mu = {scope: jnp.asarray(given.get(scope, np.zeros(shapes[scope]))) for scope in SCOPES}
-    measured = _measure(terms, w, problem.data, problem.server, mu)
-    objective, stationarity, c, caps = jax.tree.map(np.asarray, measured)
-    return float(objective), certified(terms, problem.names, one, own, float(stationarity), c, caps, mu, eps1, eps2)
+    counts = {scope: sum(len(c.labels(terms, one)) for c in _of(terms, scope)) for scope in ("local", "coupled")}
+    mu = jnp.asarray(given.get("local", np.zeros((terms.clients, counts["local"]))))
+    nu = jnp.asarray(given.get("coupled", np.zeros(counts["coupled"])))
+    parts = site_parts(terms, jnp.asarray(w), mu, nu, problem.data)
+    return join_parts(terms, problem.names, jnp.asarray(w), parts, one, problem.server, given, eps1, eps2)
 
 
 def certified(

@@ -112,8 +112,8 @@ def audit(
     quick: Quick = False,
 ) -> None:
     """Test the privacy promises: how well can what is sent tell two data sets apart that differ in one example?"""
+    from foedus import audit as auditing
     from foedus.papers.experiment import progress
-    from foedus.privacy import audit as auditing
 
     with progress(len(auditing.cases())) as begin:
         found = auditing.run(min(trials, 10_000) if quick else trials, seed, confidence, begin)

@@ -193,6 +193,22 @@ class Problem:
         problem._check_custom(w0)
         return problem
 
+    def with_data(self, data: Data, server: Data | None) -> "Problem":
+        """This problem with other arrays beside the clients' own, or at the server; nothing is checked again."""
+        problem = object.__new__(Problem)
+        problem.__dict__.update(self.__dict__)
+        problem.data, problem.server = data, server
+        return problem
+
+    @staticmethod
+    def without_data(terms: Terms) -> "Problem":
+        """The problem that the terms state, before anybody has opened their data."""
+        problem = object.__new__(Problem)
+        nothing = {"weight": np.zeros((terms.clients, 0))}
+        problem.terms, problem.stacked, problem.server = terms, Stacked(nothing), None
+        problem.data = Data({"weight": jnp.zeros((terms.clients, 0))})
+        return problem
+
     def client(self, i: int) -> Data:
         """One client's arrays without filling rows."""
         count, by_row = int(self.counts[i]), {*self.stacked.arrays, "weight"}

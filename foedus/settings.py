@@ -1,6 +1,7 @@
 """Settings: frozen, keyword-only dataclasses whose values are checked when they are built."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,15 +22,33 @@ def settings(cls: type[T]) -> type[T]:
     def check(self) -> None:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
+            if f.metadata and f.metadata["convert"] is not None and value is not None:
+                value = f.metadata["convert"](value)
+                object.__setattr__(self, f.name, value)
             _check_setting(type(self).__name__, f, value)
             ranged = f.metadata and (f.metadata["integer"] or any(v is not None for v in f.metadata["limits"].values()))
-            if ranged and _is_number(value):  # a number among choices stays the one it is
+            if ranged and value is not None and _is_number(value):  # a number among choices stays the one it is
                 object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
         if inner is not None:
             inner(self)
 
     cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
-    return dataclass(frozen=True, kw_only=True)(cls)
+    made: Any = dataclass(frozen=True, kw_only=True)(cls)
+    aliases = {f.metadata["alias"]: f.name for f in dataclasses.fields(made) if f.metadata and f.metadata["alias"]}
+    if aliases:
+        _accept(made, aliases)
+    return made
+
+
+def _accept(cls: Any, aliases: dict[str, str]) -> None:
+    """Have the class take its settings under their aliases too."""
+    build = cls.__init__
+
+    @functools.wraps(build)
+    def init(self: Any, **values: Any) -> None:
+        build(self, **{aliases.get(name, name): value for name, value in values.items()})
+
+    cls.__init__ = init
 
 
 def setting(
@@ -44,15 +63,19 @@ def setting(
     integer: bool = False,
     also: tuple[str, Callable[[Any], bool]] | None = None,
     travels: bool = False,
+    alias: str = "",
+    convert: Callable[[Any], Any] | None = None,
 ) -> Any:
     """One setting: its default, what it is (with the equation it enters), and its range or choices.
 
     `also` names a further form that a value may have, and says whether one has it. A setting that `travels` reaches the
     compiled functions as data beside the clients' own, not as a constant; two algorithms that differ only in such
-    settings compare equal and share one compiled program.
+    settings compare equal and share one compiled program. `alias` is a second name under which the setting can be
+    given, and `convert` brings a value into the form in which it is kept.
     """
     limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
     meta = {"doc": doc, "choices": choices, "integer": integer, "limits": limits, "also": also}
+    meta |= {"alias": alias, "convert": convert}
     return field(default=default, metadata=meta, compare=not travels)
 
 

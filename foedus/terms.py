@@ -19,9 +19,17 @@ from foedus.errors import FoedusError
 from foedus.losses import Loss
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.penalties import Penalty
+from foedus.pytrees import state
 from foedus.regularizers import Regularizer, Zero
 
-GRAM, MOMENT, SQUARE = "x.gram", "x.moment", "y.square"  # arrays that `condensed` adds
+
+@state
+class Moments:
+    """XᵀSX, XᵀSy and yᵀSy of one client, S holding the rows' shares: all that a quadratic loss needs of its data."""
+
+    gram: Array
+    moment: Array
+    square: Array
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -29,11 +37,18 @@ class Data(Mapping[str, Array]):
     """One client's arrays by name. `weight` is 1 for its examples and 0 for rows that only fill a rectangle.
 
     `data["x"]` and `data.x` are the same. A mean over examples is `data.mean(values)`, not `jnp.mean(values)`, which
-    would count the filling rows too.
+    would count the filling rows too. `moments` are kept beside the arrays where they save time; they are no array of
+    the data, so that data made from some of the rows, or from other ones, does not have them.
     """
 
-    def __init__(self, arrays: Mapping[str, Any]):
+    def __init__(self, arrays: Mapping[str, Any], moments: Moments | None = None):
         self._arrays = dict(arrays)
+        self._moments = moments
+
+    @property
+    def moments(self) -> Moments | None:
+        """The moments, or None where they were not computed."""
+        return self._moments
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
@@ -68,11 +83,13 @@ class Data(Mapping[str, Array]):
 
     def tree_flatten_with_keys(self):
         names = tuple(sorted(self._arrays))
-        return tuple((jax.tree_util.DictKey(k), self._arrays[k]) for k in names), names
+        arrays = tuple((jax.tree_util.DictKey(k), self._arrays[k]) for k in names)
+        return (*arrays, (jax.tree_util.GetAttrKey("moments"), self._moments)), names
 
     @classmethod
-    def tree_unflatten(cls, names, arrays):
-        return cls(dict(zip(names, arrays, strict=True)))
+    def tree_unflatten(cls, names, children):
+        *arrays, moments = children
+        return cls(dict(zip(names, arrays, strict=True)), moments)
 
 
 Mask = Callable[[Data], Array]
@@ -226,16 +243,14 @@ class Terms:
         weight = data["weight"] if self.where is None else data["weight"] * self.where(data)
         return weight / jnp.sum(weight)
 
-    def condensed(self, data: Data, passes: int) -> Data:
-        """The data with the moments XᵀSX and XᵀSy, where a quadratic loss makes `passes` a round the cheaper with them.
+    def has_moments(self, shape: tuple[int, ...]) -> bool:
+        """Whether gradients from moments are cheaper, for an X of this shape: dim² instead of 2·rows·dim products."""
+        return self.loss is not None and self.loss.quadratic and len(shape) == 2 and self.dim < 2 * shape[0]
 
-        A gradient is then dim² multiplications instead of 2·rows·dim. Nothing else that is asked of the data changes.
-        """
-        if self.loss is None or not self.loss.quadratic or passes < 3 or self.dim >= 2 * data["x"].shape[0]:
-            return data
+    def with_moments(self, data: Data) -> Data:
+        """The data with their moments; nothing else that is asked of them changes."""
         share, x, y = self.share(data), data["x"], data["y"]
-        moments = {GRAM: (x * share[:, None]).T @ x, MOMENT: (share * y) @ x, SQUARE: jnp.dot(share, y**2)}
-        return Data({**data, **moments})
+        return Data(data, Moments((x * share[:, None]).T @ x, (share * y) @ x, jnp.dot(share, y**2)))
 
     def value(self, w: Array, data: Data) -> Array:
         """f_i(w)."""
@@ -254,10 +269,10 @@ class Terms:
         """f_i(w) and ∇f_i(w), from one pass over the predictions."""
         if self.loss is None:
             return jax.value_and_grad(self.value)(w, data)
-        if GRAM in data:
-            bent = data[GRAM] @ w
-            f = 0.5 * (jnp.dot(w, bent - 2.0 * data[MOMENT]) + data[SQUARE])
-            g = bent - data[MOMENT]
+        if data.moments is not None:
+            bent = data.moments.gram @ w
+            f = 0.5 * (jnp.dot(w, bent - 2.0 * data.moments.moment) + data.moments.square)
+            g = bent - data.moments.moment
         else:
             share, x, y = self.share(data), data["x"], data["y"]
             z = x @ w

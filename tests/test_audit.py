@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.privacy.audit import audit, cases, opposite_pair, table, vanishing_pair
+from foedus.audit import audit, cases, opposite_pair, table, vanishing_pair
 
 CASES = {case.what: case for case in cases()}
 

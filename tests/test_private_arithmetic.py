@@ -13,7 +13,7 @@ import foedus as fd
 from foedus.algorithms.sfedavg import steps_sensitivity
 from foedus.privacy import sensitivity
 from foedus.privacy.clipping import clipped_gradient, condensed
-from foedus.runtime.wire import message_for
+from foedus.runtime.spine import message_for
 
 NOISES = {
     "Laplace": fd.Laplace(epsilon=1.0, clip=0.7, rows=1.5),

@@ -14,7 +14,7 @@ from cases import DIM, NAMES, ROBUST, VARIANTS, problem
 
 import foedus as fd
 from foedus.algorithm import Algorithm, Each, Present
-from foedus.runtime.wire import message_for
+from foedus.runtime.spine import message_for
 
 CASES = ORDINARY | ROBUST
 ALL = CONVERGENT + [case for cases in ROBUST.values() for case in cases]

@@ -1,7 +1,7 @@
 """Inexact ADMM for Σ P_i + h (PAL Algorithm 2): the clients' and the server's step, and the algorithm on its own.
 
 ε_{t+1} = q^t. Start: u_i = w̃⁰, λ_i = −∇P_i(w̃⁰), ũ_i = u_i + λ_i/ρ.
-Server: w^{t+1} ≈ argmin P_0 + h + Σ (ρ/2)‖ũ_i − w‖², to dist_∞ ≤ ε_{t+1}.
+AdmmServer: w^{t+1} ≈ argmin P_0 + h + Σ (ρ/2)‖ũ_i − w‖², to dist_∞ ≤ ε_{t+1}.
 Client: ε̃_i = ‖∇P_i(w^{t+1}) + λ_i − ρ(w^{t+1} − u_i)‖_∞ with the old u_i, λ_i;
         u_i ≈ argmin P_i(u) + ⟨λ_i, u − w^{t+1}⟩ + (ρ/2)‖u − w^{t+1}‖², to ‖∇‖_∞ ≤ ε_{t+1};  λ_i += ρ(u_i − w^{t+1}).
 Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was measured.
@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Kind, Present
+from foedus.algorithm import Fit, Kind, Present, refuse
 from foedus.algorithms.lagrangian import Party, Piece, piece
 from foedus.numerics import lbfgs, newton
+from foedus.privacy.releasing import NotPrivate
+from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.regularizers import Regularizer
 from foedus.settings import setting, settings
@@ -242,7 +244,7 @@ def own_rho(P: LocalP, w: Array, rho: float | str, hint: Array) -> Array:
 
 
 @state
-class Server:
+class AdmmServer:
     w: Array
     consensus: Consensus
     started: Array
@@ -255,8 +257,8 @@ class Hello:
 
 
 @settings
-class InexactADMM(Algorithm):
-    """Algorithm 2 on its own, for (1/n) Σ f_i + h without constraints."""
+class InexactADMM(NotPrivate):
+    """PAL's Algorithm 2 on its own, for problems with a regulariser and without constraints."""
 
     rho: float | str = setting(
         "auto", "penalty ρ; 'auto' starts from the curvature and balances", gt=0, choices=("auto",)
@@ -264,27 +266,32 @@ class InexactADMM(Algorithm):
     q: float = setting(0.9, "ε_{t+1} = q^t", gt=0, lt=1)
     tol: float = setting(1e-5, "τ: stop when ε_{t+1} + Σ ε̃_i <= τ, which bounds dist_∞(0, ∇f + ∂h)", gt=0)
 
-    handles = frozenset({"regularizer"})
-    default_rounds = 20_000
+    why_not_private = (
+        "its local solves end when their own gradient is small, so one example's effect has no known bound"
+    )
+
+    def fit(self, problem: Problem) -> Fit:
+        refuse(self, problem.terms, regularizer=False)
+        return Fit(self, problem, max_rounds=20_000)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         return Start(self), Step(self)
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> AdmmServer:
         no = jnp.zeros((), bool)
-        return Server(w0, Consensus.blank(terms, w0), no, no)
+        return AdmmServer(w0, Consensus.blank(terms, w0), no, no)
 
     def join(self, terms: Terms, data: Data, w0: Array) -> Agent:
         return blank_agent(terms, w0)
 
-    def phase(self, server: Server) -> Array:
+    def phase(self, server: AdmmServer) -> Array:
         return server.started.astype(int)
 
-    def converged(self, server: Server) -> Array:
+    def ended(self, server: AdmmServer) -> Array:
         return server.done
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: AdmmServer) -> dict[str, Array]:
         answers = server.consensus.answers
         return {
             "objective": jnp.mean(answers.status.f),
@@ -292,7 +299,7 @@ class InexactADMM(Algorithm):
             "rho": server.consensus.rho,
         }
 
-    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+    def reason(self, server: AdmmServer, converged: bool, names: list[str]) -> str:
         silent = [name for name, heard in zip(names, server.consensus.fresh, strict=True) if not bool(heard)]
         if silent and not (converged or bool(server.started)):
             return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
@@ -323,7 +330,7 @@ class Start:
 
     method: InexactADMM
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Hello:
+    def broadcast(self, terms: Terms, server: AdmmServer, draws: Array) -> Hello:
         return Hello(server.w)
 
     def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
@@ -333,11 +340,11 @@ class Start:
         )
         return agent, agent.answer
 
-    def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: AdmmServer, replies: Answer, present: Present) -> AdmmServer:
         heard = server.consensus.hear(replies, present)
         started = consensus_start(terms, server.w, heard, self.method.server_solver(terms))
         ready = jnp.all(heard.fresh)
-        return Server(jnp.where(ready, started.w, server.w), select(ready, started, heard), ready, server.done)
+        return AdmmServer(jnp.where(ready, started.w, server.w), select(ready, started, heard), ready, server.done)
 
 
 @dataclass(frozen=True)
@@ -346,7 +353,7 @@ class Step:
 
     method: InexactADMM
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Call:
+    def broadcast(self, terms: Terms, server: AdmmServer, draws: Array) -> Call:
         at = server.consensus
         return Call(at.w, at.eps, at.rho, at.t)
 
@@ -355,9 +362,9 @@ class Step:
         agent = agent_step(P, client, call, self.method.status(terms))
         return agent, agent.answer
 
-    def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: AdmmServer, replies: Answer, present: Present) -> AdmmServer:
         solver, method = self.method.server_solver(terms), self.method
         at, done = consensus_step(
             server.consensus, replies, present, jnp.asarray(method.tol), method.q, method.rho == "auto", solver
         )
-        return Server(at.w, at, server.started, done)
+        return AdmmServer(at.w, at, server.started, done)

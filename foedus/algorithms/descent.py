@@ -1,101 +1,267 @@
-"""Methods that average local gradient descent: their step size γ_k, and the greeting that sets it to 1/max r_i."""
+"""What gradient methods share: the stopping test on ∇f, the step size γ_k, and the local steps.
 
-from dataclasses import dataclass
-from typing import Any
+A client's first local gradient is taken at the received model anyway; sending it (and the value) along lets the server
+test ‖∇f(w)‖² ≤ tol, GIA's rule (35), at a point everybody has just evaluated. With lr = "auto" a first round, the
+greeting, finds the step size 1/max r_i.
+"""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
-from foedus.algorithm import Kind, Present
-from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, complete
-from foedus.pytrees import state
+from foedus.algorithm import Algorithm, Fit, Kind, Present, name_of
+from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
+from foedus.errors import FoedusError
+from foedus.problem import Problem
+from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
+OPTIMIZER = ("an optimiser of optax", is_optimizer)
+
 
 @state
-class Server:
-    """The model, the rounds played, the base step size (0: not known yet), what is seen, and a method's own."""
+class Seen:
+    """A client's view of the received model: f_i(w), and ∇f_i(w) where the stopping test needs it."""
+
+    f: Array
+    g: PyTree  # an array, or () without a stopping test
+
+
+@state
+class Progress:
+    """The server's record of the last broadcast model: f(w), the stopping test's left side, and if all answered."""
+
+    objective: Array
+    error: Array
+    complete: Array
+
+    @staticmethod
+    def none() -> "Progress":
+        """Before the first round."""
+        return Progress(jnp.full((), jnp.inf), jnp.full((), jnp.inf), jnp.zeros((), bool))
+
+
+@state
+class Greeting:
+    """The first reply when constants are to be found: r_i, the number of examples d_i, and the view of w0."""
+
+    r: Array
+    count: Array
+    seen: Seen
+
+
+@settings
+class FirstOrder(Algorithm):
+    """A method that uses gradients of f_i, with a test on ∇f that ends it."""
+
+    tol: float = setting(1e-7, "tolerance of the stopping test, GIA (35)", ge=0)
+    stop: str | None = setting(
+        "gradient",
+        "'gradient': ‖∇f‖² <= tol, GIA (35); 'released': ‖∇f‖²/n² <= tol, as the authors' code; None: no test",
+        choices=("gradient", "released", None),
+    )
+
+    def fit(self, problem: Problem) -> Fit:
+        loss = problem.terms.loss
+        if loss is not None and loss.curvature is None and self.automatic:
+            raise FoedusError(
+                f"{name_of(self)}: the loss {loss.name} has no bounded curvature to set the step from; "
+                "give the step size, or a smooth loss."
+            )
+        return super().fit(problem)
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a greeting round has to find the constants."""
+        return False
+
+    def look(self, terms: Terms, w: Array, data: Data) -> tuple[Seen, Array]:
+        """f_i and ∇f_i at the received model, as the reply carries them and as the local step uses them."""
+        f, g = terms.value_and_gradient(w, data)
+        return Seen(f, g if self.stop is not None else ()), g
+
+    def judge(self, terms: Terms, mean_seen: Seen, complete: Array) -> Progress:
+        """The stopping test's figures, from the mean of the clients' views."""
+        if self.stop is None:
+            return Progress(mean_seen.f, jnp.full((), jnp.inf), complete)
+        error = jnp.sum(mean_seen.g**2)
+        return Progress(mean_seen.f, error / terms.clients**2 if self.stop == "released" else error, complete)
+
+    def passed(self, progress: Progress) -> Array:
+        """Whether the stopping test holds at the model that everybody has just evaluated."""
+        return progress.complete & (progress.error <= self.tol)
+
+    def settle(self, progress: Progress, w: Array, following: Array) -> Array:
+        """The next model, or the present one where it has passed the test: that is the one to return."""
+        return jnp.where(self.passed(progress), w, following)
+
+    def greet(self, terms: Terms, w: Array, data: Data) -> Greeting:
+        """A client's reply in the greeting round."""
+        seen, _ = self.look(terms, w, data)
+        return Greeting(terms.lipschitz(w, data), data.count, seen)
+
+    def ended(self, server: PyTree) -> Array:
+        return self.passed(server.progress)
+
+    def report(self, server: PyTree) -> dict[str, Array]:
+        return {"objective": server.progress.objective, "gradient": server.progress.error}
+
+    def reason(self, server: PyTree, converged: bool, names: list[str]) -> str:
+        left = "‖∇f‖²/n²" if self.stop == "released" else "‖∇f‖²"
+        if converged:
+            return f"{left} = {float(server.progress.error):.2g} <= {self.tol:g}"
+        if self.stop is None:
+            return "played the rounds asked for"
+        if not bool(server.progress.complete):
+            return f"stopped at the limit of rounds; {left} <= {self.tol:g} is tested only when every client answers"
+        return f"stopped at the limit of rounds with {left} = {float(server.progress.error):.2g} > {self.tol:g}"
+
+
+@state
+class DescentServer:
+    """The server's state of a descent method."""
 
     w: Array
-    round: Array
-    gamma: Array
+    round: Array  # rounds played
+    gamma: Array  # the base step size; 0 until the greeting has found it
     progress: Progress
-    own: Any
+    own: PyTree  # what a method adds
+    memory: PyTree = ()  # of the server's optimiser
 
 
 @state
 class Model:
-    """The broadcast: the model, the base step size, the round, and a method's own."""
+    """The broadcast: the model, the base step size, the round, and what a method adds."""
 
     w: Array
     gamma: Array
     round: Array
-    own: Any
+    own: PyTree
+
+
+def decayed(gamma: Array, decay: float | str | None, k: Array | int) -> Array:
+    """γ_k: constant, γ/log2(k+2) (GIA V.D) or γ/(1 + k/decay)."""
+    if decay is None:
+        return gamma
+    return gamma / jnp.log2(k + 2.0) if isinstance(decay, str) else gamma / (1.0 + k / decay)
 
 
 @settings
 class Descent(FirstOrder):
-    """k0 local steps with γ_k = lr, lr/log2(k+2) or lr/(1+k/decay), k counting local steps over all rounds."""
+    """k0 local steps with γ_k = lr, lr/log2(k+2) or lr/(1+k/decay), k counting local steps over all rounds.
+
+    Either side may use an optimiser of optax instead: the clients for their steps (`local=`), starting anew in each
+    round, and the server (`server=`) for the step from w to the clients' mean, whose difference it takes as a gradient
+    (Reddi et al. 2021).
+    """
 
     k0: int = setting(5, "local steps a round", ge=1, integer=True)
     lr: float | str = setting("auto", "step size; 'auto' is 1/max r_i", gt=0, choices=("auto",))
     decay: float | str | None = setting(
         None, "None: constant; 'log': lr/log2(k+2), GIA V.D; a number: lr/(1 + k/decay)", gt=0, choices=("log",)
     )
-
-    @property
-    def passes(self) -> int:
-        """How often a round goes over a client's data."""
-        return self.k0 * getattr(self, "steps", 1)
+    server_optimizer: Optimizer | None = setting(
+        None, "the server's optimiser, as optax.adam(0.01)", also=OPTIMIZER, alias="server", convert=as_optimizer
+    )
+    local_optimizer: Optimizer | None = setting(
+        None, "the clients' optimiser, in place of lr and decay", also=OPTIMIZER, alias="local", convert=as_optimizer
+    )
 
     @property
     def automatic(self) -> bool:
-        return self.lr == "auto"
+        return self.lr == "auto" and self.local_optimizer is None
+
+    @property
+    def gradients(self) -> int:
+        """How many gradients a client takes in a round."""
+        return self.k0
+
+    @property
+    def pull(self) -> float:
+        """The weight of (pull/2)‖u − w‖², which holds local steps near the received model."""
+        return 0.0
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return (Greet(self), self) if self.automatic else (self,)  # pyright: ignore[reportReturnType]
+        return (Greet(self), self) if self.automatic else (self,)
 
-    def own_state(self, terms: Terms, w0: Array) -> Any:
+    def own_state(self, terms: Terms, w0: Array) -> PyTree:
         """What a method keeps at the server beside the model."""
         return ()
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> DescentServer:
         gamma = 0.0 if isinstance(self.lr, str) else self.lr
-        return Server(w0, jnp.zeros((), int), jnp.asarray(gamma), Progress.none(), self.own_state(terms, w0))
+        memory = () if self.server_optimizer is None else self.server_optimizer.transform.init(w0)
+        start = jnp.zeros((), int)
+        return DescentServer(w0, start, jnp.asarray(gamma), Progress.none(), self.own_state(terms, w0), memory)
 
-    def phase(self, server: Server) -> Array:
+    def phase(self, server: DescentServer) -> Array:
         return (server.gamma > 0).astype(int) if self.automatic else jnp.zeros((), int)
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Model:
+    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> Model:
         return Model(server.w, server.gamma, server.round, server.own)
 
     def rate(self, model: Model, step: Array | int) -> Array:
         """γ_k of the given local step of this round."""
-        k = model.round * self.k0 + step
-        if self.decay is None:
-            return model.gamma
-        if self.decay == "log":
-            return model.gamma / jnp.log2(k + 2.0)
-        return model.gamma / (1.0 + k / float(self.decay))
+        return decayed(model.gamma, self.decay, model.round * self.k0 + step)
+
+    def descend(self, model: Model, g: Array, gradient: Callable[[Array], Array]) -> Array:
+        """Where a round's local steps from the received w end; `g` is the gradient there."""
+        per = self.gradients // self.k0  # gradient steps with the same γ_k
+        if self.local_optimizer is not None:
+            return self._optimised(model.w, g, gradient, self.local_optimizer.transform)
+
+        def step(j: int, u: Array) -> Array:
+            return u - self.rate(model, j // per) * gradient(u)
+
+        return jax.lax.fori_loop(1, self.gradients, step, model.w - self.rate(model, 0) * g)
+
+    def _optimised(
+        self, w: Array, g: Array, gradient: Callable[[Array], Array], transform: optax.GradientTransformation
+    ) -> Array:
+        def step(at: tuple[Array, PyTree], slope: Array) -> tuple[Array, PyTree]:
+            u, memory = at
+            change, memory = transform.update(slope, memory, u)
+            return jnp.asarray(optax.apply_updates(u, change)), memory
+
+        first = step((w, transform.init(w)), g)
+        return jax.lax.fori_loop(1, self.gradients, lambda _, at: step(at, gradient(at[0])), first)[0]
+
+    def advance(self, server: DescentServer, progress: Progress, following: Array, own: PyTree = ()) -> DescentServer:
+        """The server's state after a round that would take w to `following`."""
+        w, memory = following, server.memory
+        if self.server_optimizer is not None:
+            change, memory = self.server_optimizer.transform.update(server.w - following, memory, server.w)
+            w = jnp.asarray(optax.apply_updates(server.w, change))
+        w = self.settle(progress, server.w, w)
+        return DescentServer(w, server.round + 1, server.gamma, progress, own, memory)
 
 
 @dataclass(frozen=True)
 class Greet:
     """The first round under lr='auto': everyone sends r_i with its gradient, which is used for one plain step."""
 
-    method: Descent
+    method: FirstOrder
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Array:
+    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> Array:
         return server.w
 
-    def local(self, terms: Terms, client: Any, message: Array, data: Data, key: Array) -> tuple[Any, Greeting]:
+    def local(self, terms: Terms, client: PyTree, message: Array, data: Data, key: Array) -> tuple[PyTree, Greeting]:
         return client, self.method.greet(terms, message, data)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Greeting, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: DescentServer, replies: Greeting, present: Present) -> DescentServer:
         gamma = 1.0 / present.max(replies.r)
         seen = present.mean(replies.seen)
         progress = self.method.judge(terms, seen, complete(terms, present))
         w = server.w if self.method.stop is None else self.method.settle(progress, server.w, server.w - gamma * seen.g)
-        return Server(w, server.round, gamma, progress, server.own)
+        return replace(server, w=w, gamma=gamma, progress=progress)
+
+
+def complete(terms: Terms, present: Present) -> Array:
+    """Whether every client answered."""
+    return present.count == terms.clients

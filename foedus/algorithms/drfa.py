@@ -6,22 +6,23 @@ snapshot, and λ moves up along it, then back onto the simplex.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax.projections as onto
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Kind, Present
+from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
 from foedus.algorithms.localsgd import minibatch
+from foedus.problem import Problem
 from foedus.pytrees import state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @state
-class Server:
+class DrfaServer:
     """The model, the weights, the snapshot, the sum of models for their mean, the stage, and which round of it."""
 
     w: Array
@@ -34,27 +35,27 @@ class Server:
 
 
 @state
-class Task:
+class TrainingTask:
     w: Array
     step: Array  # t', at which the snapshot is taken
     times: Each  # how often a client was drawn
 
 
 @state
-class Trained:
+class Snapshots:
     w: Array
     snapshot: Array
     times: Array
 
 
 @state
-class Query:
+class LossQuery:
     w: Array
     times: Each
 
 
 @state
-class Loss:
+class SampledLoss:
     f: Array
     times: Array
 
@@ -74,27 +75,30 @@ class DRFA(Algorithm):
         True, "whether the mean of all stages' models is returned, or the last", choices=(True, False)
     )
 
-    default_rounds: ClassVar[int] = 2000
+    def fit(self, problem: Problem) -> Fit:
+        return replace(super().fit(problem), max_rounds=2000)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         return Train(self), Weigh(self)
 
-    def phase(self, server: Server) -> Array:
+    def phase(self, server: DrfaServer) -> Array:
         return server.weighing.astype(int)
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> DrfaServer:
         n, zero = terms.clients, jnp.zeros((), int)
-        return Server(w0, jnp.full(n, 1.0 / n), w0, jnp.zeros_like(w0), zero, zero.astype(bool), jnp.asarray(jnp.inf))
+        return DrfaServer(
+            w0, jnp.full(n, 1.0 / n), w0, jnp.zeros_like(w0), zero, zero.astype(bool), jnp.asarray(jnp.inf)
+        )
 
-    def parameters(self, terms: Terms, server: Server) -> Array:
+    def parameters(self, terms: Terms, server: DrfaServer) -> Array:
         mean = server.total / jnp.maximum(server.stage, 1)
         return jnp.where(server.stage > 0, mean, server.w) if self.average else server.w
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: DrfaServer) -> dict[str, Array]:
         return {"snapshot_loss": server.objective, "largest_weight": jnp.max(server.lam)}
 
-    def reason(self, server: Any, converged: bool, names: list[str]) -> str:
+    def reason(self, server: DrfaServer, converged: bool, names: list[str]) -> str:
         return "played the rounds asked for; a stochastic method has no test to stop at"
 
     def tally(self, chances: Array, draws: Array) -> tuple[Array, Array]:
@@ -117,11 +121,11 @@ class Train:
 
     method: DRFA
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Task:
+    def broadcast(self, terms: Terms, server: DrfaServer, draws: Array) -> TrainingTask:
         times, key = self.method.tally(server.lam, draws)
-        return Task(server.w, jax.random.randint(key, (), 1, self.method.k0 + 1), Each(times))
+        return TrainingTask(server.w, jax.random.randint(key, (), 1, self.method.k0 + 1), Each(times))
 
-    def local(self, terms: Terms, client: tuple[()], task: Any, data: Data, key: Array) -> tuple[tuple[()], Trained]:
+    def local(self, terms: Terms, client: tuple[()], task: Any, data: Data, key: Array) -> tuple[tuple[()], Snapshots]:
         def step(j: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
             u, kept = pair
             known, batch = self.method.examples(terms, data, jax.random.fold_in(key, j))
@@ -129,9 +133,9 @@ class Train:
             return u, jnp.where(j + 1 == task.step, u, kept)
 
         u, kept = jax.lax.fori_loop(0, self.method.k0, step, (task.w, task.w))
-        return client, Trained(u, kept, task.times)
+        return client, Snapshots(u, kept, task.times)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Trained, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: DrfaServer, replies: Snapshots, present: Present) -> DrfaServer:
         share = jnp.where(present.here, replies.times, 0.0)
         anyone = jnp.sum(share) > 0
         share = share / jnp.maximum(jnp.sum(share), 1.0)
@@ -147,15 +151,17 @@ class Weigh:
 
     method: DRFA
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Query:
+    def broadcast(self, terms: Terms, server: DrfaServer, draws: Array) -> LossQuery:
         even = jnp.full(terms.clients, 1.0 / terms.clients)
-        return Query(server.snapshot, Each(self.method.tally(even, draws)[0]))
+        return LossQuery(server.snapshot, Each(self.method.tally(even, draws)[0]))
 
-    def local(self, terms: Terms, client: tuple[()], query: Any, data: Data, key: Array) -> tuple[tuple[()], Loss]:
+    def local(
+        self, terms: Terms, client: tuple[()], query: Any, data: Data, key: Array
+    ) -> tuple[tuple[()], SampledLoss]:
         known, batch = self.method.examples(terms, data, key)
-        return client, Loss(known.value(query.w, batch), query.times)
+        return client, SampledLoss(known.value(query.w, batch), query.times)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Loss, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: DrfaServer, replies: SampledLoss, present: Present) -> DrfaServer:
         n, method = terms.clients, self.method
         told = jnp.where(present.here, replies.times * replies.f, 0.0) * n / (method.drawn or n)
         v = jnp.zeros(n).at[present.index].add(told, mode="drop")

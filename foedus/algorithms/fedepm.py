@@ -16,16 +16,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.algorithm import Fit
 from foedus.algorithms.ens import ens
-from foedus.algorithms.secure import Client, Order, Secure, Update, paper_mu, soft
+from foedus.algorithms.epm import EpmClient, EpmMethod, Task, Upload, paper_mu, soft
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
+from foedus.problem import Problem
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @settings
-class FedEPM(Secure):
+class FedEPM(EpmMethod):
     """FedEPM: one gradient a round, elastic-net aggregation, partial participation, noise on what is sent."""
 
     eta: float | None = setting(None, "η of the elastic net (8); None: (0.02m + 1)(ρ + 0.1)·1e-5", gt=0)
@@ -38,13 +40,15 @@ class FedEPM(Secure):
     per_example: bool = setting(True, "whether steps use μ/d_i, as released, or μ, as printed", choices=(True, False))
     restart: bool = setting(False, "whether each round starts at the received w, not at w_i", choices=(True, False))
 
-    def resolve(self, terms: Terms) -> "FedEPM":
-        chosen = super().resolve(terms)
+    def fit(self, problem: Problem) -> Fit:
+        fit, terms = super().fit(problem), problem.terms
+        chosen = fit.algorithm
         assert isinstance(chosen, FedEPM)
         eta = self.eta if self.eta is not None else (0.02 * terms.clients + 1.0) * (self.rho + 0.1) * 1e-5
         c = 0.0 if isinstance(self.noise, Sound) else self.c
         mu0 = 0.05 if self.mu0 is None and not isinstance(self.noise, Sound) else self.mu0
-        return replace(chosen, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c, mu0=mu0)
+        chosen = replace(chosen, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c, mu0=mu0)
+        return replace(fit, algorithm=chosen)
 
     def weight(self, terms: Terms, count: Array) -> Array:
         """μ_0 as the steps divide by it: by d_i already, or not."""
@@ -54,10 +58,10 @@ class FedEPM(Secure):
         assert isinstance(self.noise, Sound)
         return jnp.maximum(0.05 / by, self.k0 * sensitivity.public_curvature(terms, self.noise, count))
 
-    def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
+    def local(self, terms: Terms, client: EpmClient, task: Task, data: Data, key: Array) -> tuple[EpmClient, Upload]:
         assert self.eta is not None and self.lam is not None
         eta, lam = self.eta, self.lam
-        seen, g = self.look(terms, order.w, data)
+        seen, g = self.look(terms, task.w, data)
         weight = self.weight(terms, data.count)
         by = data.count if self.per_example else 1.0
         private = isinstance(self.noise, Sound)
@@ -66,14 +70,14 @@ class FedEPM(Secure):
 
         def step(j: int, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             v, _, delta = at  # v = w_i − w
-            own = paper_mu(weight, self.c, self.alpha, order.round * self.k0 + j, v)
+            own = paper_mu(weight, self.c, self.alpha, task.round * self.k0 + j, v)
             following = sensitivity.exact_penalty(delta, own, eta, change) if private else delta
             return soft(own * v - g, lam) / (eta + own), own, following
 
-        first = jnp.zeros_like(order.w) if self.restart else client.w - order.w
+        first = jnp.zeros_like(task.w) if self.restart else client.w - task.w
         v, own, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), carried))
         scale = (delta, delta) if private else (g, own * by)
-        return self.upload(client, order, seen, v, order.w + v, key, scale)
+        return self.upload(client, task, seen, v, task.w + v, key, scale)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         assert self.eta is not None and self.lam is not None

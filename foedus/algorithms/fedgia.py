@@ -16,18 +16,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Each, Kind, Present
-from foedus.algorithms.first_order import FirstOrder, Greeting, Progress, Seen, complete
+from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
+from foedus.algorithms.descent import FirstOrder, Greeting, Progress, Seen, complete
 from foedus.algorithms.gram import Inverse, inverse_of
+from foedus.algorithms.private import NoisyClient, NoisyServer, PrivateForm, Released
 from foedus.errors import FoedusError
 from foedus.losses import LeastSquares
-from foedus.pytrees import select, state
+from foedus.privacy import clipping, sensitivity
+from foedus.privacy.noise import Noise, Sound
+from foedus.privacy.releasing import Releasing, only_for_paper
+from foedus.problem import Problem
+from foedus.pytrees import PyTree, select, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @state
-class Server:
+class GiaServer:
+    """The server's state."""
+
     w: Array  # x, the average
     z: Array  # z_i, last heard. (m, dim)
     seen: Seen  # f_i, ∇f_i, last heard
@@ -41,28 +48,37 @@ class Server:
 
 
 @state
-class Client:
+class GiaClient:
+    """A client's state."""
+
     pi: Array  # π_i
     r: Array  # r_i
     inverse: Inverse  # (H_i/m + σI)⁻¹ in a form that fits the shape; empty for a diagonal H_i
 
 
 @state
-class Order:
+class GiaTask:
+    """The message: x, σ, and whether the client is in C."""
+
     x: Array
     sigma: Array
     chosen: Any  # whether the client is in C
 
 
 @state
-class Update:
+class GiaUpdate:
+    """A client's z_i, and its view of the received x."""
+
     z: Array
     seen: Seen
 
 
 @settings
-class FedGiA(FirstOrder):
-    """FedGiA with diagonal or Gram H_i; every client takes part in every round."""
+class FedGiA(FirstOrder, Releasing):
+    """Few rounds and one gradient per round, for unconstrained smooth problems.
+
+    Every client takes part in every round, with a diagonal or a Gram matrix H_i.
+    """
 
     k0: int = setting(10, "steps between two communications", ge=1, integer=True)
     H: str = setting("diagonal", "H_i of Table III: r_i·I or the Gram matrix", choices=("diagonal", "gram"))
@@ -73,6 +89,8 @@ class FedGiA(FirstOrder):
         gt=0,
     )
 
+    noise = None
+
     @property
     def automatic(self) -> bool:
         return True
@@ -81,15 +99,24 @@ class FedGiA(FirstOrder):
     def kinds(self) -> tuple[Kind, ...]:
         return (Greet(self), Step(self, factorise=True), Step(self, factorise=False))
 
-    def check(self, terms: Terms) -> None:
-        super().check(terms)
-        if self.H == "gram" and not terms.linear:
+    def fit(self, problem: Problem) -> Fit:
+        if self.H == "gram" and not problem.terms.linear:
             raise FoedusError("FedGiA(H='gram') needs a loss of xᵀw; use H='diagonal' with your own objective.")
+        return super().fit(problem)
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
+        if not isinstance(noise, Sound):
+            raise only_for_paper(noise)
+        return PrivateGiA(replace(self, stop=None), noise, int(problem.counts.sum()))
+
+    @property
+    def needs_rows(self) -> bool:
+        return True
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> GiaServer:
         m = terms.clients
         views = Seen(jnp.zeros(m), jnp.zeros((m, terms.dim)) if self.stop is not None else ())
-        return Server(
+        return GiaServer(
             w=w0,
             z=jnp.broadcast_to(w0, (m, terms.dim)),
             seen=views,
@@ -102,11 +129,11 @@ class FedGiA(FirstOrder):
             progress=Progress.none(),
         )
 
-    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+    def join(self, terms: Terms, data: Data, w0: Array) -> GiaClient:
         blank = Inverse.blank(terms, data) if self.H == "gram" else Inverse(())
-        return Client(jnp.zeros_like(w0), jnp.zeros(()), blank)
+        return GiaClient(jnp.zeros_like(w0), jnp.zeros(()), blank)
 
-    def phase(self, server: Server) -> Array:
+    def phase(self, server: GiaServer) -> Array:
         return jnp.where(server.sigma == 0, 0, jnp.where(jnp.any(server.stale) & (self.H == "gram"), 1, 2))
 
     def ratio(self, terms: Terms, examples: Array, everyone: Array) -> Array | float:
@@ -120,7 +147,7 @@ class FedGiA(FirstOrder):
         bold = 0.15 if isinstance(terms.loss, LeastSquares) else jnp.maximum(0.025, 4.0 * jnp.log(examples) / terms.dim)
         return jnp.where(everyone, bold, 6.0)
 
-    def combine(self, terms: Terms, server: Server, replies: Update, present: Present, sigma: Array) -> Server:
+    def combine(self, terms: Terms, server: GiaServer, replies: GiaUpdate, present: Present, sigma: Array) -> GiaServer:
         """(11), with the last z_i of silent clients; under t=None, back to the best x and 2σ when f has risen."""
         z, seen = present.remember((server.z, server.seen), (replies.z, replies.seen))
         mean_seen = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), seen)
@@ -148,15 +175,15 @@ class Greet:
 
     method: FedGiA
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Array:
+    def broadcast(self, terms: Terms, server: GiaServer, draws: Array) -> Array:
         return server.w
 
-    def local(self, terms: Terms, client: Client, x: Array, data: Data, key: Array) -> tuple[Client, Greeting]:
+    def local(self, terms: Terms, client: GiaClient, x: Array, data: Data, key: Array) -> tuple[GiaClient, Greeting]:
         hello = self.method.greet(terms, x, data)
         gradient = terms.gradient(x, data) if self.method.stop is None else hello.seen.g
-        return Client(-gradient / terms.clients, hello.r, client.inverse), hello
+        return GiaClient(-gradient / terms.clients, hello.r, client.inverse), hello
 
-    def aggregate(self, terms: Terms, server: Server, replies: Greeting, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: GiaServer, replies: Greeting, present: Present) -> GiaServer:
         m = terms.clients
         greetings, heard = present.remember((server.greetings, server.heard), (replies, jnp.ones_like(present.here)))
         waiting = replace(server, greetings=greetings, heard=heard)
@@ -165,7 +192,7 @@ class Greet:
         gradients = greetings.seen.g if self.method.stop is not None else jnp.zeros_like(server.z)
         z = server.w - gradients / (m * sigma)  # (17)
         all_of_them = Present(jnp.arange(m), jnp.ones(m, bool))
-        greeted = self.method.combine(terms, waiting, Update(z, greetings.seen), all_of_them, sigma)
+        greeted = self.method.combine(terms, waiting, GiaUpdate(z, greetings.seen), all_of_them, sigma)
         return select(jnp.all(heard), replace(greeted, stale=jnp.ones(m, bool)), waiting)
 
 
@@ -176,14 +203,16 @@ class Step:
     method: FedGiA
     factorise: bool
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Order:
+    def broadcast(self, terms: Terms, server: GiaServer, draws: Array) -> GiaTask:
         m = terms.clients
         size = math.ceil(self.method.alpha * m - 1e-9)
         chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
-        return Order(server.w, server.sigma, Each(chosen))
+        return GiaTask(server.w, server.sigma, Each(chosen))
 
-    def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
-        x, sigma, m, k0 = order.x, order.sigma, terms.clients, self.method.k0
+    def local(
+        self, terms: Terms, client: GiaClient, task: GiaTask, data: Data, key: Array
+    ) -> tuple[GiaClient, GiaUpdate]:
+        x, sigma, m, k0 = task.x, task.sigma, terms.clients, self.method.k0
         seen, gradient = self.method.look(terms, x, data)
         g = gradient / m
         p, inverse = g + client.pi, client.inverse
@@ -197,9 +226,77 @@ class Step:
                 inverse = inverse_of(terms, data, m, sigma)
             before, last = inverse.steps(terms, data, m, sigma, p, k0)
             x_i, pi = x - last, before - sigma * last - g
-        x_i = jnp.where(order.chosen, x_i, x)
-        pi = jnp.where(order.chosen, pi, -g)
-        return Client(pi, client.r, inverse), Update(x_i + pi / sigma, seen)
+        x_i = jnp.where(task.chosen, x_i, x)
+        pi = jnp.where(task.chosen, pi, -g)
+        return GiaClient(pi, client.r, inverse), GiaUpdate(x_i + pi / sigma, seen)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: GiaServer, replies: GiaUpdate, present: Present) -> GiaServer:
         return self.method.combine(terms, server, replies, present, server.sigma)
+
+
+@state
+class GiaOrder:
+    """The private form's message: x, and whether the client is in C."""
+
+    x: Array
+    chosen: PyTree
+
+
+@dataclass(frozen=True)
+class PrivateGiA(PrivateForm):
+    """FedGiA with H_i = r·I, r from the bound on the rows; the state π_i is carried (`sensitivity.inexact_admm`)."""
+
+    plain: FedGiA
+    examples: int  # in all; public, as every d_i is
+
+    def fit(self, problem: Problem) -> Fit:
+        fit, loss = super().fit(problem), problem.terms.loss
+        kind = type(self.noise).__name__
+        if self.plain.H == "gram":
+            raise FoedusError(
+                f"FedGiA(H='gram') multiplies what a client sends by the inverse of its Gram matrix, whose sensitivity "
+                f"is not known; with {kind} noise use H='diagonal'."
+            )
+        if loss is None or loss.curvature is None or self.noise.rows is None:
+            raise FoedusError(
+                f"FedGiA with {kind} noise needs a smooth loss of xᵀw and {kind}(rows=...), a bound on the 2-norm of "
+                "the rows of X, in the place of the clients' Lipschitz constants, which are private."
+            )
+        return fit
+
+    def top(self, terms: Terms, count: Array | float) -> Array:
+        """The largest curvature of a client's objective that the bound on the rows allows."""
+        assert self.noise.rows is not None
+        return jnp.asarray(sensitivity.curvature(terms, self.noise.rows, jnp.asarray(count))[1])
+
+    def sigma(self, terms: Terms) -> Array:
+        """σ = t·r/m with Table III's t, all of it public; the plain method would correct a bold t by looking at f."""
+        t = self.plain.t
+        if t is None:
+            bold = max(0.025, 4.0 * math.log(max(self.examples, 2)) / terms.dim)
+            t = 0.15 if isinstance(terms.loss, LeastSquares) else bold
+        typical = self.examples / terms.clients
+        return t * self.top(terms, typical) / terms.clients
+
+    def broadcast(self, terms: Terms, server: NoisyServer, draws: Array) -> GiaOrder:
+        m = terms.clients
+        size = math.ceil(self.plain.alpha * m - 1e-9)
+        chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
+        # the first round has C empty, as in the plain method
+        return GiaOrder(server.w, Each(chosen & (server.round > 0)))
+
+    def local(
+        self, terms: Terms, client: NoisyClient, task: GiaOrder, data: Data, key: Array
+    ) -> tuple[NoisyClient, Released]:
+        m, k0, sigma = terms.clients, self.plain.k0, self.sigma(terms)
+        a = 1.0 / (self.top(terms, data.count) / m + sigma)
+        g = clipping.clipped_gradient(terms, task.x, data, self.noise) / m
+        before = (1.0 - sigma * a) ** (k0 - 1) * (g + client.pi)
+        step = jnp.where(task.chosen, -a * before, 0.0)  # x_i − x
+        pi = jnp.where(task.chosen, before * (1.0 - sigma * a) - g, -g)
+        change = sensitivity.change(self.noise, data.count) / m
+        carried, moved = sensitivity.inexact_admm(client.spent.carried, change, a, sigma, k0, task.chosen)
+        return self.send(client, task.x, pi, step + pi / sigma, moved, carried, key)
+
+    def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
+        return jnp.mean(z, axis=0)

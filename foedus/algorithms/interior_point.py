@@ -13,19 +13,22 @@ with multipliers set to 0 on rows that have room: tested at a point about which 
 """
 
 from dataclasses import replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Present
+from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import Ask, Client, Model, Reply, answer, joined
+from foedus.constrained import Constrained
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
@@ -42,7 +45,7 @@ INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE = 1, 2, 3, 4  # why a run cannot go o
 
 
 @state
-class Server:
+class InteriorServer:
     base: System  # at the last point that was accepted
     past: Array  # the parts of the merit at the last points that were accepted, newest first
     x: Array  # the point that is asked about
@@ -67,40 +70,41 @@ class Server:
     step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
     top: Array  # f at the start
     done: Array
-    ended: Array  # 0, or why it cannot go on
+    ending: Array  # 0, or why it cannot go on
 
 
 @settings
-class InteriorPoint(Algorithm):
-    """Constrained or not, to a certificate in few rounds: Newton's method on the optimality conditions."""
+class InteriorPoint(Constrained):
+    """Any smooth problem, with constraints or without, to a certificate in few rounds.
+
+    It is Newton's method on the optimality conditions, an interior-point method whose iterations are rounds.
+    """
 
     eps1: float = setting(1e-6, "stationarity to reach; infinity asks for the gap instead", gt=0)
     eps2: float = setting(1e-6, "feasibility and complementarity to reach", gt=0)
     gap: float = setting(1e-6, "estimated distance to the optimal objective to reach, where eps1 is infinite", gt=0)
     curvature: str = setting("auto", "'exact': sites send Hessians; 'auto': so too", choices=("auto", "exact"))
 
-    handles = frozenset({"constraints", "regularizer"})
-    default_rounds = 500
-    sums = True
-    dense = 500  # variables at most: a message of 1 MB
+    dense: ClassVar[int] = 500  # variables at most: a message of 1 MB
 
-    def check(self, terms: Terms) -> None:
-        super().check(terms)
+    def fit(self, problem: Problem) -> Fit:
+        terms = problem.terms
         if terms.dim > self.dense:
             raise FoedusError(
                 f"InteriorPoint sends Hessians, which are too large for {terms.dim} variables (at most {self.dense}); "
                 "use ProxAL(inner='lbfgs')."
             )
         Form(terms.regularizer, terms.dim).check()
+        return Fit(self, problem, max_rounds=500)
 
     def office(self, terms: Terms, data: Data | None) -> Office:
         return Office(terms, data, self.eps2)
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
         office = self.office(terms, own)
         base, zero, count, no = office.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
         nothing = Model.zero(terms)
-        return Server(
+        return InteriorServer(
             base=base,
             past=jnp.zeros((MEMORY, 3)),
             x=base.x,
@@ -125,13 +129,13 @@ class InteriorPoint(Algorithm):
             step=jnp.full((), jnp.inf),
             top=zero,
             done=no,
-            ended=count,
+            ending=count,
         )
 
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         return joined(terms)
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Ask:
+    def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> Ask:
         dim, (_, own, coupled) = terms.dim, terms.rows
         nu = server.own.z[own : own + coupled]
         return Ask(
@@ -148,7 +152,7 @@ class InteriorPoint(Algorithm):
     def local(self, terms: Terms, client: Client, ask: Ask, data: Data, key: Array) -> tuple[Client, Reply]:
         return answer(terms, client, ask, data, self.eps2)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Reply, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: InteriorServer, replies: Reply, present: Present) -> InteriorServer:
         n, count = terms.clients, present.count
         total = jax.tree.map(lambda mean: count * mean, present.mean(replies))
         full = count == n
@@ -168,7 +172,7 @@ class InteriorPoint(Algorithm):
         judged = self.judge(terms, replace(server, running=at), at, complete)
         return select(whole & ~complete, waiting, judged)
 
-    def judge(self, terms: Terms, server: Server, at: Model, complete: Array) -> Server:
+    def judge(self, terms: Terms, server: InteriorServer, at: Model, complete: Array) -> InteriorServer:
         """Accept the point that was asked about, or go back; then choose the next one."""
         office, base, dim = self.office(terms, server.data), server.base, terms.dim
         first = server.id == 0
@@ -243,11 +247,11 @@ class InteriorPoint(Algorithm):
             step=jnp.max(jnp.abs(dx[:dim])) / (1.0 + jnp.max(jnp.abs(following.x[:dim]))),
             top=jnp.where(first, new.f, server.top),
             done=done,
-            ended=jnp.where(done, 0, self.ending(office, following, server, finite, steeper & (shift > 1e8))),
+            ending=jnp.where(done, 0, self.ending(office, following, server, finite, steeper & (shift > 1e8))),
         )
         return select(certified & ~done, held, moving)
 
-    def certified(self, terms: Terms, office: Office, new: System, server: Server) -> Array:
+    def certified(self, terms: Terms, office: Office, new: System, server: InteriorServer) -> Array:
         """Whether the certificate holds at the point that was asked about, or the gap does where eps1 is infinite."""
         passed = office.all_say(new, "passed")
         inside = terms.regularizer.distance(new.x[: terms.dim], new.certificate)
@@ -255,7 +259,7 @@ class InteriorPoint(Algorithm):
             return passed & (server.gap <= self.gap) & (inside < np.inf)
         return passed & (inside <= self.eps1)
 
-    def ending(self, office: Office, at: System, server: Server, finite: Array, lost: Array) -> Array:
+    def ending(self, office: Office, at: System, server: InteriorServer, finite: Array, lost: Array) -> Array:
         """Why the run cannot go on, or 0.
 
         With convex rows, zᵀc(x) ≤ zᵀc(x') + ‖Jᵀz‖_∞‖x' − x‖₁ and zᵀc(x') ≤ 0 where x' meets the terms: a weighted
@@ -268,28 +272,25 @@ class InteriorPoint(Algorithm):
             infeasible = jnp.zeros((), bool)
         unbounded = at.f < server.top - DEEP * (1.0 + jnp.abs(server.top))
         no_start = (server.id == 0) & ~finite
-        ended = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, jnp.where(infeasible, INFEASIBLE, 0)))
-        return jnp.where(no_start, NOT_FINITE, jnp.where(server.id == 0, 0, ended))
+        why = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, jnp.where(infeasible, INFEASIBLE, 0)))
+        return jnp.where(no_start, NOT_FINITE, jnp.where(server.id == 0, 0, why))
 
-    def converged(self, server: Server) -> Array:
-        return server.done
+    def ended(self, server: InteriorServer) -> Array:
+        return jnp.where(server.done, CONVERGED, jnp.where(server.ending > 0, STUCK, RUNNING))
 
-    def stuck(self, server: Server) -> Array:
-        return server.ended > 0
-
-    def parameters(self, terms: Terms, server: Server) -> Array:
+    def parameters(self, terms: Terms, server: InteriorServer) -> Array:
         return server.base.x[: terms.dim]
 
     def client_multipliers(self, terms: Terms, client: Client) -> Array:
         return client.trial.multipliers
 
-    def server_multipliers(self, terms: Terms, server: Server) -> dict[str, Array]:
+    def server_multipliers(self, terms: Terms, server: InteriorServer) -> dict[str, Array]:
         _, own, coupled = terms.rows
         base = server.base
         z = rounded(base.own, base.c, self.office(terms, server.data).equal, self.eps2)
         return {"global": z[:own], "coupled": z[own : own + coupled]}
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: InteriorServer) -> dict[str, Array]:
         base = server.base
         return {
             "objective": base.f,
@@ -300,8 +301,8 @@ class InteriorPoint(Algorithm):
             "step": server.alpha,
         }
 
-    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
-        base, ended = server.base, int(server.ended)
+    def reason(self, server: InteriorServer, converged: bool, names: list[str]) -> str:
+        base, ending = server.base, int(server.ending)
         violation = f"the largest violations of all parties add up to {float(base.number('violation')):.3g}"
         if converged:
             what = f"the gap is at most {self.gap:g}" if self.eps1 == np.inf else (
@@ -311,13 +312,13 @@ class InteriorPoint(Algorithm):
             if not falls:
                 return f"{what} after {int(server.id)} points"
             return f"{what}, but the objective still falls along a long step: there may be no minimiser"
-        if ended == INFEASIBLE:
+        if ending == INFEASIBLE:
             return f"no point was found that meets the terms: {violation}, and no point nearby meets them"
-        if ended == UNBOUNDED:
+        if ending == UNBOUNDED:
             return f"the objective has no lower bound that was found: it has fallen to {float(base.f):.3g}"
-        if ended == NO_STEP:
+        if ending == NO_STEP:
             return f"no step was found that lessens the residuals; stationarity is {float(base.stationarity):.2g}"
-        if ended == NOT_FINITE:
+        if ending == NOT_FINITE:
             return "the functions or their derivatives are not finite at the start; start elsewhere"
         waiting = (
             f", still waiting for {len(names) - int(server.heard)} of {len(names)} clients" if server.lasts else ""

@@ -4,20 +4,23 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, Model, Server
-from foedus.algorithms.first_order import Progress, complete
-from foedus.pytrees import state
+from foedus.algorithms.descent import Descent, DescentServer, Model, Progress, complete
+from foedus.privacy.releasing import NotPrivate
+from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @state
-class Update:
+class TrainedOnBatches:
+    """A client's model after its local steps, and its loss on the first minibatch."""
+
     w: Array
-    f: Array  # on the first minibatch
+    f: Array
 
 
 def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
@@ -25,40 +28,48 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
     rows = jnp.searchsorted(jnp.cumsum(terms.share(data)), jax.random.uniform(key, (size,)), side="right")
     length = data["weight"].shape[0]
     rows = jnp.minimum(rows, length - 1)  # the sum of the shares may fall short of 1 by rounding
-    taken = {k: v[rows] if v.ndim and v.shape[0] == length else v for k, v in data.items()}
-    return Data(taken | {"weight": jnp.ones(size)})
+    batch = {k: v[rows] if v.ndim and v.shape[0] == length else v for k, v in data.items()}
+    return Data(batch | {"weight": jnp.ones(size)})
 
 
 @settings
-class LocalSGD(Descent):
-    """k0 minibatch steps a round. Its gradients are noisy, so it plays the rounds it is given."""
+class LocalSGD(Descent, NotPrivate):
+    """k0 minibatch steps a round, for clients with many rows; it plays the rounds it is given.
 
-    sums = True
+    Its gradients are noisy, so no stopping test ends it.
+    """
 
     batch: int = setting(32, "examples per step, drawn with replacement", ge=1, integer=True)
     stop: str | None = setting(None, "no stopping test: no client looks at all its data", choices=(None,))
 
-    @property
-    def passes(self) -> int:
-        return 1  # a step looks at its minibatch only
+    why_not_private = "its minibatches are drawn with replacement, so one example can count many times in a step"
 
-    def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Update]:
+    def local(
+        self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array
+    ) -> tuple[tuple[()], TrainedOnBatches]:
         examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
+        optimizer = None if self.local_optimizer is None else self.local_optimizer.transform
 
-        def step(u: Array, j: Array) -> tuple[Array, Array]:
+        def step(at: tuple[Array, PyTree], j: Array) -> tuple[tuple[Array, PyTree], Array]:
+            u, memory = at
             batch = minibatch(terms, data, jax.random.fold_in(key, j), self.batch)
             f, g = examples.value_and_gradient(u, batch)
             if terms.penalty is not None:
                 f, g = f + terms.penalty.value(u, data.count), g + terms.penalty.gradient(u, data.count)
-            return u - self.rate(model, j) * g, f
+            if optimizer is None:
+                return (u - self.rate(model, j) * g, ()), f
+            change, memory = optimizer.update(g, memory, u)
+            return (jnp.asarray(optax.apply_updates(u, change)), memory), f
 
-        u, f = jax.lax.scan(step, model.w, jnp.arange(self.k0))
-        return client, Update(u, f[0])
+        start = (model.w, () if optimizer is None else optimizer.init(model.w))
+        (u, _), f = jax.lax.scan(step, start, jnp.arange(self.k0))
+        return client, TrainedOnBatches(u, f[0])
 
-    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+    def aggregate(
+        self, terms: Terms, server: DescentServer, replies: TrainedOnBatches, present: Present
+    ) -> DescentServer:
         mean = present.mean(replies)
-        progress = Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present))
-        return Server(mean.w, server.round + 1, server.gamma, progress, ())
+        return self.advance(server, Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present)), mean.w)
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: DescentServer) -> dict[str, Array]:
         return {"minibatch_objective": server.progress.objective}

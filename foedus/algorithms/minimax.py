@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Present
+from foedus.algorithm import Each, Fit, Present, name_of, refuse
 from foedus.errors import FoedusError
 from foedus.losses import LeastSquares
 from foedus.numerics import anderson
@@ -30,7 +30,7 @@ from foedus.robust import polyhedron
 from foedus.robust.closed import Ball, Radius
 from foedus.robust.form import Form
 from foedus.robust.step import project
-from foedus.robust.stress import Stress, Threat, stress
+from foedus.robust.stress import Robust, Stress, Threat, stress
 from foedus.robust.support import kind_of, support_arrays
 from foedus.robust.weights import ball_projection, dual_norm, weights_projection
 from foedus.settings import setting, settings
@@ -43,7 +43,7 @@ OFTEN, SELDOM = 10, 100
 
 
 @state
-class Server:
+class MinimaxServer:
     """Algorithm 1's variables, with (ŵ_s, v_s) as last heard; `primal` and `dual` are the residuals of program (5)."""
 
     w: Array
@@ -69,7 +69,7 @@ class Server:
 
 
 @state
-class Call:
+class Target:
     """What a client is drawn to, and the share of its samples that it uses."""
 
     b: Each
@@ -77,7 +77,7 @@ class Call:
 
 
 @state
-class Answer:
+class Projection:
     w_hat: Array
     v: Array
 
@@ -92,7 +92,7 @@ def _number(value: Any) -> bool:
 
 
 @settings
-class Minimax(Algorithm):
+class Minimax(Robust):
     """AD-LPMM for a minimax over weights and balls; DRFL, AFL and WAFL say which of both there are."""
 
     c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
@@ -120,10 +120,6 @@ class Minimax(Algorithm):
     intercept: ClassVar[bool] = False
     sample: ClassVar[float | None] = None
     shared: ClassVar[bool] = False
-
-    handles: ClassVar[frozenset[str]] = frozenset({"regularizer"})
-    default_rounds: ClassVar[int] = 5000
-    passes: ClassVar[int] = 20
 
     # --- what is fixed when a program is compiled ---
 
@@ -159,20 +155,24 @@ class Minimax(Algorithm):
 
     # --- the problem as it is run ---
 
-    def check(self, terms: Terms) -> None:
-        super().check(terms)
+    def fit(self, problem: Problem) -> Fit:
+        terms = problem.terms
+        refuse(self, terms, regularizer=False)
         if terms.loss is None:
-            raise FoedusError(f"{self.name} needs a loss of xᵀw, with which the worst case is known: give loss=.")
+            raise FoedusError(f"{name_of(self)} needs a loss of xᵀw, with which the worst case is known: give loss=.")
         if terms.penalty is not None:
-            raise FoedusError(f"{self.name} does not take a penalty; the radius already holds w back.")
+            raise FoedusError(f"{name_of(self)} does not take a penalty; the radius already holds w back.")
         if isinstance(terms.loss, LeastSquares):
-            raise FoedusError(f"{self.name}: least_squares has no finite worst case; use losses.huber(eps).")
+            raise FoedusError(f"{name_of(self)}: least_squares has no finite worst case; use losses.huber(eps).")
         self.ball(terms).check()
         if isinstance(self.radius, tuple) and len(self.radius) != terms.clients:
             raise FoedusError(
-                f"The 'radius' setting of {self.name} must have one entry for each of {terms.clients} clients. "
+                f"The 'radius' setting of {name_of(self)} must have one entry for each of {terms.clients} clients. "
                 f"Got {len(self.radius)} instead."
             )
+        # a site checks the settings before it opens its data, and gets the arrays with the terms
+        stated = self.restate(problem) if "x" in problem.data else problem
+        return Fit(self, stated, max_rounds=5000)
 
     def weights(self, problem: Problem) -> np.ndarray:
         """q̂: every client's share of the samples that count, or 1/S."""
@@ -188,18 +188,16 @@ class Minimax(Algorithm):
         # a ball of no width beside wider ones: the least radius that keeps λ bounded
         rho = np.maximum(rho, 1e-9) if self.robust else rho
         own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)}
-        own |= support_arrays(f"setting of {self.name}", self.support, self.ball(problem.terms), problem, width)
+        own |= support_arrays(f"setting of {name_of(self)}", self.support, self.ball(problem.terms), problem, width)
         held = {
             "robust.theta": self.theta,
             "robust.q_hat": self.weights(problem),
             "robust.c": self.c,
             "robust.price": self.cost,
         }
-        stated = object.__new__(Problem)
-        stated.__dict__.update(problem.__dict__)
-        stated.data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
-        stated.server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in held.items()}})
-        return stated
+        data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
+        server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in held.items()}})
+        return problem.with_data(data, server)
 
     @property
     def cost(self) -> float:
@@ -207,7 +205,7 @@ class Minimax(Algorithm):
 
     # --- the protocol ---
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> MinimaxServer:
         n = terms.clients
         if own is None:
             own = Data({"robust.theta": jnp.asarray(self.theta), "robust.q_hat": jnp.full(n, 1.0 / n),
@@ -216,16 +214,16 @@ class Minimax(Algorithm):
         q_hat, S = own["robust.q_hat"], jnp.zeros(n)
         big = jnp.asarray(jnp.inf)
         # −σ and ζ end as the adversarial q
-        return Server(
+        return MinimaxServer(
             held, S, S, S, jnp.zeros(()), -q_hat, jnp.zeros((n, held.shape[0])), q_hat, jnp.tile(held, (n, 1)), S,
             own["robust.c"], own["robust.theta"], q_hat, own["robust.price"], big, big, jnp.zeros(n, bool),
             jnp.zeros((), int), jnp.zeros((), bool), anderson.blank(n * (held.shape[0] + 1)) if self.exact else (),
         )  # fmt: skip
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Call:
-        return Call(Each(server.w + server.psi / server.c), Each(server.z - server.zeta / server.c))
+    def broadcast(self, terms: Terms, server: MinimaxServer, draws: Array) -> Target:
+        return Target(Each(server.w + server.psi / server.c), Each(server.z - server.zeta / server.c))
 
-    def local(self, terms: Terms, client: tuple[()], call: Any, data: Data, key: Array) -> tuple[tuple[()], Answer]:
+    def local(self, terms: Terms, client: tuple[()], call: Any, data: Data, key: Array) -> tuple[tuple[()], Projection]:
         form, x, y, omega = self.form(terms), data["x"], data["y"], terms.share(data)
         rho = jnp.zeros(()) if self.shared else data["robust.rho"]
         radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
@@ -237,9 +235,9 @@ class Minimax(Algorithm):
         else:
             found = project(form, x, y, omega, radius, call.a, call.b)
         w = jnp.append(found.w, found.lam) if self.shared else found.w
-        return client, Answer(w, found.v)
+        return client, Projection(w, found.v)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Answer, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: MinimaxServer, replies: Projection, present: Present) -> MinimaxServer:
         n, c = terms.clients, server.c
         here = jnp.zeros(n).at[jnp.where(present.here, present.index, n)].set(1.0, mode="drop")
         w_hat = present.remember(server.w_hat, replies.w_hat)
@@ -276,7 +274,7 @@ class Minimax(Algorithm):
             following = dataclasses.replace(following, c=jnp.where(turn, c * factor, c))
         return dataclasses.replace(following, primal=primal, dual=dual, k=server.k + 1, done=done)
 
-    def _primal(self, terms: Terms, at: Server) -> tuple[Server, Array]:
+    def _primal(self, terms: Terms, at: MinimaxServer) -> tuple[MinimaxServer, Array]:
         """The server's steps (6) to (10), and by how much they miss the stationarity of program (5)."""
         S, c = at.z.shape[0], at.c
         near, far = (2.0 * S * c, 2.0 * S * c) if self.constants == "paper" else (2.0 * c, (S + 1.0) * c)
@@ -325,13 +323,13 @@ class Minimax(Algorithm):
             mixture=self.shared,
         )
 
-    def converged(self, server: Server) -> Array:
+    def ended(self, server: MinimaxServer) -> Array:
         return server.done
 
-    def parameters(self, terms: Terms, server: Server) -> Array:
+    def parameters(self, terms: Terms, server: MinimaxServer) -> Array:
         return server.w[: terms.dim]
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: MinimaxServer) -> dict[str, Array]:
         if self.exact:
             value = -jnp.dot(server.sigma, server.v)
             return {"worst_case": value, "primal": server.primal, "dual": server.dual, "c": server.c}
@@ -340,7 +338,7 @@ class Minimax(Algorithm):
         )
         return {"worst_case": value, "primal": server.primal, "dual": server.dual, "c": server.c}
 
-    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+    def reason(self, server: MinimaxServer, converged: bool, names: list[str]) -> str:
         primal, dual = float(server.primal), float(server.dual)
         if converged:
             return f"primal residual {primal:.2g} and dual residual {dual:.2g} <= {self.tol:g}"
@@ -352,14 +350,14 @@ class Minimax(Algorithm):
         return f"stopped at the limit of rounds with residuals {primal:.2g} and {dual:.2g} > {self.tol:g}"
 
 
-def accelerate(server: Server, following: Server, everyone: Array) -> tuple[Server, Array]:
+def accelerate(server: MinimaxServer, following: MinimaxServer, everyone: Array) -> tuple[MinimaxServer, Array]:
     """Mix the points (b, a) that clients are sent, of which the iteration is a fixed-point map; only in full rounds.
 
     Second, whether the last such point is taken back.
     """
     c, (n, held) = server.c, server.psi.shape
 
-    def flat(at: Server) -> Array:
+    def flat(at: MinimaxServer) -> Array:
         return jnp.concatenate([jnp.ravel(at.w + at.psi / c), at.z - at.zeta / c])
 
     xi, plain = flat(server), flat(following)

@@ -17,12 +17,12 @@ of the squared violations, which vanishes where terms cannot be met, and each cl
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Kind, Present
+from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
 from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.lagrangian import (
     Excess,
@@ -39,6 +39,9 @@ from foedus.algorithms.lagrangian import (
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
 from foedus.algorithms.proxal_state import Account, Client, News, Server, Told, Track
+from foedus.constrained import Constrained
+from foedus.privacy.releasing import NotPrivate
+from foedus.problem import Problem
 from foedus.pytrees import select
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
@@ -51,8 +54,8 @@ STEEP = 1e9  # h/STEEP is but the indicator of its domain
 
 
 @settings
-class ProxAL(Algorithm):
-    """Constrained federated optimisation that ends in a KKT certificate."""
+class ProxAL(Constrained, NotPrivate):
+    """Constrained federated optimisation by the published augmented Lagrangian method; it ends in a certificate."""
 
     beta: float | str = setting(
         "auto",
@@ -73,15 +76,28 @@ class ProxAL(Algorithm):
     eps2: float = setting(1e-3, "feasibility and complementarity to reach", gt=0)
     max_outer: int = setting(200, "outer steps at most", ge=1, integer=True)
 
-    handles = frozenset({"constraints", "regularizer"})
-    default_rounds = 50_000
-    dense = 500  # variables up to which 'auto' has clients send Hessians: a message of 1 MB
+    dense: ClassVar[int] = 500  # variables up to which 'auto' has clients send Hessians: a message of 1 MB
+    releases: ClassVar[dict[str, str]] = {
+        "newton": "the value, gradient and Hessian of its augmented Lagrangian (Newton steps)",
+        "lbfgs": "the value and gradient of its augmented Lagrangian (L-BFGS steps)",
+        "admm": "the solution of its augmented subproblem (ADMM steps)",
+    }
 
-    def resolve(self, terms: Terms) -> "ProxAL":
+    def fit(self, problem: Problem) -> Fit:
+        return Fit(replace(self, inner=self.inner_for(problem.terms)), problem, max_rounds=50_000)
+
+    def inner_for(self, terms: Terms) -> str:
+        """The inner method, where "auto" leaves it open."""
         if self.inner != "auto":
-            return self
+            return self.inner
         size = terms.dim + terms.clients * terms.rows[2]
-        return replace(self, inner="newton" if size <= self.dense else "lbfgs")
+        return "newton" if size <= self.dense else "lbfgs"
+
+    def privacy_refusal(self, terms: Terms) -> str:
+        return (
+            f"each round it sends {self.releases[self.inner_for(terms)]} and how far its multipliers moved, and both "
+            "are functions of multipliers that carry the data from round to round without a bound"
+        )
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -125,7 +141,7 @@ class ProxAL(Algorithm):
 
         return P
 
-    def ended(self, terms: Terms, server: Server, ready: Array) -> Server:
+    def close_step(self, terms: Terms, server: Server, ready: Array) -> Server:
         """The server after a round: where it is `ready`, w is w^{k+1}, and β for the next subproblem is chosen."""
         track, beta = server.track, server.beta
         if self.grows:
@@ -175,11 +191,9 @@ class ProxAL(Algorithm):
     def phase(self, server: Server) -> Array:
         return jnp.where(server.outer, 0, 1)
 
-    def converged(self, server: Server) -> Array:
-        return server.track.done
-
-    def stuck(self, server: Server) -> Array:
-        return server.track.stuck
+    def ended(self, server: Server) -> Array:
+        track = server.track
+        return jnp.where(track.done, CONVERGED, jnp.where(track.stuck, STUCK, RUNNING))
 
     def parameters(self, terms: Terms, server: Server) -> Array:
         return server.w[: terms.dim]
@@ -301,7 +315,7 @@ class Outer:
             outer=ready,
             heard=jnp.zeros_like(heard),
         )
-        next_round = algorithm.ended(terms, next_round, ready & ~over)
+        next_round = algorithm.close_step(terms, next_round, ready & ~over)
         return select(jnp.all(heard), next_round, waiting)
 
     def follow(self, terms: Terms, server: Server, own: Piece, mu: Array) -> Track:
@@ -388,4 +402,4 @@ class Inner:
             algorithm.tau(track.k),
         )
         after = replace(server, w=w, inner=inner, outer=done, track=replace(track, rounds=track.rounds + 1))
-        return algorithm.ended(terms, after, done)
+        return algorithm.close_step(terms, after, done)

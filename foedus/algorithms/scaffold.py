@@ -5,28 +5,34 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, Model, Server
-from foedus.algorithms.first_order import Seen, complete
+from foedus.algorithms.descent import Descent, DescentServer, Model, Seen, complete
+from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @state
-class Update:
+class Drift:
+    """How a client's model and control variate have changed, and its view of the received model."""
+
     dw: Array
     dc: Array
     seen: Seen
 
 
 @settings
-class Scaffold(Descent):
-    """Local steps u −= γ(∇f_i(u) − c_i + c), with c_i set from the distance travelled."""
+class Scaffold(Descent, NotPrivate):
+    """FedAvg without client drift, for clients whose data differ much.
 
-    sums = True
+    Local steps are u −= γ(∇f_i(u) − c_i + c); c_i is then set from the distance travelled (option II), or, where the
+    clients use an optimiser of their own, to the gradient at the received model (option I).
+    """
 
     lr: float | str = setting("auto", "local step γ; 'auto' is 1/(k0·max r_i)", gt=0, choices=("auto",))
     global_lr: float = setting(1.0, "server step", gt=0)
+
+    why_not_private = "it sends its control variate beside its model, and no joint bound on the two is proved here"
 
     def own_state(self, terms: Terms, w0: Array) -> Array:
         return jnp.zeros_like(w0)  # c
@@ -38,22 +44,18 @@ class Scaffold(Descent):
         gamma = super().rate(model, step)
         return gamma / self.k0 if self.automatic else gamma
 
-    def local(self, terms: Terms, c_i: Array, model: Model, data: Data, key: Array) -> tuple[Array, Update]:
+    def local(self, terms: Terms, c_i: Array, model: Model, data: Data, key: Array) -> tuple[Array, Drift]:
         w, c = model.w, model.own
         seen, g = self.look(terms, w, data)
-        first = w - self.rate(model, 0) * (g - c_i + c)
-
-        def step(j: int, u: Array) -> Array:
-            return u - self.rate(model, j) * (terms.gradient(u, data) - c_i + c)
-
-        u = jax.lax.fori_loop(1, self.k0, step, first)
+        u = self.descend(model, g - c_i + c, lambda v: terms.gradient(v, data) - c_i + c)
+        if self.local_optimizer is not None:
+            return g, Drift(u - w, g - c_i, seen)
         travelled = jnp.sum(jax.vmap(lambda j: jnp.broadcast_to(self.rate(model, j), ()))(jnp.arange(self.k0)))
         c_new = c_i - c + (w - u) / travelled
-        return c_new, Update(u - w, c_new - c_i, seen)
+        return c_new, Drift(u - w, c_new - c_i, seen)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: DescentServer, replies: Drift, present: Present) -> DescentServer:
         mean = present.mean(replies)
         progress = self.judge(terms, mean.seen, complete(terms, present))
-        w = self.settle(progress, server.w, server.w + self.global_lr * mean.dw)
         c = server.own + present.count / terms.clients * mean.dc
-        return Server(w, server.round + 1, server.gamma, progress, c)
+        return self.advance(server, progress, server.w + self.global_lr * mean.dw, c)

@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.secure import Client, Order, Secure, Update, paper_mu
-from foedus.errors import FoedusError
+from foedus.algorithm import Fit, name_of
+from foedus.algorithms.epm import EpmClient, EpmMethod, Task, Upload, paper_mu
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
+from foedus.problem import Problem
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @settings
-class SFedAvg(Secure):
+class SFedAvg(EpmMethod):
     """SFedAvg: k0 gradient steps a round, the mean of those who sent, noise on what is sent."""
 
     lr: float | str = setting(
@@ -29,13 +30,19 @@ class SFedAvg(Secure):
     pull = 0.0  # μ of SFedProx
 
     @property
-    def passes(self) -> int:
+    def gradients(self) -> int:
+        """How many gradients a client takes in a round."""
         return self.k0 * self.steps
 
-    def check(self, terms: Terms) -> None:
-        super().check(terms)
-        if isinstance(self.noise, Sound) and self.passes > 1:
-            several_gradients(terms, self.noise, self.name)
+    @property
+    def needs_rows(self) -> bool:
+        return self.gradients > 1
+
+    def fit(self, problem: Problem) -> Fit:
+        fit = super().fit(problem)
+        if self.sound is not None and self.gradients > 1:
+            sensitivity.check_several(problem.terms, self.sound, name_of(self))
+        return fit
 
     def rate(self, k: Array, count: Array) -> Array:
         """γ of (38); the paper's ⌊·⌋ rounds up."""
@@ -50,68 +57,39 @@ class SFedAvg(Secure):
             return rate
         return jnp.minimum(rate, 1.0 / (sensitivity.public_curvature(terms, self.noise, count) + self.pull))
 
-    def local(self, terms: Terms, client: Client, order: Order, data: Data, key: Array) -> tuple[Client, Update]:
-        w, start = order.w, order.round * self.k0
+    def local(self, terms: Terms, client: EpmClient, task: Task, data: Data, key: Array) -> tuple[EpmClient, Upload]:
+        w, start = task.w, task.round * self.k0
         seen, g = self.look(terms, w, data)
         if isinstance(self.noise, Sound):
-            return self._release(terms, client, order, data, g, key)
+            return self._release(terms, client, task, data, g, key)
         first, gradient = w - self.step_size(terms, start, data.count) * g, self.gradient_of(terms, data)
 
         def step(j: int, u: Array) -> Array:
             slope = gradient(u) + self.pull * (u - w)
             return u - self.step_size(terms, start + j // self.steps, data.count) * slope
 
-        u = jax.lax.fori_loop(1, self.passes, step, first)
+        u = jax.lax.fori_loop(1, self.gradients, step, first)
         mu = paper_mu(0.05, 1e-8, 1.001, start + self.k0 - 1, client.w - w)  # of (39), as FedEPM has it
-        return self.upload(client, order, seen, u - w, u, key, (g, mu))
+        return self.upload(client, task, seen, u - w, u, key, (g, mu))
 
     def _release(
-        self, terms: Terms, client: Client, order: Order, data: Data, g: Array, key: Array
-    ) -> tuple[Client, Update]:
+        self, terms: Terms, client: EpmClient, task: Task, data: Data, g: Array, key: Array
+    ) -> tuple[EpmClient, Upload]:
         """The same steps with sound noise, taken as increments d = u − w, for it is d that is released."""
         assert isinstance(self.noise, Sound)
-        w, gradient = order.w, self.gradient_of(terms, data)
+        w, gradient = task.w, self.gradient_of(terms, data)
 
         def rate(j: int | Array) -> Array:
-            return self.step_size(terms, order.round * self.k0 + j // self.steps, data.count)
+            return self.step_size(terms, task.round * self.k0 + j // self.steps, data.count)
 
         def step(j: int | Array, d: Array) -> Array:
             return d - rate(j) * (gradient(w + d) + self.pull * d)
 
-        d = jax.lax.fori_loop(1, self.passes, step, -rate(0) * g)
-        moved = steps_sensitivity(terms, self.noise, data, [rate(j) for j in range(self.passes)], self.pull)
-        return self.upload(client, order, (), d, w + d, key, (moved, jnp.zeros(())))
+        d = jax.lax.fori_loop(1, self.gradients, step, -rate(0) * g)
+        moved = sensitivity.several_steps(
+            terms, self.noise, data.count, [rate(j) for j in range(self.gradients)], self.pull
+        )
+        return self.upload(client, task, (), d, w + d, key, (moved, jnp.zeros(())))
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
-
-
-def several_gradients(terms: Terms, noise: Sound, name: str) -> None:
-    """Raise where the sensitivity of several gradient steps is not known."""
-    kind = type(noise).__name__
-    if terms.loss is None or terms.loss.curvature is None:
-        raise FoedusError(
-            f"{name} with {kind} noise and several gradients a round needs a loss of xᵀw with bounded curvature, which "
-            "limits how far two runs drift apart; use k0=1, or FedEPM, which takes one gradient a round."
-        )
-    if noise.rows is None:
-        raise FoedusError(
-            f"{name} with {kind} noise and several gradients a round needs {kind}(rows=...), a bound on the 2-norm of "
-            "the rows of X, which limits how far two runs drift apart; or use k0=1."
-        )
-
-
-def steps_sensitivity(terms: Terms, noise: Sound, data: Data, rates: list[Array], pull: float = 0.0) -> Array:
-    """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
-    change = sensitivity.change(noise, data.count)
-    if len(rates) == 1:
-        return jnp.abs(rates[0]) * change
-    assert noise.rows is not None
-    low, high = sensitivity.curvature(terms, noise.rows, data.count)
-    low, high = low + pull, high + pull
-    delta = jnp.zeros(())
-    for rate in rates[:-1]:
-        delta = sensitivity.descent(delta, rate, low, high, change)
-    if noise.order == 1:
-        return sensitivity.in_the_one_norm(delta, rates[-1], low, high, change, terms.dim)
-    return sensitivity.descent(delta, rates[-1], low, high, change)

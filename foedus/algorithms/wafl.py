@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, Model, Server
-from foedus.algorithms.first_order import Progress, complete
+from foedus.algorithms.descent import Descent, DescentServer, Model, Progress, complete
 from foedus.algorithms.minimax import Minimax
 from foedus.pytrees import state
 from foedus.robust.support import is_support
@@ -43,7 +42,9 @@ class WAFL(Minimax):
 
 
 @state
-class Update:
+class AdversarialUpdate:
+    """A client's model after its local steps, and its loss at the adversarial points."""
+
     w: Array
     f: Array  # the mean loss of the received model, at its adversarial points
 
@@ -72,19 +73,21 @@ class WAFLGradient(Descent):
 
         return jax.lax.fori_loop(0, self.ascent, climb, x)
 
-    def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Update]:
+    def local(
+        self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array
+    ) -> tuple[tuple[()], AdversarialUpdate]:
         def look(u: Array) -> tuple[Array, Array]:
             return terms.value_and_gradient(u, Data({**data, "x": self.adversary(terms, u, data)}))
 
-        def step(j: int, u: Array) -> Array:
-            return u - self.rate(model, j) * look(u)[1]
+        f, g = look(model.w)
+        return client, AdversarialUpdate(self.descend(model, g, lambda u: look(u)[1]), f)
 
-        return client, Update(jax.lax.fori_loop(0, self.k0, step, model.w), look(model.w)[0])
-
-    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
+    def aggregate(
+        self, terms: Terms, server: DescentServer, replies: AdversarialUpdate, present: Present
+    ) -> DescentServer:
         mean = present.mean(replies)
         progress = Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present))
-        return Server(mean.w, server.round + 1, server.gamma, progress, ())
+        return self.advance(server, progress, mean.w)
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: DescentServer) -> dict[str, Array]:
         return {"adversarial_objective": server.progress.objective}

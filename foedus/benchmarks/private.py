@@ -72,8 +72,8 @@ def mechanism(quick: bool) -> list[Measured]:
             ),
         ):
             calls = {
-                "plain": Rounds(problem, plain.resolve(problem.terms)),
-                "sound": Rounds(problem, sound.resolve(problem.terms)),
+                "plain": Rounds(problem, plain),
+                "sound": Rounds(problem, sound),
             }
             times = in_turn({k: (lambda r=r, n=many: r.play(n)) for k, r in calls.items()}, repeats=3 if quick else 9)
             what = f"{name}, {shape}, clipping and noise"

@@ -73,14 +73,14 @@ class Rounds:
     """Rounds of an algorithm as the simulator plays them, after compilation."""
 
     def __init__(self, problem: fd.Problem, algorithm: Any):
-        self.problem, self.algorithm = problem, algorithm
-        self.fixed = simulate.fixed_for(problem, algorithm, fd.Fraction(1.0), seed=0)
+        self.fit = algorithm.fit(problem)
+        self.fixed = simulate.fixed_for(self.fit, fd.Fraction(1.0), seed=0)
 
     def play(self, rounds: int) -> int:
         """Play so many rounds from the start; returns the number played."""
-        terms = self.problem.terms
-        carry = simulate.start(self.algorithm, terms, jnp.zeros(terms.dim), self.fixed.data, self.problem.server)
-        return int(simulate.chunk(self.algorithm, terms, carry, self.fixed, np.int64(rounds))[2])
+        algorithm, problem = self.fit.algorithm, self.fit.problem
+        start = simulate.start(algorithm, problem.terms, jnp.zeros(problem.terms.dim), self.fixed.data, problem.server)
+        return int(simulate.chunk(algorithm, problem.terms, start, self.fixed, np.int64(rounds))[2])
 
 
 def fedavg_round(quick: bool) -> list[Measured]:

@@ -18,9 +18,10 @@ from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
-from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import Ledger, prepared
-from foedus.privacy.total import Local, default_rounds, usual_clip
+from foedus.privacy.releasing import check_data, make_private
+from foedus.privacy.releasing import rounds_of as rounds_with
+from foedus.privacy.total import Local, usual_clip
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
 from foedus.runtime.participation import Coverage, Fraction
@@ -109,9 +110,10 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
     return made
 
 
-def rounds_of(settings: Settings, algorithm: Algorithm) -> int:
+def rounds_of(settings: Settings, algorithm: Algorithm, problem: Problem) -> int:
     """The most rounds of the run."""
-    return int(settings["run"]["max_rounds"] or default_rounds(algorithm, privacy_of(settings).get("privacy")))
+    usual = rounds_with(privacy_of(settings).get("privacy"), 0)
+    return int(settings["run"]["max_rounds"] or usual or algorithm.fit(problem).max_rounds)
 
 
 def runtime_of(settings: Settings) -> dict[str, Any]:
@@ -255,8 +257,7 @@ def build(
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)
     try:
-        algorithm.check(problem.terms)
-        algorithm = algorithm.resolve(problem.terms)
+        algorithm = algorithm.fit(problem).algorithm
     except FoedusError as error:
         named = (asked["regularizer"] or {}).get("name", "")
         raise FoedusError(f"[algorithm]: {str(error).replace('Leading', named)}") from None
@@ -273,12 +274,11 @@ def check_privacy(built: Built) -> None:
     """Raise, before any round, where `solve` would refuse what [privacy] asks for."""
     if not built.privacy:
         return
-    terms, limit = built.problem.terms, rounds_of(built.settings, built.algorithm)
+    problem, limit = built.problem, rounds_of(built.settings, built.algorithm, built.problem)
     try:
         told = (built.privacy.get("privacy"), built.privacy.get("budget"))
-        private = attach(built.algorithm, *told, built.problem, limit)
-        private.check(terms)
-        prepare(built.problem, private.resolve(terms), np.zeros(terms.dim))
+        private = make_private(built.algorithm, *told, problem, limit)
+        check_data(problem, private.fit(problem).algorithm, np.zeros(problem.terms.dim))
     except FoedusError as error:
         raise FoedusError(f"[privacy]: {error}") from None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foedus.algorithm import name_of
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
 from foedus.errors import FoedusError
@@ -105,13 +106,13 @@ def execute(experiment: Experiment, screen: Screen, *, out: Path | None = None, 
 def _one(experiment: Experiment, case: Case, built: Built, folder: Folder, screen: Screen, *, resumed: bool) -> Run:
     """One run, from its checkpoint if there is one."""
     name = case.name or experiment.name
-    limit = build.rounds_of(case.settings, built.algorithm)
+    limit = build.rounds_of(case.settings, built.algorithm, built.problem)
     folder.begin(experiment, case, {n: t.rows for n, t in built.cohort.tables.items()}, built.cohort.dropped)
     folder.prepared(built.rules)
-    told = {"run": name, "folder": str(folder.path), "algorithm": built.algorithm.name, "max_rounds": limit}
+    told = {"run": name, "folder": str(folder.path), "algorithm": name_of(built.algorithm), "max_rounds": limit}
     told["sites"] = built.problem.terms.clients
     screen.note(folder.event("resume" if resumed else "start", **told))
-    screen.begin(f"{name}: {built.algorithm.name} over {told['sites']} sites", limit, told["sites"])
+    screen.begin(f"{name}: {name_of(built.algorithm)} over {told['sites']} sites", limit, told["sites"])
 
     def watch(rounds: int, record: Mapping[str, float]) -> None:
         screen.note(folder.event("rounds", run=name, rounds=rounds, **record))

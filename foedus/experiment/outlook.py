@@ -11,14 +11,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from foedus.algorithm import name_of
 from foedus.data.doubts import side_by_side
 from foedus.data.preprocess import Category, Number
 from foedus.data.tables import listed, missing_in
 from foedus.experiment import build
 from foedus.experiment.build import Built
 from foedus.experiment.screen import size
-from foedus.runtime import wire
+from foedus.pooled import Pooled
 from foedus.runtime.simulate import start
+from foedus.runtime.spine import nbytes, traffic_of
 
 # Rounds until the stopping test on the reference problems of tests/test_outlook.py, which measures them again: the
 # breast-cancer set at 5 and 20 sites with a small ridge, and a cap on one class for the methods that take constraints.
@@ -46,15 +48,13 @@ class Messages:
 
 def messages(built: Built) -> Messages:
     """From the shapes of the messages alone; nothing is computed."""
-    restated = built.algorithm.restate(built.problem)
-    terms = restated.terms
+    fit = built.algorithm.fit(built.problem)
+    algorithm, run_on, terms = fit.algorithm, fit.problem, fit.problem.terms
     w0 = jax.ShapeDtypeStruct((terms.dim,), float)
-    if built.algorithm.pools:
-        return Messages(((0, sum(int(leaf.nbytes) for leaf in jax.tree.leaves(built.problem.data))),))
-    carry = jax.eval_shape(
-        lambda w, data, own: start(built.algorithm, terms, w, data, own), w0, restated.data, restated.server
-    )
-    return Messages(wire.traffic_of(built.algorithm, terms, carry.server, carry.clients, restated.data))
+    if isinstance(run_on, Pooled):
+        return Messages(((0, nbytes(built.problem.data)),))
+    at = jax.eval_shape(lambda w, data, own: start(algorithm, terms, w, data, own), w0, run_on.data, run_on.server)
+    return Messages(traffic_of(algorithm, terms, at.carry.server, at.clients, run_on.data))
 
 
 def sites_table(built: Built) -> Table:
@@ -154,7 +154,7 @@ def limit(given: Any) -> str:
 def rounds_of(built: Built, limit: int) -> str:
     """How many rounds to expect of a run; what was measured is told of an algorithm with its usual settings only."""
     usual = set(built.settings["algorithm"]) == {"name"} and getattr(built.algorithm, "inner", "newton") == "newton"
-    return rounds_line(built.algorithm.name if usual or built.algorithm.name in UNENDING else "", limit)
+    return rounds_line(name_of(built.algorithm) if usual or name_of(built.algorithm) in UNENDING else "", limit)
 
 
 def rounds_line(name: str, limit: int) -> str:
@@ -175,7 +175,7 @@ def describe(built: Built, out: Path, state: str) -> Group:
     """The whole outlook of one run."""
     problem, rules = built.problem, built.rules
     sites, rows = problem.terms.clients, sum(table.rows for table in built.cohort.tables.values())
-    limit = build.rounds_of(built.settings, built.algorithm)
+    limit = build.rounds_of(built.settings, built.algorithm, built.problem)
     asked = built.participation.size(sites)
     found = messages(built)
     down = sorted({d for d, _ in found.kinds})
@@ -197,7 +197,7 @@ def describe(built: Built, out: Path, state: str) -> Group:
     section("Terms", terms_lines(built))
     who = "all sites" if asked == sites else f"{asked} of {sites} sites"
     section(
-        f"Training with {built.algorithm.name}",
+        f"Training with {name_of(built.algorithm)}",
         [
             f"before it, {rules.rounds} rounds find the scales and words of the columns: {size(rules.up)} up, "
             f"{size(rules.down)} down" + (f", privacy epsilon {rules.epsilon:g}" if rules.epsilon is not None else ""),

@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from foedus.algorithm import Algorithm
-from foedus.algorithms import FedGiA
+from foedus.algorithm import Algorithm, name_of
+from foedus.algorithms import CentralProxAL, FedGiA
 from foedus.algorithms.minimax import Minimax
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.errors import FoedusError
 from foedus.experiment import build, sources
 from foedus.experiment.build import Built
-from foedus.privacy.attach import attach
+from foedus.privacy.releasing import make_private
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
 from foedus.runtime.flare.order import Order, order_of
@@ -38,12 +38,12 @@ class Plan:
         kept = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**kept, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
         algorithm = build.algorithm_of(settings)
-        if algorithm.pools:
-            raise FoedusError(f"[algorithm] {algorithm.name} works on all data in one place; here data stay apart.")
+        if isinstance(algorithm, CentralProxAL):
+            raise FoedusError(f"[algorithm] {name_of(algorithm)} works on all data in one place; here data stay apart.")
         if isinstance(algorithm, Minimax) and (algorithm.q_hat == "size" or algorithm.support is not None):
             raise FoedusError(
-                f"[algorithm] {algorithm.name} needs to know the sites' numbers of rows or whether they are within the "
-                "support, and sites do not tell; say q_hat = 'uniform' and leave the support out."
+                f"[algorithm] {name_of(algorithm)} needs to know the sites' numbers of rows or whether they are within "
+                "the support, and sites do not tell; say q_hat = 'uniform' and leave the support out."
             )
         if settings["privacy"] is not None and isinstance(algorithm, FedGiA):
             raise FoedusError(
@@ -57,17 +57,20 @@ class Plan:
 
     @property
     def algorithm(self) -> Algorithm:
-        stand_in = Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
-        return self._with_noise(build.algorithm_of(self.settings), stand_in, build.privacy_of(self.settings))
+        return self._with_noise(build.algorithm_of(self.settings), self._stand_in(), build.privacy_of(self.settings))
+
+    def _stand_in(self) -> Problem:
+        """A problem with this loss and next to no data, for what does not depend on the data."""
+        return Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
 
     def _with_noise(self, algorithm: Algorithm, problem: Problem, told: dict[str, Any]) -> Algorithm:
         if not told:
             return algorithm
-        return attach(algorithm, told["privacy"], told.get("budget"), problem, self.max_rounds)
+        return make_private(algorithm, told["privacy"], told.get("budget"), problem, self.max_rounds)
 
     @property
     def max_rounds(self) -> int:
-        return build.rounds_of(self.settings, build.algorithm_of(self.settings))
+        return build.rounds_of(self.settings, build.algorithm_of(self.settings), self._stand_in())
 
     @property
     def noise(self) -> dict[str, Any] | None:
@@ -112,9 +115,8 @@ class Plan:
         w0 = np.zeros(built.problem.terms.dim)
         problem = built.problem.over(w0)
         algorithm = self._with_noise(built.algorithm, problem, built.privacy)
-        algorithm.check(problem.terms)
-        algorithm = algorithm.resolve(problem.terms)
+        fit = algorithm.fit(problem)
         return order_of(
-            algorithm.restate(problem), algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
+            fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=built.participation,
         )  # fmt: skip

@@ -4,12 +4,11 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from foedus.algorithm import name_of
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
 from foedus.experiment import build
@@ -20,14 +19,14 @@ from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
 from foedus.experiment.sweep import Case
 from foedus.files import write_whole
-from foedus.privacy.ledger import ledger_of
-from foedus.run import Run, Traffic, describe, versions
+from foedus.privacy.releasing import noise_of
+from foedus.run import Run
+from foedus.runtime import spine
 from foedus.runtime.flare.driver import Flare
 from foedus.runtime.flare.order import Result
 from foedus.runtime.flare.preparation import Request, cohort_of, read
 from foedus.runtime.flare.submission import Stopped, drive
 from foedus.runtime.flare.window import Glimpse
-from foedus.runtime.participation import described
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,17 @@ def resume(path: Path, screen: Screen, keep_going: int | None = None) -> Run:
 def _one(folder: Folder, kept: tuple[Request, dict[str, Any]], screen: Screen, how: str) -> Run:
     request, note = kept
     plan, name = request.plan, note["name"]
-    told = {"run": name, "folder": str(folder.path), "algorithm": plan.algorithm.name, "max_rounds": plan.max_rounds}
+    told = {
+        "run": name,
+        "folder": str(folder.path),
+        "algorithm": name_of(plan.algorithm),
+        "max_rounds": plan.max_rounds,
+    }
     told |= {"sites": len(request.sites), "id": request.run}
     screen.note(folder.event(how, **told))
-    screen.begin(f"{name}: {plan.algorithm.name} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites))
+    screen.begin(
+        f"{name}: {name_of(plan.algorithm)} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites)
+    )
     try:
         result = drive(
             request,
@@ -162,33 +168,13 @@ def _watch(folder: Folder, name: str, screen: Screen) -> Callable[[Glimpse], Non
 def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -> Run:
     """The run as `solve` would return it; the worst case, which is measured on the data, is left out."""
     order = plan.order(cohort_of(rules, plan.roles), rules, request.run, request.sites)
-    history = dict(result.history)
-    noise = getattr(order.algorithm, "noise", None)
-    unknown = np.full(len(order.names), -1)  # sites do not tell how many rows they have
-    ledger = ledger_of(noise, history, list(order.names), unknown, "each client's noisy parameters, in each round")
-    settings = {
-        "algorithm": describe(order.algorithm) | {"name": order.algorithm.name},
-        "problem": describe(order.terms) | {"name": "Problem", "shape": [list(s) for s in order.terms.shape.shapes]},
-        "participation": described(order.participation, True),
-        "seed": order.seed,
-        "max_rounds": order.max_rounds,
-        "versions": versions(),
-    }
-    return Run(
-        w=result.w,
-        objective=result.objective,
-        rounds=len(history.get("phase", ())),
-        converged=result.converged,
-        reason="interrupted" if result.interrupted else result.reason,
-        certificate=result.certificate,
-        history=history,
-        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
-        seconds=result.seconds,
-        compile_seconds=result.compile_seconds,
-        settings=settings,
-        multipliers=result.multipliers,
-        names=list(order.names),
-        interrupted=result.interrupted,
-        ledger=ledger,
-        refused=tuple(result.refused),
+    end, history = result.conclusion, dict(result.history)
+    if result.interrupted:
+        end = replace(end, reason="interrupted")
+    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused))
+    outcome = spine.Outcome(end, history, *parts)
+    settings = spine.settings_of(
+        order.algorithm, order.terms, order.participation, named=True, seed=order.seed, max_rounds=order.max_rounds
     )
+    ledger = spine.ledger_without_counts(noise_of(order.algorithm), history, order.names)
+    return spine.run_of(end, outcome, end.w, settings, list(order.names), ledger)

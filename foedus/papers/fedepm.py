@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foedus.algorithms.secure import Secure
+from foedus.algorithms.epm import EpmMethod
 from foedus.papers import fedepm_figures as figures
 from foedus.papers.drawing import keep_rows
 from foedus.papers.experiment import Experiment, Options, progress
@@ -16,7 +16,7 @@ from foedus.papers.fedepm_examples import STEPS, algorithms, instance
 from foedus.papers.table import Table
 from foedus.problem import Problem
 from foedus.run import versions
-from foedus.runtime.wire import message_for
+from foedus.runtime.spine import message_for
 
 # Table I: local seconds a round of SFedAvg, SFedProx and FedEPM for k0 = 4, 8, 12, 16, 20
 PRINTED: dict[int, tuple[tuple[float, float, float], ...]] = {
@@ -45,10 +45,10 @@ class Local:
     printed_ratio: float
 
 
-def local_round(problem: Problem, plain: Secure, clients: int) -> Callable[[], Any]:
+def local_round(problem: Problem, plain: EpmMethod, clients: int) -> Callable[[], Any]:
     """A call that makes the local steps of one round at so many clients, compiled."""
     terms = problem.terms
-    algorithm: Any = plain.resolve(terms)
+    algorithm: Any = plain.fit(problem).algorithm
     server = algorithm.init(terms, jnp.zeros(terms.dim), None)
     message = message_for(algorithm.broadcast(terms, server, jnp.zeros(terms.clients)), 0)
     data = jax.tree.map(lambda a: a[:clients], problem.data)

@@ -11,7 +11,7 @@ import numpy as np
 
 from foedus import losses, penalties
 from foedus.algorithms import FedEPM, SFedAvg, SFedProx
-from foedus.algorithms.secure import Secure
+from foedus.algorithms.epm import EpmMethod
 from foedus.data import adult, split
 from foedus.privacy.noise import Noise, PaperLaplace
 from foedus.problem import Problem
@@ -65,7 +65,7 @@ def even(m: int, seed: int) -> Problem:
     return Problem(split(X, y, clients=m, seed=seed), loss=losses.logistic, penalty=penalties.Ridge(BETA))
 
 
-def algorithms(k0: int, stop: str | None, *, rho: float = RHO, epsilon: float = EPSILON) -> dict[str, Secure]:
+def algorithms(k0: int, stop: str | None, *, rho: float = RHO, epsilon: float = EPSILON) -> dict[str, EpmMethod]:
     """The three algorithms with the paper's settings; with the released rule also the released draw of the noise."""
     noise: Noise = PaperLaplace(epsilon, standardised=stop == "released")
     return {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foedus.algorithms import FedEPM
-from foedus.algorithms.secure import Secure
+from foedus.algorithms.epm import EpmMethod
 from foedus.papers import drawing
 from foedus.papers.experiment import Experiment, Options, progress
 from foedus.papers.fedepm_examples import EPSILON, RHO, RULES, STEPS, algorithms, even, instance, optimum
@@ -44,14 +44,14 @@ class Factors:
     ended: bool
 
 
-def _solve(problem: Problem, algorithm: Secure, trial: int) -> Run:
+def _solve(problem: Problem, algorithm: EpmMethod, trial: int) -> Run:
     run = solve(problem, algorithm, seed=trial, max_rounds=limit_of(algorithm))
     if run.interrupted:
         raise KeyboardInterrupt
     return run
 
 
-def limit_of(algorithm: Secure) -> int:
+def limit_of(algorithm: EpmMethod) -> int:
     """The most rounds of one run; a round of the other two takes up to 20 times as long as FedEPM's."""
     return MOST_ROUNDS if isinstance(algorithm, FedEPM) else MOST_ROUNDS // 5
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from foedus.algorithms.first_order import FirstOrder
+from foedus.algorithms.descent import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import fedgia_figures as figures
 from foedus.papers.drawing import keep_rows

@@ -17,7 +17,7 @@ import numpy as np
 
 from foedus import losses, penalties
 from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx
-from foedus.algorithms.first_order import FirstOrder
+from foedus.algorithms.descent import FirstOrder
 from foedus.data import files
 from foedus.penalties import Penalty
 from foedus.problem import Problem

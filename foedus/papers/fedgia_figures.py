@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foedus.algorithms import FedGiA
-from foedus.algorithms.first_order import FirstOrder
+from foedus.algorithms.descent import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import drawing
 from foedus.papers.experiment import Experiment, Options

@@ -1,13 +1,11 @@
 """A client's release: noise of the right scale, its own count of releases, and the limit that a budget sets."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.privacy import sensitivity as bounds
-from foedus.privacy.noise import Sound
-from foedus.pytrees import select, state
+from foedus.privacy.noise import Noise, Sound
+from foedus.pytrees import PyTree, select, state
 
 
 @state
@@ -54,7 +52,7 @@ def release(
     return kept, w + noise.release(increment, scale, key)
 
 
-def observed(spent: Any) -> dict[str, Array]:
+def release_columns(spent: PyTree) -> dict[str, Array]:
     """The clients' records as the simulator keeps them for the ledger: an entry per client and round."""
     if not isinstance(spent, Spent):
         return {}
@@ -65,7 +63,7 @@ def observed(spent: Any) -> dict[str, Array]:
     }
 
 
-def all_spent(noise: Any, releases: Array) -> Array:
+def all_spent(noise: Noise | None, releases: Array) -> Array:
     """Whether every client has reached its limit, from the server's count of what it received."""
     if not isinstance(noise, Sound) or noise.most is None:
         return jnp.zeros((), bool)

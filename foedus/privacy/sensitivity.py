@@ -24,6 +24,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.errors import FoedusError
 from foedus.losses import Custom
 from foedus.privacy.noise import Sound
 from foedus.terms import Terms
@@ -121,3 +122,34 @@ def in_the_one_norm(delta: Array, rate: Array | float, low: Any, high: Any, chan
     the 1-norm is one in the 2-norm too.)
     """
     return dim**0.5 * contraction(rate, low, high) * delta + jnp.abs(rate) * change
+
+
+def check_several(terms: Terms, noise: Sound, name: str) -> None:
+    """Raise where the sensitivity of several gradient steps is not known."""
+    kind = type(noise).__name__
+    if terms.loss is None or terms.loss.curvature is None:
+        raise FoedusError(
+            f"{name} with {kind} noise and several gradients a round needs a loss of xᵀw with bounded curvature, which "
+            "limits how far two runs drift apart; use k0=1, or FedEPM, which takes one gradient a round."
+        )
+    if noise.rows is None:
+        raise FoedusError(
+            f"{name} with {kind} noise and several gradients a round needs {kind}(rows=...), a bound on the 2-norm of "
+            "the rows of X, which limits how far two runs drift apart; or use k0=1."
+        )
+
+
+def several_steps(terms: Terms, noise: Sound, count: Array, rates: list[Array], pull: float = 0.0) -> Array:
+    """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
+    moved = change(noise, count)
+    if len(rates) == 1:
+        return jnp.abs(rates[0]) * moved
+    assert noise.rows is not None
+    low, high = curvature(terms, noise.rows, count)
+    low, high = low + pull, high + pull
+    delta = jnp.zeros(())
+    for rate in rates[:-1]:
+        delta = descent(delta, rate, low, high, moved)
+    if noise.order == 1:
+        return in_the_one_norm(delta, rates[-1], low, high, moved, terms.dim)
+    return descent(delta, rates[-1], low, high, moved)

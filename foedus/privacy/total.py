@@ -5,9 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from foedus.algorithm import Algorithm
-from foedus.algorithms import FedAvg, FedGiA, FedProx
-from foedus.algorithms.sfedavg import SFedAvg
 from foedus.errors import FoedusError
 from foedus.privacy.composition import gaussian_epsilon, tallied, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
@@ -98,8 +95,8 @@ class Local:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def settled(self, algorithm: Algorithm, terms: Terms, rounds: int) -> Sound:
-        """The noise for this algorithm on these terms, with clip and rows chosen where they are left open."""
+    def settled(self, terms: Terms, rounds: int, *, needs_rows: bool) -> Sound:
+        """The noise for so many rounds on these terms, with clip and rows chosen where they are left open."""
         if self.clip is None and terms.loss is None:
             raise FoedusError(
                 "Local needs clip, the largest norm of one example's gradient: for an objective of your own nobody "
@@ -107,7 +104,7 @@ class Local:
             )
         clip = usual_clip(terms.dim) if self.clip is None else float(self.clip)
         rows = None if self.rows is None else float(self.rows)
-        if rows is None and terms.loss is not None and _needs_rows(algorithm):
+        if rows is None and terms.loss is not None and needs_rows:
             rows = 1.5 * terms.dim**0.5
         return self.noise(rounds, clip, rows)
 
@@ -118,15 +115,3 @@ def usual_clip(columns: int) -> float:
     A column of words counts once, however many words there are: its 0/1 columns make a row longer by one 1.
     """
     return max(1.0, columns**0.5 / 3.0)
-
-
-def _needs_rows(algorithm: Algorithm) -> bool:
-    """Whether the sensitivity of a release rests on a bound on the rows of X."""
-    if isinstance(algorithm, FedAvg | FedProx | SFedAvg):
-        return algorithm.passes > 1
-    return isinstance(algorithm, FedGiA)
-
-
-def default_rounds(algorithm: Algorithm, privacy: Any) -> int:
-    """How many rounds are played where nobody says: few with a total, for each takes its share of it."""
-    return ROUNDS if isinstance(privacy, Local) else algorithm.default_rounds

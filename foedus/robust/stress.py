@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foedus.algorithm import Algorithm
 from foedus.losses import Loss
 from foedus.problem import Problem
 from foedus.robust import bound
@@ -91,6 +92,14 @@ class Stress:
     def from_json(kept: dict[str, Any]) -> "Stress":
         clients = {k: WorstCase(**c) for k, c in kept["clients"].items()}
         return Stress(kept["value"], kept["q"], clients, kept.get("gap"), kept.get("at_zero"))
+
+
+class Robust(Algorithm):
+    """An algorithm that guards against a worst case, and measures it at the model it returns."""
+
+    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
+        """The worst case of the model w that the algorithm guards against."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm
+from foedus.constrained import Constrained
+from foedus.privacy.releasing import Releasing
 from foedus.pytrees import state
 from foedus.runtime.participation import Participation, Schedule
 from foedus.terms import Data, Terms
@@ -58,7 +60,7 @@ def divided(
     clients in different bins may differ in shape; an algorithm that hands such states on gets one rectangle.
     """
     everyone = who.size(terms.clients) == terms.clients and not isinstance(who, Schedule) and who.dropout == 0
-    if terms.loss is None or "constraints" in algorithm.handles or not everyone:
+    if terms.loss is None or isinstance(algorithm, Constrained) or not everyone:
         return None
     if asked is not None:
         groups = np.split(np.argsort(-counts, kind="stable"), np.cumsum([many for many, _ in asked])[:-1])
@@ -72,8 +74,7 @@ def divided(
         if used > (1.0 - LEAST_SAVING) * counts.size * counts.max():
             return None
     made = tuple(_bin(data, group, rows, uids) for group, rows in zip(groups, tall, strict=True))
-    observed = type(algorithm).observe is not Algorithm.observe
-    return made if not observed or _alike(algorithm, terms, made) else None
+    return made if not isinstance(algorithm, Releasing) or _alike(algorithm, terms, made) else None
 
 
 def _alike(algorithm: Algorithm, terms: Terms, bins: tuple[Bin, ...]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from foedus.errors import FoedusError
 from foedus.files import pack, unpack, write_whole
 
-MAGIC = b"foedus checkpoint 1\n"  # then the SHA-256 of the rest, then the rest
+MAGIC = b"foedus checkpoint 2\n"  # then the SHA-256 of the rest, then the rest
 MARK = len(MAGIC) + hashlib.sha256().digest_size
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, Fit, name_of
 from foedus.errors import FoedusError
+from foedus.pooled import Pooled
 from foedus.privacy import sampling
-from foedus.privacy.noise import Sound
+from foedus.privacy.releasing import sound_noise
+from foedus.problem import Problem
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
 from foedus.terms import Data, Mask, Terms, Where
@@ -60,19 +62,20 @@ def check_terms(terms: Any) -> None:
             raise Refusal("policy", "a subset of rows must be named by its label or its group")
 
 
-def fitting(algorithm: Algorithm, terms: Terms) -> Algorithm:
-    """The algorithm with its settings checked here, whatever the coordinator has checked; no data is involved."""
+def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
+    """The algorithm made ready for the terms; whatever the coordinator has checked is checked here, without data."""
     try:
-        algorithm.check(terms)
-        algorithm = algorithm.resolve(terms)
-        noise = getattr(algorithm, "noise", None)
-        if isinstance(noise, Sound):
+        fit = algorithm.fit(Problem.without_data(terms))
+        algorithm = fit.algorithm
+        if isinstance(fit.problem, Pooled):
+            raise FoedusError(f"{name_of(algorithm)} works on all data in one place; data stay here")
+        if sound_noise(algorithm) is not None:
             sampling.load()
             if not type(algorithm).__module__.startswith("foedus.algorithms."):
-                raise FoedusError(f"{algorithm.name} is no algorithm of foedus, so no noise of it has a proof")
+                raise FoedusError(f"{name_of(algorithm)} is no algorithm of foedus, so no noise of it has a proof")
     except FoedusError as error:
         raise Refusal("policy", str(error).removesuffix(".")) from None
-    return algorithm
+    return fit
 
 
 def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], None]) -> None:

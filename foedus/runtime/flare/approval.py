@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
 from foedus.files import write_whole
 from foedus.privacy import composition
@@ -111,7 +111,7 @@ def _epsilon(releases: list[Release], delta: float) -> float:
 def _common(asked: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict[str, Any]:
     return {
         "run": str(asked["run"]),
-        "algorithm": algorithm.name,
+        "algorithm": name_of(algorithm),
         "rounds": int(asked["max_rounds"]),
         "sites": sites,
         "settings": json.dumps(asked["algorithm"], sort_keys=True),

@@ -5,16 +5,12 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from foedus.algorithm import Algorithm
 from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.runtime.checkpoint import Checkpoint
@@ -23,8 +19,7 @@ from foedus.runtime.flare.kits import job, require_nvflare, write_site_file
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.flare.trial import Federation
-from foedus.runtime.participation import Participation
-from foedus.runtime.simulate import Measured, Outcome
+from foedus.runtime.spine import Job, Outcome, Watch
 
 KEPT = ".federation"  # beside a checkpoint's name: the folder of the sites that were started for the run
 
@@ -72,38 +67,35 @@ class Flare:
         """What the sites of a trial allow: all of them are the caller's own, and their data may be small."""
         return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1}
 
-    def play(
-        self,
-        problem: Problem,
-        algorithm: Algorithm,
-        w0: Array,
-        *,
-        seed: int,
-        max_rounds: int,
-        participation: Participation,
-        watch: Callable[[Any], bool | None] | None,
-        checkpoint: Checkpoint | None,
-    ) -> Outcome:
+    def play(self, job: Job, *, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
         """Run the algorithm over real sites on this machine."""
         require_nvflare()
+        problem = job.fit.problem
         count = problem.terms.clients if self.sites is None else self.sites
         names = (
             Federation.at(Path(self.at)).sites if self.at is not None else tuple(f"site-{i + 1}" for i in range(count))
         )
         run = uuid.uuid4().hex[:12] if checkpoint is None else checkpoint.fingerprint[:12]
         order = order_of(
-            problem, algorithm, w0, run=run, sites=names, seed=seed, max_rounds=max_rounds, participation=participation
+            problem,
+            job.fit.algorithm,
+            job.w0,
+            run=run,
+            sites=names,
+            seed=job.seed,
+            max_rounds=job.max_rounds,
+            participation=job.participation,
         )
         content = order.to_bytes()
         Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started
-        told = (order, content, problem, watch, checkpoint is not None)
+        content_of_run = (order, content, problem, watch, checkpoint is not None)
         if self.at is not None:
-            return _outcome(self.run(Federation.at(Path(self.at)), *told))
+            return _outcome(self.run(Federation.at(Path(self.at)), *content_of_run))
         if checkpoint is None:
             with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
-                return _outcome(self._alone(Path(folder), names, *told))
+                return _outcome(self._alone(Path(folder), names, *content_of_run))
         folder = checkpoint.path.with_suffix(KEPT)  # the parties' own checkpoints are in there
-        result = self._alone(folder, names, *told)
+        result = self._alone(folder, names, *content_of_run)
         if not result.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
@@ -122,7 +114,7 @@ class Flare:
         order: Order,
         content: bytes,
         problem: Problem,
-        watch: Callable[[Any], bool | None] | None = None,
+        watch: Watch | None = None,
         keep: bool = False,
     ) -> Result:
         """Place the data at the sites of this machine, then submit and resume until there is a result."""
@@ -138,7 +130,7 @@ class Flare:
         federation: Federation,
         order: Order,
         content: bytes,
-        watch: Callable[[Any], bool | None] | None,
+        watch: Watch | None,
         keep: bool,
     ) -> Result:
         """Submit a run to a federation on this machine, and resume it where it stops without a result."""
@@ -173,17 +165,12 @@ class Flare:
 
 
 def _outcome(result: Result) -> Outcome:
-    measured = Measured(result.objective, result.certificate, result.multipliers, result.reason)
     return Outcome(
-        w=jnp.asarray(result.w),
-        server=None,
-        clients=None,
+        conclusion=result.conclusion,
         history=result.history,
-        converged=result.converged,
-        finite=result.finite,
         interrupted=result.interrupted,
         seconds=result.seconds,
         compile_seconds=result.compile_seconds,
-        measured=measured,
         refused=tuple(result.refused),
+        opendp=True,
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
-from foedus.runtime import wire
+from foedus.runtime import spine
 from foedus.terms import Data, Terms
 
 ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
@@ -51,7 +51,7 @@ def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
     server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
     draws = vector(terms.clients)
     return [
-        jax.eval_shape(lambda s, d, kind=kind: wire.message_for(kind.broadcast(terms, s, d), 0), server, draws)
+        jax.eval_shape(lambda s, d, kind=kind: spine.message_for(kind.broadcast(terms, s, d), 0), server, draws)
         for kind in algorithm.kinds
     ]
 

@@ -7,14 +7,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
 from foedus.files import pack, unpack
-from foedus.privacy.noise import Sound
+from foedus.pooled import Pooled
+from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare import spec
 from foedus.runtime.participation import Participation
+from foedus.runtime.spine import Conclusion
 from foedus.terms import Data, Terms
 
 
@@ -78,8 +80,10 @@ def order_of(
     participation: Participation,
 ) -> Order:
     """The order for a problem whose clients are these sites."""
-    if algorithm.pools:
-        raise FoedusError(f"{algorithm.name} works on all data in one place; in a federation data stay where they are.")
+    if isinstance(problem, Pooled):
+        raise FoedusError(
+            f"{name_of(algorithm)} works on all data in one place; in a federation data stay where they are."
+        )
     if len(sites) != problem.terms.clients:
         raise FoedusError(
             f"the problem has {problem.terms.clients} clients and the federation {len(sites)} sites; "
@@ -103,8 +107,8 @@ def order_of(
 
 def over_a_network(algorithm: Algorithm) -> Algorithm:
     """The algorithm as real sites run it: their noise comes from the operating system, and nobody can repeat it."""
-    noise = getattr(algorithm, "noise", None)
-    if not isinstance(noise, Sound) or not dataclasses.is_dataclass(algorithm):
+    noise = sound_noise(algorithm)
+    if noise is None or not dataclasses.is_dataclass(algorithm):
         return algorithm
     return dataclasses.replace(algorithm, noise=dataclasses.replace(noise, sampler="opendp"))
 
@@ -138,14 +142,8 @@ class Patience:
 class Result:
     """How a run ended at the server."""
 
-    w: np.ndarray
+    conclusion: Conclusion
     history: dict[str, np.ndarray]
-    converged: bool
-    finite: bool
-    reason: str
-    objective: float
-    certificate: Certificate
-    multipliers: dict[str, np.ndarray]
     seconds: float
     compile_seconds: float
     interrupted: bool = False  # ended early, by the coordinator's word
@@ -154,16 +152,25 @@ class Result:
     rules: dict[str, Any] | None = None  # how the sites' tables became arrays, where the run prepared them
 
     def to_bytes(self) -> bytes:
-        arrays = {"w": self.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}
-        arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
-        apart = ("w", "pace", "history", "multipliers", "certificate")
+        end = self.conclusion
+        arrays = {"w": end.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}
+        arrays |= {f"multiplier.{k}": v for k, v in end.multipliers.items()}
+        apart = ("conclusion", "pace", "history")
         note = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
-        return pack(arrays, note | {"certificate": self.certificate.to_json()})
+        figures = {"objective": end.objective, "converged": end.converged, "finite": end.finite, "reason": end.reason}
+        return pack(arrays, note | figures | {"certificate": end.certificate.to_json()})
 
     @staticmethod
     def from_bytes(content: bytes) -> "Result":
         arrays, note = unpack(content)
-        note["certificate"] = Certificate.from_json(note["certificate"])
+        conclusion = Conclusion(
+            w=arrays["w"],
+            objective=note.pop("objective"),
+            certificate=Certificate.from_json(note.pop("certificate")),
+            multipliers={k[11:]: v for k, v in arrays.items() if k.startswith("multiplier.")},
+            converged=note.pop("converged"),
+            finite=note.pop("finite"),
+            reason=note.pop("reason"),
+        )
         history = {k[8:]: v for k, v in arrays.items() if k.startswith("history.")}
-        multipliers = {k[11:]: v for k, v in arrays.items() if k.startswith("multiplier.")}
-        return Result(w=arrays["w"], pace=arrays["pace"], history=history, multipliers=multipliers, **note)
+        return Result(conclusion, history, pace=arrays["pace"], **note)

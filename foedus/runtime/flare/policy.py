@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, name_of
 from foedus.data import tables
 from foedus.data.sites import Roles
 from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
-from foedus.privacy.noise import Sound
+from foedus.privacy.releasing import sound_noise
 
 SITE_FILE = "foedus.toml"
 
@@ -55,16 +55,16 @@ class Policy:
 
     def refuse(self, algorithm: Algorithm, sites: int) -> str | None:
         """The sentence with which this policy forbids an algorithm, or None; it depends on no data."""
-        if "*" not in self.algorithms and algorithm.name not in self.algorithms:
-            return f"its policy allows {_list(self.algorithms)}, not {algorithm.name}"
+        if "*" not in self.algorithms and name_of(algorithm) not in self.algorithms:
+            return f"its policy allows {_list(self.algorithms)}, not {name_of(algorithm)}"
         if sites < self.min_sites:
             return f"its policy asks for runs over at least {self.min_sites} sites"
         batch = getattr(algorithm, "batch", None)
         if isinstance(batch, int) and batch < self.min_subset:
             return f"its policy lets nothing about fewer than {self.min_subset} rows leave, and a batch has {batch}"
-        noise = getattr(algorithm, "noise", None)
-        if not isinstance(noise, Sound):
-            no = f"its policy asks for privacy, and {algorithm.name} adds no noise with a guarantee here"
+        noise = sound_noise(algorithm)
+        if noise is None:
+            no = f"its policy asks for privacy, and {name_of(algorithm)} adds no noise with a guarantee here"
             return no if self.limits_privacy else None
         if noise.sampler != "opendp":
             return "noise at a real site must be drawn by OpenDP (sampler = 'opendp'), not from a seed"

@@ -1,52 +1,52 @@
 """The server's part of a round, compiled once for each kind: what goes out, what comes of the replies."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Algorithm, Present
-from foedus.pytrees import state, strong
+from foedus.pytrees import PyTree, state, strong
+from foedus.runtime import spine
 from foedus.runtime.participation import LOSE, SERVER, Participation, client_uniforms, round_key
+from foedus.runtime.spine import Carry
 from foedus.terms import Data, Terms
+
+STARTED = -1  # the number of the state that `join` makes
 
 
 @state
-class Carry:
-    """What a run is between two rounds, at the server."""
+class Play:
+    """What a run is between two rounds, at the server of a federation."""
 
-    server: Any
-    w: Array
-    round: Array
+    carry: Carry
     last: Array  # for each client, the round of the last reply that was accepted
-    done: Array
-    finite: Array
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def init(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Any:
-    return strong(algorithm.init(terms, w0, own))
+def first(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
+    """The state before the first round."""
+    return strong(Play(spine.first(algorithm, terms, w0, own), jnp.full(terms.clients, STARTED)))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def broadcast(algorithm: Algorithm, terms: Terms, phase: int, server: Any, key: Array, round: Array, uids: Array):
+def broadcast(
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
+) -> PyTree:
+    """The message of this round."""
     return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def aggregate(algorithm: Algorithm, terms: Terms, phase: int, carry: Carry, replies: Any, here: Array):
-    """The carry after a round, its record, and nothing changed where nobody answered."""
+def aggregate(
+    algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array
+) -> tuple[Play, dict[str, Array]]:
+    """The state after a round, and its record; nothing has changed where nobody answered."""
     present = Present(jnp.arange(terms.clients), here)
-    following = algorithm.kinds[phase].aggregate(terms, carry.server, replies, present)
-    server = jax.tree.map(lambda new, old: jnp.where(jnp.any(here), new, old), following, carry.server)
-    w = algorithm.parameters(terms, server)
-    finite = jnp.all(jnp.isfinite(w))
-    done = jnp.asarray(algorithm.converged(server)) | jnp.asarray(algorithm.stuck(server)) | ~finite
-    last = jnp.where(here, carry.round, carry.last)
-    after = Carry(server, jnp.where(finite, w, carry.w), carry.round + 1, last, done, finite)
-    return strong(after), algorithm.report(server)
+    carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
+    last = jnp.where(here, play.carry.round, play.last)
+    return strong(Play(carry, last)), dict(algorithm.report(carry.server))
 
 
 @jax.jit

@@ -8,6 +8,7 @@ the certificate is made.
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foedus.certificate import SitePart
 from foedus.errors import FoedusError
-from foedus.privacy.noise import Sound
-from foedus.runtime import wire
+from foedus.privacy.releasing import sound_noise
+from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, measuring, packing, rounds, spec
+from foedus.runtime.flare import layout, packing, rounds, spec
 from foedus.runtime.flare.exchange import HEADERS, Ask, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.preparation import Request, prepare
-from foedus.runtime.flare.rounds import Carry
-from foedus.runtime.flare.site import STARTED
+from foedus.runtime.flare.rounds import STARTED, Play
 from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import Schedule
-from foedus.runtime.simulate import Recorder
+from foedus.runtime.spine import Recorder
 
 __all__ = ["Missing", "Paused", "ServerSession", "play"]
 
@@ -90,34 +91,30 @@ class ServerSession:
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
-        noisy = isinstance(getattr(algorithm, "noise", None), Sound)
+        noisy = sound_noise(algorithm) is not None
         # how often each site says that it has released, for the run's ledger: all that the server learns of its noise
         self.released = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
         kept = self._join()
-        server = rounds.init(algorithm, terms, jnp.asarray(order.w0), order.own)
-        none = jnp.full(terms.clients, STARTED)
-        no, yes = jnp.zeros((), bool), jnp.ones((), bool)
-        carry = Carry(server, jnp.asarray(order.w0, dtype=float), jnp.zeros((), int), none, no, yes)
-        carry, columns = self._resume(carry, kept)
+        at, columns = self._resume(rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own), kept)
         recorder = Recorder(self.traffic, columns)
         self.released |= {name: columns[name][-1].copy() for name in self.released if name in columns}
         compiled = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
         self.window.recorder = recorder
-        while recorder.rounds < order.max_rounds and not bool(carry.done) and not self.window.stop:
+        while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
             if self.stopped():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
-            carry = self._round(carry, recorder)
+            at = self._round(at, recorder)
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
                 compiled = time.perf_counter()
             if time.monotonic() - kept_at >= self.patience.keep_every:
-                self._keep(carry, recorder)
+                self._keep(at, recorder)
                 kept_at = time.monotonic()
-        self._keep(carry, recorder)
-        return self._finish(carry, recorder, time.perf_counter() - began, compiled - began)
+        self._keep(at, recorder)
+        return self._finish(at, recorder, time.perf_counter() - began, compiled - began)
 
     # --- before the rounds ---
 
@@ -172,8 +169,8 @@ class ServerSession:
 
     # --- a round ---
 
-    def _round(self, carry: Carry, recorder: Recorder) -> Carry:
-        order, n = self.order, self.order.terms.clients
+    def _round(self, at: Play, recorder: Recorder) -> Play:
+        order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         who = order.participation
         if who.size(n) == n and not isinstance(who, Schedule):
@@ -185,7 +182,7 @@ class ServerSession:
             lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
         message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
-        last = np.asarray(carry.last)
+        last = np.asarray(at.last)
         rows: dict[int, Any] = {}
         tries = 0
         wanted = [i for i in range(n) if asked[i]]
@@ -196,7 +193,7 @@ class ServerSession:
             sealed = {}
             for i in missing:
                 header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
-                one = wire.message_for(message, i)
+                one = spine.message_for(message, i)
                 sealed[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
             found = self.ask(sealed, self.patience.timeout) if sealed else {}
             wild = 0
@@ -216,9 +213,9 @@ class ServerSession:
         here = np.array([i in rows and not lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
-        after, report = rounds.aggregate(order.algorithm, order.terms, phase, carry, stacked, here)
+        after, report = rounds.aggregate(order.algorithm, order.terms, phase, at, stacked, here)
         if diverged:
-            after = Carry(carry.server, carry.w, carry.round + 1, carry.last, jnp.ones((), bool), jnp.zeros((), bool))
+            after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.released
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
@@ -278,9 +275,9 @@ class ServerSession:
             self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True
         )
 
-    def _keep(self, carry: Carry, recorder: Recorder) -> None:
+    def _keep(self, at: Play, recorder: Recorder) -> None:
         """Have every site keep its state, then keep the server's: a checkpoint is one that all can go back to."""
-        last = np.asarray(carry.last)
+        last, carry = np.asarray(at.last), at.carry
         before = self._needed()
         messages = {}
         for i, site in enumerate(self.order.sites):
@@ -296,7 +293,7 @@ class ServerSession:
                 return
         path = self.folder / f"server-{int(carry.round)}.ckpt"
         try:
-            Checkpoint(path, self.mark).keep(carry, recorder.columns, final=True)
+            Checkpoint(path, self.mark).keep(at, recorder.columns, final=True)
         except FoedusError as error:  # a full disk must not end a run that can go on
             self.note(str(error))
             return
@@ -309,7 +306,7 @@ class ServerSession:
         kept = self.kept[:1]
         return [{int(last[i]) for _, last in kept} for i in range(self.order.terms.clients)]
 
-    def _resume(self, fresh: Carry, states: dict[str, set[int]]) -> tuple[Carry, dict[str, np.ndarray]]:
+    def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
         """The newest checkpoint that is whole and whose states all sites have; the start where there is none."""
         for path in self._files():
             try:
@@ -319,28 +316,25 @@ class ServerSession:
                 continue
             if found is None:
                 continue
-            carry, columns = found
-            last = np.asarray(carry.last)
+            at, columns = found
+            last = np.asarray(at.last)
             lacking = [s for i, s in enumerate(self.order.sites) if int(last[i]) not in states[s]]
             if lacking:
                 self.note(f"{path.name}: client {self.client[lacking[0]]!r} lacks its state; the one before is tried.")
                 continue
-            self.kept = [(int(carry.round), last)]
-            self.note(f"resumed after round {int(carry.round)}")
-            return carry, columns
+            self.kept = [(int(at.carry.round), last)]
+            self.note(f"resumed after round {int(at.carry.round)}")
+            return at, columns
         return fresh, {}
 
     # --- after the rounds ---
 
-    def _finish(self, carry: Carry, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
-        order, algorithm, terms = self.order, self.order.algorithm, self.order.terms
+    def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
+        order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
         finite = bool(carry.finite)
-        converged = finite and bool(algorithm.converged(carry.server))
-        multipliers = {}
-        if "constraints" in algorithm.handles:
-            multipliers = {k: np.asarray(v) for k, v in algorithm.server_multipliers(terms, carry.server).items()}
+        multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
-        w, last = np.asarray(carry.w), np.asarray(carry.last)
+        w, last = np.asarray(carry.w), np.asarray(at.last)
         payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
         plan = layout.parts(terms, self.party)
         parts: dict[str, Any] = {}  # None for a site that does not measure
@@ -354,36 +348,35 @@ class ServerSession:
                 header, content = self.exchange.opened(site, raw, "measure", None)
                 try:
                     if header is not None:
-                        parts[site] = measuring.part(content, plan, finite) if header.get("measured") is True else None
+                        parts[site] = _part(content, plan, finite) if header.get("measured") is True else None
                 except FoedusError as error:
                     self.exchange.refuse(site, str(error))
         if silent := [s for s in order.sites if s not in parts]:
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
-        objective, certificate, local = measuring.joined(order, self.party, parts, jnp.asarray(w), multipliers)
-        if "constraints" in algorithm.handles:
-            multipliers = {"local": local} | multipliers
-        reason = algorithm.reason(carry.server, converged, list(order.names))
-        if not finite:
-            reason = "the iterates became infinite; w is the last finite model, so try a smaller step"
+        silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
+        joined = silent or jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[site] for site in order.sites))
+        end = spine.conclude(algorithm, terms, order.names, carry, joined, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         if not (interrupted and self.window.keep):
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, 5.0)
         return Result(
-            w=w,
+            conclusion=end,
             history=recorder.columns,
-            converged=converged,
-            finite=finite,
-            reason=reason,
-            objective=objective,
-            certificate=certificate,
-            multipliers=multipliers,
             seconds=seconds,
             compile_seconds=compile_seconds,
             interrupted=interrupted,
             pace=np.array(self.pace),
             refused=self.exchange.refused,
         )
+
+
+def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
+    """A site's part of the measurement; at a model that has not diverged its numbers are finite."""
+    part = packing.from_bytes(content, plan)
+    if finite:
+        packing.check_finite(part, packing.unbounded(plan))
+    return part
 
 
 def _beyond_rows(shapes: dict[str, Any]) -> dict[str, list[Any]]:

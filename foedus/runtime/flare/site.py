@@ -21,15 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import SitePart, site_part
 from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
-from foedus.privacy.attach import prepare as prepare_noise
 from foedus.privacy.noise import Sound
+from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import strong
 from foedus.run import versions
+from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.agreement import (
@@ -46,11 +47,11 @@ from foedus.runtime.flare.approval import Approvals, Statement
 from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
 from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
+from foedus.runtime.flare.rounds import STARTED
 from foedus.runtime.flare.site_ledger import Release
 from foedus.runtime.participation import LOCAL, client_key, round_key
+from foedus.runtime.workload import condensed
 from foedus.terms import Data, Terms
-
-STARTED = -1  # the number of the state that `join` makes
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
@@ -70,7 +71,7 @@ def _local(
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def _part(algorithm: Algorithm, terms: Terms, client: Any, w: Array, nu: Array, data: Data) -> SitePart:
-    return site_part(terms, w, algorithm.client_multipliers(terms, client), nu, data)
+    return site_part(terms, w, spine.client_multipliers(algorithm, terms, client), nu, data)
 
 
 class SiteSession:
@@ -141,8 +142,8 @@ class SiteSession:
 
     def _planned(self, run: str, algorithm: Algorithm, rounds: int) -> list[Release]:
         """The releases that a run may still ask for."""
-        noise = getattr(algorithm, "noise", None)
-        if not isinstance(noise, Sound):
+        noise = sound_noise(algorithm)
+        if noise is None:
             return []
         most = rounds if noise.most is None else min(rounds, noise.most)
         one = Release("a round", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
@@ -187,7 +188,7 @@ class SiteSession:
         if asked["run"] == self.run and self.agreed == (asked["run"], statement(asked)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(asked)
-        algorithm = fitting(self._allowed(asked, terms.clients), terms)
+        algorithm = fitting(self._allowed(asked, terms.clients), terms).algorithm
         prepared = self.desk is not None and self.desk.run == asked["run"] and self.arrays is not None
         if prepared:
             self.approvals.same(self.policy, Statement.of_terms(asked, algorithm, terms))
@@ -221,13 +222,13 @@ class SiteSession:
         if self.agreed != (asked["run"], statement(asked)):
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(asked)
-        algorithm = fitting(self._allowed(asked, terms.clients), terms)
+        fit = fitting(self._allowed(asked, terms.clients), terms)
+        algorithm = fit.algorithm
         arrays = self._read()
         check_extra(asked["extra"], arrays)
         extra_layout, w0_layout = layout.of_shapes(asked["extra"]), layout.vector(terms.dim)
         w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
-        noise = getattr(algorithm, "noise", None)
-        self.noise = noise if isinstance(noise, Sound) else None
+        self.noise = sound_noise(algorithm)
         check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
@@ -242,8 +243,8 @@ class SiteSession:
         self.key = jax.random.key(int(asked["seed"]))
         own = None if asked["own"] is None else Data(layout.of_shapes(asked["own"]))
         self.messages = layout.messages(algorithm, terms, own)
-        passes = max(getattr(kind, "passes", 1) for kind in algorithm.kinds)
-        self.measured, self.data = held, algorithm.condense(terms, terms.condensed(held, passes))
+        self.measured = held
+        self.data = jax.tree.map(lambda a: a[0], condensed(fit, jax.tree.map(lambda a: a[None], held)))
         self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
         self.parts = layout.parts(terms, packing.structure(held))
         self.states = {STARTED: _join(algorithm, terms, held, self.w0)}
@@ -265,7 +266,7 @@ class SiteSession:
                 if c.scope != "global" and not isinstance(c, Linear)
             ],
         ).over(terms.shape.unravel(jnp.asarray(w0)))
-        prepare_noise(problem, algorithm, w0)
+        check_data(problem, algorithm, w0)
         return Data({k: v[0] for k, v in problem.data.items()})
 
     # --- the rounds ---
@@ -301,7 +302,7 @@ class SiteSession:
     def _release(self, round: int, following: Any, noise: Sound) -> Release:
         """What a round releases, as the client's own record says; its noise is what the experiment has stated."""
         release = Release(
-            f"round {round} of {self.algorithm.name}",
+            f"round {round} of {name_of(self.algorithm)}",
             noise.kind.lower(),
             float(following.spent.sensitivity),
             float(following.spent.scale),
@@ -315,7 +316,7 @@ class SiteSession:
 
     def _state(self, number: int) -> Any:
         """The client state after a round: the one in memory, or the one on disk."""
-        if getattr(self.algorithm, "keeps_lost", False) and number in self.states:
+        if self.noise is not None and number in self.states:
             return self.states[max(self.states)]
         if number not in self.states:
             kept = Checkpoint(self._file(number), self.mark).load(next(iter(self.states.values())))

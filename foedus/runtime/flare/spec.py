@@ -26,6 +26,7 @@ STATEMENTS = (
     "foedus.constraints",
     "foedus.terms",
     "foedus.algorithms",
+    "foedus.robust",
     "foedus.privacy",
     "foedus.runtime.participation",
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from foedus.runtime.simulate import Recorder
+from foedus.runtime.spine import Recorder
 
 
 class Window:

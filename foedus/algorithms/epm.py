@@ -11,20 +11,21 @@ forbids that: then there is no stopping rule and nothing but z_i is sent. The ru
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Present
-from foedus.algorithms.first_order import Progress, Seen, complete
+from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Present, name_of
+from foedus.algorithms.descent import Progress, Seen, complete
+from foedus.algorithms.private import Noisy
 from foedus.errors import FoedusError
 from foedus.privacy import clipping
 from foedus.privacy.noise import Noise, PaperLaplace, Sound
-from foedus.privacy.release import Spent, all_spent, observed, release, speaks
-from foedus.pytrees import state
+from foedus.privacy.release import Spent, release, speaks
+from foedus.problem import Problem
+from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
@@ -32,7 +33,9 @@ MOST_TESTED = 4  # the rules look at the last four values of f
 
 
 @state
-class Server:
+class EpmServer:
+    """The server's state."""
+
     w: Array
     z: Array  # z_i, last heard. (m, dim)
     round: Array  # τ
@@ -44,29 +47,35 @@ class Server:
 
 
 @state
-class Client:
+class EpmClient:
+    """A client's state."""
+
     w: Array  # w_i
     z: Array  # what it sent last
     snr: Array  # log10 ‖w_i‖/‖noise‖ of that
-    spent: Any  # its record of releases, with sound noise
+    spent: PyTree  # its record of releases, with sound noise
 
 
 @state
-class Order:
+class Task:
+    """The message: the model, the round, and whether the client is in S."""
+
     w: Array
     round: Array
-    chosen: Any  # whether the client is in S
+    chosen: PyTree  # whether the client is in S
 
 
 @state
-class Update:
+class Upload:
+    """A client's reply: z_i, and its view of the received model where a stopping rule needs it."""
+
     z: Array
     spoke: Array  # whether z is new
-    seen: Any
+    seen: PyTree
 
 
 @settings
-class Secure(Algorithm):
+class EpmMethod(Noisy):
     """Settings and functions common to the three methods; a method adds its local steps and its aggregation."""
 
     k0: int = setting(12, "local steps a round", ge=1, integer=True)
@@ -84,56 +93,46 @@ class Secure(Algorithm):
     )
     tol: float = setting(1e-6, "tolerance on ‖Σ∇f_i‖²; the released rule has its own", ge=0)
 
-    @property
-    def passes(self) -> int:
-        """How often a round goes over a client's data."""
-        return 1
+    def with_noise(self, noise: Noise, problem: Problem) -> "EpmMethod":
+        return replace(self, noise=noise)
 
-    @property
-    def keeps_lost(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return isinstance(self.noise, Sound)
-
-    def check(self, terms: Terms) -> None:
-        super().check(terms)
+    def fit(self, problem: Problem) -> Fit:
+        terms = problem.terms
         size = math.ceil(self.rho * terms.clients - 1e-9)
         if self.every is not None and size * self.every < terms.clients:
             raise FoedusError(
-                f"{self.name}(every={self.every}) takes {size} of {terms.clients} clients a round, which cannot reach "
-                "all of them in that many rounds; raise rho or every."
+                f"{name_of(self)}(every={self.every}) takes {size} of {terms.clients} clients a round, which cannot "
+                "reach all of them in that many rounds; raise rho or every."
             )
-        if isinstance(self.noise, Sound):
-            clipping.check(terms, self.noise, self.name)
-            if self.stop not in ("printed", None):  # 'printed' is the default, and resolve drops it
-                raise FoedusError(
-                    f"{self.name}(stop={self.stop!r}) sends f_i and its gradient as they are, which no noise protects; "
-                    f"with {type(self.noise).__name__} noise use stop=None and max_rounds."
-                )
+        fit = super().fit(problem)
+        if self.sound is None:
+            return fit
+        if self.stop not in ("printed", None):  # 'printed' is the default, and is dropped here
+            raise FoedusError(
+                f"{name_of(self)}(stop={self.stop!r}) sends f_i and its gradient as they are, which no noise protects; "
+                f"with {type(self.noise).__name__} noise use stop=None and max_rounds."
+            )
+        return replace(fit, algorithm=replace(self, stop=None))
 
-    def resolve(self, terms: Terms) -> "Secure":
-        return replace(self, stop=None) if isinstance(self.noise, Sound) else self
-
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> EpmServer:
         m, none = terms.clients, jnp.full(MOST_TESTED, jnp.inf)
         # everybody's first upload would be the start that everybody knows, so it is not sent
         z = jnp.broadcast_to(w0, (m, terms.dim))
         counts = jnp.zeros(m, int)
-        return Server(w0, z, jnp.zeros((), int), jnp.ones(m, bool), counts, none, none, Progress.none())
+        return EpmServer(w0, z, jnp.zeros((), int), jnp.ones(m, bool), counts, none, none, Progress.none())
 
-    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
-        return Client(w0, w0, jnp.full((), jnp.inf), Spent.nothing() if isinstance(self.noise, Sound) else ())
+    def join(self, terms: Terms, data: Data, w0: Array) -> EpmClient:
+        return EpmClient(w0, w0, jnp.full((), jnp.inf), Spent.nothing() if isinstance(self.noise, Sound) else ())
 
-    def condense(self, terms: Terms, data: Data) -> Data:
-        return clipping.condensed(terms, data, self.noise) if isinstance(self.noise, Sound) else data
-
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Order:
+    def broadcast(self, terms: Terms, server: EpmServer, draws: Array) -> Task:
         m = terms.clients
         size = math.ceil(self.rho * m - 1e-9)
         if self.every is not None:  # those still waiting in this block come first, in random order
             draws = draws + jnp.where(server.waiting, 0.0, 1.0)
         chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
-        return Order(server.w, server.round, Each(chosen))
+        return Task(server.w, server.round, Each(chosen))
 
-    def look(self, terms: Terms, w: Array, data: Data) -> tuple[Any, Array]:
+    def look(self, terms: Terms, w: Array, data: Data) -> tuple[PyTree, Array]:
         """What the reply says of the received model, and the gradient there that the local steps use."""
         if isinstance(self.noise, Sound):
             return (), clipping.clipped_gradient(terms, w, data, self.noise)
@@ -149,40 +148,34 @@ class Secure(Algorithm):
         return lambda w: clipping.clipped_gradient(terms, w, data, noise, rows)
 
     def upload(
-        self, client: Client, order: Order, seen: Any, v: Array, w: Array, key: Array, scale: tuple[Array, Array]
-    ) -> tuple[Client, Update]:
+        self, client: EpmClient, task: Task, seen: PyTree, v: Array, w: Array, key: Array, scale: tuple[Array, Array]
+    ) -> tuple[EpmClient, Upload]:
         """(21): the new state and z_i = w_i + noise, or the old ones for a client outside S or without budget.
 
         w is w_i, and v its increment over the received model. `scale` is (g_i, μ) for the paper's noise, and
         (sensitivity of v, δ that goes on) for sound noise.
         """
-        spoke, spent = order.chosen, client.spent
+        spoke, spent = task.chosen, client.spent
         if isinstance(self.noise, Sound):
             spoke = speaks(self.noise, client.spent, spoke)
             moved, carried = scale
-            spent, z = release(self.noise, client.spent, order.w, v, moved, carried, key, spoke)
+            spent, z = release(self.noise, client.spent, task.w, v, moved, carried, key, spoke)
         elif isinstance(self.noise, PaperLaplace):
             g, mu = scale
             z = w + self.noise.draw(key, g, mu)
         else:
             z = w
         snr = jnp.log10(jnp.linalg.norm(w) / jnp.linalg.norm(z - w))
-        kept = Client(
+        kept = EpmClient(
             w=jnp.where(spoke, w, client.w),
             z=jnp.where(spoke, z, client.z),
             snr=jnp.where(spoke, snr, client.snr),
             spent=spent,
         )
-        return kept, Update(kept.z, spoke, seen)
+        return kept, Upload(kept.z, spoke, seen)
 
-    def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
-        """The next w, from everybody's last z_i and the clients that have just sent one."""
-        raise NotImplementedError
-
-    def aggregate(self, terms: Terms, server: Server, replies: Update, present: Present) -> Server:
-        z = present.remember(server.z, replies.z)
-        spoke = present.remember(jnp.zeros_like(server.waiting), replies.spoke)
-        following = jnp.where(jnp.any(spoke), self.model(terms, z, spoke), server.w)
+    def aggregate(self, terms: Terms, server: EpmServer, replies: Upload, present: Present) -> EpmServer:
+        z, spoke, releases, following = self.collect(terms, server, replies, present)
         waiting = server.waiting & ~spoke
         if self.every is not None:
             waiting = jnp.where((server.round + 1) % self.every == 0, jnp.ones_like(waiting), waiting)
@@ -193,30 +186,31 @@ class Secure(Algorithm):
             f = jnp.where(all_here, jnp.append(f[1:], terms.clients * objective), f)
             error = jnp.where(all_here, jnp.append(error[1:], slope), error)
             progress = Progress(objective, slope, all_here)
-        after = Server(following, z, server.round + 1, waiting, server.releases + spoke.astype(int), f, error, progress)
-        over = self.converged(after) | self._rising(after)
+        after = EpmServer(following, z, server.round + 1, waiting, releases, f, error, progress)
+        over = self._passed(after) | self._rising(after)
         return replace(after, w=jnp.where(over, server.w, following))  # the model that was tested is the one to return
 
-    def _limit(self, server: Server) -> float:
+    def _limit(self, server: EpmServer) -> float:
         """What ‖Σ∇f_i(w)‖² is compared with; the released code compares the gradient of the mean with 1e-9·n."""
         m, n = server.z.shape
         return 1e-9 * n * m**2 if self.stop == "released" else self.tol
 
-    def _variance(self, server: Server) -> tuple[Array, Array]:
+    def _variance(self, server: EpmServer) -> tuple[Array, Array]:
         """The variance of the last four f(w), and what the rule compares it with."""
         known = jnp.all(jnp.isfinite(server.f))
         f = jnp.where(jnp.isfinite(server.f), server.f, 0.0)
         tolerance = (1e-9 if self.stop == "released" else 1e-8) * server.w.size
         return jnp.where(known, jnp.var(f, ddof=1), jnp.inf), tolerance / (1.0 + jnp.abs(f[-1]))
 
-    def _rising(self, server: Server) -> Array:
+    def _rising(self, server: EpmServer) -> Array:
         """The released code's further test: f(w) and ‖∇f(w)‖² both above their last three values."""
         if self.stop != "released":
             return jnp.zeros((), bool)
         known = jnp.all(jnp.isfinite(server.f)) & server.progress.complete
         return known & (server.f[-1] > jnp.max(server.f[:-1])) & (server.error[-1] > jnp.max(server.error[:-1]))
 
-    def converged(self, server: Server) -> Array:
+    def _passed(self, server: EpmServer) -> Array:
+        """Whether a stopping rule holds at the model that everybody has just evaluated."""
         if self.stop is None:
             return jnp.zeros((), bool)
         small = server.error[-1] < self._limit(server)
@@ -225,20 +219,21 @@ class Secure(Algorithm):
             small = small | (variance <= limit)
         return server.progress.complete & small
 
-    def stuck(self, server: Server) -> Array:
-        return self._rising(server) | all_spent(self.noise, server.releases)
+    def ended(self, server: EpmServer) -> Array:
+        stuck = self._rising(server) | self.exhausted(server)
+        return jnp.where(self._passed(server), CONVERGED, jnp.where(stuck, STUCK, RUNNING))
 
-    def observe(self, clients: Client) -> dict[str, Array]:
+    def release_record(self, clients: EpmClient) -> Mapping[str, Array]:
         # the paper's SNR is of the data; it is noted only where no guarantee is given anyway
         snr = {"snr": jnp.min(clients.snr)} if isinstance(self.noise, PaperLaplace) else {}
-        return snr | observed(clients.spent)
+        return {**snr, **super().release_record(clients)}
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: EpmServer) -> dict[str, Array]:
         if self.stop is None:
             return {}
         return {"objective": server.progress.objective, "gradient": server.error[-1]}
 
-    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+    def reason(self, server: EpmServer, converged: bool, names: list[str]) -> str:
         error = float(server.error[-1])
         if converged and error < self._limit(server):
             return f"‖Σ∇f_i‖² = {error:.2g} < {self._limit(server):.3g}"
@@ -248,7 +243,7 @@ class Secure(Algorithm):
             return f"{words}, with ‖Σ∇f_i‖² = {error:.2g}"
         if bool(self._rising(server)):
             return f"f and ‖Σ∇f_i‖² = {error:.2g} rose above their last three values, at which the released code stops"
-        if bool(all_spent(self.noise, server.releases)):
+        if bool(self.exhausted(server)):
             return "every client's privacy budget is spent"
         if self.stop is None:
             return "played the rounds asked for"

@@ -18,10 +18,14 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm
+from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
+from foedus.losses import logistic
 from foedus.privacy.composition import tightest
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
+from foedus.privacy.releasing import make_private
+from foedus.privacy.total import Local
 from foedus.problem import Problem
-from foedus.runtime.wire import message_for
+from foedus.runtime.spine import message_for
 from foedus.terms import Data, Terms
 
 CONFIDENCE = 0.95
@@ -43,8 +47,7 @@ def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys:
 
     Returns an array (trials, rounds, dim). The client is the algorithm's own `local`, noise included.
     """
-    algorithm.check(problem.terms)
-    made = algorithm.resolve(problem.terms)
+    made = algorithm.fit(problem).algorithm
     return np.asarray(_answers(made, problem.terms, problem.client(0), jnp.asarray(messages), keys))
 
 
@@ -189,11 +192,6 @@ class Case:
 
 def cases() -> list[Case]:
     """The mechanisms and pairs that `foedus audit` tries."""
-    from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
-    from foedus.losses import logistic
-    from foedus.privacy.attach import attach
-    from foedus.privacy.total import Local
-
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
 
@@ -201,7 +199,7 @@ def cases() -> list[Case]:
         return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, **settings)
 
     def attached(plain: Algorithm) -> Callable[[Any], Algorithm]:
-        return lambda noise: attach(plain, noise, None, far[0])
+        return lambda noise: make_private(plain, noise, None, far[0], 1000)
 
     one: Any = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
     return [

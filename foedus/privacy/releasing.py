@@ -1,0 +1,106 @@
+"""How an algorithm is made private: it says so itself, by `Releasing`, or says why not, by `NotPrivate`."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+from numpy.typing import ArrayLike
+
+from foedus.algorithm import Algorithm, name_of
+from foedus.errors import FoedusError
+from foedus.privacy.clipping import check_examples
+from foedus.privacy.ledger import Budget
+from foedus.privacy.noise import Noise, Sound
+from foedus.privacy.total import ROUNDS, Local
+from foedus.problem import Problem
+from foedus.pytrees import PyTree
+from foedus.terms import Terms
+
+
+class Releasing(Algorithm):
+    """An algorithm whose clients can add noise to what they send."""
+
+    noise: Noise | None
+
+    def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
+        """The algorithm in its private form."""
+        raise NotImplementedError
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the sensitivity of a release rests on a bound on the rows of X."""
+        return False
+
+    def release_record(self, clients: PyTree) -> Mapping[str, Array]:
+        """What the simulator notes of the clients' states after a round, for the ledger; none of it is sent."""
+        return {}
+
+
+class NotPrivate(Algorithm):
+    """An algorithm that has no private form, for a stated reason."""
+
+    why_not_private: ClassVar[str]
+
+    def privacy_refusal(self, terms: Terms) -> str:
+        """Why the algorithm has no private form, to go at the end of a sentence."""
+        return self.why_not_private
+
+
+def noise_of(algorithm: Algorithm) -> Noise | None:
+    """The noise that the algorithm's clients add, or None."""
+    return algorithm.noise if isinstance(algorithm, Releasing) else None
+
+
+def sound_noise(algorithm: Algorithm) -> Sound | None:
+    """The noise that comes with a guarantee, or None."""
+    noise = noise_of(algorithm)
+    return noise if isinstance(noise, Sound) else None
+
+
+def make_private(
+    algorithm: Algorithm, privacy: Local | Noise | None, budget: Budget | float | None, problem: Problem, rounds: int
+) -> Algorithm:
+    """The algorithm with this noise and this budget, or with the noise that keeps a total over so many rounds."""
+    if isinstance(privacy, Local):
+        if budget is not None:
+            raise FoedusError("Local is a total already; leave the budget out.")
+        needs_rows = isinstance(algorithm, Releasing) and algorithm.needs_rows
+        privacy = privacy.settled(problem.terms, rounds, needs_rows=needs_rows)
+    noise = noise_of(algorithm) if privacy is None else privacy
+    if not isinstance(noise, Noise):
+        argument = "privacy" if privacy is not None else "budget"
+        expected = (
+            "fd.Local(...), fd.Laplace(...) or fd.Gaussian(...)" if privacy is not None else "privacy= to spend it on"
+        )
+        raise FoedusError(f"The {argument!r} argument of solve needs {expected}. Got {noise!r} instead.")
+    if privacy is not None and noise_of(algorithm) is not None:
+        raise FoedusError(f"{name_of(algorithm)} has noise= already; give it there or as privacy=, not both.")
+    if budget is not None:
+        if not isinstance(noise, Sound):
+            raise FoedusError(f"a budget needs noise with a guarantee; {type(noise).__name__} has none.")
+        noise = (budget if isinstance(budget, Budget) else Budget(budget)).limit(noise)
+    if isinstance(algorithm, Releasing):
+        return algorithm.with_noise(noise, problem)
+    if not isinstance(noise, Sound):
+        raise only_for_paper(noise)
+    why = "no bound on what one example changes in its replies is proved"
+    if isinstance(algorithm, NotPrivate):
+        why = algorithm.privacy_refusal(problem.terms)
+    raise FoedusError(f"{name_of(algorithm)} has no private form: {why}.")
+
+
+def only_for_paper(noise: Noise) -> FoedusError:
+    """The sentence for noise without a guarantee, given to an algorithm of another paper."""
+    return FoedusError(f"{type(noise).__name__} is for FedEPM, SFedAvg and SFedProx; use Laplace or Gaussian.")
+
+
+def check_data(problem: Problem, algorithm: Algorithm, w0: ArrayLike) -> None:
+    """Check what can be checked only with the data at hand, before the first round."""
+    if sound_noise(algorithm) is not None:
+        check_examples(problem, jnp.asarray(w0))
+
+
+def rounds_of(privacy: object, usual: int) -> int:
+    """How many rounds are played where nobody says: few with a total, for each takes its share of it."""
+    return ROUNDS if isinstance(privacy, Local) else usual

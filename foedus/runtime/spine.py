@@ -1,0 +1,419 @@
+"""The spine of a run: what every runtime does in the same way.
+
+    prepare   once: checks the arguments, makes the algorithm ready for the problem
+    first     the state before the first round
+    advance   the server's part of one round: replies in, the next state out
+    conclude  objective, certificate, multipliers and the reason, from the sites' parts
+    finish    the Run
+
+The simulator adds `vmap` over clients, `Spread` a client axis over several processes, and the FLARE server messages.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import CONVERGED, RUNNING, Algorithm, Each, Fit, Kind, Present, name_of
+from foedus.certificate import Certificate, SitePart, join_parts
+from foedus.constrained import Constrained, tolerances
+from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.pooled import Pooled
+from foedus.privacy.ledger import Ledger, ledger_of
+from foedus.privacy.noise import Noise
+from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
+from foedus.problem import Problem
+from foedus.pytrees import PyTree, state
+from foedus.robust.stress import Robust, Stress
+from foedus.run import Run, Traffic, describe, versions
+from foedus.runtime.checkpoint import Checkpoint, fingerprint
+from foedus.runtime.participation import Participation, described
+from foedus.terms import Data, Terms
+
+RELEASED = "each client's noisy parameters, in each round"
+INFINITE = "the iterates became infinite; w is the last finite model, so try a smaller step"
+
+
+# --- before the rounds ---
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is about to start."""
+
+    problem: Problem  # as it was stated; the one to be run on is in `fit`
+    fit: Fit
+    w0: Array
+    seed: int
+    max_rounds: int
+    participation: Participation
+
+    @property
+    def settings(self) -> Json:
+        """What the run's record says of how it was made."""
+        return settings_of(
+            self.fit.algorithm, self.problem.terms, self.participation, self.problem.stacked.names is not None,
+            self.seed, self.max_rounds,
+        )  # fmt: skip
+
+    def checkpoint(self, path: Any) -> Checkpoint:
+        """The file that the run is kept in; it belongs to a run with these settings, data and start alone."""
+        statement = {k: v for k, v in self.settings.items() if k not in ("max_rounds", "versions")}
+        problem, uids = self.problem, self.problem.stacked.uids()
+        mark = fingerprint(repr(statement), problem.data, problem.server, self.w0, self.participation, uids)
+        return Checkpoint(path, mark)
+
+
+def settings_of(
+    algorithm: Algorithm, terms: Terms, participation: Participation, named: bool, seed: int, max_rounds: int
+) -> Json:
+    """The settings of a run in words and numbers."""
+    return {
+        "algorithm": describe(algorithm) | {"name": name_of(algorithm)},
+        "problem": describe(terms) | {"name": "Problem", "shape": [list(s) for s in terms.shape.shapes]},
+        "participation": described(participation, named),
+        "seed": seed,
+        "max_rounds": max_rounds,
+        "versions": versions(),
+    }
+
+
+def prepare(
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    w0: PyTree,
+    seed: int,
+    max_rounds: int | None,
+    participation: Participation,
+    privacy: Any = None,
+    budget: Any = None,
+) -> Job:
+    """Make the algorithm ready for the problem; what does not fit raises FoedusError before any round is played."""
+    problem = problem.over(w0)
+    limit = max_rounds
+    if limit is None:
+        limit = rounds_of(privacy, 0) or algorithm.fit(problem).max_rounds
+    for name, value, least in (("max_rounds", limit, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
+            raise FoedusError(
+                f"The {name!r} argument of solve must be a whole number >= {least}. Got {value!r} instead."
+            )
+    if privacy is not None or budget is not None:
+        algorithm = make_private(algorithm, privacy, budget, problem, int(limit))
+    fit = algorithm.fit(problem)
+    participation.check(problem.terms.clients)
+    start = problem.terms.shape.ravel(w0)
+    check_data(problem, fit.algorithm, start)
+    return Job(problem, fit, start, int(seed), int(limit), participation)
+
+
+# --- the rounds ---
+
+
+@state
+class Carry:
+    """What a run is between two rounds, at the server."""
+
+    server: PyTree
+    w: Array  # the model of the last round in which it was finite
+    round: Array
+    ended: Array  # RUNNING, CONVERGED or STUCK
+    finite: Array
+
+    @property
+    def done(self) -> Array:
+        """Whether no further round is played."""
+        return (self.ended != RUNNING) | ~self.finite
+
+
+def first(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Carry:
+    """The state before the first round."""
+    start = jnp.asarray(w0, dtype=float)
+    return Carry(algorithm.init(terms, start, own), start, jnp.zeros((), int), jnp.zeros((), int), jnp.ones((), bool))
+
+
+def advance(
+    algorithm: Algorithm, terms: Terms, kind: Kind, carry: Carry, replies: PyTree, present: Present, sure: bool
+) -> Carry:
+    """The state after a round; `sure` says that somebody has answered for certain."""
+    server = kind.aggregate(terms, carry.server, replies, present)
+    if not sure:  # a round that nobody answered changes nothing
+        server = jax.tree.map(lambda new, old: jnp.where(jnp.any(present.here), new, old), server, carry.server)
+    return carry_of(algorithm, terms, carry, server)
+
+
+def carry_of(algorithm: Algorithm, terms: Terms, before: Carry, server: PyTree) -> Carry:
+    """The carry around a new server state."""
+    w = algorithm.parameters(terms, server)
+    finite = jnp.all(jnp.isfinite(w))
+    ended = jnp.asarray(algorithm.ended(server)).astype(int)
+    return Carry(server, jnp.where(finite, w, before.w), before.round + 1, ended, finite)
+
+
+def _is_each(node: PyTree) -> bool:
+    return isinstance(node, Each)
+
+
+def message_for(message: PyTree, client: int) -> PyTree:
+    """The message that one client receives."""
+    return jax.tree.map(
+        lambda node: jax.tree.map(lambda v: v[client], node.values) if _is_each(node) else node,
+        message,
+        is_leaf=_is_each,
+    )
+
+
+def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
+    """A message as leaves for the clients `index` (None: all, in order), the client axis of each leaf, and the tree.
+
+    `Each` fields come with a leading axis over those clients; the others are shared.
+    """
+    nodes, tree = jax.tree.flatten(message, is_leaf=_is_each)
+    parts, leaves, axes = [], [], []
+    for node in nodes:
+        flat, part = jax.tree.flatten(node.values if _is_each(node) else node)
+        parts.append((part, len(flat)))
+        for leaf in flat:
+            leaves.append(leaf if index is None or not _is_each(node) else leaf[index])
+            axes.append(0 if _is_each(node) else None)
+    return leaves, axes, (tree, tuple(parts))
+
+
+def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
+    """The message as one client reads it, from its leaves."""
+    tree, parts = structure
+    nodes, start = [], 0
+    for part, size in parts:
+        nodes.append(jax.tree.unflatten(part, leaves[start : start + size]))
+        start += size
+    return jax.tree.unflatten(tree, nodes)
+
+
+Bytes: TypeAlias = tuple[tuple[int, int], ...]
+"""For each kind of round: the bytes one client receives, and the bytes it sends."""
+
+
+def traffic_of(algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTree, data: Data) -> Bytes:
+    """The bytes of the messages, from their shapes alone; `clients` and `data` are stacked on a leading axis."""
+
+    def shapes(tree: PyTree, drop: int) -> PyTree:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
+
+    leaves, tree = jax.tree.flatten((shapes(server, 0), shapes(clients, 1), shapes(data, 1)))
+    return _traffic(algorithm, terms, tuple(leaves), tree)
+
+
+def exchange_shapes(
+    kind: Kind, terms: Terms, server: PyTree, client: PyTree, data: Data
+) -> tuple[PyTree, PyTree, PyTree]:
+    """The shapes of the message that one client receives, of its state afterwards, and of its reply."""
+    key, draws = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((terms.clients,), float)
+    message = jax.eval_shape(lambda s, d: message_for(kind.broadcast(terms, s, d), 0), server, draws)
+    after, reply = jax.eval_shape(lambda c, m, d, k: kind.local(terms, c, m, d, k), client, message, data, key)
+    return message, after, reply
+
+
+@lru_cache(maxsize=256)
+def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[Any, ...], tree: PyTree) -> Bytes:
+    server, client, data = jax.tree.unflatten(tree, leaves)
+    sizes = []
+    for kind in algorithm.kinds:
+        message, _, reply = exchange_shapes(kind, terms, server, client, data)
+        sizes.append((nbytes(message), nbytes(reply)))
+    return tuple(sizes)
+
+
+def nbytes(tree: PyTree) -> int:
+    """The bytes of a tree's arrays."""
+    return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+class Recorder:
+    """The history so far: named columns, one row a round; bytes are counted from the messages' arrays."""
+
+    def __init__(self, traffic: Bytes, columns: dict[str, np.ndarray] | None = None):
+        self.down = np.array([down for down, _ in traffic], dtype=np.int64)
+        self.up = np.array([up for _, up in traffic], dtype=np.int64)
+        self.columns = columns or {}
+
+    def add(self, records: dict[str, np.ndarray]) -> None:
+        """Append the records of some rounds."""
+        phase = records["phase"]
+        rows = records | {
+            "bytes_down": self.down[phase] * records["asked"],
+            "bytes_up": self.up[phase] * records["answered"],
+        }
+        for name, values in rows.items():
+            self.columns[name] = np.concatenate([self.columns[name], values]) if name in self.columns else values
+
+    @property
+    def rounds(self) -> int:
+        """The rounds played."""
+        return len(self.columns.get("phase", ()))
+
+    def last(self) -> dict[str, float]:
+        """The last round's record, and the bytes of all rounds so far."""
+        row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
+        for way in ("up", "down"):
+            row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
+        return row
+
+
+class HistorySoFar(Protocol):
+    """How far a run is: the number of rounds, and the last round's record."""
+
+    @property
+    def rounds(self) -> int: ...
+
+    def last(self) -> dict[str, float]: ...
+
+
+Watch: TypeAlias = Callable[[HistorySoFar], bool | None]
+"""Called between rounds with the history so far; a true result ends the run."""
+
+
+# --- after the rounds ---
+
+
+@dataclass
+class Conclusion:
+    """What is known of a run's last model, measured where the data are."""
+
+    w: np.ndarray
+    objective: float
+    certificate: Certificate
+    multipliers: dict[str, np.ndarray]
+    converged: bool
+    finite: bool
+    reason: str
+
+
+@dataclass
+class Outcome:
+    """What a runtime hands back to `solve`."""
+
+    conclusion: Conclusion
+    history: dict[str, np.ndarray]
+    interrupted: bool
+    seconds: float
+    compile_seconds: float
+    refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
+    opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
+    everyone: bool = True  # whether this process has all the clients' data
+
+
+def server_multipliers(algorithm: Algorithm, terms: Terms, carry: Carry) -> dict[str, np.ndarray]:
+    """The multipliers of the rows that the server holds; none where the algorithm has none."""
+    if not isinstance(algorithm, Constrained):
+        return {}
+    return {k: np.asarray(v) for k, v in algorithm.server_multipliers(terms, carry.server).items()}
+
+
+def client_multipliers(algorithm: Algorithm, terms: Terms, client: PyTree) -> Array:
+    """The multipliers of one client's local rows."""
+    if not isinstance(algorithm, Constrained):
+        return jnp.zeros(terms.rows[0])
+    return algorithm.client_multipliers(terms, client)
+
+
+def conclude(
+    algorithm: Algorithm,
+    terms: Terms,
+    names: Sequence[str],
+    carry: Carry,
+    parts: SitePart | Sequence[str],
+    one: Data,
+    own: Data | None,
+    multipliers: dict[str, np.ndarray],
+    *,
+    reason_names: Sequence[str] | None = None,
+) -> Conclusion:
+    """The conclusion from the sites' parts, or from the names of the sites that do not measure.
+
+    `multipliers` are the server's. Of `one` client's data the shapes are used. `reason_names` are the clients of the
+    problem that the algorithm ran on, where these are others.
+    """
+    eps1, eps2 = tolerances(algorithm)
+    w = jnp.asarray(np.asarray(carry.w))
+    if isinstance(parts, SitePart):
+        objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
+        local = np.asarray(parts.mu)
+    else:
+        objective, certificate = float("nan"), Certificate.unmeasured(parts, terms.clients, eps1, eps2)
+        local = np.full((terms.clients, terms.rows[0]), np.nan)
+    if isinstance(algorithm, Constrained):
+        multipliers = {"local": local} | multipliers
+    finite = bool(carry.finite)
+    converged = finite and int(carry.ended) == CONVERGED
+    server = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), carry.server)
+    reason = algorithm.reason(server, converged, list(reason_names or names)) if finite else INFINITE
+    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
+
+
+def finish(job: Job, outcome: Outcome, checkpoint: Any = None) -> Run:
+    """The run, with its ledger and its worst case."""
+    problem, algorithm, end, history = job.problem, job.fit.algorithm, outcome.conclusion, outcome.history
+    reason, converged = end.reason, end.converged
+    if end.finite and outcome.interrupted:
+        reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
+    worst_case = algorithm.stress(problem, end.w) if isinstance(algorithm, Robust) else None
+    if worst_case is not None and not outcome.everyone:
+        worst_case = replace(worst_case, gap=None, at_zero=None)  # of this process's clients alone, which says nothing
+    if converged and worst_case is not None:
+        converged, reason = worst_case.judge(reason)
+    if isinstance(job.fit.problem, Pooled) and "phase" in history:
+        nothing = np.zeros_like(history["bytes_up"])
+        history = history | {"bytes_down": nothing, "bytes_up": np.append(nbytes(problem.data), nothing[1:])}
+    noise = noise_of(algorithm)
+    if outcome.opendp and (sound := sound_noise(algorithm)) is not None:
+        noise = replace(sound, sampler="opendp")
+    ledger = ledger_of(noise, history, problem.names, problem.counts, RELEASED)
+    w = jax.tree.map(np.asarray, problem.terms.shape.unravel(jnp.asarray(end.w)))
+    return run_of(
+        replace(end, converged=converged, reason=reason), replace(outcome, history=history), w, job.settings,
+        problem.names, ledger, worst_case,
+    )  # fmt: skip
+
+
+def run_of(
+    end: Conclusion,
+    outcome: Outcome,
+    w: PyTree,
+    settings: Json,
+    names: list[str],
+    ledger: Ledger | None,
+    worst_case: Stress | None = None,
+) -> Run:
+    """The run around a conclusion."""
+    history = outcome.history
+    return Run(
+        w=w,
+        objective=end.objective,
+        rounds=len(history.get("phase", ())),
+        converged=end.converged,
+        reason=end.reason,
+        certificate=end.certificate,
+        history=history,
+        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
+        seconds=outcome.seconds,
+        compile_seconds=outcome.compile_seconds,
+        settings=settings,
+        multipliers=end.multipliers,
+        names=names,
+        interrupted=outcome.interrupted,
+        ledger=ledger,
+        refused=outcome.refused,
+        worst_case=worst_case,
+    )
+
+
+def ledger_without_counts(noise: Noise | None, history: dict[str, np.ndarray], names: Sequence[str]) -> Ledger | None:
+    """The ledger of a run whose sites do not tell how many rows they have."""
+    return ledger_of(noise, history, list(names), np.full(len(names), -1), RELEASED)

@@ -1,0 +1,121 @@
+"""How a client's work goes over its data: how often a round reads X, and what that makes worth computing once.
+
+Nobody has to say how often `local` reads the data; the traced function shows it. Where a quadratic loss makes a round
+read X several times, its moments are computed once. Where the data of all clients do not fit into a core's cache,
+clients are taken a few at a time.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+
+from foedus.algorithm import Fit
+from foedus.pytrees import PyTree
+from foedus.runtime import spine
+from foedus.terms import Data, Terms
+
+BLOCK_BYTES = 2**17  # the data of one block of clients stays in a core's cache while they make their local steps
+OFTEN = 3  # gradients a round from which on it pays to have the data at hand, or condensed
+UNKNOWN_TRIPS = 8  # of a loop whose length is not known before it runs
+READS_PER_GRADIENT = 2  # of X: once for the predictions, once for the gradient
+LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
+"""Operations that only show the same numbers in another form."""
+
+
+def condensed(fit: Fit, data: Data) -> Data:
+    """The clients' data, stacked, with all that is the same in every round."""
+    algorithm, terms = fit.algorithm, fit.problem.terms
+    if terms.has_moments(data["x"].shape[1:] if "x" in data else ()):
+        one = jax.eval_shape(lambda d: terms.with_moments(jax.tree.map(lambda a: a[0], d)), data)
+        assert one.moments is not None
+        if most_reads(fit, one, one.moments.gram) >= OFTEN:
+            data = _with_moments(terms, data)
+    return jax.vmap(fit.condense)(data) if algorithm is not None else data
+
+
+@partial(jax.jit, static_argnames=("terms",))
+def _with_moments(terms: Terms, data: Data) -> Data:
+    return jax.vmap(terms.with_moments)(data)
+
+
+def most_reads(fit: Fit, data: Data, leaf: jax.ShapeDtypeStruct) -> int:
+    """How often a round of any kind reads an array of one client's data, of which the shapes are given."""
+    algorithm, terms = fit.algorithm, fit.problem.terms
+    w0, key = jax.ShapeDtypeStruct((terms.dim,), float), jax.eval_shape(lambda: jax.random.key(0))
+    server = jax.eval_shape(lambda w, own: algorithm.init(terms, w, own), w0, fit.problem.server)
+    client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, w0)
+    reads = []
+    for kind in algorithm.kinds:
+        message, _, _ = spine.exchange_shapes(kind, terms, server, client, data)
+        args = (client, message, data, key)
+        traced = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
+        marks = [any(part is leaf for part in (given,)) for given in jax.tree.leaves(args)]
+        reads.append(reads_in(traced.jaxpr, marks))
+    return max(reads)
+
+
+def block_size(one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: Sequence[int | None]) -> int:
+    """How many clients to work on at a time: all, unless `one` goes several times over data that no cache holds.
+
+    A block size that divides the number of clients leaves no remainder to compile for.
+    """
+    data: Data = args[1]
+    n = data["weight"].shape[0]
+    total = spine.nbytes(data if data.moments is None else data.moments)
+    if total <= 4 * BLOCK_BYTES or jax.process_count() > 1:
+        return n
+
+    def shape(a: Array, axis: int | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(a.shape if axis is None else a.shape[1:], a.dtype)
+
+    single = tuple(jax.tree.map(partial(shape, axis=axis), arg) for arg, axis in zip(args, axes, strict=True))
+    largest = max(leaf.size for leaf in jax.tree.leaves(single[1]))
+    leaves = jax.tree.leaves(single)
+    traced = jax.make_jaxpr(one)(*single).jaxpr
+    gram = () if single[1].moments is None else (single[1].moments.gram,)
+    inside = {id(leaf) for leaf in jax.tree.leaves(single[1])}
+    marks = [id(leaf) in inside and (leaf.size == largest or any(leaf is g for g in gram)) for leaf in leaves]
+    if reads_in(traced, marks) < OFTEN * (1 if gram else READS_PER_GRADIENT):
+        return n
+    fits = max(1, n * BLOCK_BYTES // total)
+    return max((b for b in range(max(1, fits // 4), min(n, 2 * fits) + 1) if n % b == 0), default=fits)
+
+
+def reads_in(jaxpr: Jaxpr, marks: Sequence[bool]) -> int:
+    """How often the program reads the inputs that are marked, loops counted as often as they turn."""
+    watched: set[Var] = {var for var, mark in zip(jaxpr.invars, marks, strict=True) if mark}
+    reads = 0
+    for equation in jaxpr.eqns:
+        used = [isinstance(var, Var) and var in watched for var in equation.invars]
+        if not any(used):
+            continue
+        name, inner = equation.primitive.name, _programs(equation.params)
+        if name == "scan":
+            reads += equation.params["length"] * reads_in(inner[0], used)
+        elif name == "while":
+            test, body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+            rest = used[test + body :]
+            reads += UNKNOWN_TRIPS * reads_in(equation.params["body_jaxpr"].jaxpr, used[test : test + body] + rest)
+        elif name == "cond":
+            reads += max(reads_in(branch.jaxpr, used[1:]) for branch in equation.params["branches"])
+        elif name in LAYOUT:
+            watched |= set(equation.outvars)
+        elif len(inner) == 1 and len(inner[0].invars) == len(used):
+            reads += reads_in(inner[0], used)
+        else:
+            reads += 1
+    return reads
+
+
+def _programs(params: dict[str, object]) -> list[Jaxpr]:
+    """The programs inside an operation."""
+    programs = []
+    for value in params.values():
+        if isinstance(value, ClosedJaxpr):
+            programs.append(value.jaxpr)
+        elif isinstance(value, Jaxpr):
+            programs.append(value)
+    return programs
