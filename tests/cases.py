@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 
 import foedus as fd
-from foedus.algorithm import Algorithm
-from foedus.privacy.attach import attach
+from foedus.algorithm import Algorithm, name_of
+from foedus.privacy.releasing import make_private
 
 NAMES = ("a", "b", "c", "d", "e")
 SIZES = (12, 9, 15, 7, 11)
@@ -81,7 +81,7 @@ class Case:
         names = ("H", "alpha", "t", "decay", "lr", "inner", "rho", "stop")
         shown = [getattr(self.algorithm, name) for name in names if hasattr(self.algorithm, name)]
         return " ".join(
-            [self.algorithm.name, *(str(value) for value in shown if value not in (None, "auto", "gradient"))]
+            [name_of(self.algorithm), *(str(value) for value in shown if value not in (None, "auto", "gradient"))]
         )
 
 
@@ -139,7 +139,7 @@ def over(cases: list[Case]) -> pytest.MarkDecorator:
 
 def private(algorithm: Algorithm, noise: object) -> Algorithm:
     """The algorithm as `solve(..., privacy=noise)` runs it."""
-    return attach(algorithm, noise, None, problem())
+    return make_private(algorithm, noise, None, problem(), 1000)
 
 
 # the one partial participation that tests share

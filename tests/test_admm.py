@@ -138,7 +138,8 @@ def test_which_clients_are_solved_by_newton():
 def test_states_come_out_of_a_round_with_the_types_they_went_in_with(algorithm):
     """JAX tells a written 1.0 from a computed one, and would compile the second chunk of rounds again."""
     problem = lasso().over(np.zeros(DIM))
-    fixed = fixed_for(problem, algorithm, fd.Fraction(1.0), 0)
+    algorithm = algorithm.fit(problem).algorithm
+    fixed = fixed_for(algorithm.fit(problem), fd.Fraction(1.0), 0)
     before = jax.eval_shape(lambda w: start(algorithm, problem.terms, w, problem.data, None), jnp.zeros(DIM))
     after, *_ = jax.eval_shape(lambda c: chunk(algorithm, problem.terms, c, fixed, jnp.zeros((), int)), before)
     kinds = [

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from cases import ALL, CASES, DIM, NAMES, PROBLEMS, RIDGE, SIZES, clients_of, over, problem, regression
+from played import rounds_played
 
 import foedus as fd
 from foedus.algorithms.localsgd import LocalSGD
@@ -212,17 +213,13 @@ def test_fedgia_takes_table_threes_constant():
 
 def test_fedgia_draws_a_group_of_the_right_size():
     """With k0 = 1 and a diagonal H_i, a client outside C has π_i = −ḡ_i exactly, and one inside does not."""
-    from foedus.runtime.participation import Fraction
-    from foedus.runtime.simulate import simulate
 
     made, algorithm = problem(), fd.FedGiA(k0=1, alpha=0.5, t=0.5, tol=0.0)
     groups = set()
     for rounds in (2, 3, 4):
-        arguments = {"seed": 0, "participation": Fraction(), "watch": None, "checkpoint": None}
-        before = simulate(made, algorithm, jnp.zeros(DIM), max_rounds=rounds - 1, **arguments)
-        after = simulate(made, algorithm, jnp.zeros(DIM), max_rounds=rounds, **arguments)
+        before, after = (rounds_played(made, algorithm, max_rounds=r).at for r in (rounds - 1, rounds))
         gradients = [
-            oracles.mean_gradient(np.asarray(before.w), X, y, "least_squares") for X, y in regression().values()
+            oracles.mean_gradient(np.asarray(before.carry.w), X, y, "least_squares") for X, y in regression().values()
         ]
         outside = np.all(np.isclose(after.clients.pi, -np.array(gradients) / len(NAMES), rtol=1e-9, atol=0), axis=1)
         groups.add(tuple(~outside))

@@ -27,7 +27,7 @@ def ragged() -> fd.Problem:
         pytest.param(fd.LocalSGD(lr=0.1), marks=pytest.mark.slow),
         pytest.param(fd.FedEPM(noise=fd.PaperLaplace(1.0), mu0=20.0, eta=0.1, stop="gradient"), marks=pytest.mark.slow),
     ],
-    ids=lambda a: f"{a.name} {getattr(a, 'H', '')}",
+    ids=lambda a: f"{type(a).__name__} {getattr(a, 'H', '')}",
 )
 def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
     one = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)

@@ -6,10 +6,9 @@ import numpy as np
 import oracles
 import pytest
 from cases import DIM, NAMES, classification, problem
+from played import rounds_played
 
 import foedus as fd
-from foedus.runtime.participation import Fraction
-from foedus.runtime.simulate import simulate
 
 M = len(NAMES)
 PLAIN = {"rho": 1.0, "stop": "gradient", "tol": 0.0}
@@ -86,11 +85,8 @@ class ScaledProx(fd.SFedProx):
 
 def rounds_of(algorithm, rounds, seed=0):
     """The server's z after each round, (rounds + 1, m, dim)."""
-    arguments = {"seed": seed, "participation": Fraction(), "watch": None, "checkpoint": None}
-    made = problem("logistic")
-    algorithm = algorithm.resolve(made.terms)
-    outs = [simulate(made, algorithm, np.zeros(DIM), max_rounds=r, **arguments) for r in range(1, rounds + 1)]
-    return [np.zeros((M, DIM)), *(np.asarray(out.server.z) for out in outs)]
+    outs = [rounds_played(problem("logistic"), algorithm, max_rounds=r, seed=seed) for r in range(1, rounds + 1)]
+    return [np.zeros((M, DIM)), *(np.asarray(out.at.carry.server.z) for out in outs)]
 
 
 def changed(tables):
@@ -169,7 +165,7 @@ def test_a_weight_that_makes_the_penalty_exact_stops_the_algorithm_where_it_star
 
 
 def test_the_papers_constants_are_the_defaults():
-    resolved = fd.FedEPM().resolve(problem().terms)
+    resolved = fd.FedEPM().fit(problem()).algorithm
     assert resolved.eta == pytest.approx((0.02 * M + 1) * 0.6 * 1e-5)
     assert resolved.lam == pytest.approx(resolved.eta / 2)
     assert (resolved.mu0, resolved.c, resolved.alpha, resolved.rho) == (0.05, 1e-8, 1.001, 0.5)

@@ -33,11 +33,12 @@ class Hall:
         self.folder = folder
         start = np.zeros(problem.terms.dim) if w0 is None else w0
         self.problem = problem.over(start)
-        self.algorithm = algorithm.resolve(self.problem.terms)
+        fit = algorithm.fit(self.problem)
+        self.algorithm = fit.algorithm
         self.sites = tuple(f"site-{i + 1}" for i in range(problem.terms.clients))
         who = as_participation(told.pop("participation", 1.0))
         order = order_of(
-            self.problem, self.algorithm, start, run="r1", sites=self.sites, participation=who,
+            fit.problem, self.algorithm, start, run="r1", sites=self.sites, participation=who,
             **{"seed": 0, "max_rounds": 1000} | told,
         )  # fmt: skip
         self.order = Order.from_bytes(order.to_bytes(), allowed=("constrained_cases",))
@@ -69,15 +70,19 @@ def agree(run: fd.Run, result: Result, tolerance: float = 1e-9) -> None:
     for name, values in run.history.items():
         np.testing.assert_allclose(result.history[name], values, rtol=tolerance, atol=tolerance, err_msg=name)
     scale = 1.0 + np.max(np.abs(run.w))
-    np.testing.assert_allclose(result.w, run.w, rtol=0, atol=tolerance * scale)
-    assert (run.converged, run.rounds, run.reason) == (result.converged, len(result.history["phase"]), result.reason)
-    np.testing.assert_allclose(result.objective, run.objective, rtol=tolerance)
+    np.testing.assert_allclose(result.conclusion.w, run.w, rtol=0, atol=tolerance * scale)
+    assert (run.converged, run.rounds, run.reason) == (
+        result.conclusion.converged,
+        len(result.history["phase"]),
+        result.conclusion.reason,
+    )
+    np.testing.assert_allclose(result.conclusion.objective, run.objective, rtol=tolerance)
     for name in ("stationarity", "feasibility", "complementarity", "distance"):
-        found, expected = getattr(result.certificate, name), getattr(run.certificate, name)
+        found, expected = getattr(result.conclusion.certificate, name), getattr(run.certificate, name)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=tolerance, err_msg=name)
-    assert run.multipliers.keys() == result.multipliers.keys()
+    assert run.multipliers.keys() == result.conclusion.multipliers.keys()
     for name, values in run.multipliers.items():
-        np.testing.assert_allclose(result.multipliers[name], values, rtol=1e-6, atol=tolerance)
+        np.testing.assert_allclose(result.conclusion.multipliers[name], values, rtol=1e-6, atol=tolerance)
 
 
 SAME = {
@@ -109,8 +114,8 @@ def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     run = fd.solve(case.problem(), CAPPED[inner])
     result = Hall(tmp_path, case.problem(), CAPPED[inner]).play()
     agree(run, result)
-    assert result.certificate.holds()
-    assert [r.site for r in result.certificate.rows] == [r.site for r in run.certificate.rows]
+    assert result.conclusion.certificate.holds()
+    assert [r.site for r in result.conclusion.certificate.rows] == [r.site for r in run.certificate.rows]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +227,7 @@ def test_a_bad_reply_is_as_if_the_round_had_not_reached_the_client(tmp_path, wha
     hall = Hall(tmp_path, five(), algorithm, **told)
     patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4, misses=5)
     result = hall.play(tampered(hall, "site-2", {4, 5}, change), patience)
-    np.testing.assert_allclose(result.w, expected.w, atol=1e-12)
+    np.testing.assert_allclose(result.conclusion.w, expected.w, atol=1e-12)
     np.testing.assert_array_equal(result.history["answered"], expected.history["answered"])
     assert len(result.refused) == (0 if sentence is None else 2)
     assert all(sentence in line for line in result.refused)
@@ -305,7 +310,7 @@ def test_a_run_that_the_coordinator_ends_is_measured_and_goes_on_to_the_same_end
     result = Result.from_bytes(session.play().to_bytes())
     assert result.interrupted
     assert len(result.history["phase"]) == 5
-    assert np.isfinite(result.certificate.stationarity)
+    assert np.isfinite(result.conclusion.certificate.stationarity)
     assert sorted(set(seen)) == list(range(6))
     hall.open_sites()
     agree(whole, hall.play(patience=KEEPING), 1e-12)
@@ -400,10 +405,10 @@ def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
     algorithm = fd.FedAvg(lr=1e60, k0=3, tol=0.0)
     run = fd.solve(five(), algorithm, max_rounds=30)
     result = Hall(tmp_path, five(), algorithm, max_rounds=30).play()
-    assert not result.finite
-    assert "infinite" in result.reason
+    assert not result.conclusion.finite
+    assert "infinite" in result.conclusion.reason
     assert "infinite" in run.reason
-    assert np.all(np.isfinite(result.w))
+    assert np.all(np.isfinite(result.conclusion.w))
 
 
 def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):

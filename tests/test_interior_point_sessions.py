@@ -20,7 +20,7 @@ def test_the_certified_answer_is_the_simulators(tmp_path, told):
     run = fd.solve(case.problem(), POINT, **told)
     result = Hall(tmp_path, case.problem(), POINT, **told).play()
     agree(run, result)
-    assert result.certificate.holds(1e-6, 1e-6)
+    assert result.conclusion.certificate.holds(1e-6, 1e-6)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.total import ROUNDS
 from foedus.report import card, html, sections
-from foedus.runtime.simulate import simulate
+from foedus.runtime.simulate import Simulator
 
 TOTAL = fd.Local(epsilon=1.0, delta=1e-5)
 
@@ -84,7 +85,7 @@ def test_the_headline_is_the_tight_total_with_basic_composition_beside_it_and_sa
 
 
 def test_a_run_over_real_sites_is_not_called_simulated(monkeypatch):
-    monkeypatch.setattr(fd.Flare, "play", lambda self, *told, **more: simulate(*told, **more))
+    monkeypatch.setattr(fd.Flare, "play", lambda self, job, **more: replace(Simulator().play(job, **more), opendp=True))
     run = fd.solve(problem("logistic"), fd.FedAvg(k0=1), privacy=TOTAL, max_rounds=3, runtime=fd.Flare(sites=5))
     assert "SIMULATED" not in str(run)
     assert "SIMULATED" not in str(run.ledger)

@@ -9,12 +9,11 @@ import pytest
 from cases import NAMES, SOME, problem, properties, regression
 from hypothesis import given
 from hypothesis import strategies as st
+from played import rounds_played
 
 import foedus as fd
 from foedus.algorithm import Algorithm, Present
 from foedus.pytrees import state
-from foedus.runtime.participation import as_participation
-from foedus.runtime.simulate import simulate
 from foedus.settings import settings
 
 ROUNDS = 24
@@ -57,19 +56,9 @@ class Diary(Algorithm):
 def played(participation, clients=None, seed: int = 0, rounds: int = ROUNDS, algorithm: Algorithm | None = None):
     """What the clients wrote down, what the server heard (both (rounds, n), nan for silence), and the history."""
     made = problem() if clients is None else fd.Problem(clients, loss=fd.losses.least_squares)
-    who = as_participation(participation)
-    who.check(made.terms.clients)
-    outcome = simulate(
-        made,
-        algorithm or Diary(),
-        jnp.zeros(4),
-        seed=seed,
-        max_rounds=rounds,
-        participation=who,
-        watch=None,
-        checkpoint=None,
-    )
-    return np.asarray(outcome.clients).T[:rounds], np.asarray(outcome.server.heard)[:rounds], outcome.history
+    outcome = rounds_played(made, algorithm or Diary(), max_rounds=rounds, seed=seed, participation=participation)
+    heard = np.asarray(outcome.at.carry.server.heard)[:rounds]
+    return np.asarray(outcome.at.clients).T[:rounds], heard, outcome.recorder.columns
 
 
 def test_everyone_takes_part_unless_told_otherwise():

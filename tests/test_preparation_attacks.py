@@ -8,7 +8,7 @@ import pytest
 
 import foedus as fd
 from foedus.data.sites import Roles
-from foedus.privacy.attach import attach
+from foedus.privacy.releasing import make_private
 from foedus.runtime.flare import packing, spec
 from foedus.runtime.flare.order import over_a_network
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
@@ -42,7 +42,7 @@ class Clerk:
         algorithm = fd.FedAvg(lr=0.1, k0=1)
         if noisy:
             two = fd.Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=fd.losses.logistic)
-            algorithm = over_a_network(attach(algorithm, fd.Laplace(epsilon=0.01, clip=1.0), None, two))
+            algorithm = over_a_network(make_private(algorithm, fd.Laplace(epsilon=0.01, clip=1.0), None, two, 1000))
         self.algorithm = spec.encode(algorithm)
 
     def say(self, ask: str, **told) -> dict:

@@ -64,8 +64,7 @@ def compiled(name: str, order: int, neighbours: str, penalty=None, loss=fd.losse
     blank = fd.Problem([(np.zeros((ROWS, DIM)), np.zeros(ROWS))] * 3, loss=loss, penalty=penalty)
     terms = blank.terms
     algorithm = MECHANISMS[name](quiet(order, neighbours=neighbours))
-    algorithm.check(terms)
-    algorithm = algorithm.resolve(terms)
+    algorithm = algorithm.fit(blank).algorithm
 
     @jax.jit
     def play(x, y, messages, draws):

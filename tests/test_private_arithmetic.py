@@ -10,7 +10,6 @@ import pytest
 from cases import DIM, private
 
 import foedus as fd
-from foedus.algorithms.sfedavg import steps_sensitivity
 from foedus.privacy import sensitivity
 from foedus.privacy.clipping import clipped_gradient, condensed
 from foedus.runtime.spine import message_for
@@ -92,8 +91,9 @@ def test_a_step_backwards_has_the_sensitivity_of_one_forwards(kind):
     """A negative one would have made the noise's scale negative, and with it the test of scale > 0 fail."""
     made = fd.Problem([(np.ones((4, DIM)), np.ones(4))], loss=fd.losses.logistic)
     for steps in (1, 3):
+        count = made.client(0).count
         forth, back = (
-            float(steps_sensitivity(made.terms, NOISES[kind], made.client(0), [jnp.asarray(rate)] * steps))
+            float(sensitivity.several_steps(made.terms, NOISES[kind], count, [jnp.asarray(rate)] * steps))
             for rate in (0.1, -0.1)
         )
         assert 0 < forth <= back
@@ -142,8 +142,7 @@ def test_a_huge_model_does_not_round_what_the_noise_is_added_to_beyond_the_bound
         made = fd.Problem([(rows, y)] * 3, loss=fd.losses.logistic, penalty=penalty)
         terms, data = made.terms, made.client(0)
         algorithm = SEVERAL[name](noise)
-        algorithm.check(terms)
-        algorithm = algorithm.resolve(terms)
+        algorithm = algorithm.fit(made).algorithm
         server, client = algorithm.init(terms, jnp.zeros(DIM), None), algorithm.join(terms, data, jnp.zeros(DIM))
         bounds = []
         for t, w in enumerate(sent):

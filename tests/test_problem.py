@@ -325,14 +325,14 @@ def test_moments_give_the_same_values_and_gradients():
     data = fd.Data({**data, "group": np.tile([0.0, 1.0, 1.0], 3)})
     terms = fd.Problem([(data["x"], data["y"], data["group"])], loss=fd.losses.least_squares, where=fd.group(1)).terms
     w = rng.normal(size=4)
-    short = terms.condensed(data, passes=5)
-    assert set(short) > set(data)
+    short = terms.with_moments(data)
+    assert short.moments is not None
+    assert fd.Data({**short}).moments is None, "data made from other rows must not keep the moments of these"
     for found, expected in zip(terms.value_and_gradient(w, short), terms.value_and_gradient(w, data), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-13)
-    assert terms.condensed(data, passes=2) is data, "one gradient a round does not pay for a Gram matrix"
-    wide = fd.Data({**data, "x": rng.normal(size=(9, 18))})
-    assert replace(terms, shape=replace(terms.shape, shapes=((18,),))).condensed(wide, passes=5) is wide
-    assert replace(terms, loss=fd.losses.huber(1.0)).condensed(data, passes=5) is data
+    assert terms.has_moments((9, 4))
+    assert not replace(terms, shape=replace(terms.shape, shapes=((18,),))).has_moments((9, 18))
+    assert not replace(terms, loss=fd.losses.huber(1.0)).has_moments((9, 4))
 
 
 def test_an_own_objective_may_have_pictures_for_rows():

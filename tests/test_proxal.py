@@ -76,10 +76,10 @@ def test_the_history_tells_outer_from_inner_rounds():
 def test_auto_takes_newton_for_few_variables_and_gradients_for_many():
     few = breast_cancer().problem().terms
     many = replace(few, shape=replace(few.shape, shapes=((501,),)))
-    assert fd.ProxAL().resolve(few).inner == "newton"
-    assert fd.ProxAL().resolve(many).inner == "lbfgs"
-    assert fd.ProxAL().resolve(replace(few, rows=(1, 0, 165))).inner == "lbfgs", "decoupling variables count"
-    assert fd.ProxAL(inner="admm").resolve(many).inner == "admm"
+    assert fd.ProxAL().inner_for(few) == "newton"
+    assert fd.ProxAL().inner_for(many) == "lbfgs"
+    assert fd.ProxAL().inner_for(replace(few, rows=(1, 0, 165))) == "lbfgs", "decoupling variables count"
+    assert fd.ProxAL(inner="admm").inner_for(many) == "admm"
 
 
 # --- quadratic programs: equalities and inequalities, local and global ---

@@ -4,15 +4,13 @@ import json
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import ALL, CASES, DIM, NAMES, SIZES, SOME, Case, classification, over, problem, regression
+from played import rounds_played
 
 import foedus as fd
 from foedus.runtime import simulate as simulator
-from foedus.runtime.participation import as_participation
-from foedus.runtime.simulate import simulate
 
 every = over(ALL)
 FEW = 9  # rounds, far from convergence
@@ -105,17 +103,9 @@ ALL_HERE, WITHOUT_C = [1, 1, 1, 1, 1], [1, 1, 0, 1, 1]
 
 def states_after(case, rounds: int, fourth: list[int]) -> list:
     """The clients' states after some rounds, all of them with everyone up to the fourth, as (client, ...) arrays."""
-    outcome = simulate(
-        problem(),
-        case.algorithm,
-        jnp.zeros(DIM),
-        seed=0,
-        max_rounds=rounds,
-        participation=as_participation(np.array([ALL_HERE] * 3 + [fourth] * 2, dtype=bool)),
-        watch=None,
-        checkpoint=None,
-    )
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(outcome.clients)]
+    plan = np.array([ALL_HERE] * 3 + [fourth] * 2, dtype=bool)
+    rounds_of_case = rounds_played(problem(), case.algorithm, max_rounds=rounds, participation=plan)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(rounds_of_case.at.clients)]
 
 
 @over([*CASES["FedPD"], *CASES["Scaffold"], CASES["FedGiA"][2]])

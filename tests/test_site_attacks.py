@@ -18,10 +18,10 @@ import pytest
 
 import foedus as fd
 from foedus.algorithm import Algorithm
-from foedus.privacy.attach import attach
 from foedus.privacy.noise import Sound
+from foedus.privacy.releasing import make_private
 from foedus.report import card, html
-from foedus.runtime import wire
+from foedus.runtime import spine
 from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.order import over_a_network
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
@@ -48,7 +48,7 @@ def problem(arrays: dict[str, np.ndarray] | None = None, **terms) -> fd.Problem:
 def private(noise: Sound | None = None, **settings) -> Algorithm:
     noise = noise or fd.Laplace(epsilon=0.25, clip=1.0)
     algorithm = fd.FedAvg(**{"lr": 0.5, "k0": 1} | settings)
-    return over_a_network(attach(algorithm, noise, None, problem()))
+    return over_a_network(make_private(algorithm, noise, None, problem(), 1000))
 
 
 class Intruder:
@@ -96,7 +96,7 @@ class Intruder:
         """What an honest server would broadcast with this model."""
         algorithm, terms = self.algorithm, self.terms
         server = dataclasses.replace(algorithm.init(terms, jnp.zeros(terms.dim), None), w=jnp.asarray(w, dtype=float))
-        one = wire.message_for(algorithm.kinds[0].broadcast(terms, server, jnp.zeros(terms.clients)), 0)
+        one = spine.message_for(algorithm.kinds[0].broadcast(terms, server, jnp.zeros(terms.clients)), 0)
         return packing.to_bytes(one, layout.messages(algorithm, terms, None)[0])
 
     def round(self, number: int, w=None, run: str = "r1", since: int = -1) -> tuple[dict, np.ndarray]:
@@ -207,9 +207,9 @@ def test_stopping_rules_that_send_the_gradient_are_dropped_at_the_site(tmp_path)
 
 
 def _epm_message(algorithm, intruder):
-    resolved = algorithm.resolve(intruder.terms)
+    resolved = algorithm.fit(fd.Problem.without_data(intruder.terms)).algorithm
     server = resolved.init(intruder.terms, jnp.zeros(DIM), None)
-    one = wire.message_for(resolved.broadcast(intruder.terms, server, jnp.zeros(3)), 0)
+    one = spine.message_for(resolved.broadcast(intruder.terms, server, jnp.zeros(3)), 0)
     return one, layout.messages(resolved, intruder.terms, None)[0]
 
 
@@ -328,7 +328,7 @@ def test_a_negative_step_is_refused(tmp_path):
     """It made the scale of the noise negative, and the release came without noise."""
     honest = private()
     settings = spec.encode(honest)
-    settings["fields"]["method"]["fields"]["lr"] = -0.5
+    settings["fields"]["plain"]["fields"]["lr"] = -0.5
     intruder = Intruder(tmp_path, honest)
     reply = intruder.hello(algorithm=settings)
     assert reply["code"] == "policy"

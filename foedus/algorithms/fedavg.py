@@ -7,6 +7,7 @@ from foedus.algorithms.descent import Descent, DescentServer, Model, Seen, compl
 from foedus.algorithms.private import Descending
 from foedus.pytrees import state
 from foedus.settings import settings
+from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 
@@ -19,7 +20,7 @@ class Trained:
 
 
 @settings
-class FedAvg(Descending, Descent):
+class FedAvg(Descending, Summing, Descent):
     """Federated averaging with full local gradients: the method to compare others with."""
 
     def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Trained]:

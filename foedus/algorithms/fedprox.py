@@ -7,11 +7,12 @@ from foedus.algorithms.descent import Descent, DescentServer, Model, complete
 from foedus.algorithms.fedavg import Trained
 from foedus.algorithms.private import Descending
 from foedus.settings import setting, settings
+from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 
 @settings
-class FedProx(Descending, Descent):
+class FedProx(Descending, Summing, Descent):
     """FedAvg whose local steps stay near the received model, for clients whose data differ.
 
     k0 times a round it takes `steps` gradient steps on f_i(u) + (mu/2)‖u − w‖².

@@ -31,6 +31,7 @@ from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.settings import setting, settings
+from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR
@@ -74,7 +75,7 @@ class InteriorServer:
 
 
 @settings
-class InteriorPoint(Constrained):
+class InteriorPoint(Constrained, Summing):
     """Any smooth problem, with constraints or without, to a certificate in few rounds.
 
     It is Newton's method on the optimality conditions, an interior-point method whose iterations are rounds.

@@ -12,6 +12,7 @@ from foedus.algorithms.descent import Descent, DescentServer, Model, Progress, c
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
+from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 
@@ -33,7 +34,7 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
 
 
 @settings
-class LocalSGD(Descent, NotPrivate):
+class LocalSGD(NotPrivate, Summing, Descent):
     """k0 minibatch steps a round, for clients with many rows; it plays the rounds it is given.
 
     Its gradients are noisy, so no stopping test ends it.

@@ -9,6 +9,7 @@ from foedus.algorithms.descent import Descent, DescentServer, Model, Seen, compl
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import state
 from foedus.settings import setting, settings
+from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 
@@ -22,7 +23,7 @@ class Drift:
 
 
 @settings
-class Scaffold(Descent, NotPrivate):
+class Scaffold(NotPrivate, Summing, Descent):
     """FedAvg without client drift, for clients whose data differ much.
 
     Local steps are u −= γ(∇f_i(u) − c_i + c); c_i is then set from the distance travelled (option II), or, where the

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 
@@ -207,50 +207,67 @@ class _Interrupt:
             signal.signal(signal.SIGINT, self.previous)
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds that have been played: the states after the last one, the history, and how long it took."""
+
+    at: Simulation
+    recorder: Recorder
+    interrupted: bool
+    seconds: float
+    compile_seconds: float
+
+
+def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None) -> Rounds:
+    """Play rounds until the run is over, its limit is reached, or somebody ends it."""
+    began = time.perf_counter()
+    problem, algorithm = job.fit.problem, job.fit.algorithm
+    terms = problem.terms
+    with explained(algorithm, problem):
+        fixed = fixed_for(job.fit, job.participation, job.seed)
+        at = start(algorithm, terms, job.w0, fixed.data, problem.server)
+        states, data = (
+            (at.clients[0], fixed.data[0].data) if isinstance(fixed.data, tuple) else (at.clients, fixed.data)
+        )
+        recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, states, data))
+        if checkpoint is not None and (saved := checkpoint.load(at)) is not None:
+            at, recorder.columns = saved
+        at, _, _ = chunk(algorithm, terms, at, fixed, np.int64(0))  # compiles, plays no round
+    compiled = time.perf_counter()
+    size, interrupted = 4, False
+    with _Interrupt() as interrupt:
+        while not interrupt.asked and recorder.rounds < job.max_rounds and not bool(at.carry.done):
+            tick = time.perf_counter()
+            limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
+            at, records, used = chunk(algorithm, terms, at, fixed, np.int64(limit))
+            count = int(used)
+            recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
+            spent = (time.perf_counter() - tick) / max(count, 1)
+            size = int(np.clip(CHUNK_SECONDS / max(spent, 1e-9), 1, CAPACITY))
+            interrupted = bool(watch is not None and watch(recorder))
+            if checkpoint is not None:
+                checkpoint.keep(at, recorder.columns)
+            if interrupted:
+                break
+        interrupted = interrupted or interrupt.asked
+    if checkpoint is not None:
+        checkpoint.keep(at, recorder.columns, final=True)
+    stopped_early = interrupted and not bool(at.carry.done)
+    return Rounds(at, recorder, stopped_early, time.perf_counter() - began, compiled - began)
+
+
 class Simulator:
     """The runtime that plays a run in this process."""
 
     def play(self, job: Job, *, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
         """Run the algorithm over all clients."""
-        began = time.perf_counter()
-        problem, algorithm = job.fit.problem, job.fit.algorithm
-        terms = problem.terms
-        with explained(algorithm, problem):
-            fixed = fixed_for(job.fit, job.participation, job.seed)
-            at = start(algorithm, terms, job.w0, fixed.data, problem.server)
-            states, data = (
-                (at.clients[0], fixed.data[0].data) if isinstance(fixed.data, tuple) else (at.clients, fixed.data)
-            )
-            recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, states, data))
-            if checkpoint is not None and (saved := checkpoint.load(at)) is not None:
-                at, recorder.columns = saved
-            at, _, _ = chunk(algorithm, terms, at, fixed, np.int64(0))  # compiles, plays no round
-        compiled = time.perf_counter()
-        size, interrupted = 4, False
-        with _Interrupt() as interrupt:
-            while not interrupt.asked and recorder.rounds < job.max_rounds and not bool(at.carry.done):
-                tick = time.perf_counter()
-                limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
-                at, records, used = chunk(algorithm, terms, at, fixed, np.int64(limit))
-                count = int(used)
-                recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
-                spent = (time.perf_counter() - tick) / max(count, 1)
-                size = int(np.clip(CHUNK_SECONDS / max(spent, 1e-9), 1, CAPACITY))
-                interrupted = bool(watch is not None and watch(recorder))
-                if checkpoint is not None:
-                    checkpoint.keep(at, recorder.columns)
-                if interrupted:
-                    break
-            interrupted = interrupted or interrupt.asked
-        if checkpoint is not None:
-            checkpoint.keep(at, recorder.columns, final=True)
-        seconds = time.perf_counter() - began
+        rounds = play_rounds(job, watch, checkpoint)
         return Outcome(
-            conclusion=conclusion(job, at),
-            history=recorder.columns,
-            interrupted=interrupted and not bool(at.carry.done),
-            seconds=seconds,
-            compile_seconds=compiled - began,
+            conclusion=conclusion(job, rounds.at),
+            history=rounds.recorder.columns,
+            interrupted=rounds.interrupted,
+            seconds=rounds.seconds,
+            compile_seconds=rounds.compile_seconds,
         )
 
 
