@@ -122,7 +122,8 @@ def _cvxpy(arrays: list[tuple[np.ndarray, np.ndarray]], ours: float) -> Measurem
         return cp.sum(cp.logistic(sign * (x @ w))) / len(x)
 
     goal = sum(mean_loss(x[y == 0], 1.0) for x, y in arrays) / len(arrays)
-    problem = cp.Problem(cp.Minimize(goal), [mean_loss(x[y == 1], -1.0) <= MAX_LOSS for x, y in arrays])
+    constraints = [mean_loss(x[y == 1], -1.0) <= MAX_LOSS for x, y in arrays]
+    problem = cp.Problem(cp.Minimize(goal), constraints)  # pyright: ignore[reportArgumentType]
     seconds = best(lambda: problem.solve(solver=cp.CLARABEL), repeats=1)
     return Measurement(
         "n=5, CVXPY + Clarabel, pooled", seconds, "foedus solve", ours, extra={"objective": f"{problem.value:.6f}"}
