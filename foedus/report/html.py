@@ -164,7 +164,7 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
     level = "good" if len(successes) == len(runs) else "fair" if successes else "bad"
     if not successes:
         first = f"None of the {len(runs)} runs {success}."
-    verdict = words.Verdict(level, f"{best} does best" if successes else "No run got there", (first, sentence))
+    verdict = words.Verdict(level, f"{best} does best" if successes else "No run succeeded", (first, sentence))
     parts = [
         ("asked", "What was asked", sections.request_section(list(runs.values()), request)),
         ("runs", "The runs", sections.table_of_runs(runs)),
@@ -225,6 +225,6 @@ def body(title: str, verdict: words.Verdict, tiles: list[Tile], warnings: list[s
         + "</div></section>"
         + (f'<dl class="tiles">{figures}</dl>' if figures else "")
         + (f'<aside class="warnings"><h2>Keep in mind</h2><ul>{alarm}</ul></aside>' if alarm else "")
-        + f"{sections}</main><footer>Made by foedus. This file is complete in itself and asks nothing of the network."
+        + f"{sections}</main><footer>Made by foedus. This file is self-contained and needs no network."
         "</footer>"
     )

@@ -111,7 +111,12 @@ def render(folder: Path, sight: Sight) -> str:
     ]
     if "feasibility" in history and rounds:
         tiles.insert(
-            2, ("Largest violation", number(float(history["feasibility"][-1])), "at the worst site; 0 is kept")
+            2,
+            (
+                "Largest violation",
+                number(float(history["feasibility"][-1])),
+                "at the worst site; 0 means that all terms hold",
+            ),
         )
     if "answered" in history and rounds:
         tiles.append(("Sites", number(int(history["answered"][-1])), "answered the last round"))

@@ -19,17 +19,17 @@ from foedus.stacked import Stacked
 
 # the title of a series of the history, and a remark on it; in the order of the page
 SERIES = {
-    "objective": ("Objective", "what is made small"),
-    "minibatch_objective": ("Objective on minibatches", "noisy: each site looks at a few examples"),
+    "objective": ("Objective", "the number that training minimises"),
+    "minibatch_objective": ("Objective on minibatches", "noisy, as each site uses a few examples"),
     "feasibility": ("Largest violation", "of a cap, at the worst site; 0 is at the bottom"),
-    "worst_case": ("Worst-case loss", "what is made small: the loss after the worst shift allowed for"),
+    "worst_case": ("Worst-case loss", "the number that training minimises: the loss after the worst shift allowed for"),
     "adversarial_objective": ("Loss at moved examples", "the objective, at points made worse on purpose"),
     "snapshot_loss": ("Loss of the drawn sites", "at a model on the way; noisy"),
     "stationarity": ("Distance from optimality", "0 where no small change helps"),
     "gradient": ("Distance from optimality", "squared gradient; stops below the line"),
     "primal": ("Disagreement", "how far the sites' models are from the server's"),
-    "dual": ("Movement", "how far the last step has moved; near 0 at the end"),
-    "residual": ("Distance from optimality", "of the present step; rises when a new one begins"),
+    "dual": ("Movement", "the length of the last step; near 0 at the end"),
+    "residual": ("Distance from optimality", "within the present outer step; rises when a new one begins"),
 }
 # series of the history that count things; other sections show them
 COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
@@ -235,7 +235,7 @@ def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> st
     text = f"<p>On average {number(float(np.mean(replies)))} of {n} sites answered a round; the fewest were "
     text += f"{number(int(np.min(replies)))}, the most {number(int(np.max(replies)))}.</p>"
     if present is None:
-        return text + "<p>Which sites these were was not kept.</p>"
+        return text + "<p>The run does not record which sites these were.</p>"
     return text + charts.attendance(run.names, *present)
 
 

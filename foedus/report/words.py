@@ -251,7 +251,7 @@ def _without_terms(run: Run, ending: str) -> Verdict:
         advice += "and at fewer rounds with less noise in each."
         return Verdict("fair", "Ended under noise", (f"No terms were set. {ending}", residual), (advice,))
     if stress is None and run.certificate.stationarity <= run.certificate.eps1:
-        near = f"{residual} A certificate would count that as optimal (up to {number(run.certificate.eps1)}), but the "
+        near = f"{residual} A certificate would count this as optimal (up to {number(run.certificate.eps1)}), but the "
         return Verdict(
             "fair",
             "Stopped near the optimum",
@@ -276,8 +276,8 @@ def _price(run: Run) -> tuple[str, ...]:
     step = 0.05 * abs(first.cap) if first.cap else 0.01
     place = "" if first.site == "all sites" else f" at {first.site}"
     return (
-        f"The caps at {join_names(sites)} are what holds the model back. Raising the cap on {first.constraint}{place} "
-        f"by {number(step)} would lower the objective by about {number(first.multiplier * step)}.",
+        f"The caps at {join_names(sites)} keep the objective from being smaller. Raising the cap on "
+        f"{first.constraint}{place} by {number(step)} would lower the objective by about {number(first.multiplier * step)}.",
     )
 
 
@@ -316,8 +316,7 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
             name for name, answered in zip(run.names, np.any(present, axis=0).tolist(), strict=True) if not answered
         ]
         if silent:
-            verb = "was" if len(silent) == 1 else "were"
-            remarks.append(f"{join_names(silent)} {verb} never heard: the model rests on the other sites' data.")
+            remarks.append(f"{join_names(silent)} never answered: the model rests on the other sites' data.")
     if refusals := getattr(run, "refused", ()):
         remarks.append(f"Replies that were not accepted: {number(len(refusals))}; the last of {refusals[-1]}.")
     if getattr(run, "ledger", None) is not None and not run.certificate.silent:
