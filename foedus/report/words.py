@@ -277,7 +277,7 @@ def _price(run: Run) -> tuple[str, ...]:
     place = "" if first.site == "all sites" else f" at {first.site}"
     return (
         f"The caps at {join_names(sites)} keep the objective from being smaller. Raising the cap on "
-        f"{first.constraint}{place} by {number(step)} would lower the objective by about {number(first.multiplier * step)}.",
+        f"{first.constraint}{place} by {number(step)} would lower it by about {number(first.multiplier * step)}.",
     )
 
 
