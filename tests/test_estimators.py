@@ -1,5 +1,7 @@
 """The estimators: their terms hold at every site when recomputed with NumPy, and they keep scikit-learn's manners."""
 
+import doctest
+import importlib
 import pickle
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from sklearn.utils.validation import _num_samples
 
 import foedus as fd
 from foedus.estimators import umbrella
-from foedus.estimators.linear import _roomy
+from foedus.estimators.linear import pad_rows
 from foedus.stacked import stack
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -228,11 +230,18 @@ def test_without_a_cap_of_its_own_training_aims_at_the_miss_rate():
 
 def test_what_is_held_out_depends_on_the_seed_and_on_nothing_of_other_sites():
     model = fd.NeymanPearsonClassifier(max_miss_rate=0.2, seed=3)
-    members = model._take_sites(sites(), None, None, None, grouped=False)
+    members = model._take_sites(sites(), None, None, None, with_groups=False)
     alone, together = model._split(members[:1])[1], model._split(members)[1]
     assert np.array_equal(alone["north"], together["north"])
     other = fd.NeymanPearsonClassifier(max_miss_rate=0.2, seed=4)._split(members)[1]
     assert not np.array_equal(other["north"], together["north"])
+
+
+@pytest.mark.parametrize("module", ["fair", "neyman_pearson", "robust"])
+def test_the_examples_in_the_docstrings_print_what_they_say(module):
+    results = doctest.testmod(importlib.import_module(f"foedus.estimators.{module}"))
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 # scikit-learn's manners
@@ -294,7 +303,7 @@ def test_clone_and_pickle():
 def test_filling_keeps_the_rows_and_leaves_few_shapes():
     shapes = set()
     for rows in range(1, 600):
-        filled = _roomy(stack([(np.ones((rows, 2)), np.ones(rows))]))
+        filled = pad_rows(stack([(np.ones((rows, 2)), np.ones(rows))]))
         assert filled.counts.tolist() == [rows]
         assert rows <= filled.rows <= max(256, 1.25 * rows)
         shapes.add(filled.rows)

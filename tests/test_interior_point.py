@@ -282,7 +282,7 @@ def test_quadratic_programs_under_equations_take_three_rounds():
     from foedus.papers.proxal_examples import Quadratic as Printed
     from foedus.papers.proxal_examples import starts
 
-    made = Printed.printed(100, 5)
+    made = Printed.as_printed(100, 5)
     run = fd.solve(made.problem(), fd.InteriorPoint(eps1=1e-8, eps2=1e-8), w0=starts(0, 1, 100)[0])
     assert run.certificate.holds(1e-8, 1e-8), str(run.certificate)
     assert run.objective == pytest.approx(made.optimum(), rel=1e-7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from foedus.papers import EXPERIMENTS, Options, drfl_examples
-from foedus.papers.drfl_examples import Example, wasserstein
+from foedus.papers.drfl_examples import TwoClientExample, wasserstein
 
 
 def setting(**changes):
@@ -21,8 +21,8 @@ def test_wasserstein_on_the_line_is_scipys():
     atoms = np.sort(rng.uniform(size=5))
     p, q = rng.dirichlet(np.ones(5), size=2)
     assert wasserstein(atoms, p, q) == pytest.approx(wasserstein_distance(atoms, atoms, p, q), rel=1e-12)
-    example = Example.draw(0)
-    apart, mixed = example.needed(example.p, example.q, example.p[::-1], example.q)
+    example = TwoClientExample.draw(0)
+    apart, mixed = example.least_radii(example.p, example.q, example.p[::-1], example.q)
     both = [wasserstein_distance(a, a, u, v) for a, u, v in zip(example.atoms, example.p, example.p[::-1], strict=True)]
     assert apart == pytest.approx(max(both), rel=1e-12)
     weights = [(example.q[:, None] * part).ravel() for part in (example.p, example.p[::-1])]
@@ -31,15 +31,15 @@ def test_wasserstein_on_the_line_is_scipys():
 
 
 def test_rows_are_divided_scaled_and_disturbed_as_stated():
-    train, test = drfl_examples.divided(setting(), 0)
+    train, test = drfl_examples.split_rows(setting(), 0)
     assert [len(y) for _, y in train] == [24, 24, 24]
     assert sum(len(y) for _, y in test) == 48
     X = np.concatenate([X for X, _ in train + test])
     assert (X.min(), X.max()) == (-1.0, 1.0)
-    quiet, _ = drfl_examples.divided(setting(train_noise=(0.0, 0.0)), 0)
+    quiet, _ = drfl_examples.split_rows(setting(train_noise=(0.0, 0.0)), 0)
     assert not np.allclose(quiet[0][0], train[0][0])
     np.testing.assert_array_equal(quiet[1][0], train[1][0])
-    fewer, _ = drfl_examples.divided(setting(imbalanced=True), 0)
+    fewer, _ = drfl_examples.split_rows(setting(imbalanced=True), 0)
     for s, (part, whole) in enumerate(zip(fewer, train, strict=True)):
         counts = [min(np.sum(y > 0), np.sum(y < 0)) for _, y in (part, whole)]
         assert counts[0] == ((counts[1] + 1) // 2 if s < 2 else counts[1])

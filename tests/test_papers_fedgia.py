@@ -16,7 +16,7 @@ from foedus import FedAvg, FedGiA, solve
 from foedus.data import files
 from foedus.errors import FoedusError
 from foedus.papers import EXPERIMENTS, Options, fedgia, fedgia_figures
-from foedus.papers.fedgia_examples import CLIENTS, V1, V2, V3, Example, group_sizes, linear_regression
+from foedus.papers.fedgia_examples import CLIENTS, V1, V2, V3, RegressionExample, group_sizes, linear_regression
 from foedus.problem import Problem
 
 needs_toxicity = pytest.mark.skipif(
@@ -244,7 +244,7 @@ def test_importing_the_experiments_loads_no_drawing_and_no_learning_library() ->
     assert {f"fedgia-fig{i}" for i in range(1, 7)} | {"fedgia-table4"} <= set(EXPERIMENTS)
 
 
-class Two(Example):
+class Two(RegressionExample):
     """An example with two of the five algorithms."""
 
     def algorithms(self, k0: int, stop: str):
@@ -255,7 +255,7 @@ class Two(Example):
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Example:
+def small(monkeypatch: pytest.MonkeyPatch) -> RegressionExample:
     """Example V.1 with few clients, two algorithms and k0 = 1 alone, and no data folder."""
     example = Two(**vars(V1) | {"instance": partial(linear_regression, clients=32)})
     monkeypatch.delenv(files.VARIABLE, raising=False)
@@ -265,7 +265,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Example:
     return example
 
 
-def test_the_table_shows_both_rules_and_the_printed_figures_beside_ours(small: Example, tmp_path: Path) -> None:
+def test_the_table_shows_both_rules_and_the_printed_figures_beside_ours(
+    small: RegressionExample, tmp_path: Path
+) -> None:
     said: list[str] = []
     EXPERIMENTS["fedgia-table4"].run(Options(None, 0, True, tmp_path, said.append))
     with open(tmp_path / "fedgia-table4.csv") as file:
@@ -284,15 +286,15 @@ def test_the_table_shows_both_rules_and_the_printed_figures_beside_ours(small: E
     assert {path.name for path in tmp_path.iterdir()} == {"fedgia-table4.md", "fedgia-table4.csv"}
 
 
-def test_a_setting_that_misses_the_rule_is_marked_and_not_tried_again(small: Example) -> None:
+def test_a_setting_that_misses_the_rule_is_marked_and_not_tried_again(small: RegressionExample) -> None:
     cell = fedgia.Cell(objectives=[1.0], rounds=[7], seconds=[0.5])
     (line,) = fedgia.lines(small, {("gradient", "FedAvg", 1): cell})
     assert cell.hopeless
-    assert line.cells(repeated=False)[5:9] == ("> 7", "515.3", "", "0/1")
+    assert line.cells(same_algorithm=False)[5:9] == ("> 7", "515.3", "", "0/1")
 
 
 @pytest.mark.slow
-def test_a_figure_is_written_whole(small: Example, tmp_path: Path) -> None:
+def test_a_figure_is_written_whole(small: RegressionExample, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     said: list[str] = []
     options = Options(None, 0, True, tmp_path, said.append)

@@ -147,11 +147,11 @@ def test_the_instances_of_table_1_have_the_objectives_it_prints(n: int, d: int) 
     from foedus.papers.proxal import PRINTED_QUADRATIC
 
     algorithm_1, _, _, _ = PRINTED_QUADRATIC[n, d]
-    assert abs(quadratic_optimum(Quadratic.printed(d, n))[1] - algorithm_1) <= 0.0051  # two decimals are printed
+    assert abs(quadratic_optimum(Quadratic.as_printed(d, n))[1] - algorithm_1) <= 0.0051  # two decimals are printed
 
 
 def test_an_instance_is_drawn_as_section_5_1_says() -> None:
-    example = Quadratic.described(3, 100, 5)
+    example = Quadratic.as_described(3, 100, 5)
     values = np.linalg.eigvalsh(example.A)
     assert values.min() >= 0.5
     assert values.max() <= 1.0
@@ -170,7 +170,7 @@ SIZES = [(n, d) for n in (1, 5, 10) for d in (100, 300, 500)]
     ("n", "d"), [pytest.param(*size, marks=pytest.mark.slow if size != (5, 100) else ()) for size in SIZES]
 )
 def test_quadratic_programs_are_solved_from_zero_multipliers(n: int, d: int) -> None:
-    example = Quadratic.printed(d, n)
+    example = Quadratic.as_printed(d, n)
     (w0,) = starts(0, 1, d)
     run = fd.solve(example.problem(), examples.QUADRATIC.ours(), w0=w0)
     w, mu = run.w, run.multipliers

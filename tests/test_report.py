@@ -321,7 +321,7 @@ def test_thinning_keeps_ends_and_extremes(n: int):
 )
 def test_axes_hold_their_values_and_have_labels(values: list[float]):
     y = np.array(values)
-    chart = charts.Chart("a", "A", "", (charts.Series("s", y, np.arange(len(y))),))
+    chart = charts.Chart("a", "A", "", (charts.ChartSeries("s", y, np.arange(len(y))),))
     axis = charts.axis_of(y, chart.log)
     finite = y[np.isfinite(y)]
     placed = axis.place(finite)

@@ -63,6 +63,24 @@ def test_no_radius_is_the_least_mean_loss():
     assert found == pytest.approx(best, rel=1e-5)
 
 
+def test_a_regressor_takes_the_same_forms_of_sites_as_a_classifier():
+    X, y, names = (
+        *(np.concatenate(part) for part in zip(*targets().values(), strict=True)),
+        np.repeat(list(targets()), 40),
+    )
+    fitted = fd.RobustRegressor("huber", radius=0.01).fit(targets())
+    for again in (
+        clone(fitted).fit({name: {"x": X, "y": y} for name, (X, y) in targets().items()}),
+        clone(fitted).fit(list(targets().values())),
+        clone(fitted).fit(X, y, sites=names),
+    ):
+        np.testing.assert_allclose(fitted.coef_, again.coef_, atol=1e-12)
+    with pytest.raises(
+        fd.FoedusError, match=r"site 's1': expected \(X, y\) or a dict of these arrays. Got a tuple of 1"
+    ):
+        clone(fitted).fit(targets() | {"s1": (X,)})
+
+
 def test_a_regressor_fits_and_a_wider_ball_shrinks_it():
     X, y = targets()["s0"]
     narrow, wide = (fd.RobustRegressor("huber", radius=r).fit(targets()) for r in (0.01, 1.0))

@@ -33,13 +33,13 @@ def test_the_rank_is_the_largest_whose_binomial_tail_is_small_enough(n, max_miss
 @pytest.mark.parametrize("max_miss_rate", [0.001, 0.05, 0.2, 0.5, 0.99])
 @pytest.mark.parametrize("confidence", [0.01, 0.5, 0.95, 0.9999])
 def test_the_number_needed_is_the_least_that_has_a_rank(max_miss_rate, confidence):
-    n = umbrella.needed(max_miss_rate, confidence)
+    n = umbrella.least_count(max_miss_rate, confidence)
     assert (1 - max_miss_rate) ** n <= (1 - confidence) * (1 + 1e-12)
     assert n == 1 or (1 - max_miss_rate) ** (n - 1) > (1 - confidence) * (1 - 1e-12)
 
 
 def test_fifty_nine_positives_are_needed_for_five_per_cent_with_confidence_95():
-    assert umbrella.needed(0.05, 0.95) == 59  # 0.95^59 = 0.0485, 0.95^58 = 0.0510
+    assert umbrella.least_count(0.05, 0.95) == 59  # 0.95^59 = 0.0485, 0.95^58 = 0.0510
 
 
 def test_the_threshold_is_the_smallest_order_statistic_rounded_down_to_the_grid():

@@ -1,4 +1,4 @@
-"""`foedus bench`: ratios against a peer or a physical limit, measured in the same run."""
+"""The benchmarks of `foedus bench`: times, each beside a reference measured in the same run; no correctness tests."""
 
 from foedus.benchmarks.harness import run
 

@@ -1,31 +1,36 @@
-"""Rounds, bytes and time to a certificate: ProxAL's inner methods, and solvers on pooled data."""
+"""Rounds, bytes and time to a certificate, for ProxAL's inner methods and for solvers on pooled data."""
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 import foedus as fd
-from foedus.benchmarks.harness import Measured, best, in_turn
+from foedus.benchmarks.harness import Measurement, best, in_turn
 from foedus.benchmarks.speed import Rounds
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+MAX_LOSS = 0.2  # the cap of the ProxAL paper's Neyman-Pearson experiments
 
 
 def neyman_pearson(clients: int) -> fd.Problem:
-    """Breast-cancer data that comes with scikit-learn; the mean loss on malignant cases is at most 0.2 at each site."""
+    """Return a problem on scikit-learn's breast-cancer data whose loss on malignant cases is capped at each site."""
     from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import scale
 
     x, y = load_breast_cancer(return_X_y=True)
     x = np.column_stack([scale(x), np.ones(len(x))])
     sites = fd.data.split(x, 1 - y, clients=clients, seed=0, by="label")
-    cap = fd.constraints.LossCap(fd.label(1), at_most=0.2)
+    cap = fd.constraints.LossCap(fd.label(1), at_most=MAX_LOSS)
     return fd.Problem(sites, loss=fd.losses.logistic, where=fd.label(0), constraints=[cap])
 
 
-def certificate(quick: bool) -> list[Measured]:
-    """Three instances by three inner methods, then the pooled problem by general solvers."""
-    lines: list[Measured] = []
+def certificate(quick: bool) -> list[Measurement]:
+    """Solve three instances by three inner methods, then the pooled problem by general solvers."""
+    lines: list[Measurement] = []
     problem = neyman_pearson(20)
     terms, data = problem.terms, problem.data
     both = jax.jit(lambda w, data: jax.vmap(lambda d: (terms.gradient(w, d), terms.hessian(w, d)))(data))
@@ -42,9 +47,11 @@ def certificate(quick: bool) -> list[Measured]:
     )
     a_round = times["admm"] / many
     lines.append(
-        Measured("ADMM round, breast-cancer n=20", a_round, "gradients and Hessians", times["evaluation"], limit=8.0)
+        Measurement("ADMM round, breast-cancer n=20", a_round, "gradients and Hessians", times["evaluation"], limit=8.0)
     )
-    lines.append(Measured("default, whole problem, n=20", times["newton"], "400 ADMM rounds", times["admm"], limit=1.0))
+    lines.append(
+        Measurement("default, whole problem, n=20", times["newton"], "400 ADMM rounds", times["admm"], limit=1.0)
+    )
 
     for clients in (5,) if quick else (5, 10, 20):
         instance = neyman_pearson(clients)
@@ -53,15 +60,17 @@ def certificate(quick: bool) -> list[Measured]:
             run = fd.solve(instance, algorithm)
             again = fd.solve(instance, algorithm)
             name = inner if inner != "admm" else f"admm, rho={rho}"
-            line = Measured(f"n={clients}, {name}", again.seconds)
+            line = Measurement(f"n={clients}, {name}", again.seconds)
             line.extra = {"rounds": run.rounds, "kB": (run.traffic.up + run.traffic.down) // 1000}
             line.extra["certified"] = run.certificate.holds()
             lines.append(line)
-    return lines + _pooled(neyman_pearson(5), best(lambda: fd.solve(neyman_pearson(5), fd.ProxAL()), repeats=3))
+    return lines + _general_solvers(
+        neyman_pearson(5), best(lambda: fd.solve(neyman_pearson(5), fd.ProxAL()), repeats=3)
+    )
 
 
-def _pooled(problem: fd.Problem, ours: float) -> list[Measured]:
-    """The same problem with all data in one place: SLSQP and trust-constr, and CVXPY with Clarabel."""
+def _general_solvers(problem: fd.Problem, ours: float) -> list[Measurement]:
+    """Solve the same problem with all data in one place, by SLSQP, by trust-constr, and by CVXPY with Clarabel."""
     from scipy.optimize import NonlinearConstraint, minimize
 
     sites = [problem.client(i) for i in range(problem.terms.clients)]
@@ -76,7 +85,7 @@ def _pooled(problem: fd.Problem, ours: float) -> list[Measured]:
         return float(np.mean([f for f, _ in parts])), np.mean([g for _, g in parts], axis=0)
 
     def caps(w: np.ndarray) -> np.ndarray:
-        return np.array([loss(w, x[y == 1], -1.0)[0] - 0.2 for x, y in arrays])
+        return np.array([loss(w, x[y == 1], -1.0)[0] - MAX_LOSS for x, y in arrays])
 
     def jacobian(w: np.ndarray) -> np.ndarray:
         return np.array([loss(w, x[y == 1], -1.0)[1] for x, y in arrays])
@@ -84,34 +93,38 @@ def _pooled(problem: fd.Problem, ours: float) -> list[Measured]:
     start = np.zeros(problem.terms.dim)
     lines = []
 
-    def slsqp() -> Any:
-        held = {"type": "ineq", "fun": lambda w: -caps(w), "jac": lambda w: -jacobian(w)}
-        return minimize(objective, start, jac=True, method="SLSQP", constraints=[held], options={"maxiter": 500})
+    def least(method: str, constraint: dict[str, object] | NonlinearConstraint) -> float:
+        options = {"maxiter": 500}
+        return minimize(objective, start, jac=True, method=method, constraints=[constraint], options=options).fun
 
-    def trust() -> Any:
-        held = NonlinearConstraint(caps, -np.inf, 0.0, jac=jacobian)  # pyright: ignore[reportArgumentType]
-        return minimize(objective, start, jac=True, method="trust-constr", constraints=[held], options={"maxiter": 500})
+    def slsqp() -> float:
+        return least("SLSQP", {"type": "ineq", "fun": lambda w: -caps(w), "jac": lambda w: -jacobian(w)})
+
+    def trust() -> float:
+        constraint = NonlinearConstraint(caps, -np.inf, 0.0, jac=jacobian)  # pyright: ignore[reportArgumentType]
+        return least("trust-constr", constraint)
 
     for name, call in (("SLSQP, pooled", slsqp), ("trust-constr, pooled", trust)):
-        line = Measured(f"n=5, {name}", best(call, repeats=1), "foedus solve", ours)
-        line.extra["objective"] = f"{call().fun:.6f}"
+        line = Measurement(f"n=5, {name}", best(call, repeats=1), "foedus solve", ours)
+        line.extra["objective"] = f"{call():.6f}"
         lines.append(line)
     if find_spec("cvxpy") is not None:
         lines.append(_cvxpy(arrays, ours))
     return lines
 
 
-def _cvxpy(arrays: list[tuple[np.ndarray, np.ndarray]], ours: float) -> Measured:
+def _cvxpy(arrays: list[tuple[np.ndarray, np.ndarray]], ours: float) -> Measurement:
     import cvxpy as cp
 
     w = cp.Variable(arrays[0][0].shape[1])
 
-    def mean_loss(x: np.ndarray, sign: float) -> Any:
+    def mean_loss(x: np.ndarray, sign: float) -> "float | cp.Expression":
         return cp.sum(cp.logistic(sign * (x @ w))) / len(x)
 
     goal = sum(mean_loss(x[y == 0], 1.0) for x, y in arrays) / len(arrays)
-    problem = cp.Problem(cp.Minimize(goal), [mean_loss(x[y == 1], -1.0) <= 0.2 for x, y in arrays])
+    constraints = [mean_loss(x[y == 1], -1.0) <= MAX_LOSS for x, y in arrays]
+    problem = cp.Problem(cp.Minimize(goal), constraints)  # pyright: ignore[reportArgumentType]
     seconds = best(lambda: problem.solve(solver=cp.CLARABEL), repeats=1)
-    return Measured(
+    return Measurement(
         "n=5, CVXPY + Clarabel, pooled", seconds, "foedus solve", ours, extra={"objective": f"{problem.value:.6f}"}
     )

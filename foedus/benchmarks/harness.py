@@ -1,27 +1,26 @@
-"""How things are timed: the best of several repetitions, both sides of a ratio in turn, the machine's load noted."""
+"""Timing: the best of several repetitions, with both sides of a ratio in turn and the machine's load printed."""
 
 import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from foedus.errors import FoedusError, did_you_mean
 
 
 @dataclass
-class Measured:
-    """One line of a benchmark: what was compared, the ratio, and the limit it should keep, if there is one."""
+class Measurement:
+    """One line of a benchmark: the seconds of a thing and of its reference, and the limit on their ratio, if any."""
 
     what: str
     seconds: float
     against: str = ""
     reference: float = 0.0
     limit: float | None = None
-    at_least: bool = False  # the ratio should be at least the limit, not at most
-    extra: dict[str, Any] = field(default_factory=dict)
+    at_least: bool = False  # whether the limit is a least ratio and not a largest one
+    extra: dict[str, object] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -35,8 +34,8 @@ class Measured:
         return f"{'>=' if self.at_least else '<='} {self.limit:g}: {'yes' if good else 'NO'}"
 
 
-def best(call: Callable[[], Any], repeats: int = 7, least: float = 0.0) -> float:
-    """The shortest time of several calls, after one that is not counted; `least` seconds are spent at the least."""
+def best(call: Callable[[], object], repeats: int = 7, least: float = 0.0) -> float:
+    """Return the shortest time of several calls after one that is not counted; repeat for at least `least` seconds."""
     call()
     times: list[float] = []
     began = time.perf_counter()
@@ -47,8 +46,8 @@ def best(call: Callable[[], Any], repeats: int = 7, least: float = 0.0) -> float
     return min(times)
 
 
-def in_turn(calls: dict[str, Callable[[], Any]], repeats: int = 15) -> dict[str, float]:
-    """The shortest time of each call, taken in turn so that a busy moment of the machine hits all of them."""
+def in_turn(calls: Mapping[str, Callable[[], object]], repeats: int = 15) -> dict[str, float]:
+    """Return the shortest time of each call; the calls take turns, so that a busy moment of the machine hits all."""
     for call in calls.values():
         call()
     times: dict[str, float] = dict.fromkeys(calls, float("inf"))
@@ -61,16 +60,16 @@ def in_turn(calls: dict[str, Callable[[], Any]], repeats: int = 15) -> dict[str,
 
 
 def machine() -> str:
-    """The machine and its load, in a line."""
+    """Describe the machine and its load in a line."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return f"{platform.machine()}, {os.cpu_count()} cores{load}"
 
 
-def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measured]:
+def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measurement]:
     """Run the benchmarks, or the one called `only`, print them as tables and return their lines."""
     from foedus.benchmarks import constrained, federation, private, robust, scale, speed, startup
 
-    parts: dict[str, tuple[str, Callable[[bool], list[Measured]]]] = {
+    parts: dict[str, tuple[str, Callable[[bool], list[Measurement]]]] = {
         "gradients": ("gradients of all clients against two passes over the same bytes", speed.gradients),
         "round": ("a FedAvg round against NumPy and other frameworks", speed.fedavg_round),
         "fedgia": ("a FedGiA solve against NumPy gradients of all clients", speed.fedgia_solve),
@@ -83,21 +82,21 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
     }
     if only is not None and only not in parts:
         raise FoedusError(f"no benchmark is called {only!r}; there are {', '.join(parts)}.{did_you_mean(only, parts)}")
-    lines: list[Measured] = []
+    lines: list[Measurement] = []
     for name, (title, measure) in parts.items():
         if only not in (None, name):
             continue
         echo(f"\n{name}: {title} ({machine()})")
-        found = measure(quick)
-        for line in found:
+        measurements = measure(quick)
+        for line in measurements:
             against = f"  {line.ratio:8.3g} x {line.against} ({line.reference:.3g} s)" if line.reference else ""
             extra = "  " + ", ".join(f"{k} {v}" for k, v in line.extra.items()) if line.extra else ""
             echo(f"  {line.what:44s} {line.seconds:10.3g} s{against}  {line.verdict}{extra}".rstrip())
-        lines += found
+        lines += measurements
     return lines
 
 
-def to_json(lines: list[Measured]) -> str:
-    """The lines for a file, with the machine."""
-    kept = [vars(line) | {"ratio": line.ratio} for line in lines]
-    return json.dumps({"machine": machine(), "lines": kept}, indent=1)
+def to_json(lines: list[Measurement]) -> str:
+    """Return the lines and the machine as JSON."""
+    records = [vars(line) | {"ratio": line.ratio} for line in lines]
+    return json.dumps({"machine": machine(), "lines": records}, indent=1)

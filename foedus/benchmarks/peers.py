@@ -1,31 +1,38 @@
-"""The benchmark's FedAvg round by other frameworks, where they are installed."""
+"""The benchmark's FedAvg round in other frameworks, those that are installed."""
 
 import logging
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from foedus.benchmarks.harness import Measured, best
+from foedus.benchmarks.harness import Measurement, best
 
-STEPS, LR = 5, 0.01
+STEPS, LR = 5, 0.01  # as in `speed.fedavg_round`, which the frameworks are compared with
+
+
+class NodeContext(Protocol):
+    """The part of Flower's context that a client reads."""
+
+    node_config: dict[str, object]
 
 
 def fedjax_round(x: np.ndarray, y: np.ndarray) -> float:
-    """Seconds of a round of least squares by FedJAX's for_each_client."""
+    """Return the seconds of a round of least squares by FedJAX's for_each_client."""
     import fedjax  # pyright: ignore[reportMissingImports]
 
-    def start(shared: Any, mine: Any) -> Any:
-        return shared
+    def start(model: Array, client_input: object) -> Array:
+        return model
 
-    def step(u: Any, batch: Any) -> Any:
+    def step(u: Array, batch: dict[str, Array]) -> Array:
         return u - LR * jnp.mean((batch["x"] @ u - batch["y"])[:, None] * batch["x"], axis=0)
 
-    each = fedjax.for_each_client(start, step, lambda shared, u: u)
+    each = fedjax.for_each_client(start, step, lambda model, u: u)
     clients = [
         (str(i), [{"x": features, "y": targets}] * STEPS, jax.random.PRNGKey(i))
         for i, (features, targets) in enumerate(zip(x, y, strict=True))
@@ -34,7 +41,7 @@ def fedjax_round(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def flower_round(x: np.ndarray, y: np.ndarray, rounds: int = 4) -> float:
-    """Seconds of a round of least squares in Flower's simulation, the fastest after the first."""
+    """Return the seconds of the fastest round of least squares, after the first, in Flower's simulation."""
     from flwr.client import ClientApp, NumPyClient  # pyright: ignore[reportMissingImports]
     from flwr.common import ndarrays_to_parameters  # pyright: ignore[reportMissingImports]
     from flwr.server import ServerApp, ServerAppComponents, ServerConfig  # pyright: ignore[reportMissingImports]
@@ -48,23 +55,23 @@ def flower_round(x: np.ndarray, y: np.ndarray, rounds: int = 4) -> float:
         def __init__(self, i: int):
             self.x, self.y = x[i], y[i]
 
-        def fit(self, parameters: Any, config: Any) -> Any:
+        def fit(self, parameters: list[np.ndarray], config: object) -> tuple[list[np.ndarray], int, dict[str, float]]:
             u = parameters[0]
             for _ in range(STEPS):
                 u = u - LR * (self.x.T @ (self.x @ u - self.y)) / len(self.y)
             return [u], len(self.y), {}
 
-    class Timed(FedAvg):
-        def aggregate_fit(self, *told: Any) -> Any:
+    class Stopwatch(FedAvg):
+        def aggregate_fit(self, *results: object) -> object:
             ends.append(time.perf_counter())
-            return super().aggregate_fit(*told)
+            return super().aggregate_fit(*results)
 
-    def site(context: Any) -> Any:
-        return Site(int(context.node_config["partition-id"])).to_client()
+    def site(context: NodeContext) -> object:
+        return Site(int(str(context.node_config["partition-id"]))).to_client()
 
-    def server(context: Any) -> Any:
+    def server(context: object) -> object:
         everyone = {"min_fit_clients": len(x), "min_available_clients": len(x), "fraction_evaluate": 0.0}
-        strategy = Timed(initial_parameters=ndarrays_to_parameters([np.zeros(x.shape[2])]), **everyone)
+        strategy = Stopwatch(initial_parameters=ndarrays_to_parameters([np.zeros(x.shape[2])]), **everyone)
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds))
 
     run_simulation(ServerApp(server_fn=server), ClientApp(client_fn=site), num_supernodes=len(x))
@@ -77,17 +84,17 @@ PEERS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], float]]] = {
 }
 
 
-def rounds(x: np.ndarray, y: np.ndarray, mine: float) -> tuple[list[Measured], list[str]]:
-    """A line for each peer that runs, and a word on each that does not; `mine` is our seconds for the same round."""
-    lines, words = [], []
+def rounds(x: np.ndarray, y: np.ndarray, mine: float) -> tuple[list[Measurement], list[str]]:
+    """Return a line for each peer that runs and a remark on each that does not; `mine` is our time for the round."""
+    lines, remarks = [], []
     for name, (package, measure) in PEERS.items():
         if find_spec(package) is None:
-            words.append(f"{name} is not installed")
+            remarks.append(f"{name} is not installed")
             continue
         try:
-            lines.append(Measured(f"FedAvg round, {name}", measure(x, y), "foedus", mine))
+            lines.append(Measurement(f"FedAvg round, {name}", measure(x, y), "foedus", mine))
         except Exception as error:  # another project's fault must not end our benchmark
-            words.append(f"{name} did not run ({type(error).__name__})")
+            remarks.append(f"{name} did not run ({type(error).__name__})")
     if find_spec("pfl") is not None:
-        words.append("pfl trains PyTorch and TensorFlow models only")
-    return lines, words
+        remarks.append("pfl trains PyTorch and TensorFlow models only")
+    return lines, remarks

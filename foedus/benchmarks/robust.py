@@ -1,44 +1,51 @@
 """DRFL's step against a Gram matrix and against CVXPY, its constants, and peers of the pooled special case."""
 
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import foedus as fd
-from foedus.benchmarks.harness import Measured, best, in_turn
+from foedus.benchmarks.harness import Measurement, best, in_turn
 from foedus.robust import polyhedron
 from foedus.robust.closed import Ball, Radius
 from foedus.robust.form import Form
 from foedus.robust.step import project
 
+if TYPE_CHECKING:
+    import cvxpy as cp
 
-def _drawn(rows: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+RHO, KAPPA = 0.05, 0.5  # radius and label cost in the steps that are compared with CVXPY's
+
+
+def _sample(rows: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draw features in the box [−1, 1] and labels from a noisy linear rule."""
     rng = np.random.default_rng(seed)
     X = np.clip(0.5 * rng.normal(size=(rows, dim)), -1.0, 1.0)
     return X, np.where(X @ rng.normal(size=dim) + 0.5 * rng.normal(size=rows) > 0, 1.0, -1.0)
 
 
-def steps(quick: bool) -> list[Measured]:
-    """The client's step on large data, and on the paper's sizes against CVXPY with parameters."""
+def steps(quick: bool) -> list[Measurement]:
+    """Time a client's step on large data, and on the paper's sizes against CVXPY; then the constants and the peers."""
     lines = []
     rows, dim = (20_000, 50) if quick else (100_000, 50)
-    X, y = (jnp.asarray(part) for part in _drawn(rows, dim))
+    X, y = (jnp.asarray(part) for part in _sample(rows, dim))
     share, b, a = (
         jnp.full(rows, 1.0 / rows),
         jnp.asarray(np.random.default_rng(1).normal(size=dim) * 0.5),
         jnp.asarray(0.2),
     )
     gram = jax.jit(lambda x, d: (x * d[:, None]).T @ x)
-    radius = Radius(jnp.asarray(0.05), jnp.asarray(0.5), -jnp.ones(dim), jnp.ones(dim))
+    radius = Radius(jnp.asarray(RHO), jnp.asarray(KAPPA), -jnp.ones(dim), jnp.ones(dim))
     forms = {"hinge": Form(Ball(fd.losses.hinge)), "logistic, l2": Form(Ball(fd.losses.logistic, "l2"))}
     forms["hinge, box"] = Form(Ball(fd.losses.hinge, "l1", "box"))
     forms["pinball, box"] = Form(Ball(fd.losses.pinball(0.3), "l1", "box"))
     for name, form in forms.items():
-        found = project(form, X, y, share, radius, a, b)
+        result = project(form, X, y, share, radius, a, b)
         times = in_turn(
             {
                 "step": lambda form=form: jax.block_until_ready(project(form, X, y, share, radius, a, b)),
@@ -46,30 +53,30 @@ def steps(quick: bool) -> list[Measured]:
             },
             repeats=3,
         )
-        line = Measured(f"step, {name}, {rows} x {dim}", times["step"], "one XᵀDX", times["gram"], limit=60.0)
-        line.extra = {"Newton systems": int(found.steps), "gap": f"{float(found.gap):.0e}"}
+        line = Measurement(f"step, {name}, {rows} x {dim}", times["step"], "one XᵀDX", times["gram"], limit=60.0)
+        line.extra = {"Newton systems": int(result.steps), "gap": f"{float(result.gap):.0e}"}
         lines.append(line)
     return lines + _against_cvxpy(quick) + _constants(quick) + _peers()
 
 
-def _against_cvxpy(quick: bool) -> list[Measured]:
-    """Three clients' steps on the paper's sizes: in a box with the closed form, and in a polyhedron without one."""
+def _against_cvxpy(quick: bool) -> list[Measurement]:
+    """Time three clients' steps on the paper's sizes: in a box by the closed form, and in a polyhedron without one."""
     if find_spec("cvxpy") is None:
         return []
     lines = []
     for name, rows, dim in (("heart", 54, 13),) if quick else (("heart", 54, 13), ("breast-cancer", 140, 9)):
-        parts = [_drawn(rows, dim, seed) for seed in range(3)]
+        parts = [_sample(rows, dim, seed) for seed in range(3)]
         X, y = (jnp.stack([jnp.asarray(p[k]) for p in parts]) for k in (0, 1))
         share, a = jnp.full((3, rows), 1.0 / rows), jnp.full(3, 0.3)
         b = jnp.asarray(np.random.default_rng(2).normal(size=(3, dim)) * 0.5)
-        radius = Radius(jnp.full(3, 0.05), jnp.full(3, 0.5), -jnp.ones((3, dim)), jnp.ones((3, dim)))
+        radius = Radius(jnp.full(3, RHO), jnp.full(3, KAPPA), -jnp.ones((3, dim)), jnp.ones((3, dim)))
         C, d = np.vstack([np.eye(dim), -np.eye(dim)]), np.ones(2 * dim)
         box, body = Form(Ball(fd.losses.hinge, "l1", "box")), Form(Ball(fd.losses.hinge, "l2", "polyhedron"))
         within = jnp.tile(jnp.asarray(C), (3, 1, 1)), jnp.tile(jnp.asarray(d), (3, 1))
         in_box = jax.jit(jax.vmap(partial(project, box)))
         in_body = jax.jit(jax.vmap(polyhedron.one_by_one(body)))
         for kind, order, limit, ours in (
-            ("box", np.inf, 20.0, partial(in_box, X, y, share, radius, a, b)),
+            ("box", "inf", 20.0, partial(in_box, X, y, share, radius, a, b)),
             ("polyhedron, l2", 2, None, partial(in_body, X, y, share, radius, *within, a, b)),
         ):
             programs = [_program(*part, C, d, order) for part in parts]
@@ -81,49 +88,54 @@ def _against_cvxpy(quick: bool) -> list[Measured]:
 
             fast = best(lambda ours=ours: jax.block_until_ready(ours()), repeats=20)
             title = f"CVXPY + Clarabel (DPP), {name}, {kind}, 3 clients"
-            lines.append(Measured(title, best(theirs, repeats=3), "our step", fast, limit, True))
+            lines.append(Measurement(title, best(theirs, repeats=3), "our step", fast, limit, True))
     return lines
 
 
-def _program(X: np.ndarray, y: np.ndarray, C: np.ndarray, d: np.ndarray, order: Any) -> tuple[Any, Any]:
-    """Corollary B.4 (SVM, ρ = 0.05, κ = 0.5) with the point that w is drawn to as its parameter."""
+def _program(
+    X: np.ndarray, y: np.ndarray, C: np.ndarray, d: np.ndarray, order: int | str
+) -> "tuple[cp.Problem, cp.Parameter]":
+    """Return the step of Corollary B.4 (SVM) as a program, and its parameter: the point that w is drawn towards."""
     import cvxpy as cp
 
     rows, dim = X.shape
     w, lam, alpha, at = cp.Variable(dim), cp.Variable(nonneg=True), cp.Variable(rows, nonneg=True), cp.Parameter(dim)
-    held = []
-    for sign, toll in ((-y, 0.0), (y, 0.5)):
+    constraints = []
+    for sign, toll in ((-y, 0.0), (y, KAPPA)):  # the label stays, or changes at a cost
         phi = cp.Variable((rows, len(d)), nonneg=True)
-        held.append(cp.norm(sign[:, None] @ cp.reshape(w, (1, dim), order="C") - phi @ C, order, axis=1) <= lam)
-        moved = cp.sum(cp.multiply(phi, d - X @ C.T), axis=1)
-        held.append(1 + cp.multiply(sign, X @ w) + moved - toll * lam <= alpha)
-    v = 0.05 * lam + cp.sum(alpha) / rows
-    return cp.Problem(cp.Minimize(0.5 * cp.square(v - 0.3) + 0.5 * cp.sum_squares(w - at)), held), at
+        constraints.append(cp.norm(sign[:, None] @ cp.reshape(w, (1, dim), order="C") - phi @ C, order, axis=1) <= lam)
+        shift = cp.sum(cp.multiply(phi, d - X @ C.T), axis=1)
+        constraints.append(1 + cp.multiply(sign, X @ w) + shift - toll * lam <= alpha)
+    v = RHO * lam + cp.sum(alpha) / rows
+    return cp.Problem(cp.Minimize(0.5 * cp.square(v - 0.3) + 0.5 * cp.sum_squares(w - at)), constraints), at
 
 
-def _constants(quick: bool) -> list[Measured]:
-    """Rounds of Algorithm 1 with tight constants against the paper's, to the same worst case within 1e-4."""
+def _constants(quick: bool) -> list[Measurement]:
+    """Count rounds of Algorithm 1 to within 1e-4 of the worst case, with tight constants and with the paper's."""
     lines, ratios = [], []
     for seed in range(3 if quick else 12):
-        sites = [_drawn(30, 5, 100 * seed + s) for s in range(6)]
+        sites = [_sample(30, 5, 100 * seed + s) for s in range(6)]
         problem = fd.Problem(sites, loss=(fd.losses.hinge, fd.losses.logistic, fd.losses.smooth_hinge)[seed % 3])
-        given: dict[str, Any] = {"radius": 0.03, "kappa": 0.5, "theta": 0.3, "metric": ("l1", "l2", "linf")[seed % 3]}
-        goal = fd.solve(problem, fd.DRFL(**given)).worst_case.value
-        needed = {}
+        plain = fd.DRFL(radius=0.03, kappa=0.5, theta=0.3, metric=("l1", "l2", "linf")[seed % 3])
+        goal = fd.solve(problem, plain).worst_case.value
+        rounds = {}
         for constants in ("tight", "paper"):
-            algorithm = fd.DRFL(splitting="linearised", constants=constants, adapt=False, **given)
+            algorithm = replace(plain, splitting="linearised", constants=constants, adapt=False)
             run = fd.solve(problem, algorithm, max_rounds=2000)
             off = np.abs(run.history["worst_case"] / goal - 1.0) > 1e-4
-            needed[constants] = int(np.flatnonzero(off)[-1]) + 2 if np.any(off) else 1
-        ratios.append(needed["tight"] / needed["paper"])
-    line = Measured("rounds with tight constants, median", float(np.median(ratios)), "the paper's", 1.0, limit=0.7)
+            rounds[constants] = int(np.flatnonzero(off)[-1]) + 2 if np.any(off) else 1
+        ratios.append(rounds["tight"] / rounds["paper"])
+    line = Measurement("rounds with tight constants, median", float(np.median(ratios)), "the paper's", 1.0, limit=0.7)
     line.extra = {"instances": len(ratios), "ratios": " ".join(f"{r:.2f}" for r in ratios)}
     return [*lines, line]
 
 
-def _peers() -> list[Measured]:
-    """One client, θ = 0, ℓ2 metric, labels stay: logistic regression + ρ‖w‖₂, by us and by packages that have it."""
-    X, y = _drawn(200, 8, 7)
+def _peers() -> list[Measurement]:
+    """Solve one client's problem, which is logistic regression + ρ‖w‖₂, by DRFL and by packages for this case.
+
+    It has θ = 0, the ℓ2 metric and labels that stay.
+    """
+    X, y = _sample(200, 8, 7)
     rho = 0.05
     problem, algorithm = fd.Problem([(X, y)], loss=fd.losses.logistic), fd.DRFL(radius=rho, metric="l2")
 
@@ -132,14 +144,14 @@ def _peers() -> list[Measured]:
 
     run = fd.solve(problem, algorithm)
     ours = best(lambda: fd.solve(problem, algorithm), repeats=3)
-    lines = [Measured("pooled logistic, DRFL", ours, extra={"objective": f"{objective(run.w):.6f}"})]
+    lines = [Measurement("pooled logistic, DRFL", ours, extra={"objective": f"{objective(run.w):.6f}"})]
     for name, fit in (("dro", _dro), ("skwdro", _skwdro)):
         try:
             w = fit(X, y, rho)
-        except (ImportError, RuntimeError) as error:  # the packages, or what they need, or a torch that fits neither
-            lines.append(Measured(f"pooled logistic, {name}: left out, {error}", 0.0))
+        except (ImportError, RuntimeError) as error:  # a package, or a version of torch that suits it, is missing
+            lines.append(Measurement(f"pooled logistic, {name}: left out, {error}", 0.0))
             continue
-        line = Measured(f"pooled logistic, {name}", best(lambda fit=fit: fit(X, y, rho), repeats=3), "DRFL", ours)
+        line = Measurement(f"pooled logistic, {name}", best(lambda fit=fit: fit(X, y, rho), repeats=3), "DRFL", ours)
         line.extra = {"objective": f"{objective(w):.6f}", "apart": f"{objective(w) / objective(run.w) - 1:.1e}"}
         lines.append(line)
     return lines

@@ -5,13 +5,16 @@ import resource
 import numpy as np
 
 import foedus as fd
-from foedus.benchmarks.harness import Measured, best
+from foedus.benchmarks.harness import Measurement, best
 from foedus.benchmarks.speed import Rounds
 
 
-def clients(quick: bool) -> list[Measured]:
-    """FedAvg rounds with 10² to 10⁶ clients of 10 rows and dimension 20, per client, against that of 10⁴ clients."""
-    lines: list[Measured] = []
+def clients(quick: bool) -> list[Measurement]:
+    """Time a FedAvg round per client, with 10² to 10⁶ clients of 10 rows and dimension 20.
+
+    Larger numbers of clients are compared with 10⁴ clients, since below that the fixed cost of a round matters.
+    """
+    lines: list[Measurement] = []
     reference = 0.0
     for power in range(2, 6 if quick else 7):
         n = 10**power
@@ -26,7 +29,7 @@ def clients(quick: bool) -> list[Measured]:
         if power == 4:
             reference = per_client
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        line = Measured(f"per client and round, {n:,} clients", per_client)
+        line = Measurement(f"per client and round, {n:,} clients", per_client)
         line.extra = {"round": f"{per_client * n:.3g} s", "peak memory": f"{peak:.1f} GB"}
         if power > 4:
             line.against, line.reference = "that of 10,000 clients", reference

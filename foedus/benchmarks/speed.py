@@ -1,31 +1,35 @@
-"""Gradients, rounds and solves against NumPy, and against other frameworks where they are installed."""
+"""Gradients, rounds and solves against NumPy, and against the other frameworks that are installed."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import foedus as fd
+from foedus.algorithm import Algorithm
 from foedus.benchmarks import peers
-from foedus.benchmarks.harness import Measured, in_turn
+from foedus.benchmarks.harness import Measurement, in_turn
+from foedus.losses import Loss
 from foedus.runtime import simulate
 
 SQUARES = fd.losses.least_squares
+# (clients, rows, dim)
 SHAPES = ((128, 100, 100), (128, 70, 1024), (128, 1562, 200), (1000, 20, 50))
 
 
-def random_problem(clients: int, rows: int, dim: int, loss: Any = SQUARES) -> tuple[fd.Problem, np.ndarray, np.ndarray]:
-    """A problem of standard normal features and targets, or their signs for labels, and its arrays."""
+def random_problem(
+    clients: int, rows: int, dim: int, loss: Loss = SQUARES
+) -> tuple[fd.Problem, np.ndarray, np.ndarray]:
+    """Return a problem of standard normal features and targets, or the targets' signs as labels, and its arrays."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((clients, rows, dim)), rng.standard_normal((clients, rows))
     y = y if loss.kind == "regression" else (y > 0).astype(float)
     return fd.Problem(fd.data.Stacked({"x": x, "y": y}), loss=loss), x, y
 
 
-def gradients(quick: bool) -> list[Measured]:
-    """Gradients of all clients at one w, against numpy.sum of the features, twice."""
+def gradients(quick: bool) -> list[Measurement]:
+    """Time the gradients of all clients at one w, against two passes of numpy.sum over the features."""
     lines = []
     for shape in SHAPES:
         problem, x, _ = random_problem(*shape)
@@ -38,7 +42,7 @@ def gradients(quick: bool) -> list[Measured]:
             },
             repeats=9 if quick else 41,
         )
-        lines.append(Measured(f"gradients, {shape}", times["ours"], "two passes", times["two passes"], limit=1.25))
+        lines.append(Measurement(f"gradients, {shape}", times["ours"], "two passes", times["two passes"], limit=1.25))
     return lines
 
 
@@ -50,7 +54,7 @@ SLOPES: dict[str, Slope] = {
 
 
 def numpy_round(x: np.ndarray, y: np.ndarray, w: np.ndarray, steps: int, lr: float, slope: Slope) -> np.ndarray:
-    """A FedAvg round with all clients in one batch."""
+    """Play a FedAvg round in NumPy with all clients in one batch."""
     u = np.repeat(w[None], len(x), axis=0)
     for _ in range(steps):
         residual = slope(np.matmul(x, u[:, :, None])[:, :, 0], y)
@@ -59,7 +63,7 @@ def numpy_round(x: np.ndarray, y: np.ndarray, w: np.ndarray, steps: int, lr: flo
 
 
 def loop_round(x: np.ndarray, y: np.ndarray, w: np.ndarray, steps: int, lr: float, slope: Slope) -> np.ndarray:
-    """A FedAvg round as a Python loop over clients."""
+    """Play a FedAvg round in NumPy as a Python loop over clients."""
     total = np.zeros_like(w)
     for features, targets in zip(x, y, strict=True):
         u = w.copy()
@@ -70,9 +74,9 @@ def loop_round(x: np.ndarray, y: np.ndarray, w: np.ndarray, steps: int, lr: floa
 
 
 class Rounds:
-    """Rounds of an algorithm as the simulator plays them, after compilation."""
+    """Rounds of an algorithm in the simulator, without the time for compilation after the first call of `play`."""
 
-    def __init__(self, problem: fd.Problem, algorithm: Any):
+    def __init__(self, problem: fd.Problem, algorithm: Algorithm):
         self.fit = algorithm.fit(problem)
         self.fixed = simulate.fixed_for(self.fit, fd.Fraction(1.0), seed=0)
 
@@ -83,8 +87,11 @@ class Rounds:
         return int(simulate.chunk(algorithm, problem.terms, start, self.fixed, np.int64(rounds))[2])
 
 
-def fedavg_round(quick: bool) -> list[Measured]:
-    """128 clients, 100 rows, dimension 50, 5 full-batch steps; least squares has the limits, logistic loss is told."""
+def fedavg_round(quick: bool) -> list[Measurement]:
+    """Time a FedAvg round of 5 full-batch steps with 128 clients, 100 rows and dimension 50.
+
+    Only least squares has limits; the logistic loss is printed for comparison.
+    """
     lines, many, w = [], 20, np.zeros(50)
     for name, slope in SLOPES.items():
         problem, x, y = random_problem(128, 100, 50, fd.losses.logistic if name == "logistic" else SQUARES)
@@ -100,19 +107,19 @@ def fedavg_round(quick: bool) -> list[Measured]:
         mine, batch, loop = (times[key] / many for key in ("ours", "batch", "loop"))
         limits = (1.0, 5.0) if name == "least squares" else (None, None)
         lines += [
-            Measured(f"FedAvg round, {name}", mine, "NumPy in one batch", batch, limit=limits[0]),
-            Measured(f"Python loop over clients, {name}", loop, "foedus", mine, limit=limits[1], at_least=True),
+            Measurement(f"FedAvg round, {name}", mine, "NumPy in one batch", batch, limit=limits[0]),
+            Measurement(f"Python loop over clients, {name}", loop, "foedus", mine, limit=limits[1], at_least=True),
         ]
     problem, x, y = random_problem(128, 100, 50)
     mine = lines[0].seconds
-    others, words = peers.rounds(x, y, mine)
-    if words:
-        lines[0].extra["peers:"] = "; ".join(words)
+    others, remarks = peers.rounds(x, y, mine)
+    if remarks:
+        lines[0].extra["peers:"] = "; ".join(remarks)
     return lines + others
 
 
 def thirds(clients: int = 128, dim: int = 100, seed: int = 0) -> fd.Problem:
-    """GIA's Example V.1: equal thirds of three distributions, shuffled, 50 to 150 rows a client."""
+    """Return Example V.1 of the FedGiA paper: equal thirds of three distributions, shuffled, 50-150 rows a client."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(50, 151, clients)
     total = int(counts.sum())
@@ -129,8 +136,8 @@ def thirds(clients: int = 128, dim: int = 100, seed: int = 0) -> fd.Problem:
     return fd.Problem(fd.data.Stacked({"x": x, "y": y}, counts=counts), loss=fd.losses.least_squares)
 
 
-def fedgia_solve(quick: bool) -> list[Measured]:
-    """A whole FedGiA solve after compilation, Lipschitz constants included, in NumPy gradients of all clients."""
+def fedgia_solve(quick: bool) -> list[Measurement]:
+    """Time a FedGiA solve after compilation, with its Lipschitz constants, against NumPy gradients of all clients."""
     problem = thirds()
     x, y = np.asarray(problem.data["x"]), np.asarray(problem.data["y"])
     counts, w = problem.counts[:, None], np.zeros(x.shape[2])
@@ -143,7 +150,7 @@ def fedgia_solve(quick: bool) -> list[Measured]:
     for k0 in (1, 5, 10):
         ours = Rounds(problem, fd.FedGiA(k0=k0))
         times = in_turn({"ours": lambda ours=ours: ours.play(1000), "numpy": gradient}, repeats=5 if quick else 15)
-        line = Measured(f"FedGiA solve, k0={k0}", times["ours"], "NumPy gradients", times["numpy"], limit=60.0)
+        line = Measurement(f"FedGiA solve, k0={k0}", times["ours"], "NumPy gradients", times["numpy"], limit=60.0)
         line.extra["rounds"] = ours.play(1000)
         lines.append(line)
     return lines

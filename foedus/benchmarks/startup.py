@@ -1,4 +1,4 @@
-"""What a user waits for: importing foedus, and a first small run from start to exit."""
+"""The time that a user waits for an import of foedus and for a first small run from start to exit."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 
-from foedus.benchmarks.harness import Measured
+from foedus.benchmarks.harness import Measurement
 
 FIRST_RUN = """
 import numpy as np, foedus as fd
@@ -24,15 +24,15 @@ def _seconds(code: str, cache: str) -> float:
     return time.perf_counter() - tick
 
 
-def startup(quick: bool) -> list[Measured]:
-    """Against a second: the issue of a user's patience is absolute."""
+def startup(quick: bool) -> list[Measurement]:
+    """Time the import and a first run in processes of their own, against a second, as a user's patience is absolute."""
     with tempfile.TemporaryDirectory() as cache:
         empty = min(_seconds("pass", cache) for _ in range(3))
-        imported = min(_seconds("import foedus", cache) for _ in range(3)) - empty
+        import_time = min(_seconds("import foedus", cache) for _ in range(3)) - empty
         cold = _seconds(FIRST_RUN, cache)
         warm = min(_seconds(FIRST_RUN, cache) for _ in range(3))
     return [
-        Measured("import foedus", imported, "a second", 1.0, limit=2.0),
-        Measured("first small run, cold cache, start to exit", cold, "a second", 1.0, limit=6.0),
-        Measured("first small run, warm cache, start to exit", warm, "a second", 1.0, limit=3.0),
+        Measurement("import foedus", import_time, "a second", 1.0, limit=2.0),
+        Measurement("first small run, cold cache, start to exit", cold, "a second", 1.0, limit=6.0),
+        Measurement("first small run, warm cache, start to exit", warm, "a second", 1.0, limit=3.0),
     ]

@@ -1,4 +1,4 @@
-"""Estimators in scikit-learn's manners, trained over sites and returned with the certificate of their terms."""
+"""Estimators with scikit-learn's interface, which train over sites; the algorithms that they run live elsewhere."""
 
 from foedus.estimators.fair import FairClassifier
 from foedus.estimators.neyman_pearson import NeymanPearsonClassifier

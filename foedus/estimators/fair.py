@@ -1,48 +1,64 @@
-"""The fair classifier: the losses of groups differ by no more than a stated gap at every site."""
+"""The fair classifier: at every site, the mean losses of any two groups differ by no more than a chosen gap."""
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.constraints import LossGap
 from foedus.errors import FoedusError
-from foedus.estimators.linear import LinearClassifierOverSites, distinct
+from foedus.estimators.linear import LinearClassifierOverSites, SiteRows, Sites, distinct
 from foedus.terms import group as in_group
 
 
 class FairClassifier(LinearClassifierOverSites):
-    """A linear classifier of least loss whose mean losses on any two groups are close at every site.
+    """Fit a linear classifier of least loss whose mean losses on any two groups are close at every site.
 
-    Minimises the sites' mean of the logistic loss, subject to mean logistic losses that differ by at most `max_gap`
-    between any two groups at EVERY site. The constraint is not convex: the answer is certified to satisfy it, together
-    with the first-order conditions of optimality, and another start may lead to another such point.
+    It minimises the sites' average of the mean logistic loss, subject to the constraint that at EVERY site the mean
+    logistic losses of any two groups differ by at most `max_gap`. The constraint is not convex. The certificate shows
+    that the model satisfies it and the first-order conditions of optimality; another start may lead to another such
+    model.
 
     Args:
         max_gap: the largest difference between two groups' mean losses at a site.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
         beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow.
-        eps1: stationarity to reach.
-        eps2: feasibility and complementarity to reach: a gap is at most max_gap + eps2.
-        max_rounds: communication rounds at most.
-        seed: keys the random draws of the run.
+        eps1: the stationarity at which training ends.
+        eps2: the feasibility and complementarity at which training ends; a gap is then at most max_gap + eps2.
+        max_rounds: the largest number of communication rounds.
+        seed: the seed of the random draws of the run.
 
     Attributes:
         classes_: the two classes, sorted.
         groups_: the groups, sorted.
-        coef_, intercept_: of the log-odds of `classes_[1]`; shapes (1, features) and (1,).
+        coef_, intercept_: the model of the log-odds of `classes_[1]`; shapes (1, features) and (1,).
         certificate_: the `Certificate`; print it for a table of the sites.
         multipliers_: by site, the multipliers of its gaps: for each pair of groups (a, b), in the order of `groups_`,
             that of loss(a) − loss(b) and that of loss(b) − loss(a).
-        n_rounds_: communication rounds.
+        n_rounds_: the number of communication rounds.
         run_: the `Run`, with its traffic and history.
         sites_: the names of the sites.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    A fit whose certificate does not hold warns with a `ConvergenceWarning` that says which site's terms are not met.
-    The group of a row is used in training alone; put it into X as well if the model shall see it.
+    If the certificate does not hold, `fit` issues a `ConvergenceWarning` that names the largest violation and its site.
+    The group of a row is used in training only. To let the model use it for prediction, put it into X as well.
+
+    Example:
+        >>> import numpy as np
+        >>> import foedus as fd
+        >>> draw = np.random.default_rng(0)
+        >>> X, group = draw.normal(size=(240, 3)), np.arange(240) % 2
+        >>> y = X[:, 0] + np.where(group == 1, 1.5, 0.5) * draw.normal(size=240) > 0
+        >>> hospital = np.repeat(["north", "south", "west"], 80)
+        >>> model = fd.FairClassifier(max_gap=0.05).fit(X, y, group=group, sites=hospital)
+        >>> model.certificate_.holds()
+        True
+        >>> gaps = [row.value for row in model.certificate_.rows if row.site == "south"]
+        >>> max(gaps) <= 0.05 + model.eps2
+        True
     """
 
     def __init__(
@@ -66,20 +82,31 @@ class FairClassifier(LinearClassifierOverSites):
         self.max_rounds = max_rounds
         self.seed = seed
 
-    def fit(self, X: Any, y: Any = None, *, group: Any = None, sites: Any = None, server: Any = None) -> Self:
-        """Train over sites.
+    def fit(
+        self,
+        X: ArrayLike | Sites,
+        y: ArrayLike | None = None,
+        *,
+        group: ArrayLike | None = None,
+        sites: ArrayLike | None = None,
+        server: SiteRows | None = None,
+    ) -> Self:
+        """Train the classifier over sites.
 
         Args:
             X: a list, or a dict by name, of the sites' `(X, y, group)`; or one table (rows, features), with `y`.
             y: the labels of the table.
             group: the group of each row of the table.
-            sites: the name of the site of each row of the table; all rows are one site when left out.
-            server: data of the server's own, `(X, y, group)`, on which the gap holds too.
+            sites: the name of the site of each row of the table; without it, all rows are one site.
+            server: the server's own data, `(X, y, group)`, on which the gap is bounded too.
+
+        Returns:
+            The fitted classifier itself.
         """
         self._check_settings()
         self._check("max_gap", ge=0)
-        members = self._take_sites(X, y, sites, group, grouped=True)
-        own = self._take_server(server, members, grouped=True)
+        members = self._take_sites(X, y, sites, group, with_groups=True)
+        own = self._take_server(server, members, with_groups=True)
         everyone = [*members, *own]
         self._take_classes(everyone)
         self.groups_ = distinct("groups", {site.name: site.group for site in everyone if site.group is not None})
@@ -87,7 +114,7 @@ class FairClassifier(LinearClassifierOverSites):
             raise FoedusError(
                 f"{type(self).__name__} needs at least two groups. Got only {self.groups_.tolist()[0]!r}."
             )
-        coded = []
+        recoding = []
         for site in everyone:
             assert site.group is not None
             for name in self.groups_[~np.isin(self.groups_, site.group)].tolist():
@@ -96,9 +123,10 @@ class FairClassifier(LinearClassifierOverSites):
                     "merge the site with another or leave it out."
                 )
             labels = (site.y == self.classes_[1]).astype(float)
-            coded.append(replace(site, y=labels, group=np.searchsorted(self.groups_, site.group).astype(float)))
-        members, own = coded[: len(members)], coded[len(members) :]
+            recoding.append(replace(site, y=labels, group=np.searchsorted(self.groups_, site.group).astype(float)))
+        members, own = recoding[: len(members)], recoding[len(members) :]
 
+        # "local" is a constraint at each site, "global" one on the server's own data
         scopes = ["local", "global"][: 1 + len(own)]
         pairs = list(combinations([in_group(i, str(name)) for i, name in enumerate(self.groups_.tolist())], 2))
         gap = float(self.max_gap)

@@ -1,65 +1,84 @@
-"""The Neyman-Pearson classifier: the loss, or the miss rate, of one class is bounded at every site."""
+"""The Neyman-Pearson classifier: at every site, the loss or the miss rate of one class is bounded."""
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, log
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.constraints import LossCap
 from foedus.errors import FoedusError
 from foedus.estimators import umbrella
-from foedus.estimators.linear import LinearClassifierOverSites, Site
+from foedus.estimators.linear import LinearClassifierOverSites, Site, SiteRows, Sites
 from foedus.terms import label
 
 
 class NeymanPearsonClassifier(LinearClassifierOverSites):
-    """A linear classifier with the least loss on one class whose loss on the other is capped at every site.
+    """Fit a linear classifier of least loss on one class whose loss on the other is capped at every site.
 
-    Minimises the sites' mean of the logistic loss on the negatives, subject to a mean logistic loss on the positives of
-    at most `max_loss` at EVERY site, over data that stays at the sites. `certificate_` says, site by site, what holds.
+    It minimises the sites' average of the mean logistic loss on the negatives, subject to the constraint that at EVERY
+    site the mean logistic loss on the positives is at most `max_loss`. The data stay at the sites. `certificate_` shows
+    for each site whether its constraint holds.
 
-    With `max_miss_rate`, a part of each site's positives is kept out of training. From how many of them score below
-    proposed thresholds, one threshold for all sites is then chosen by the umbrella rule of Tong, Feng and Li (2018), so
-    that with probability `confidence` over the positives kept out, **the share of positives that `predict` misses is at
-    most `max_miss_rate` at every site at once**. This assumes that a site's positives are independent draws from a law
-    of that site, now and later; it assumes nothing about how sites differ. The module `umbrella` has the proof.
+    With `max_miss_rate`, each site keeps a part of its positives out of training. The umbrella rule of Tong, Feng and
+    Li (2018) then chooses one threshold for all sites, from counts of how many of these positives score below proposed
+    thresholds. With probability `confidence` over the positives kept out, **the share of positives that `predict`
+    misses is at most `max_miss_rate` at every site at once**. This assumes that the present and future positives of a
+    site are independent draws from one distribution; it assumes nothing about how sites differ. The module `umbrella`
+    has the proof.
 
     Args:
-        max_loss: the cap r on the mean logistic loss of the positives at each site. None takes
-            log(2)·`max_miss_rate`: a miss at threshold ½ costs at least log 2, so training itself then keeps the share
-            of misses among the positives it sees below `max_miss_rate`.
-        max_miss_rate: the largest share of positives that may be called negative, in (0, 1); None for no such bound.
+        max_loss: the cap r on the mean logistic loss of the positives at each site. None means
+            log(2)·`max_miss_rate`: a miss at threshold ½ costs at least log 2, so with this cap the share of misses
+            among the training positives is at most `max_miss_rate` too.
+        max_miss_rate: the largest share of positives that may be called negative, in (0, 1); None means no such bound.
         confidence: the probability with which the bound holds, in (0, 1).
         holdout: the share of each site's positives that is kept out of training for the bound, in (0, 1).
-        pos_label: the class whose loss is capped; `classes_[1]` when left out.
+        pos_label: the class whose loss is capped; None means `classes_[1]`.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
         beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow.
-        eps1: stationarity to reach.
-        eps2: feasibility and complementarity to reach: a site's loss is at most max_loss + eps2.
-        max_rounds: communication rounds of training at most.
-        seed: decides which positives are kept out.
+        eps1: the stationarity at which training ends.
+        eps2: the feasibility and complementarity at which training ends; a site's loss is then at most max_loss + eps2.
+        max_rounds: the largest number of communication rounds of training.
+        seed: the seed of the draw of positives that are kept out.
 
     Attributes:
         classes_: the two classes, sorted.
         pos_label_: the class whose loss is capped.
         max_loss_: the cap that was used.
-        coef_, intercept_: of the log-odds of `classes_[1]`; shapes (1, features) and (1,).
+        coef_, intercept_: the model of the log-odds of `classes_[1]`; shapes (1, features) and (1,).
         certificate_: the `Certificate` of the training problem; print it for a table of the sites.
         multipliers_: by site, the multiplier of its cap: how fast the objective falls as the cap there is raised.
-        n_rounds_: communication rounds of training.
+        n_rounds_: the number of communication rounds of training.
         run_: the `Run`, with its traffic and history.
         sites_: the names of the sites.
-        threshold_: the probability of `pos_label_` from which on `predict` answers it; ½ without `max_miss_rate`.
+        threshold_: the least probability of `pos_label_` at which `predict` answers it; ½ without `max_miss_rate`.
         calibration_: the `Calibration` with the threshold, the held-out counts of each site, and the rounds and bytes
             it took; None without `max_miss_rate`.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    A fit whose certificate does not hold warns with a `ConvergenceWarning` that says which site's terms are not met.
-    Probabilities are those of a model that weighs the two classes by the terms, not by how frequent they are.
+    If the certificate does not hold, `fit` issues a `ConvergenceWarning` that names the largest violation and its site.
+    The model weighs the two classes by the constraints and not by how frequent they are; read the output of
+    `predict_proba` with that in mind.
+
+    Example:
+        >>> import numpy as np
+        >>> import foedus as fd
+        >>> draw = np.random.default_rng(0)
+        >>> X = draw.normal(size=(240, 3))
+        >>> y = np.where(X[:, 0] + draw.normal(size=240) > 0, "ill", "well")
+        >>> hospital = np.repeat(["north", "south", "west"], 80)
+        >>> model = fd.NeymanPearsonClassifier(max_loss=0.4, pos_label="ill").fit(X, y, sites=hospital)
+        >>> model.certificate_.holds()
+        True
+        >>> max(row.value for row in model.certificate_.rows) <= 0.4 + model.eps2
+        True
+        >>> model.predict(X[:2]).shape
+        (2,)
     """
 
     def __init__(
@@ -69,7 +88,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         max_miss_rate: float | None = None,
         confidence: float = 0.95,
         holdout: float = 0.5,
-        pos_label: Any = None,
+        pos_label: object = None,
         fit_intercept: bool = True,
         ridge: float = 0.0,
         beta: float | str = "auto",
@@ -91,57 +110,82 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         self.max_rounds = max_rounds
         self.seed = seed
 
-    def fit(self, X: Any, y: Any = None, *, sites: Any = None, server: Any = None) -> Self:
-        """Train over sites.
+    def fit(
+        self,
+        X: ArrayLike | Sites,
+        y: ArrayLike | None = None,
+        *,
+        sites: ArrayLike | None = None,
+        server: SiteRows | None = None,
+    ) -> Self:
+        """Train the classifier over sites.
 
         Args:
             X: a list, or a dict by name, of the sites' `(X, y)`; or one table (rows, features), with `y`.
             y: the labels of the table.
-            sites: the name of the site of each row of the table; all rows are one site when left out.
-            server: data of the server's own, `(X, y)`, on which the cap holds too.
+            sites: the name of the site of each row of the table; without it, all rows are one site.
+            server: the server's own data, `(X, y)`, on which the loss is capped too.
+
+        Returns:
+            The fitted classifier itself.
         """
         self._check_settings()
-        members = self._take_sites(X, y, sites, None, grouped=False)
-        own = self._take_server(server, members, grouped=False)
+        members = self._take_sites(X, y, sites, None, with_groups=False)
+        own = self._take_server(server, members, with_groups=False)
         self._take_classes([*members, *own])
-        known = self.classes_.tolist()
-        if self.pos_label is not None and self.pos_label not in known:
+        classes = self.classes_.tolist()
+        if self.pos_label is not None and self.pos_label not in classes:
             raise FoedusError(
-                f"The 'pos_label' of {type(self).__name__} must be one of {known}. Got {self.pos_label!r}."
+                f"The 'pos_label' of {type(self).__name__} must be one of {classes}. Got {self.pos_label!r}."
             )
-        positive = known[1] if self.pos_label is None else self.pos_label
+        positive = classes[1] if self.pos_label is None else self.pos_label
         members, own = ([replace(s, y=(s.y == positive).astype(float)) for s in part] for part in (members, own))
         self._check_classes_of(members, own, positive)
         cap = log(2.0) * (self.max_miss_rate or 0.0) if self.max_loss is None else float(self.max_loss)
-        trained, held = self._split(members) if self.max_miss_rate is not None else (members, {})
+        training, holdout = self._split(members) if self.max_miss_rate is not None else (members, {})
 
-        capped, other = label(1, str(positive)), label(0, str(next(c for c in known if c != positive)))
-        constraints = [LossCap(capped, cap)] + [LossCap(capped, cap, scope="global") for _ in own]
-        self._train(trained, own[0] if own else None, constraints, other)
+        negative = next(c for c in classes if c != positive)
+        positives, negatives = label(1, str(positive)), label(0, str(negative))
+        constraints = [LossCap(positives, cap)] + [LossCap(positives, cap, scope="global") for _ in own]
+        self._train(training, own[0] if own else None, constraints, negatives)
         self.pos_label_, self.max_loss_ = positive, cap
         self.coef_, self.intercept_ = self._sign * self.coef_, self._sign * self.intercept_
 
         self.calibration_ = None
         if self.max_miss_rate is not None:
-            scores = {name: self._sign * (x @ self.coef_[0] + self.intercept_[0]) for name, x in held.items()}
+            scores = {name: self._sign * (x @ self.coef_[0] + self.intercept_[0]) for name, x in holdout.items()}
             self.calibration_ = umbrella.calibrate(scores, self.max_miss_rate, self.confidence)
         self.threshold_ = 0.5 if self.calibration_ is None else self.calibration_.threshold
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The log-odds of `classes_[1]` for each row of X, less those at the threshold: the sign is the prediction."""
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """Return the log-odds of `classes_[1]` for each row, minus those at the threshold; the sign is the prediction.
+
+        Args:
+            X: a table, shape (rows, features).
+
+        Returns:
+            The differences, shape (rows,).
+        """
         odds = self._log_odds(X)
         return odds if self.calibration_ is None else odds - self._sign * self.calibration_.cut
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The class of each row of X; a row exactly at the threshold is of the class whose loss is capped."""
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the predicted class of each row; a row exactly at the threshold gets the class whose loss is capped.
+
+        Args:
+            X: a table, shape (rows, features).
+
+        Returns:
+            Entries of `classes_`, shape (rows,).
+        """
         margin = self.decision_function(X)
         second = margin >= 0 if self._sign > 0 else margin > 0
         return self.classes_[second.astype(int)]
 
     @property
     def _sign(self) -> float:
-        """Turns log-odds of `classes_[1]` into those of the class whose loss is capped, and back."""
+        """The factor between the log-odds of `classes_[1]` and those of the class whose loss is capped."""
         return 1.0 if self.pos_label_ == self.classes_[1] else -1.0
 
     def _check_settings(self) -> None:
@@ -151,32 +195,34 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         self._check("confidence", gt=0, lt=1)
         self._check("holdout", gt=0, lt=1)
 
-    def _check_classes_of(self, members: Sequence[Site], own: Sequence[Site], positive: Any) -> None:
+    def _check_classes_of(self, members: Sequence[Site], own: Sequence[Site], positive: object) -> None:
         negative = next(c for c in self.classes_.tolist() if c != positive)
-        capped = [(site, 1.0, positive, "its loss cap") for site in (*members, *own)]
-        for site, coded, name, what in capped + [(site, 0.0, negative, "its objective") for site in members]:
-            if not np.any(site.y == coded):
+        # the server's own data have a cap but no part in the objective, so they need no negatives
+        uses = [(site, 1.0, positive, "its loss cap") for site in (*members, *own)]
+        uses += [(site, 0.0, negative, "its objective") for site in members]
+        for site, code, name, what in uses:
+            if not np.any(site.y == code):
                 raise FoedusError(
                     f"site {site.name!r}: no example has class {name!r}, so {what} is undefined; "
                     "merge the site with another or leave it out."
                 )
 
     def _split(self, sites: Sequence[Site]) -> tuple[list[Site], dict[str, np.ndarray]]:
-        """The sites without the positives that are kept out, and these by site; refuses where they are too few."""
-        trained, held = [], {}
+        """Return the training rows of all sites, and the held-out positives by site, which must be enough."""
+        training, holdout = [], {}
         for site in sites:
             positives = np.flatnonzero(site.y == 1.0)
-            # drawn from the site's own name, so that it does not depend on which other sites there are
+            # the seed contains the site's name, so the draw does not depend on which other sites there are
             draw = np.random.default_rng([self.seed, zlib.crc32(site.name.encode())])
             out = draw.permutation(positives)[: min(ceil(self.holdout * len(positives)), len(positives) - 1)]
-            kept = np.setdiff1d(np.arange(len(site.y)), out)
-            trained.append(replace(site, x=site.x[kept], y=site.y[kept]))
-            held[site.name] = site.x[out]
+            rest = np.setdiff1d(np.arange(len(site.y)), out)
+            training.append(replace(site, x=site.x[rest], y=site.y[rest]))
+            holdout[site.name] = site.x[out]
         assert self.max_miss_rate is not None
         umbrella.check_counts(
-            {name: len(x) for name, x in held.items()},
+            {name: len(x) for name, x in holdout.items()},
             self.max_miss_rate,
             self.confidence,
             f"with holdout={self.holdout:g}, give the site more positives or merge it with another",
         )
-        return trained, held
+        return training, holdout

@@ -10,7 +10,7 @@ with equality for a continuous law of the scores. The rank k is the largest for 
 δ; there is none unless n ≥ log δ / log(1 − α).
 
 Over sites. Site i, with n_i positives and rank k_i, admits the thresholds t with at most k_i − 1 of its positives
-below, which is to say t ≤ S_(k_i) there. The threshold chosen is the largest on a fixed grid that every site admits.
+below, which is to say t ≤ S_(k_i) there. The rule chooses the largest threshold on a fixed grid that every site admits.
 
 What holds. With probability at least `confidence` over the held-out positives, given the trained model, the miss rate
 is at most α AT EVERY SITE AT ONCE, and so in every mixture of the sites too. No union bound is needed, since all
@@ -24,9 +24,10 @@ and took no part in training. Sites may differ, and depend on each other, in any
 from elsewhere, nor of negatives. Ties and the grid only lower the threshold: the bound then holds with something to
 spare.
 
-What is sent. Each site tells its n_i; then the server proposes thresholds, halving the grid, and each site answers
-how many of its positives lie below. No score leaves a site. The counts are exact, so they are not differentially
-private: who knows all other positives of a site may learn from them where the last one's score lies.
+What is sent. Each site first reports its n_i. The server then proposes thresholds, by bisection on the grid, and each
+site answers how many of its positives lie below. No score leaves a site. The counts are exact, so they are not
+differentially private: whoever knows all other positives of a site may learn from the counts where the last one's score
+lies.
 """
 
 from bisect import bisect_right
@@ -40,13 +41,18 @@ from scipy.special import bdtr, expit
 from foedus.errors import FoedusError
 from foedus.run import Traffic
 
-LIMIT = 32.0  # thresholds are log-odds in [−32, 32], a range that no data has a say in
-STEP = 2.0**-10  # and multiples of this
+# The grid of thresholds does not depend on the data: log-odds in [−32, 32], beyond which a probability is 0 or 1 to 13
+# digits, in steps that are exact in floating point.
+LIMIT = 32.0
+STEP = 2.0**-10
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The threshold that the umbrella rule chose, what it rests on at each site, and what finding it cost."""
+    """The threshold of the umbrella rule, the counts at each site that it rests on, and the rounds and bytes it took.
+
+    `print` it for one line per site.
+    """
 
     cut: float  # the threshold in log-odds: a score below it is called negative; −inf calls everything positive
     max_miss_rate: float
@@ -74,8 +80,8 @@ class Calibration:
         return "\n".join(lines)
 
 
-def needed(max_miss_rate: float, confidence: float) -> int:
-    """The least number of held-out positives with which a site can bound its miss rate at all."""
+def least_count(max_miss_rate: float, confidence: float) -> int:
+    """Return the least number of held-out positives with which a site can bound its miss rate at all."""
     n = max(1, ceil(log(1.0 - confidence) / log1p(-max_miss_rate)))
     # the quotient of two rounded logarithms may be off by one
     while rank(n, max_miss_rate, confidence) == 0:
@@ -86,18 +92,18 @@ def needed(max_miss_rate: float, confidence: float) -> int:
 
 
 def rank(n: int, max_miss_rate: float, confidence: float) -> int:
-    """The largest k with P(Bin(n, max_miss_rate) ≤ k − 1) ≤ 1 − confidence; 0 where there is none."""
+    """Return the largest k with P(Bin(n, max_miss_rate) ≤ k − 1) ≤ 1 − confidence, or 0 if there is none."""
     return bisect_right(range(n), 1.0 - confidence, key=lambda j: float(bdtr(j, n, max_miss_rate)))
 
 
 def below(scores: np.ndarray, cut: float) -> int:
-    """How many of a site's scores lie below a threshold: a site's answer, and all that its scores are used for."""
+    """Return how many of a site's scores lie below a threshold; a site uses its scores for nothing else."""
     return int(np.count_nonzero(scores < cut))
 
 
 def check_counts(held_out: Mapping[str, int], max_miss_rate: float, confidence: float, remedy: str) -> None:
-    """Raise where a site has too few held-out positives, with the number it needs."""
-    least = needed(max_miss_rate, confidence)
+    """Raise an error that names the first site with too few held-out positives, and the number it needs."""
+    least = least_count(max_miss_rate, confidence)
     for site, n in held_out.items():
         if n < least:
             raise FoedusError(
@@ -112,25 +118,31 @@ def search(
     max_miss_rate: float,
     confidence: float,
 ) -> Calibration:
-    """Find the largest threshold on the grid that every site admits: the server's part.
+    """Find the largest threshold on the grid that every site admits; this is the server's part of the rule.
 
-    `held_out` is what the sites told in the first round; `ask(cut)` is a round in which each of them, in that order,
-    answers how many of its held-out positives have a score below `cut`.
+    Args:
+        held_out: the number of held-out positives by site, which the sites report in the first round.
+        ask: plays a round in which each site, in that order, answers how many of its held-out positives have a score
+            below the given threshold.
+        max_miss_rate: α, the bound on the miss rate.
+        confidence: 1 − δ, the probability with which the bound holds at all sites.
     """
     check_counts(held_out, max_miss_rate, confidence, "hold out more there, or merge the site with another")
     ranks = np.array([rank(n, max_miss_rate, confidence) for n in held_out.values()])
-    number = np.dtype(np.int64).itemsize
-    rounds, up, down = 1, number * len(ranks), 0
+    # a count and a threshold have the same size
+    itemsize = np.dtype(np.int64).itemsize
+    rounds, up, down = 1, itemsize * len(ranks), 0
 
-    # cut number 0 is −inf, which every site admits; cut number `high` is one that some site is taken to refuse
+    # Bisection: every site admits cut number `low`, at first −inf, and some site refuses cut number `high`, which is at
+    # first one past the end of the grid.
     low, high = 0, int(2 * LIMIT / STEP) + 2
-    missed = np.zeros(len(ranks), dtype=np.int64)
+    misses = np.zeros(len(ranks), dtype=np.int64)
     while high - low > 1:
         middle = (low + high) // 2
         counts = np.asarray(ask(_cut(middle)), dtype=np.int64)
-        rounds, up, down = rounds + 1, up + counts.nbytes, down + number * len(ranks)
+        rounds, up, down = rounds + 1, up + counts.nbytes, down + itemsize * len(ranks)
         if np.all(counts < ranks):
-            low, missed = middle, counts
+            low, misses = middle, counts
         else:
             high = middle
     return Calibration(
@@ -140,18 +152,18 @@ def search(
         sites=tuple(held_out),
         held_out=tuple(int(n) for n in held_out.values()),
         ranks=tuple(int(k) for k in ranks),
-        missed=tuple(int(m) for m in missed),
+        missed=tuple(int(m) for m in misses),
         rounds=rounds,
         traffic=Traffic(up=up, down=down),
     )
 
 
 def _cut(number: int) -> float:
-    """The cuts in order: −inf, then −LIMIT to LIMIT in steps."""
+    """Return a cut by its number: 0 is −inf, and the next ones go from −LIMIT to LIMIT in steps."""
     return -LIMIT + STEP * (number - 1) if number > 0 else -np.inf
 
 
 def calibrate(scores: Mapping[str, np.ndarray], max_miss_rate: float, confidence: float) -> Calibration:
-    """Run `search` over sites in this process, given each site's log-odds of its held-out positives."""
+    """Run `search` in this process, on each site's log-odds of its held-out positives."""
     held_out = {site: len(mine) for site, mine in scores.items()}
     return search(held_out, lambda cut: [below(mine, cut) for mine in scores.values()], max_miss_rate, confidence)

@@ -1,13 +1,13 @@
-"""The papers' experiments, one module a paper: what was printed beside what is measured here."""
+"""The experiments of the papers, for `foedus reproduce`: printed figures beside ours; the algorithms live elsewhere."""
 
 from foedus.papers import drfl, fedepm, fedgia, proxal
-from foedus.papers.experiment import Experiment, Options
+from foedus.papers.experiment import Options, PaperExperiment
 
 PAPERS = (fedgia, fedepm, proxal, drfl)
-"""A paper is a module with a tuple `EXPERIMENTS`; a further one is added here."""
+"""The modules of the papers, each with a tuple `EXPERIMENTS`; add a new paper here."""
 
-EXPERIMENTS: dict[str, Experiment] = {
+EXPERIMENTS: dict[str, PaperExperiment] = {
     experiment.name: experiment for paper in PAPERS for experiment in paper.EXPERIMENTS
 }
 
-__all__ = ["EXPERIMENTS", "Experiment", "Options"]
+__all__ = ["EXPERIMENTS", "Options", "PaperExperiment"]

@@ -1,40 +1,45 @@
-"""Empty figures, and keeping them: what all pictures of `foedus reproduce` share."""
+"""Functions that all pictures of `foedus reproduce` share: making empty figures, and writing figures and tables."""
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.papers.experiment import Options
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def panels(width: float, height: float, rows: int, columns: int, **more: Any) -> tuple[Any, Any]:
-    """A figure and its axes as an array (rows, columns), without frames above and, but for a twin, to the right."""
+
+def panels(
+    width: float, height: float, rows: int, columns: int, *, sharey: bool = False
+) -> "tuple[Figure, np.ndarray]":
+    """Return a figure and its axes as an array (rows, columns), without frames at the top and to the right."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise FoedusError("a figure needs matplotlib; install it with: pip install 'foedus[plot]'.") from None
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, **more)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
     for one in np.ravel(axes):
         one.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def keep_figure(options: Options, name: str, figure: Any, caption: str) -> None:
-    """Write the figure as PNG and as SVG, which is the same file for the same figures."""
+def keep_figure(options: Options, name: str, figure: "Figure", caption: str) -> None:
+    """Write the figure as PNG and as SVG; without its date an SVG file depends only on what it shows."""
     figure.suptitle(caption, fontsize=10)
-    for kind, more in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+    for kind, metadata in (("png", None), ("svg", {"Date": None})):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, **more)
+        figure.savefig(buffer, format=kind, dpi=160 if kind == "png" else "figure", metadata=metadata)
         options.keep(f"{name}.{kind}", buffer.getvalue())
 
 
-def keep_rows(options: Options, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a table of records that have the same fields as CSV."""
+def keep_rows(options: Options, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write records that have the same fields as a CSV table."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,7 +1,5 @@
 """DRFL (Bai, Wong, Qiao and Ho, *Distributionally robust federated learning: an ADMM algorithm*): Figures 1-5."""
 
-from typing import Any
-
 import numpy as np
 
 from foedus.papers import drawing
@@ -15,36 +13,38 @@ from foedus.papers.drfl_examples import (
     HEART,
     HEART_IMBALANCED,
     MODELS,
-    Example,
     Setting,
+    TwoClientExample,
     resilience,
 )
-from foedus.papers.experiment import Experiment, Options, progress
+from foedus.papers.experiment import Options, PaperExperiment, progress
 
 COLOURS = dict(zip(MODELS, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"), strict=True))
-# where lines lie on each other, each shows: DRFL's is the widest and lowest, and the others are broken
+# lines that coincide stay visible: DRFL's is the widest and lowest, and the others are dashed
 LINES = dict(zip(MODELS, ("-", "--", (0, (1, 1)), "-.", (0, (4, 3))), strict=True))
+# probabilities of coverage in Figure 1
 LEVELS = np.round(np.arange(0.1, 1.0001, 0.05), 2)
 
 
 def figure_one(options: Options) -> None:
-    """Figure 1: how often the sets of DRFL and WAFL hold the truth, and how large they then are.
+    """Draw Figure 1: how often the sets of DRFL and WAFL contain the truth, and how large they then are.
 
-    The paper prints no atoms. Where both clients draw from the same interval, and where client 2's lies ten away.
+    The paper does not print its atoms, so they are drawn at random: once with both clients in the same interval, and
+    once with client 2 ten away.
     """
     count = options.instances(10)
     trials, volume = (100, 2000) if options.quick else (1000, 10_000)
     radii = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 200)])
     figure, panels = drawing.panels(9.0, 7.2, 2, 2)
     for line, apart, words in zip(panels, (0.0, 10.0), ("clients alike", "clients 10 apart"), strict=True):
-        drawn = [
-            _coverage(Example.draw(options.seed + k, apart), (options.seed, k, 65), trials, volume)
+        results = [
+            _coverage(TwoClientExample.draw(options.seed + k, apart), (options.seed, k, 65), trials, volume)
             for k in range(count)
         ]
-        need, least, sizes = (np.stack(part) for part in zip(*drawn, strict=True))
-        covered = np.mean(need[..., None] <= radii, axis=2)
+        need, least, sizes = (np.stack(part) for part in zip(*results, strict=True))
+        coverage = np.mean(need[..., None] <= radii, axis=2)
         for axes, values, x, labels in (
-            (line[0], covered, radii, ("radius ρ", "P(the truth is in the set)")),
+            (line[0], coverage, radii, ("radius ρ", "P(the truth is in the set)")),
             (line[1], sizes, LEVELS, ("P(the truth is in the set)", "normalised volume")),
         ):
             for i, model in enumerate(("DRFL", "WAFL")):
@@ -65,24 +65,28 @@ def figure_one(options: Options) -> None:
 
 
 def _coverage(
-    example: Example, seed: tuple[int, ...], trials: int, volume: int
+    example: TwoClientExample, seed: tuple[int, ...], trials: int, volume: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For DRFL and WAFL: the radius that each trial needs, the least radius for each level, the set's volume there."""
+    """Return for DRFL and WAFL the radius that each trial needs, the least radius by level, and the volume there.
+
+    The volume is the share of uniformly drawn distributions that the set contains.
+    """
     rng = np.random.default_rng(seed)
     p, q = (np.stack(part) for part in zip(*(example.sample(rng) for _ in range(trials)), strict=True))
-    need = np.stack(example.needed(np.broadcast_to(example.p, p.shape), np.broadcast_to(example.q, q.shape), p, q))
+    need = np.stack(example.least_radii(np.broadcast_to(example.p, p.shape), np.broadcast_to(example.q, q.shape), p, q))
     least = np.quantile(need, LEVELS, axis=1, method="higher").T
-    fixed = [np.broadcast_to(part, (volume, *part.shape)) for part in example.sample(rng)]
+    centre = [np.broadcast_to(part, (volume, *part.shape)) for part in example.sample(rng)]
     others = rng.dirichlet(np.ones(3), size=(volume, 2)), rng.dirichlet(np.ones(2), size=volume)
-    held = np.stack(example.needed(*others, *fixed))
-    return need, least, np.mean(held[:, None, :] <= least[..., None], axis=2)
+    radii = np.stack(example.least_radii(*others, *centre))
+    return need, least, np.mean(radii[:, None, :] <= least[..., None], axis=2)
 
 
 def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
+    """Draw a figure with a row for each data set and a column for each sweep of the noise."""
     count = options.instances(10)
     grids, folds = (COARSE, 2) if options.quick else (FULL, FOLDS)
     figure, panels = drawing.panels(12.0, 3.4 * len(settings), len(settings), 3)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     first = level = total = 0
     with progress(count * len(settings) * len(MODELS)) as step:
         for line, setting in zip(panels, settings, strict=True):
@@ -95,11 +99,16 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
                 for model in MODELS:
                     values = scores[model][:, s] * (1.0 if setting.classifies else -1.0)
                     mean, sd = values.mean(axis=0), values.std(axis=0)
-                    look: dict[str, Any] = {"color": COLOURS[model], "linestyle": LINES[model], "label": model}
+                    look: dict[str, object] = {"color": COLOURS[model], "linestyle": LINES[model], "label": model}
                     axes.plot(sweep.levels, mean, marker=".", linewidth=3.0 if model == "DRFL" else 1.4, **look)
                     axes.fill_between(sweep.levels, mean - sd, mean + sd, color=COLOURS[model], alpha=0.1, linewidth=0)
                     for v, m, d in zip(sweep.levels, mean, sd, strict=True):
-                        row = {"data": setting.name, "panel": sweep.words, "level": f"{v:g}", "model": model}
+                        row: dict[str, object] = {
+                            "data": setting.name,
+                            "panel": sweep.words,
+                            "level": f"{v:g}",
+                            "model": model,
+                        }
                         rows.append(row | {"mean": f"{m:.6g}", "sd": f"{d:.3g}", "seeds": count})
                 axes.set_title(f"{setting.name}{', imbalanced' if setting.imbalanced else ''}\n{verdict}", fontsize=8)
                 axes.set(xlabel=f"test noise: {sweep.words}", ylabel=setting.measure)
@@ -115,9 +124,10 @@ def _panels(options: Options, name: str, settings: tuple[Setting, ...]) -> None:
 
 
 def _verdict(last: dict[str, np.ndarray]) -> tuple[str, bool, bool]:
-    """What the highest noise says of DRFL, whether no rival is ahead of it, and whether none is by two standard errors.
+    """Compare DRFL with its best rival at the highest noise.
 
-    The error is that of the mean difference on the same seeds, which share rows and noise.
+    Returns a sentence, whether no rival is ahead, and whether none is ahead by more than two standard errors. The
+    error is that of the mean difference on the same seeds, which share rows and noise.
     """
     rival = max((m for m in MODELS if m != "DRFL"), key=lambda m: last[m].mean())
     apart = last[rival] - last["DRFL"]
@@ -130,21 +140,21 @@ def _verdict(last: dict[str, np.ndarray]) -> tuple[str, bool, bool]:
 
 
 EXPERIMENTS = (
-    Experiment("drfl-fig1", "DRFL, Figure 1: coverage and volume of two ambiguity sets, Example 4.1", figure_one),
-    Experiment(
+    PaperExperiment("drfl-fig1", "DRFL, Figure 1: coverage and volume of two ambiguity sets, Example 4.1", figure_one),
+    PaperExperiment(
         "drfl-fig2",
         "DRFL, Figure 2: noise resilience, heart and abalone",
         lambda o: _panels(o, "drfl-fig2", (HEART, ABALONE)),
     ),
-    Experiment(
+    PaperExperiment(
         "drfl-fig3", "DRFL, Figure 3: noise resilience, breast-cancer", lambda o: _panels(o, "drfl-fig3", (BREAST,))
     ),
-    Experiment(
+    PaperExperiment(
         "drfl-fig4",
         "DRFL, Figure 4: noise resilience, breast-cancer, imbalanced classes",
         lambda o: _panels(o, "drfl-fig4", (BREAST_IMBALANCED,)),
     ),
-    Experiment(
+    PaperExperiment(
         "drfl-fig5",
         "DRFL, Figure 5: noise resilience, heart, imbalanced classes",
         lambda o: _panels(o, "drfl-fig5", (HEART_IMBALANCED,)),

@@ -1,4 +1,4 @@
-"""What `foedus reproduce` runs: an experiment by name, and the options it is run with."""
+"""An experiment of `foedus reproduce`, and the options that it runs with."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from foedus.files import write_whole
 
 @dataclass(frozen=True)
 class Options:
-    """How to run an experiment: on how many instances (None: its own choice), where to write, how to speak."""
+    """How to run an experiment: the number of instances (None: the usual one), where to write, how to print."""
 
     trials: int | None
     seed: int
@@ -21,7 +21,7 @@ class Options:
     echo: Callable[[str], None]
 
     def instances(self, usual: int) -> int:
-        """How many instances to average over: as asked, else one when quick, else the usual number."""
+        """Return the number of instances to average over: `trials` if set, else one if quick, else the usual number."""
         return self.trials if self.trials is not None else 1 if self.quick else usual
 
     def keep(self, name: str, content: bytes) -> Path:
@@ -37,8 +37,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A table or figure of a paper, under the name the command line knows it by."""
+class PaperExperiment:
+    """A table or figure of a paper, under its name on the command line."""
 
     name: str
     title: str
@@ -47,17 +47,17 @@ class Experiment:
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar over `total` pieces of work, on a terminal only; call what it gives before each piece with its name."""
+    """Show a bar over `total` pieces of work on a terminal; call what it yields before each piece, with its name."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
-    with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as shown:
-        task = shown.add_task("", total=total)
-        begun = False
+    with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("", total=total)
+        in_progress = False
 
         def step(name: str) -> None:
-            nonlocal begun
-            shown.update(task, description=name, advance=1 if begun else 0)
-            begun = True
+            nonlocal in_progress
+            bar.update(task, description=name, advance=1 if in_progress else 0)
+            in_progress = True
 
         yield step

@@ -1,22 +1,24 @@
-"""FedEPM (Zhou and Li, *Exact Penalty Method for Federated Learning*): Table I, Figures 2-5, and one it lacks."""
+"""FedEPM (Zhou and Li, *Exact Penalty Method for Federated Learning*): Table I, Figures 2-5, and one more."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from foedus.algorithms.epm import EpmMethod
 from foedus.papers import fedepm_figures as figures
 from foedus.papers.drawing import keep_rows
-from foedus.papers.experiment import Experiment, Options, progress
+from foedus.papers.experiment import Options, PaperExperiment, progress
 from foedus.papers.fedepm_examples import STEPS, algorithms, instance
-from foedus.papers.table import Table
+from foedus.papers.table import PaperTable
 from foedus.problem import Problem
+from foedus.pytrees import PyTree
 from foedus.run import versions
 from foedus.runtime.spine import message_for
+from foedus.terms import Data
 
 # Table I: local seconds a round of SFedAvg, SFedProx and FedEPM for k0 = 4, 8, 12, 16, 20
 PRINTED: dict[int, tuple[tuple[float, float, float], ...]] = {
@@ -33,8 +35,8 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Local:
-    """A row of Table I."""
+class LocalTime:
+    """A row of Table I; the fields are the columns of the CSV file."""
 
     m: int
     k0: int
@@ -45,26 +47,26 @@ class Local:
     printed_ratio: float
 
 
-def local_round(problem: Problem, plain: EpmMethod, clients: int) -> Callable[[], Any]:
-    """A call that makes the local steps of one round at so many clients, compiled."""
+def local_round(problem: Problem, plain: EpmMethod, clients: int) -> Callable[[], Array]:
+    """Return a compiled function that takes the local steps of one round at this many clients."""
     terms = problem.terms
-    algorithm: Any = plain.fit(problem).algorithm
+    algorithm = plain.fit(problem).algorithm
     server = algorithm.init(terms, jnp.zeros(terms.dim), None)
     message = message_for(algorithm.broadcast(terms, server, jnp.zeros(terms.clients)), 0)
     data = jax.tree.map(lambda a: a[:clients], problem.data)
     states = jax.vmap(lambda d: algorithm.join(terms, d, jnp.zeros(terms.dim)))(data)
     keys = jax.random.split(jax.random.key(0), clients)
-    each: Any = algorithm.local
+    kind = algorithm.kinds[0]  # these algorithms have one kind of round
 
     @jax.jit
-    def play(states: Any, data: Any, keys: Any) -> Any:
-        return jax.lax.map(lambda at: each(terms, at[0], message, at[1], at[2])[1].z, (states, data, keys))
+    def play(states: PyTree, data: Data, keys: Array) -> Array:
+        return jax.lax.map(lambda at: kind.local(terms, at[0], message, at[1], at[2])[1].z, (states, data, keys))
 
     return lambda: play(states, data, keys).block_until_ready()
 
 
-def measure(m: int, k0: int, seed: int, repeats: int) -> list[Local]:
-    """Local compute of the three algorithms at one m and k0."""
+def measure(m: int, k0: int, seed: int, repeats: int) -> list[LocalTime]:
+    """Measure the local compute of the three algorithms at one m and k0."""
     problem = instance(m, seed, 0)
     calls = {name: local_round(problem, a, m // 2) for name, a in algorithms(k0, None).items()}
     for call in calls.values():
@@ -75,38 +77,46 @@ def measure(m: int, k0: int, seed: int, repeats: int) -> list[Local]:
             tick = time.perf_counter()
             call()
             times[name] = min(times[name], time.perf_counter() - tick)
-    printed = dict(zip(calls, PRINTED[m][STEPS.index(k0)], strict=True))
+    paper_seconds = dict(zip(calls, PRINTED[m][STEPS.index(k0)], strict=True))
     return [
-        Local(m, k0, name, times[name], times[name] / times["FedEPM"], printed[name], printed[name] / printed["FedEPM"])
+        LocalTime(
+            m,
+            k0,
+            name,
+            times[name],
+            times[name] / times["FedEPM"],
+            paper_seconds[name],
+            paper_seconds[name] / paper_seconds["FedEPM"],
+        )
         for name in calls
     ]
 
 
 def table_one(options: Options) -> None:
-    """Table I: local compute time of the three algorithms, as ratios to FedEPM's."""
+    """Make Table I: local compute time of the three algorithms, as ratios to FedEPM's."""
     steps = (4, 12) if options.quick else STEPS
     sizes = (50,) if options.quick else (50, 128)
-    found: list[Local] = []
+    measurements: list[LocalTime] = []
     with progress(len(sizes) * len(steps)) as step:
         for m in sizes:
             for k0 in steps:
                 step(f"m = {m}, k0 = {k0}")
-                found += measure(m, k0, options.seed, 3 if options.quick else 9)
+                measurements += measure(m, k0, options.seed, 3 if options.quick else 9)
     rows = []
-    for line in found:
+    for line in measurements:
         first = f"m = {line.m}" if line.algorithm == "SFedAvg" and line.k0 == steps[0] else ""
-        ours, printed = f"{1e3 * line.seconds:.3g}", f"{1e3 * line.printed_seconds:.3g}"
+        ours, paper_seconds = f"{1e3 * line.seconds:.3g}", f"{1e3 * line.printed_seconds:.3g}"
         ratios = f"{line.ratio:.2f}", f"{line.printed_ratio:.2f}"
-        rows.append((first, f"{line.k0}", line.algorithm, ours, ratios[0], printed, ratios[1]))
+        rows.append((first, f"{line.k0}", line.algorithm, ours, ratios[0], paper_seconds, ratios[1]))
     columns = ("", "k0", "algorithm", "LCT ms", "ratio", "printed ms", "printed ratio")
-    made = Table("Table I: local compute time between two communications", columns, tuple(rows), NOTES)
-    options.echo(made.text())
+    table = PaperTable("Table I: local compute time between two communications", columns, tuple(rows), NOTES)
+    options.echo(table.text())
     about = ", ".join(f"{name} {number}" for name, number in versions().items())
-    options.keep("fedepm-table1.md", f"# Table I of the FedEPM paper\n\n{about}\n\n{made.markdown()}".encode())
-    keep_rows(options, "fedepm-table1", [vars(line) for line in found])
+    options.keep("fedepm-table1.md", f"# Table I of the FedEPM paper\n\n{about}\n\n{table.markdown()}".encode())
+    keep_rows(options, "fedepm-table1", [vars(line) for line in measurements])
 
 
 EXPERIMENTS = (
-    Experiment("fedepm-table1", "FedEPM, Table I: local compute time of three algorithms", table_one),
+    PaperExperiment("fedepm-table1", "FedEPM, Table I: local compute time of three algorithms", table_one),
     *figures.EXPERIMENTS,
 )

@@ -1,8 +1,9 @@
 """The testing example of the FedEPM paper (section VII.A): logistic regression on Adult, cut at random among m clients.
 
-Where the text and the released code differ, the reading is the one whose objectives are those of Figure 2. The columns
-are scaled to length 1 over all rows; the ridge is (β/2d_i)‖w‖², as released, for with the printed (β/2)‖w‖² nothing is
-learnt (`docs/errata.md`); the rows are shuffled and cut at random places, every part having more than 0.01·d/m rows.
+Where the text and the released code differ, we follow the one that gives the objectives of Figure 2. The columns are
+scaled to length 1 over all rows. The ridge is (β/2d_i)‖w‖², as in the released code; with the printed (β/2)‖w‖² nothing
+is learnt (`docs/errata.md`). The rows are shuffled and cut at random places, so that every part has more than 0.01·d/m
+rows.
 """
 
 from functools import lru_cache
@@ -21,8 +22,8 @@ BETA = 1e-3
 EPSILON, RHO = 0.1, 0.5
 STEPS = (4, 8, 12, 16, 20)
 RULES = {"printed": "the printed rule", "released": "the rule of the released code"}
-# (parts, most rows of each) by falling size, so that all cuts into m parts share compiled programs; the one cut in
-# thirty that does not fit is drawn again
+# (parts, most rows of each) by falling size. Padded to these sizes, all cuts into m parts share compiled programs;
+# about one cut in thirty does not fit and is drawn again.
 ROOM = {
     50: ((1, 7100), (7, 4900), (14, 2050), (28, 1000)),
     100: ((2, 3900), (14, 2300), (28, 1000), (56, 450)),
@@ -32,13 +33,13 @@ ROOM = {
 
 @lru_cache(maxsize=1)
 def examples() -> tuple[np.ndarray, np.ndarray]:
-    """X with columns of length 1, and y."""
+    """Return X with columns of length 1, and y."""
     X, y = adult.complete_integer_coded()
     return X / np.linalg.norm(X, axis=0), y
 
 
 def instance(m: int, seed: int, trial: int) -> Problem:
-    """One random cut among m clients."""
+    """Return the problem on one random cut among m clients."""
     X, y = examples()
     draw, d = np.random.default_rng([seed, trial, m]), len(X)
     order, room = draw.permutation(d), ROOM.get(m)
@@ -55,18 +56,18 @@ def instance(m: int, seed: int, trial: int) -> Problem:
         rows = order[start : start + count]
         x[i, :count], labels[i, :count] = X[rows], y[rows]
         start += count
-    stacked = Stacked({"x": x, "y": labels}, counts=counts, rectangles=room)
-    return Problem(stacked, loss=losses.logistic, penalty=penalties.Ridge(BETA))
+    clients = Stacked({"x": x, "y": labels}, counts=counts, rectangles=room)
+    return Problem(clients, loss=losses.logistic, penalty=penalties.Ridge(BETA))
 
 
 def even(m: int, seed: int) -> Problem:
-    """Adult dealt out evenly among m clients, for the mechanisms whose noise depends on the number of examples."""
+    """Return Adult divided evenly among m clients, for mechanisms whose noise depends on the number of examples."""
     X, y = examples()
     return Problem(split(X, y, clients=m, seed=seed), loss=losses.logistic, penalty=penalties.Ridge(BETA))
 
 
 def algorithms(k0: int, stop: str | None, *, rho: float = RHO, epsilon: float = EPSILON) -> dict[str, EpmMethod]:
-    """The three algorithms with the paper's settings; with the released rule also the released draw of the noise."""
+    """Return the three algorithms with the paper's settings; the released rule comes with the released noise."""
     noise: Noise = PaperLaplace(epsilon, standardised=stop == "released")
     return {
         "SFedAvg": SFedAvg(k0=k0, rho=rho, noise=noise, stop=stop),
@@ -76,7 +77,7 @@ def algorithms(k0: int, stop: str | None, *, rho: float = RHO, epsilon: float = 
 
 
 def optimum(problem: Problem) -> float:
-    """The least objective, by SciPy on all clients' data."""
+    """Return the least objective, computed by SciPy on all clients' data."""
     from scipy.optimize import minimize
 
     clients = [problem.client(i) for i in range(problem.terms.clients)]
@@ -84,7 +85,7 @@ def optimum(problem: Problem) -> float:
     weight = np.concatenate([np.full(len(y), 1.0 / (len(y) * len(arrays))) for _, y in arrays])
     X, y = np.concatenate([x for x, _ in arrays]), np.concatenate([y for _, y in arrays])
     ridge = float(np.mean([BETA / len(labels) for _, labels in arrays]))
-    scale = np.sqrt(len(X))  # the columns have length 1, so that w is of the size of this
+    scale = np.sqrt(len(X))  # the columns have length 1, so the entries of w are about this large
 
     def value(u: np.ndarray) -> tuple[float, np.ndarray]:
         z = X @ (u * scale)
@@ -92,5 +93,5 @@ def optimum(problem: Problem) -> float:
         size = 0.5 * ridge * scale**2
         return float(weight @ (np.logaddexp(0.0, z) - y * z) + size * u @ u), slope @ X * scale + 2.0 * size * u
 
-    found = minimize(value, np.zeros(X.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 2000})
-    return float(found.fun)
+    result = minimize(value, np.zeros(X.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 2000})
+    return float(result.fun)

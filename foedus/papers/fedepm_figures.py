@@ -1,33 +1,44 @@
-"""Figures 2-5 of the FedEPM paper, and one it lacks: the objective against the ε that is really spent."""
+"""Figures 2-5 of the FedEPM paper, and one more: the objective against the ε that is really spent."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from foedus.algorithms import FedEPM
 from foedus.algorithms.epm import EpmMethod
 from foedus.papers import drawing
-from foedus.papers.experiment import Experiment, Options, progress
+from foedus.papers.experiment import Options, PaperExperiment, progress
 from foedus.papers.fedepm_examples import EPSILON, RHO, RULES, STEPS, algorithms, even, instance, optimum
-from foedus.papers.table import Table
+from foedus.papers.table import PaperTable
 from foedus.privacy.ledger import Budget
 from foedus.privacy.noise import Gaussian, Laplace
 from foedus.problem import Problem
 from foedus.run import Run
 from foedus.solve import solve
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 COLOURS = {"SFedAvg": "#0072b2", "SFedProx": "#e69f00", "FedEPM": "#d55e00"}
 MOST_ROUNDS = 500
-# rounds of FedEPM in the authors' code at ρ = 0.5, noise 0.1, as the project's brief has them, k0 = 4, 8, 12, 16, 20
+# rounds of FedEPM in the authors' code at ρ = 0.5, noise 0.1, for k0 = 4, 8, 12, 16, 20, and its objectives, by m
 TARGETS = {50: (16.4, 10.6, 9.0, 8.6, 7.8), 100: (15.8, 10.8, 9.6, 9.0, 7.6)}
 OBJECTIVES = {50: 0.542, 100: 0.567}
 
 
+Attempt: TypeAlias = tuple[int, EpmMethod]
+"""A number of clients and an algorithm with its settings."""
+
+
 @dataclass(frozen=True)
 class Factors:
-    """The factors of section VII.C of one run; `rounds` leaves out the last exchange, which only tests, as released."""
+    """The factors of section VII.C of one run; the fields are the columns of the CSV files.
+
+    As in the released code, `rounds` does not count the last exchange, which only serves the stopping test.
+    """
 
     figure: str
     m: int
@@ -52,16 +63,19 @@ def _solve(problem: Problem, algorithm: EpmMethod, trial: int) -> Run:
 
 
 def limit_of(algorithm: EpmMethod) -> int:
-    """The most rounds of one run; a round of the other two takes up to 20 times as long as FedEPM's."""
+    """Return the limit of rounds; it is lower for the others, whose rounds take up to 20 times as long as FedEPM's."""
     return MOST_ROUNDS if isinstance(algorithm, FedEPM) else MOST_ROUNDS // 5
 
 
 def factors(
-    figure: str, m: int, k0: int, rule: str, trial: int, problem: Problem, hopeless: set[Any], **more: float
+    figure: str, m: int, k0: int, rule: str, trial: int, problem: Problem, hopeless: set[Attempt], **more: float
 ) -> list[Factors]:
-    """The three algorithms on one cut, but for those whose first run with these settings no rule has ended."""
+    """Run the three algorithms on one cut.
+
+    An algorithm whose first run with these settings reached the limit of rounds goes into `hopeless` and is skipped.
+    """
     rho, epsilon = more.get("rho", RHO), more.get("epsilon", EPSILON)
-    found = []
+    results = []
     for name, algorithm in algorithms(k0, rule, rho=rho, epsilon=epsilon).items():
         setting = (m, algorithm)
         if setting in hopeless:
@@ -72,27 +86,29 @@ def factors(
             hopeless.add(setting)
         seconds, snr = run.seconds - run.compile_seconds, float(run.history["snr"][-1])
         rounds = run.rounds - ended
-        found.append(
+        results.append(
             Factors(figure, m, k0, rho, epsilon, rule, name, trial, run.objective, rounds, seconds, snr, ended)
         )
-    return found
+    return results
 
 
-def _keep(options: Options, name: str, figure: Any, caption: str, found: Sequence[Any]) -> None:
+def _keep(
+    options: Options, name: str, figure: "Figure", caption: str, results: "Sequence[Factors] | Sequence[PrivateResult]"
+) -> None:
     drawing.keep_figure(options, name, figure, caption)
-    drawing.keep_rows(options, name, [vars(line) for line in found])
+    drawing.keep_rows(options, name, [vars(line) for line in results])
 
 
-def _mean(found: Iterable[Factors], field: str, **match: Any) -> float:
-    chosen = [getattr(line, field) for line in found if all(getattr(line, k) == v for k, v in match.items())]
-    return float(np.mean(chosen)) if chosen else float("nan")
+def _mean(results: Iterable[Factors], field: str, **match: object) -> float:
+    values = [getattr(line, field) for line in results if all(getattr(line, k) == v for k, v in match.items())]
+    return float(np.mean(values)) if values else float("nan")
 
 
 def figure_two(options: Options) -> None:
-    """Figure 2: f/m against communication rounds, for two m and three k0."""
+    """Draw Figure 2: f/m against communication rounds, for two m and three k0."""
     sizes, steps = ((50,), (4, 12)) if options.quick else ((50, 100), (4, 12, 20))
     figure, panels = drawing.panels(4.0 * len(steps), 3.2 * len(sizes), len(sizes), len(steps))
-    found: list[Factors] = []
+    results: list[Factors] = []
     for m, row in zip(sizes, panels, strict=True):
         problem = instance(m, options.seed, 0)
         least = optimum(problem)
@@ -105,19 +121,19 @@ def figure_two(options: Options) -> None:
             axes.axhline(least, color="grey", linewidth=0.8, linestyle=":", label="optimum (SciPy)")
             axes.set(title=f"m = {m}, $k_0$ = {k0}", xlabel="communication rounds", xlim=(0, 60))
             for rule in RULES:
-                found += factors("fig2", m, k0, rule, 0, problem, set())
+                results += factors("fig2", m, k0, rule, 0, problem, set())
         row[0].set_ylabel("$f(w)/m$")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
-    _keep(options, "fedepm-fig2", figure, "Adult, ε = 0.1 (nominal: no formal guarantee), ρ = 0.5, one cut", found)
+    _keep(options, "fedepm-fig2", figure, "Adult, ε = 0.1 (nominal: no formal guarantee), ρ = 0.5, one cut", results)
 
 
 def figure_three(options: Options) -> None:
-    """Figure 3: rounds and time against k0, under each stopping rule, with the targets for FedEPM."""
+    """Draw Figure 3: rounds and time against k0, under each stopping rule, with the targets for FedEPM."""
     sizes, steps = ((50,), (4, 20)) if options.quick else ((50, 100), STEPS)
     trials = options.instances(20)
-    found: list[Factors] = []
-    hopeless: set[Any] = set()
+    results: list[Factors] = []
+    hopeless: set[Attempt] = set()
     with progress(len(sizes) * trials * len(steps)) as step:
         for m in sizes:
             for trial in range(trials):
@@ -125,8 +141,8 @@ def figure_three(options: Options) -> None:
                 for k0 in steps:
                     step(f"m = {m}, cut {trial + 1} of {trials}, k0 = {k0}")
                     for rule in RULES:
-                        found += factors("fig3", m, k0, rule, trial, problem, hopeless)
-    for table in _round_tables(found, sizes, steps, trials):
+                        results += factors("fig3", m, k0, rule, trial, problem, hopeless)
+    for table in _round_tables(results, sizes, steps, trials):
         options.echo(table.text())
         options.keep(f"fedepm-fig3-m{table.title.split()[2].rstrip(',')}.md", table.markdown().encode())
     figure, panels = drawing.panels(4.0 * len(RULES), 3.2 * 2 * len(sizes), 2 * len(sizes), len(RULES))
@@ -137,46 +153,47 @@ def figure_three(options: Options) -> None:
     ):
         for axes, (rule, words) in zip(row, RULES.items(), strict=True):
             for name, colour in COLOURS.items():
-                # where no rule ended a run, there is nothing to show but that
+                # a run that reached the limit of rounds has no number of rounds to show
                 match = {"m": m, "rule": rule, "algorithm": name, "ended": True}
-                means = [_mean(found, field, k0=k0, **match) for k0 in steps]
+                means = [_mean(results, field, k0=k0, **match) for k0 in steps]
                 axes.plot(steps, means, color=colour, marker=".", label=name)
             if (rule, field) == ("released", "rounds"):
                 targets = [TARGETS[m][STEPS.index(k0)] for k0 in steps]
                 axes.plot(steps, targets, "kx", markersize=5, label="FedEPM, as reported")
             axes.set(xlabel="$k_0$", ylim=(0, 1.15 * axes.get_ylim()[1]), xticks=steps)
             axes.set_title(f"m = {m}, {words}", fontsize=10)
-            _silent(axes, [line for line in found if (line.m, line.rule) == (m, rule)])
+            _silent(axes, [line for line in results if (line.m, line.rule) == (m, rule)])
         row[0].set_ylabel(label)
     handles, labels = panels[0, list(RULES).index("released")].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     over = f"means over {trials} cuts" if trials > 1 else "one cut"
     caption = f"Adult, ε = 0.1 (nominal: no formal guarantee), ρ = 0.5, {over}; without runs that no rule ended"
-    _keep(options, "fedepm-fig3", figure, caption, found)
+    _keep(options, "fedepm-fig3", figure, caption, results)
 
 
-def _silent(axes: Any, lines: Sequence[Factors], at: float = 0.96) -> None:
-    """Name the algorithms of which a panel shows nothing, because no rule ended any of their runs."""
-    ended = {line.algorithm for line in lines if line.ended}
-    if silent := [name for name in COLOURS if name not in ended]:
+def _silent(axes: "Axes", lines: Sequence[Factors], at: float = 0.96) -> None:
+    """Write into a panel which algorithms it does not show, because no rule ended any of their runs."""
+    algorithms_with_end = {line.algorithm for line in lines if line.ended}
+    if silent := [name for name in COLOURS if name not in algorithms_with_end]:
         words = f"{', '.join(silent)}: no run ended"
         axes.text(0.98, at, words, transform=axes.transAxes, ha="right", va="center", fontsize=8, color="dimgrey")
 
 
-def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[int], trials: int) -> list[Table]:
-    made = []
+def _round_tables(results: list[Factors], sizes: Sequence[int], steps: Sequence[int], trials: int) -> list[PaperTable]:
+    tables = []
     for m in sizes:
         rows = []
         for rule, words in RULES.items():
             for name in COLOURS:
                 for k0 in steps:
                     match = {"m": m, "k0": k0, "rule": rule, "algorithm": name}
-                    rounds, objective = _mean(found, "rounds", **match), _mean(found, "objective", **match)
+                    rounds, objective = _mean(results, "rounds", **match), _mean(results, "objective", **match)
                     target = TARGETS[m][STEPS.index(k0)] if name == "FedEPM" else None
-                    lines = [line for line in found if all(getattr(line, k) == v for k, v in match.items())]
-                    ended, tried = sum(line.ended for line in lines), len(lines)
+                    lines = [line for line in results if all(getattr(line, k) == v for k, v in match.items())]
+                    endings, attempts = sum(line.ended for line in lines), len(lines)
                     first = words if name == next(iter(COLOURS)) and k0 == steps[0] else ""
-                    row = [first, name, f"{k0}", f"{objective:.4f}", "", f"{rounds:.1f}", "", "", f"{ended}/{tried}"]
+                    share = f"{endings}/{attempts}"
+                    row = [first, name, f"{k0}", f"{objective:.4f}", "", f"{rounds:.1f}", "", "", share]
                     if target is not None:
                         row[4], row[6], row[7] = f"{OBJECTIVES[m]:.3f}", f"{target:.1f}", f"{rounds / target:.2f}"
                     rows.append(tuple(row))
@@ -187,10 +204,9 @@ def _round_tables(found: list[Factors], sizes: Sequence[int], steps: Sequence[in
             "other two; a setting that misses it on the first cut is not tried on the others",
             "epsilon is nominal: the noise of Eq. (39) has no formal guarantee",
         )
-        made.append(
-            Table(f"m = {m}, {trials} cut{'s' if trials > 1 else ''}, ε = 0.1, ρ = 0.5", columns, tuple(rows), notes)
-        )
-    return made
+        title = f"m = {m}, {trials} cut{'s' if trials > 1 else ''}, ε = 0.1, ρ = 0.5"
+        tables.append(PaperTable(title, columns, tuple(rows), notes))
+    return tables
 
 
 def _boxes(
@@ -202,22 +218,22 @@ def _boxes(
     fields: Sequence[tuple[str, str]],
     caption: str,
 ) -> None:
-    """Box plots over trials for each value of a setting, a row for each rule, a column for each factor."""
+    """Draw box plots over trials for each value of a setting, with a row for each rule, a column for each factor."""
     trials = options.instances(20)
-    found: list[Factors] = []
-    hopeless: set[Any] = set()
+    results: list[Factors] = []
+    hopeless: set[Attempt] = set()
     with progress(trials) as step:
         for trial in range(trials):
             step(f"cut {trial + 1} of {trials}")
             problem = instance(50, options.seed, trial)
             for rule in RULES:
                 for value in values:
-                    found += factors(name, 50, 12, rule, trial, problem, hopeless, **make(value))
+                    results += factors(name, 50, 12, rule, trial, problem, hopeless, **make(value))
     figure, panels = drawing.panels(4.6 * len(fields), 2.9 * len(RULES), len(RULES), len(fields))
     for row, (rule, words) in zip(panels, RULES.items(), strict=True):
         for axes, (field, unit) in zip(row, fields, strict=True):
             for j, (algorithm, colour) in enumerate(COLOURS.items()):
-                mine = [line for line in found if (line.rule, line.algorithm, line.ended) == (rule, algorithm, True)]
+                mine = [line for line in results if (line.rule, line.algorithm, line.ended) == (rule, algorithm, True)]
                 series = [
                     [
                         getattr(line, field)
@@ -242,13 +258,13 @@ def _boxes(
             axes.set(xlabel=label, ylabel=unit, xlim=(-1.0, 4.0 * len(values) - 1.0))
             axes.set_ylim(bottom=None if field == "snr" else 0)
             axes.set_title(words, fontsize=10)
-            # a signal-to-noise ratio rises with ε, so that there is room below
-            _silent(axes, [line for line in found if line.rule == rule], 0.04 if field == "snr" else 0.96)
+            # a signal-to-noise ratio rises with ε, so there is room for text below
+            _silent(axes, [line for line in results if line.rule == rule], 0.04 if field == "snr" else 0.96)
     from matplotlib.patches import Patch
 
     keys = [Patch(color=colour, alpha=0.75, label=algorithm) for algorithm, colour in COLOURS.items()]
     figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False)
-    _keep(options, f"fedepm-{name}", figure, f"{caption}; {_cuts(trials)}", found)
+    _keep(options, f"fedepm-{name}", figure, f"{caption}; {_cuts(trials)}", results)
 
 
 def _cuts(trials: int) -> str:
@@ -258,7 +274,7 @@ def _cuts(trials: int) -> str:
 
 
 def figure_four(options: Options) -> None:
-    """Figure 4: rounds and time against ρ."""
+    """Draw Figure 4: rounds and time against ρ."""
     values = (0.2, 0.6, 1.0) if options.quick else (0.2, 0.4, 0.6, 0.8, 1.0)
     fields = (("rounds", "rounds (CR)"), ("seconds", "seconds (TCT)"))
     caption = "Adult, m = 50, k0 = 12, ε = 0.1 (nominal: no formal guarantee)"
@@ -266,21 +282,22 @@ def figure_four(options: Options) -> None:
 
 
 def figure_five(options: Options) -> None:
-    """Figure 5: rounds, time and signal-to-noise ratio against the nominal ε."""
+    """Draw Figure 5: rounds, time and signal-to-noise ratio against the nominal ε."""
     values = (0.1, 0.5, 0.9) if options.quick else (0.1, 0.3, 0.5, 0.7, 0.9)
     fields = (("rounds", "rounds (CR)"), ("seconds", "seconds (TCT)"), ("snr", "SNR, log10"))
     caption = "Adult, m = 50, k0 = 12, ρ = 0.5; ε is nominal: no formal guarantee"
     _boxes(options, "fig5", values, "ε (nominal)", lambda epsilon: {"epsilon": epsilon}, fields, caption)
 
 
-# --- the one the paper lacks ---
+# --- the figure that the paper does not have ---
 
-CLIP = 0.0376  # in the 1-norm; the columns have length 1, so that rows are short
+CLIP = 0.0376  # in the 1-norm; the columns have length 1, so the rows are short
+DELTA = 1e-5  # of the Gaussian mechanism
 
 
 @dataclass(frozen=True)
-class Spent:
-    """One run with sound noise: what it spent and what it reached, as a ratio to the noiseless optimum."""
+class PrivateResult:
+    """One run with sound noise: its ε, and its objective, also as a ratio to the noiseless optimum."""
 
     mechanism: str
     epsilon: float
@@ -294,34 +311,39 @@ class Spent:
     ratio: float
 
 
-def private_run(problem: Problem, total: float, kind: str, rounds: int, trial: int, **more: Any) -> tuple[Run, FedEPM]:
-    """FedEPM with sound noise that spends `total` in so many rounds: basic composition, or RDP at δ = 1e-5."""
-    clip = more.pop("clip", CLIP)
+def private_run(
+    problem: Problem, total: float, kind: str, rounds: int, trial: int, *, clip: float = CLIP, **more: float
+) -> tuple[Run, FedEPM]:
+    """Run FedEPM with sound noise that spends `total` in this many rounds.
+
+    Laplace noise is accounted for by basic composition, Gaussian noise by RDP at δ = 1e-5. `more` are settings of
+    `FedEPM`.
+    """
     if kind == "laplace":
         noise, budget = Laplace(epsilon=total / rounds, clip=clip), Budget(total)
     else:
-        noise, budget = gaussian_for(total, 1e-5, rounds, clip), Budget(total * (1 + 1e-6), 1e-5, "rdp")
-    usual = {"k0": 1, "rho": 1.0, "eta": 1e-7, "lam": 0.0, "mu0": 0.0286, "alpha": 1.0, "restart": True}
-    algorithm = FedEPM(noise=noise, **(usual | more))
+        noise, budget = gaussian_for(total, DELTA, rounds, clip), Budget(total * (1 + 1e-6), DELTA, "rdp")
+    usual = FedEPM(noise=noise, k0=1, rho=1.0, eta=1e-7, lam=0.0, mu0=0.0286, alpha=1.0, restart=True)
+    algorithm = replace(usual, **more)
     run = solve(problem, algorithm, budget=budget, seed=trial, max_rounds=rounds)
     return run, algorithm
 
 
 def gaussian_for(total: float, delta: float, rounds: int, clip: float) -> Gaussian:
-    """Gaussian noise of which `rounds` releases cost `total` at δ by RDP."""
+    """Return Gaussian noise of which `rounds` releases cost `total` at δ by RDP, by bisection."""
     from foedus.privacy import composition
 
     low, high = 1e-4, total
     for _ in range(40):
         middle = float(np.sqrt(low * high))
         ratio = 1.0 / Gaussian(epsilon=middle, delta=delta, clip=clip).multiplier
-        spent = composition.total("gaussian", {ratio: rounds}, delta, "rdp")
-        low, high = (middle, high) if spent <= total else (low, middle)
+        cost = composition.total("gaussian", {ratio: rounds}, delta, "rdp")
+        low, high = (middle, high) if cost <= total else (low, middle)
     return Gaussian(epsilon=low, delta=delta, clip=clip)
 
 
 def figure_epsilon(options: Options) -> None:
-    """Objective against the ε spent in all, for sound mechanisms on Adult, dealt out evenly among 50 clients."""
+    """Draw the objective against the total ε, for sound mechanisms on Adult, divided evenly among 50 clients."""
     values = (1.0, 8.0) if options.quick else (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     trials = options.instances(5)
     problem = even(50, options.seed)
@@ -332,7 +354,7 @@ def figure_epsilon(options: Options) -> None:
         "Gaussian, restart, 24 rounds": ("gaussian", 24, {}),
         "Laplace, carried state, 24 rounds": ("laplace", 24, {"restart": False, "eta": 3e-5}),
     }
-    found: list[Spent] = []
+    results: list[PrivateResult] = []
     figure, panels = drawing.panels(7.5, 4.2, 1, 1)
     axes = panels[0, 0]
     for (label, (kind, rounds, more)), colour in zip(
@@ -345,11 +367,13 @@ def figure_epsilon(options: Options) -> None:
                 run, algorithm = private_run(problem, total, kind, rounds, trial, **more)
                 ratios.append(run.objective / least)
                 assert run.ledger is not None
-                spent = run.ledger.total(0, "basic" if kind == "laplace" else "rdp", delta=1e-5)
-                at = 0.0 if kind == "laplace" else 1e-5
-                found.append(
-                    Spent(label, spent, at, run.rounds, algorithm.k0, CLIP, algorithm.restart, trial, run.objective,
-                          ratios[-1])
+                epsilon = run.ledger.total(0, "basic" if kind == "laplace" else "rdp", delta=DELTA)
+                at = 0.0 if kind == "laplace" else DELTA
+                results.append(
+                    PrivateResult(
+                        label, epsilon, at, run.rounds, algorithm.k0, CLIP, algorithm.restart, trial, run.objective,
+                        ratios[-1],
+                    )
                 )  # fmt: skip
             means.append(float(np.mean(ratios)))
             options.echo(f"{label}, ε = {total:g}: {means[-1]:.4f} of the noiseless optimum {least:.4f}")
@@ -358,19 +382,19 @@ def figure_epsilon(options: Options) -> None:
     axes.axhline(np.log(2.0) / least, color="grey", linewidth=0.8, linestyle="--", label="nothing learnt")
     axes.set(xscale="log", xlabel="total ε of a client (Gaussian: at δ = 1e-5, RDP)")
     axes.set(ylabel="objective / noiseless optimum (dotted: 5 % above)", xticks=values)
-    axes.set_ylim(0.99, min(1.6, max(1.1, *(line.ratio for line in found)) * 1.02))
+    axes.set_ylim(0.99, min(1.6, max(1.1, *(line.ratio for line in results)) * 1.02))
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
     axes.legend(frameon=False)
     _keep(
-        options, "fedepm-epsilon", figure, f"Adult, m = 50, even parts; replace-one neighbours; {trials} seeds", found
+        options, "fedepm-epsilon", figure, f"Adult, m = 50, even parts; replace-one neighbours; {trials} seeds", results
     )
 
 
 EXPERIMENTS = (
-    Experiment("fedepm-fig2", "FedEPM, Figure 2: objective against rounds", figure_two),
-    Experiment("fedepm-fig3", "FedEPM, Figure 3: effect of k0 on rounds and time", figure_three),
-    Experiment("fedepm-fig4", "FedEPM, Figure 4: effect of ρ", figure_four),
-    Experiment("fedepm-fig5", "FedEPM, Figure 5: effect of the nominal ε", figure_five),
-    Experiment("fedepm-epsilon", "FedEPM, not in the paper: objective against the ε really spent", figure_epsilon),
+    PaperExperiment("fedepm-fig2", "FedEPM, Figure 2: objective against rounds", figure_two),
+    PaperExperiment("fedepm-fig3", "FedEPM, Figure 3: effect of k0 on rounds and time", figure_three),
+    PaperExperiment("fedepm-fig4", "FedEPM, Figure 4: effect of ρ", figure_four),
+    PaperExperiment("fedepm-fig5", "FedEPM, Figure 5: effect of the nominal ε", figure_five),
+    PaperExperiment("fedepm-epsilon", "FedEPM, not in the paper: objective against the ε really spent", figure_epsilon),
 )

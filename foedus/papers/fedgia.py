@@ -2,9 +2,8 @@
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from foedus.algorithms.descent import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import fedgia_figures as figures
 from foedus.papers.drawing import keep_rows
-from foedus.papers.experiment import Experiment, Options, progress
-from foedus.papers.fedgia_examples import EXAMPLES, K0, Example
-from foedus.papers.table import Table
+from foedus.papers.experiment import Options, PaperExperiment, progress
+from foedus.papers.fedgia_examples import EXAMPLES, K0, RegressionExample
+from foedus.papers.table import PaperTable
 from foedus.problem import Problem
 from foedus.run import Run, versions
 from foedus.solve import solve
@@ -66,7 +65,7 @@ NOTES = (
 
 @dataclass
 class Cell:
-    """What the instances of one setting gave."""
+    """The results of one setting on its instances."""
 
     objectives: list[float] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
@@ -87,8 +86,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row of the table: averages over instances, and the printed figures where there are any."""
+class TableRow:
+    """A row of the table: averages over instances, and the printed figures if there are any."""
 
     example: str
     rule: str
@@ -99,43 +98,43 @@ class Line:
     seconds: float
     met: int
     instances: int
-    printed: tuple[float, float, float] | None
+    paper_figures: tuple[float, float, float] | None
 
-    def record(self) -> dict[str, Any]:
-        """The row with a named field for every figure."""
+    def record(self) -> Mapping[str, object]:
+        """Return the row with a named field for every figure."""
         names = ("objective", "rounds", "seconds")
-        kept = {k: v for k, v in vars(self).items() if k != "printed"}
-        printed = dict(zip(names, self.printed or ("", "", ""), strict=True))
-        return kept | {f"{name}_printed": printed[name] for name in names}
+        figures = {k: v for k, v in vars(self).items() if k != "paper_figures"}
+        paper = dict(zip(names, self.paper_figures or ("", "", ""), strict=True))
+        return figures | {f"{name}_printed": paper[name] for name in names}
 
-    def cells(self, repeated: bool) -> tuple[str, ...]:
-        """The row as text; the algorithm's name is left out where it is `repeated`."""
-        objective, rounds, seconds = self.printed or (None, None, None)
-        passed = self.met == self.instances
+    def cells(self, same_algorithm: bool) -> tuple[str, ...]:
+        """Return the row as text, without the algorithm's name if it is that of the row above."""
+        objective, rounds, seconds = self.paper_figures or (None, None, None)
+        all_met = self.met == self.instances
         return (
-            "" if repeated else self.algorithm,
+            "" if same_algorithm else self.algorithm,
             f"{self.k0}",
             f"{self.objective:.3f}",
             "" if objective is None else f"{objective:.3f}",
             "" if objective is None else f"{self.objective - objective:+.3f}",
-            f"{self.rounds:.1f}" if passed else f"> {self.rounds:.0f}",
+            f"{self.rounds:.1f}" if all_met else f"> {self.rounds:.0f}",
             "" if rounds is None else f"{rounds:.1f}",
-            "" if rounds is None or not passed else f"{self.rounds - rounds:+.1f}",
+            "" if rounds is None or not all_met else f"{self.rounds - rounds:+.1f}",
             f"{self.met}/{self.instances}",
             f"{self.seconds:.2f}",
             "" if seconds is None else f"{seconds:.2f}",
         )
 
 
-def settings(example: Example, problem: Problem, rule: str) -> Iterator[tuple[str, int, FirstOrder]]:
-    """Every row of one example under one rule: its name, k0 and algorithm."""
+def settings(example: RegressionExample, problem: Problem, rule: str) -> Iterator[tuple[str, int, FirstOrder]]:
+    """Yield the name, k0 and algorithm of every row of one example under one rule."""
     for k0 in K0:
         for name, algorithm in (example.algorithms(k0, rule) | example.variants(k0, rule)).items():
             yield name, k0, algorithm
     yield DESCENT, 1, example.gradient_descent(problem, rule)
 
 
-def measure(example: Example, options: Options) -> list[Line]:
+def measure(example: RegressionExample, options: Options) -> list[TableRow]:
     """Solve the example's instances with every algorithm under both rules."""
     cells: dict[tuple[str, str, int], Cell] = {}
     trials = options.instances(5)
@@ -159,17 +158,17 @@ def measure(example: Example, options: Options) -> list[Line]:
     return list(lines(example, cells))
 
 
-def lines(example: Example, cells: dict[tuple[str, str, int], Cell]) -> Iterator[Line]:
-    """The rows in Table IV's order: by rule, algorithm, then k0."""
-    printed = PRINTED[example.name]
+def lines(example: RegressionExample, cells: dict[tuple[str, str, int], Cell]) -> Iterator[TableRow]:
+    """Yield the rows in the order of Table IV: by rule, algorithm, then k0."""
+    paper = PRINTED[example.name]
     names = dict.fromkeys(name for _, name, _ in cells)
-    order = sorted(names, key=lambda name: list(printed).index(name) if name in printed else len(printed))
+    order = sorted(names, key=lambda name: list(paper).index(name) if name in paper else len(paper))
     for rule in RULES:
         for name in order:
             for k0 in K0:
                 if (cell := cells.get((rule, name, k0))) is None:
                     continue
-                yield Line(
+                yield TableRow(
                     example.name,
                     rule,
                     name,
@@ -179,26 +178,26 @@ def lines(example: Example, cells: dict[tuple[str, str, int], Cell]) -> Iterator
                     float(np.mean(cell.seconds)),
                     cell.met,
                     len(cell.rounds),
-                    printed[name][K0.index(k0)] if name in printed else None,
+                    paper[name][K0.index(k0)] if name in paper else None,
                 )
 
 
-def tables(example: Example, found: list[Line]) -> list[Table]:
-    """One table a rule."""
-    made = []
+def tables(example: RegressionExample, table_rows: list[TableRow]) -> list[PaperTable]:
+    """Return one table for each rule."""
+    results = []
     for rule, words in RULES.items():
         rows, last = [], ""
-        for line in found:
+        for line in table_rows:
             if line.rule == rule:
-                rows.append(line.cells(repeated=line.algorithm == last))
+                rows.append(line.cells(same_algorithm=line.algorithm == last))
                 last = line.algorithm
-        made.append(Table(f"{example.title}; {words}", COLUMNS, tuple(rows)))
-    return made
+        results.append(PaperTable(f"{example.title}; {words}", COLUMNS, tuple(rows)))
+    return results
 
 
 def table_four(options: Options) -> None:
-    """Table IV: five algorithms, three values of k0, both stopping rules, the printed figures beside ours."""
-    found: list[Line] = []
+    """Make Table IV: five algorithms, three values of k0, both stopping rules, the printed figures beside ours."""
+    table_rows: list[TableRow] = []
     page = ["# Table IV of the FedGiA paper", ""]
     page += [f"seed {options.seed}, {options.instances(5)} instances" + (", quick" if options.quick else "")]
     page += [", ".join(f"{name} {number}" for name, number in versions().items()), ""]
@@ -210,7 +209,7 @@ def table_four(options: Options) -> None:
             missing.setdefault(str(error), []).append(example.name)
             continue
         mine = measure(example, options)
-        found += mine
+        table_rows += mine
         for table in tables(example, mine):
             options.echo(table.text())
             page += [table.markdown()]
@@ -219,10 +218,10 @@ def table_four(options: Options) -> None:
     options.echo(notes)
     page += [notes]
     options.keep("fedgia-table4.md", ("\n".join(page) + "\n").encode())
-    keep_rows(options, "fedgia-table4", [line.record() for line in found])
+    keep_rows(options, "fedgia-table4", [line.record() for line in table_rows])
 
 
 EXPERIMENTS = (
-    Experiment("fedgia-table4", "FedGiA, Table IV: five algorithms on Examples V.1-V.3", table_four),
+    PaperExperiment("fedgia-table4", "FedGiA, Table IV: five algorithms on Examples V.1-V.3", table_four),
     *figures.EXPERIMENTS,
 )

@@ -1,10 +1,10 @@
 """Examples V.1-V.3 of the FedGiA paper: instances, algorithms and tolerances as its sections V.A, V.B and V.D say.
 
-Where the text is silent, the reading is the one under which Table IV's counts for FedAvg and FedProx on the toxicity
-data come out: its columns are scaled to norm 1 (on 0/1 columns the printed step a = 0.5·d/m = 35.1 takes f from 0.69
-to 31 in one round), that step is taken on the averaged f_i of (3), and the m groups are cut at random places.
-FedPD takes all 5·k0 gradient steps of a round before it moves x_0 and λ_i. With both moved after every five steps it
-stays away from the optimum of V.1 for k0 > 1; the table has that reading too.
+Where the text leaves something open, we choose what reproduces Table IV's counts for FedAvg and FedProx on the
+toxicity data: its columns are scaled to norm 1 (on 0/1 columns the printed step a = 0.5·d/m = 35.1 takes f from 0.69 to
+31 in one round), that step is taken on the averaged f_i of (3), and the m groups are cut at random places. FedPD takes
+all 5·k0 gradient steps of a round before it updates x_0 and λ_i. If it updates both after every five steps, it stays
+away from the optimum of V.1 for k0 > 1; the table has that reading too.
 """
 
 import math
@@ -28,14 +28,14 @@ K0 = (1, 5, 10)
 MOST_ROUNDS = 1000
 
 FEATURES = 100  # n of V.1
-MOST_ROWS = 150  # the largest d_i of V.1; all instances are filled up to it, so that they share compiled programs
+MOST_ROWS = 150  # the largest d_i of V.1; all instances are padded to it, so that they share compiled programs
 
 TOXICITY_EXAMPLES, TOXICITY_FEATURES = 8992, 1024
 TOXICITY_ROWS = 400  # the largest d_i allowed in V.2 and V.3, for the same reason; two splits in three stay below it
 
 
-def stacked(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], rows: int) -> Stacked:
-    """Clients' examples on a leading axis, each client filled up to `rows` rows."""
+def stack_clients(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], rows: int) -> Stacked:
+    """Return the clients' examples on a leading axis, each client padded to `rows` rows."""
     x = np.zeros((len(parts), rows, parts[0].shape[1]))
     y = np.zeros((len(parts), rows))
     for i, (part, target) in enumerate(zip(parts, targets, strict=True)):
@@ -44,9 +44,9 @@ def stacked(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], rows: in
 
 
 def linear_regression(seed: int, trial: int, clients: int = CLIENTS, heavy: int | None = None) -> Problem:
-    """Example V.1: rows (a, b) that are normal, Student t with 5 degrees of freedom, or uniform on [-5, 5].
+    """Return Example V.1: rows (a, b) that are normal, Student t with 5 degrees of freedom, or uniform on [-5, 5].
 
-    There are `heavy` rows of each of the latter two: a third of all when left out, as the text says; the released code
+    There are `heavy` rows of each of the latter two. None means a third of all rows, as in the text; the released code
     has ceil(m/3).
     """
     draw = np.random.default_rng([seed, trial])
@@ -61,18 +61,18 @@ def linear_regression(seed: int, trial: int, clients: int = CLIENTS, heavy: int 
         ]
     )
     parts = np.split(draw.permutation(rows), np.cumsum(counts)[:-1])
-    data = stacked([part[:, :-1] for part in parts], [part[:, -1] for part in parts], MOST_ROWS)
+    data = stack_clients([part[:, :-1] for part in parts], [part[:, -1] for part in parts], MOST_ROWS)
     return Problem(data, loss=losses.least_squares)
 
 
 def toxicity_with_unit_columns() -> tuple[np.ndarray, np.ndarray]:
-    """The toxicity data with every column of X scaled to norm 1."""
+    """Return the toxicity data with every column of X scaled to norm 1."""
     X, y = files.toxicity()
     return X / np.linalg.norm(X, axis=0), y
 
 
 def group_sizes(draw: np.random.Generator, examples: int, clients: int, most: int) -> np.ndarray:
-    """Sizes of a cut of `examples` rows at random places, drawn anew until all are in [0.025·d/m, most]."""
+    """Return the sizes of a cut of `examples` rows at random places, drawn until all are in [0.025·d/m, most]."""
     while True:
         cuts = np.sort(draw.choice(np.arange(1, examples), clients - 1, replace=False))
         sizes = np.diff(np.concatenate([[0], cuts, [examples]]))
@@ -81,17 +81,17 @@ def group_sizes(draw: np.random.Generator, examples: int, clients: int, most: in
 
 
 def logistic_regression(seed: int, trial: int, penalty: Penalty) -> Problem:
-    """Examples V.2 and V.3: the toxicity data, shuffled and cut into groups of random sizes."""
+    """Return Example V.2 or V.3: the toxicity data, shuffled and cut into groups of random sizes."""
     X, y = toxicity_with_unit_columns()
     draw = np.random.default_rng([seed, trial])
     order = draw.permutation(len(X))
     parts = np.split(order, np.cumsum(group_sizes(draw, len(X), CLIENTS, TOXICITY_ROWS))[:-1])
-    data = stacked([X[rows] for rows in parts], [y[rows] for rows in parts], TOXICITY_ROWS)
+    data = stack_clients([X[rows] for rows in parts], [y[rows] for rows in parts], TOXICITY_ROWS)
     return Problem(data, loss=losses.logistic, penalty=penalty)
 
 
 @dataclass(frozen=True)
-class Example:
+class RegressionExample:
     """One example with the constants of Table III and section V.D; `instance` makes it from a seed and a trial."""
 
     name: str
@@ -107,7 +107,7 @@ class Example:
     data: Callable[[], object] = tuple  # loads what `instance` needs, or raises FoedusError
 
     def algorithms(self, k0: int, stop: str) -> dict[str, FirstOrder]:
-        """The five algorithms of Table IV by the names it gives them, in its order."""
+        """Return the five algorithms of Table IV by their names and in their order there."""
         rule = {"tol": self.tol, "stop": stop}
         return {
             "FedAvg": FedAvg(k0=k0, lr=self.fedavg, decay="log", **rule),
@@ -118,40 +118,40 @@ class Example:
         }
 
     def variants(self, k0: int, stop: str) -> dict[str, FirstOrder]:
-        """Other readings of section V.D, where Table IV and the text disagree."""
+        """Return other readings of section V.D, where Table IV and the text disagree."""
         if self.name != "V.1":
             return {}
         rule = {"tol": self.tol, "stop": stop}
-        tripled = FedProx(k0=k0, mu=1e-4, steps=5, lr=0.003, decay="log", **rule)
+        larger_step = FedProx(k0=k0, mu=1e-4, steps=5, lr=0.003, decay="log", **rule)
         literal = FedPD(k0=k0, steps=5, lr=self.fedpd, eta=self.eta, decay="log", **rule)
-        readings: dict[str, FirstOrder] = {"FedProx, a = 0.003": tripled}
+        readings: dict[str, FirstOrder] = {"FedProx, a = 0.003": larger_step}
         return readings | {"FedPD, λ at every k": literal} if k0 > 1 else readings
 
     def gradient_descent(self, problem: Problem, stop: str) -> FirstOrder:
-        """Gradient descent with step 1/(t·r), to which FedGiA tends as k0 grows."""
+        """Return gradient descent with step 1/(t·r), which FedGiA approaches as k0 grows."""
         r = jnp.max(jax.vmap(lambda data: problem.terms.lipschitz(jnp.zeros(problem.terms.dim), data))(problem.data))
         return FedAvg(k0=1, lr=1.0 / (self.t * float(r)), tol=self.tol, stop=stop)
 
     def limit(self, algorithm: FirstOrder, gradients: int | None = None) -> int:
-        """The most rounds to play: the paper's 1000, or fewer where a round costs a client many gradients."""
+        """Return the limit of rounds: the paper's 1000, or fewer if a round costs a client many gradients."""
         most = self.gradients if gradients is None else gradients
         return max(1, min(MOST_ROUNDS, most // gradients_in_a_round(algorithm)))
 
 
 def gradients_in_a_round(algorithm: FirstOrder) -> int:
-    """How many gradients a client computes between two communications."""
+    """Return how many gradients a client computes between two communications."""
     if isinstance(algorithm, FedGiA):
         return 1
     return getattr(algorithm, "k0", 1) * getattr(algorithm, "steps", 1)
 
 
 def ridge(seed: int, trial: int) -> Problem:
-    """Example V.2 on the toxicity data."""
+    """Return Example V.2 on the toxicity data."""
     return logistic_regression(seed, trial, penalties.Ridge(1e-3))
 
 
 def saturating(seed: int, trial: int) -> Problem:
-    """Example V.3 on the toxicity data."""
+    """Return Example V.3 on the toxicity data."""
     return logistic_regression(seed, trial, penalties.Saturating(1e-2))
 
 
@@ -166,7 +166,7 @@ _LOGISTIC = {
     "data": toxicity_with_unit_columns,
 }
 
-V1 = Example(
+V1 = RegressionExample(
     "V.1",
     "Example V.1, linear regression",
     linear_regression,
@@ -178,6 +178,6 @@ V1 = Example(
     eta=1.0,
     gradients=10_000,
 )
-V2 = Example("V.2", "Example V.2, logistic regression on the toxicity data (qot)", ridge, **_LOGISTIC)
-V3 = Example("V.3", "Example V.3, the same with a non-convex penalty (qot)", saturating, **_LOGISTIC)
+V2 = RegressionExample("V.2", "Example V.2, logistic regression on the toxicity data (qot)", ridge, **_LOGISTIC)
+V3 = RegressionExample("V.3", "Example V.3, the same with a non-convex penalty (qot)", saturating, **_LOGISTIC)
 EXAMPLES = (V1, V2, V3)

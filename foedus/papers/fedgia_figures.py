@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -10,13 +10,16 @@ from foedus.algorithms import FedGiA
 from foedus.algorithms.descent import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import drawing
-from foedus.papers.experiment import Experiment, Options
-from foedus.papers.fedgia_examples import CLIENTS, K0, V1, V2, V3, Example, linear_regression
+from foedus.papers.experiment import Options, PaperExperiment
+from foedus.papers.fedgia_examples import CLIENTS, K0, V1, V2, V3, RegressionExample, linear_regression
 from foedus.problem import Problem
 from foedus.run import Run
 from foedus.solve import solve
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7")  # told apart also without full colour vision
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7")  # a palette for readers without full colour vision
 STYLES: dict[str, Literal["-", "--"]] = {"gram": "-", "diagonal": "--"}  # as in the paper: Gram solid, diagonal dashed
 SUBSCRIPTS = {"gram": "FedGiA$_G$", "diagonal": "FedGiA$_D$"}
 MATRICES = ("gram", "diagonal")
@@ -38,15 +41,15 @@ def _solve(problem: Problem, algorithm: FirstOrder, trial: int, most: int) -> Ru
     return run
 
 
-def _panels(width: float, count: int, **sharing: Any) -> tuple[Any, Any]:
-    figure, panels = drawing.panels(width, 3.9, 1, count, **sharing)
+def _panels(width: float, count: int, *, sharey: bool = False) -> "tuple[Figure, np.ndarray]":
+    figure, panels = drawing.panels(width, 3.9, 1, count, sharey=sharey)
     for axes in panels[0]:
         axes.grid(alpha=0.3, linewidth=0.6)
     return figure, panels[0]
 
 
-def _key(figure: Any, names: Iterable[str], title: str) -> None:
-    """A legend to the right of all panels: colours for the series, line styles for H_i."""
+def _key(figure: "Figure", names: Iterable[str], title: str) -> None:
+    """Draw a legend to the right of all panels: colours for the series, line styles for H_i."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, label=name) for colour, name in zip(COLOURS, names, strict=False)]
@@ -55,7 +58,7 @@ def _key(figure: Any, names: Iterable[str], title: str) -> None:
 
 
 def figure_one(options: Options) -> None:
-    """Figure 1: objective and error against iterations k, a round being k0 of them."""
+    """Draw Figure 1: objective and error against iterations k; a round has k0 of them."""
     steps = (1, 5, 10) if options.quick else (1, 5, 10, 15, 20)
     problem = V1.instance(options.seed, 0)
     figure, (left, right) = _panels(10, 2)
@@ -63,7 +66,7 @@ def figure_one(options: Options) -> None:
         for k0, colour in zip(steps, COLOURS, strict=False):
             run = _solve(problem, FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol), 0, 1000)
             options.echo(f"FedGiA, {H} H, k0 = {k0}: {run.rounds} rounds, {run.reason}")
-            # between two communications x stays, as in the paper's stairs
+            # x stays the same between two communications, so the curve is a staircase, as in the paper
             k = np.arange(run.rounds) * k0
             look = {"color": colour, "linestyle": STYLES[H], "linewidth": 1.5, "where": "post"}
             left.step(k, run.history["objective"], **look)
@@ -82,7 +85,7 @@ def figure_one(options: Options) -> None:
 def _averages(
     problems: Callable[[int], Problem], algorithms: Sequence[FedGiA], trials: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean rounds and seconds to rule (35) of each algorithm, over instances that all of them solve."""
+    """Return each algorithm's mean rounds and median seconds to rule (35); all must meet it on all instances."""
     rounds, seconds = np.zeros((trials, len(algorithms))), np.zeros((trials, len(algorithms)))
     for trial in range(trials):
         problem = problems(trial)
@@ -91,12 +94,12 @@ def _averages(
             if not run.converged:
                 raise FoedusError(f"FedGiA(k0={algorithm.k0}, H={algorithm.H!r}) did not meet rule (35): {run.reason}.")
             rounds[trial, j], seconds[trial, j] = run.rounds, run.seconds - run.compile_seconds
-    # a shared machine's slow moments are no property of the algorithm, so seconds are a median
+    # seconds are a median, so that slow moments of a shared machine do not count
     return rounds.mean(axis=0), np.median(seconds, axis=0)
 
 
 def figure_two(options: Options) -> None:
-    """Figure 2: rounds and time against k0, for several numbers of clients."""
+    """Draw Figure 2: rounds and time against k0, for several numbers of clients."""
     sizes = (64, 128) if options.quick else (64, 96, 128, 196, 256)
     steps = (1, 5, 10) if options.quick else tuple(range(1, 21))
     trials = options.instances(5)
@@ -118,7 +121,7 @@ def figure_two(options: Options) -> None:
 
 
 def figure_three(options: Options) -> None:
-    """Figure 3: rounds and time against α, for several k0."""
+    """Draw Figure 3: rounds and time against α, for several k0."""
     shares = (0.2, 0.6, 1.0) if options.quick else tuple(np.round(np.arange(0.1, 1.01, 0.1), 1).tolist())
     steps = (1, 10) if options.quick else (1, 5, 10, 15, 20)
     trials = options.instances(5)
@@ -151,8 +154,8 @@ def _count(trials: int) -> str:
     return "one instance" if trials == 1 else f"{trials} instances"
 
 
-def comparison(example: Example, name: str, rounds: Sequence[int], options: Options) -> None:
-    """Figures 4-6: the objective against communication rounds, one panel for each k0; `rounds` is how far each goes."""
+def comparison(example: RegressionExample, name: str, rounds: Sequence[int], options: Options) -> None:
+    """Draw one of Figures 4-6: the objective against rounds, with a panel for each k0; `rounds` is the end of each."""
     problem = example.instance(options.seed, 0)
     descent = example.gradient_descent(problem, "gradient")
     figure, panels = _panels(12, len(K0), sharey=True)
@@ -166,10 +169,10 @@ def comparison(example: Example, name: str, rounds: Sequence[int], options: Opti
             options.echo(f"k0 = {k0}, {label}: f = {f[-1]:.4f} after {run.rounds} rounds")
             count = np.arange(1, len(f) + 1)
             axes.plot(count, f, label=label.replace("_D", "$_D$").replace("_G", "$_G$"), **look)
-            for bound, marker in ((example.tol * CLIENTS**2, "o"), (example.tol, "s")):
-                passed = np.flatnonzero(error <= bound)
-                if len(passed):
-                    first = passed[0]
+            for tolerance, marker in ((example.tol * CLIENTS**2, "o"), (example.tol, "s")):
+                below = np.flatnonzero(error <= tolerance)
+                if len(below):
+                    first = below[0]
                     axes.plot(count[first], f[first], marker, color=look["color"], markersize=5, zorder=look["zorder"])
         axes.set(xlabel="communication rounds", title=f"$k_0$ = {k0}", xscale="log")
         axes.xaxis.set_major_formatter("{x:.0f}")
@@ -181,16 +184,16 @@ def comparison(example: Example, name: str, rounds: Sequence[int], options: Opti
     drawing.keep_figure(options, name, figure, f"{example.title}, m = {CLIENTS}, one instance")
 
 
-def _against_rounds(number: int, example: Example, rounds: Sequence[int]) -> Experiment:
+def _against_rounds(number: int, example: RegressionExample, rounds: Sequence[int]) -> PaperExperiment:
     name = f"fedgia-fig{number}"
     title = f"FedGiA, Figure {number}: objective against rounds, Example {example.name}"
-    return Experiment(name, title, partial(comparison, example, name, rounds))
+    return PaperExperiment(name, title, partial(comparison, example, name, rounds))
 
 
 EXPERIMENTS = (
-    Experiment("fedgia-fig1", "FedGiA, Figure 1: objective and error against iterations", figure_one),
-    Experiment("fedgia-fig2", "FedGiA, Figure 2: effect of k0", figure_two),
-    Experiment("fedgia-fig3", "FedGiA, Figure 3: effect of α", figure_three),
+    PaperExperiment("fedgia-fig1", "FedGiA, Figure 1: objective and error against iterations", figure_one),
+    PaperExperiment("fedgia-fig2", "FedGiA, Figure 2: effect of k0", figure_two),
+    PaperExperiment("fedgia-fig3", "FedGiA, Figure 3: effect of α", figure_three),
     _against_rounds(4, V1, (500, 200, 100)),
     _against_rounds(5, V2, (300, 60, 30)),
     _against_rounds(6, V3, (300, 60, 30)),

@@ -14,7 +14,7 @@ import numpy as np
 from foedus.algorithms import ProxAL
 from foedus.papers import proxal_figures as figures
 from foedus.papers.drawing import keep_rows
-from foedus.papers.experiment import Experiment, Options
+from foedus.papers.experiment import Options, PaperExperiment
 from foedus.papers.proxal_examples import (
     CLIENTS,
     FAIR,
@@ -29,7 +29,7 @@ from foedus.papers.proxal_examples import (
     pooled_optimum,
     starts,
 )
-from foedus.papers.table import Table
+from foedus.papers.table import PaperTable
 from foedus.problem import Problem
 from foedus.run import Run, versions
 from foedus.solve import solve
@@ -46,8 +46,8 @@ PRINTED_QUADRATIC = {
     (10, 300): (41.49, 41.44, 8.56e-5, 8.73e-4),
     (10, 500): (41.45, 41.41, 9.29e-4, 7.66e-4),
 }
-# Table 2 by data set and n: objective of Algorithm 1 with what it has in parentheses, of cProx-AL; mean and largest
-# class-1 loss of Algorithm 1
+# Table 2 by data set and n: objective of Algorithm 1 with the number in parentheses, objective of cProx-AL, mean and
+# largest class-1 loss of Algorithm 1
 PRINTED_PEARSON = {
     "breast-cancer-wisc": {
         1: (0.27, 1.52e-4, 0.27, 0.20, 0.20),
@@ -76,7 +76,7 @@ PRINTED_FAIRNESS = {
     20: (0.38, 9.46e-3, 0.37, 0.08, 0.10),
 }
 
-ADMM_ROUNDS = 50_000  # at most, of Algorithm 2 in Table 2
+ADMM_ROUNDS = 50_000  # the limit of rounds with Algorithm 2 in Table 2
 PRINTED_RHO = 1e8  # of Table 3
 PRINTED_RHO_ROUNDS = 1000
 
@@ -88,19 +88,21 @@ SHARED_NOTES = (
 )
 
 
-def series(problem: Problem, algorithm: ProxAL, points: Iterable[np.ndarray], most: int | None = None) -> "Series":
-    """Solve from each of the starts."""
+def solve_from(
+    problem: Problem, algorithm: ProxAL, points: Iterable[np.ndarray], most: int | None = None
+) -> "MultiStart":
+    """Solve the problem from each of the points."""
     runs = []
     for w0 in points:
         run = solve(problem, algorithm, w0=w0, max_rounds=most)
         if run.interrupted:
             raise KeyboardInterrupt
         runs.append(run)
-    return Series(tuple(runs))
+    return MultiStart(tuple(runs))
 
 
 @dataclass(frozen=True)
-class Series:
+class MultiStart:
     """The runs of one algorithm on one problem from several starts."""
 
     runs: tuple[Run, ...]
@@ -123,14 +125,14 @@ class Series:
 
     @property
     def certified(self) -> str:
-        held = sum(run.certificate.holds(1e-3, 1e-3) for run in self.runs)
-        return f"{held}/{len(self.runs)}"
+        count = sum(run.certificate.holds(1e-3, 1e-3) for run in self.runs)
+        return f"{count}/{len(self.runs)}"
 
     def objective(self, digits: int) -> str:
         return f"{self.objectives.mean():.{digits}f} ({self.objectives.std():.0e})"
 
     def record(self, name: str) -> dict[str, object]:
-        """The figures under names that start with `name`."""
+        """Return the figures under names that start with `name`, the columns of the CSV file."""
         return {
             f"{name}_objective": self.objectives.mean(),
             f"{name}_objective_std": self.objectives.std(),
@@ -143,7 +145,7 @@ class Series:
 
 
 class Sheet:
-    """A table while it is made: its rows for the screen, its records for a CSV file."""
+    """A table under construction: its rows for the screen, its records for a CSV file."""
 
     def __init__(self, options: Options, name: str, title: str, columns: Sequence[str]):
         self.options, self.name, self.title, self.columns = options, name, title, tuple(columns)
@@ -157,16 +159,16 @@ class Sheet:
         self.records.append(record)
 
     def close(self, notes: Sequence[str]) -> None:
-        """Show the table, and keep it as a page and as CSV."""
+        """Print the table, and write it as a Markdown page and as CSV."""
         last, rows = None, []
         for row in self.rows:  # a group's name is shown once
             rows.append(row if row[0] != last else ("", *row[1:]))
             last = row[0]
-        table = Table(self.title, self.columns, tuple(rows), tuple(notes))
+        table = PaperTable(self.title, self.columns, tuple(rows), tuple(notes))
         self.options.echo(table.text())
-        made = ", ".join(f"{name} {number}" for name, number in versions().items())
+        software = ", ".join(f"{name} {number}" for name, number in versions().items())
         quick = ", quick" if self.options.quick else ""
-        page = f"# {self.title}\n\nseed {self.options.seed}{quick}; {made}\n\n{table.markdown()}"
+        page = f"# {self.title}\n\nseed {self.options.seed}{quick}; {software}\n\n{table.markdown()}"
         self.options.keep(f"{self.name}.md", page.encode())
         keep_rows(self.options, self.name, self.records)
 
@@ -193,39 +195,39 @@ QUADRATIC_NOTES = (
 
 
 def table_one(options: Options) -> None:
-    """Table 1: quadratic programs under local and global linear equalities."""
+    """Make Table 1: quadratic programs under local and global linear equalities."""
     sizes = (100,) if options.quick else (100, 300, 500)
     columns = ("n", "d", "objective", "centralised", "CVXPY", "diff.", "printed", "feasibility", "printed", "rounds",
                "ADMM", "stationarity", "certified", "text")  # fmt: skip
     sheet = Sheet(options, "proxal-qp", "Table 1: quadratic programs (25)", columns)
-    checked = _has_cvxpy()
+    has_cvxpy = _has_cvxpy()
     for n in (1, 5, 10):
         for d in sizes:
-            example = Quadratic.printed(d, n)
+            example = Quadratic.as_printed(d, n)
             problem = example.problem()
-            # the optimum is unique and the starts hardly matter; large programs are solved from three of them
+            # the optimum is unique, so the starts hardly matter: three of them suffice for large programs
             points = starts(options.seed, options.instances(STARTS if d == 100 else 3), d)
-            mine = series(problem, QUADRATIC.ours(), points)
-            pooled = series(problem, QUADRATIC.central(), points)
-            admm = series(problem, QUADRATIC.paper(1.0), points[:1]) if d == 100 else None
-            best = example.optimum() if checked else None
+            mine = solve_from(problem, QUADRATIC.ours(), points)
+            central = solve_from(problem, QUADRATIC.central(), points)
+            admm = solve_from(problem, QUADRATIC.paper(1.0), points[:1]) if d == 100 else None
+            best = example.optimum() if has_cvxpy else None
             off = None if best is None else float(np.max(np.abs(mine.objectives - best)) / abs(best))
-            other = Quadratic.described(options.seed, d, n)
-            again = series(other.problem(), QUADRATIC.ours(), points[:1]) if checked else None
+            other = Quadratic.as_described(options.seed, d, n)
+            again = solve_from(other.problem(), QUADRATIC.ours(), points[:1]) if has_cvxpy else None
             away = None if again is None else abs(again.objectives[0] / other.optimum() - 1.0)
-            first, second, violation, violated = PRINTED_QUADRATIC[n, d]
+            first, second, violation, central_violation = PRINTED_QUADRATIC[n, d]
             sheet.add(
                 f"n = {n}, d = {d}",
                 (
                     f"{n}",
                     f"{d}",
                     mine.objective(4),
-                    pooled.objective(4),
+                    central.objective(4),
                     _number(best, ".4f"),
                     _number(off, ".1e"),
                     f"{first:.2f} / {second:.2f}",
                     f"{mine.feasibility:.1e}",
-                    f"{violation:.2e} / {violated:.2e}",
+                    f"{violation:.2e} / {central_violation:.2e}",
                     f"{mine.rounds:.1f}",
                     "" if admm is None else f"{admm.rounds:.0f}",
                     f"{mine.stationarity:.1e}",
@@ -234,13 +236,13 @@ def table_one(options: Options) -> None:
                 ),
                 {"n": n, "d": d, "rows": d // 100, "starts": len(points)}
                 | mine.record("ours")
-                | pooled.record("centralised")
+                | central.record("centralised")
                 | {"cvxpy": best, "relative_difference": off, "text_relative_difference": away}
                 | {"admm_rounds": None if admm is None else admm.rounds}
                 | {"admm_stationarity": None if admm is None else admm.stationarity}
                 | {"admm_objective": None if admm is None else admm.objectives[0]}
                 | {"printed": first, "printed_centralised": second}
-                | {"printed_feasibility": violation, "printed_centralised_feasibility": violated},
+                | {"printed_feasibility": violation, "printed_centralised_feasibility": central_violation},
             )
     sheet.close((*QUADRATIC_NOTES, *SHARED_NOTES))
 
@@ -261,39 +263,39 @@ PEARSON_NOTES = (
 
 
 def table_two(options: Options) -> None:
-    """Table 2: Neyman-Pearson classification."""
+    """Make Table 2: Neyman-Pearson classification."""
     columns = ("data set", "n", "objective", "centralised", "CVXPY", "diff.", "printed", "class 1", "printed", "rounds",
                "ADMM", "stationarity", "certified", "spread", "printed")  # fmt: skip
     sheet = Sheet(options, "proxal-np", "Table 2: Neyman-Pearson classification (26), r = 0.2", columns)
-    found, absent = available_sets()
-    for examples in found:
+    sets, absent = available_sets()
+    for examples in sets:
         for n in (5,) if options.quick else CLIENTS:
             problem = examples.problem(n, options.seed)
             points = starts(options.seed, options.instances(STARTS), problem.terms.dim)
-            mine = series(problem, PEARSON.ours(), points)
-            pooled = series(problem, PEARSON.central(), points)
-            admm = None if options.quick else series(problem, PEARSON.paper(0.01), points[:1], ADMM_ROUNDS)
+            mine = solve_from(problem, PEARSON.ours(), points)
+            central = solve_from(problem, PEARSON.central(), points)
+            admm = None if options.quick else solve_from(problem, PEARSON.paper(0.01), points[:1], ADMM_ROUNDS)
             best = pooled_optimum(problem) if _has_cvxpy() else None
             losses = [class_losses(problem, run.w) for run in mine.runs]
             mean, largest = np.mean([one.mean() for _, one in losses]), np.max([one.max() for _, one in losses])
             spread = np.mean([zero.std() for zero, _ in losses])
             off = None if best is None else float(np.max(np.abs(mine.objectives - best)))
             first, within, second, printed_mean, printed_max = PRINTED_PEARSON[examples.name][n]
-            reached = "" if admm is None else f"{admm.rounds:.0f}" if admm.runs[0].converged else f"> {ADMM_ROUNDS}"
+            admm_rounds = "" if admm is None else f"{admm.rounds:.0f}" if admm.runs[0].converged else f"> {ADMM_ROUNDS}"
             sheet.add(
                 f"{examples.name}, n = {n}",
                 (
                     examples.name,
                     f"{n}",
                     mine.objective(4),
-                    pooled.objective(4),
+                    central.objective(4),
                     _number(best, ".4f"),
                     _number(off, ".0e"),
                     f"{first:.2f} / {second:.2f}",
                     f"{mean:.4f} / {largest:.4f}",
                     f"{printed_mean:.2f} / {printed_max:.2f}",
                     f"{mine.rounds:.1f}",
-                    reached,
+                    admm_rounds,
                     f"{mine.stationarity:.1e}",
                     mine.certified,
                     f"{spread:.1e}",
@@ -301,7 +303,7 @@ def table_two(options: Options) -> None:
                 ),
                 {"data": examples.name, "n": n, "columns": problem.terms.dim, "starts": len(points)}
                 | mine.record("ours")
-                | pooled.record("centralised")
+                | central.record("centralised")
                 | {"cvxpy": best, "largest_difference": off}
                 | {"class_1_mean": mean, "class_1_max": largest, "spread": spread}
                 | {"admm_rounds": None if admm is None else admm.rounds}
@@ -326,7 +328,7 @@ FAIRNESS_NOTES = (
 
 
 def table_three(options: Options) -> None:
-    """Table 3: classification with a bound on the loss gap between the sexes, at every client and at the server."""
+    """Make Table 3: classification with a bound on the loss gap between the sexes, at every client and the server."""
     columns = ("n", "objective", "centralised", "diff.", "printed", "gap", "centralised gap", "printed", "rounds",
                "stationarity", "certified", "spread", "printed")  # fmt: skip
     sheet = Sheet(options, "proxal-fair", "Table 3: classification with fairness constraints (28), r = 0.1", columns)
@@ -334,20 +336,20 @@ def table_three(options: Options) -> None:
     for n in (5,) if options.quick else CLIENTS:
         problem = fairness(n, options.seed)
         points = starts(options.seed, options.instances(STARTS), problem.terms.dim)
-        mine = series(problem, FAIR.ours(), points)
-        pooled = series(problem, FAIR.central(), points)
-        off = float(np.max(np.abs(mine.objectives - pooled.objectives)))
-        measured = [disparities(problem, run.w) for run in mine.runs]
-        gaps = np.array([gap for _, gap in measured])
-        pooled_gaps = np.array([disparities(problem, run.w)[1] for run in pooled.runs])
-        spread = np.mean([loss.std() for loss, _ in measured])
+        mine = solve_from(problem, FAIR.ours(), points)
+        central = solve_from(problem, FAIR.central(), points)
+        off = float(np.max(np.abs(mine.objectives - central.objectives)))
+        disparities_by_start = [disparities(problem, run.w) for run in mine.runs]
+        gaps = np.array([gap for _, gap in disparities_by_start])
+        pooled_gaps = np.array([disparities(problem, run.w)[1] for run in central.runs])
+        spread = np.mean([loss.std() for loss, _ in disparities_by_start])
         first, within, second, printed_mean, printed_max = PRINTED_FAIRNESS[n]
         sheet.add(
             f"n = {n}",
             (
                 f"{n}",
                 mine.objective(4),
-                pooled.objective(4),
+                central.objective(4),
                 f"{off:.0e}",
                 f"{first:.2f} / {second:.2f}",
                 f"{gaps.mean():.4f} / {gaps.max():.4f}",
@@ -361,7 +363,7 @@ def table_three(options: Options) -> None:
             ),
             {"n": n, "starts": len(points)}
             | mine.record("ours")
-            | pooled.record("centralised")
+            | central.record("centralised")
             | {"largest_difference": off, "gap_mean": gaps.mean(), "gap_max": gaps.max(), "spread": spread}
             | {"centralised_gap_mean": pooled_gaps.mean(), "centralised_gap_max": pooled_gaps.max()}
             | {"printed": first, "printed_parentheses": within, "printed_centralised": second}
@@ -373,19 +375,19 @@ def table_three(options: Options) -> None:
 
 
 def _printed_rho(problem: Problem, w0: np.ndarray) -> str:
-    """What Algorithm 2 does at the printed ρ = 1e8."""
-    (run,) = series(problem, FAIR.paper(PRINTED_RHO), [w0], PRINTED_RHO_ROUNDS).runs
-    moved = np.max(np.abs(run.w - w0))
+    """Return a sentence on what Algorithm 2 does at the printed ρ = 1e8."""
+    (run,) = solve_from(problem, FAIR.paper(PRINTED_RHO), [w0], PRINTED_RHO_ROUNDS).runs
+    distance = np.max(np.abs(run.w - w0))
     return (
         f"the printed ρ = 1e8 of Algorithm 2 holds the model where it is: from the first start with n = 5, after "
-        f"{run.rounds} rounds it has moved by {moved:.1e}, the objective is {run.objective:.2f} and the stationarity "
-        f"{run.certificate.stationarity:.1e}"
+        f"{run.rounds} rounds it has moved by {distance:.1e}, the objective is {run.objective:.2f} and the "
+        f"stationarity {run.certificate.stationarity:.1e}"
     )
 
 
 EXPERIMENTS = (
-    Experiment("proxal-qp", "ProxAL, Table 1: quadratic programs under local and global equalities", table_one),
-    Experiment("proxal-np", "ProxAL, Table 2: Neyman-Pearson classification on three data sets", table_two),
-    Experiment("proxal-fair", "ProxAL, Table 3: classification with fairness constraints on Adult", table_three),
+    PaperExperiment("proxal-qp", "ProxAL, Table 1: quadratic programs under local and global equalities", table_one),
+    PaperExperiment("proxal-np", "ProxAL, Table 2: Neyman-Pearson classification on three data sets", table_two),
+    PaperExperiment("proxal-fair", "ProxAL, Table 3: classification with fairness constraints on Adult", table_three),
     *figures.EXPERIMENTS,
 )

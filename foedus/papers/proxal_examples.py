@@ -1,15 +1,15 @@
 """The problems of the constrained-learning paper (first version, section 5): (25), (26) and (28).
 
-Their data are not all public any more. Quadratic programs are drawn again from the generator behind Table 1. The
-Neyman-Pearson sets had 20 or 21 columns in an encoding that is not known: here categories are numbered, every column is
+Some of their data are no longer public. The quadratic programs are drawn again from the generator behind Table 1. The
+Neyman-Pearson sets had 20 or 21 columns in an unknown encoding: here categories are numbered, every column is
 standardised, and a constant column is added, without which the caps of monks-1 and Adult cannot be met. For fairness,
-rows are drawn from Adult as the data set adult-b codes it, 22,654 of its training rows and 5,659 of its test rows.
+rows are drawn from Adult in the encoding of adult-b: 22,654 of its training rows and 5,659 of its test rows.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +22,9 @@ from foedus.data import adult, split, uci
 from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.terms import Data, group, label
+
+if TYPE_CHECKING:
+    import cvxpy as cp
 
 CLIENTS = (1, 5, 10, 20)
 STARTS = 10
@@ -56,16 +59,16 @@ FAIR = Settings(beta=10.0, s_bar=1e-3)
 
 
 def starts(seed: int, count: int, dim: int) -> list[np.ndarray]:
-    """Points w⁰ on the unit sphere."""
-    drawn = np.random.default_rng(seed).standard_normal((count, dim))
-    return list(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+    """Return points w⁰ on the unit sphere."""
+    directions = np.random.default_rng(seed).standard_normal((count, dim))
+    return list(directions / np.linalg.norm(directions, axis=1, keepdims=True))
 
 
 # --- (25): quadratic programs under linear equalities ---
 
 
 def quadratic(w: Array, data: Data) -> Array:
-    """½wᵀAw + bᵀw."""
+    """Return ½wᵀAw + bᵀw."""
     return 0.5 * jnp.dot(w, data["A"] @ w) + jnp.dot(data["b"], w)
 
 
@@ -82,13 +85,13 @@ class Quadratic:
     d: np.ndarray  # (clients + 1, rows)
 
     @staticmethod
-    def printed(dim: int, clients: int) -> "Quadratic":
-        """The instance behind a row of Table 1: legacy NumPy draws from the seed 10, and d_0 = 0."""
+    def as_printed(dim: int, clients: int) -> "Quadratic":
+        """Return the instance behind a row of Table 1: legacy NumPy draws from the seed 10, and d_0 = 0."""
         return _draw(np.random.RandomState(10), dim, clients, at_server=False)
 
     @staticmethod
-    def described(seed: int, dim: int, clients: int) -> "Quadratic":
-        """An instance as the text describes it: d_0, too, is on the unit sphere."""
+    def as_described(seed: int, dim: int, clients: int) -> "Quadratic":
+        """Return an instance as the text describes it: d_0 is on the unit sphere too."""
         return _draw(np.random.RandomState(seed % 2**32), dim, clients, at_server=True)
 
     @property
@@ -96,7 +99,7 @@ class Quadratic:
         return len(self.A)
 
     def problem(self) -> Problem:
-        """The program for foedus, which minimises (1/n) Σ f_i: the n is put into f_i, so that objectives are sums."""
+        """Return the program for foedus, which minimises (1/n) Σ f_i; a factor n in f_i makes its objective the sum."""
         n = self.clients
         sites = [{"A": n * A, "b": n * b} for A, b in zip(self.A, self.b, strict=True)]
         return Problem(
@@ -109,7 +112,7 @@ class Quadratic:
         )
 
     def optimum(self) -> float:
-        """The optimal value, by CVXPY."""
+        """Return the optimal value, by CVXPY."""
         import cvxpy as cp
 
         w = cp.Variable(self.b.shape[1])
@@ -119,12 +122,12 @@ class Quadratic:
         )
 
 
-def _draw(draw: Any, dim: int, clients: int, at_server: bool) -> Quadratic:
+def _draw(draw: np.random.RandomState, dim: int, clients: int, at_server: bool) -> Quadratic:
     parties, rows = clients + 1, dim // 100
     A = np.empty((parties, dim, dim))
     for i in range(parties):
         eigenvalues = draw.rand(dim) * 0.5 + 0.5
-        draw.permutation(dim)  # the generator shuffles a list it does not use
+        draw.permutation(dim)  # the authors' generator draws this too, and does not use it
         U = np.linalg.svd(draw.randn(dim, dim))[0]
         A[i] = (U * eigenvalues) @ U.T
     b = draw.randn(dim, parties)
@@ -140,14 +143,14 @@ def _draw(draw: Any, dim: int, clients: int, at_server: bool) -> Quadratic:
 
 
 @dataclass(frozen=True)
-class Examples:
-    """A data set of Table 2: its name there, and how it is loaded here."""
+class ClassificationData:
+    """A data set of Table 2: its name there, and the function that loads it here."""
 
     name: str
     load: Callable[[], tuple[np.ndarray, np.ndarray]]
 
     def problem(self, clients: int, seed: int) -> Problem:
-        """(26): least mean loss on class 0, while the mean loss on class 1 is at most 0.2 at every client."""
+        """Return (26): least mean loss on class 0, while the mean loss on class 1 is at most 0.2 at every client."""
         return Problem(
             split(*self.load(), clients=clients, seed=seed, by="label"),
             loss=losses.logistic,
@@ -155,56 +158,56 @@ class Examples:
             constraints=[LossCap(label(1), CAP)],
         )
 
-    def unconstrained(self, clients: int, seed: int) -> Problem:
-        """(71): least mean loss over both classes."""
+    def without_constraints(self, clients: int, seed: int) -> Problem:
+        """Return (71): least mean loss over both classes."""
         return Problem(split(*self.load(), clients=clients, seed=seed, by="label"), loss=losses.logistic)
 
 
-def standardised(X: np.ndarray) -> np.ndarray:
-    """Columns of mean 0 and variance 1, and a constant one."""
+def standardise(X: np.ndarray) -> np.ndarray:
+    """Return columns of mean 0 and variance 1, and a constant one."""
     return np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
 
 
 @lru_cache(maxsize=1)
 def _breast() -> tuple[np.ndarray, np.ndarray]:
     X, y = uci.breast_cancer_wisconsin()
-    return standardised(X), y
+    return standardise(X), y
 
 
 @lru_cache(maxsize=1)
 def _adult() -> tuple[np.ndarray, np.ndarray]:
     X, y = adult.integer_coded()
-    return standardised(X), y
+    return standardise(X), y
 
 
 @lru_cache(maxsize=1)
 def _monks() -> tuple[np.ndarray, np.ndarray]:
     X, y = uci.monks()
-    return standardised(X), y
+    return standardise(X), y
 
 
-BREAST = Examples("breast-cancer-wisc", _breast)
-ADULT = Examples("adult-a", _adult)
-MONKS = Examples("monks-1", _monks)
+BREAST = ClassificationData("breast-cancer-wisc", _breast)
+ADULT = ClassificationData("adult-a", _adult)
+MONKS = ClassificationData("monks-1", _monks)
 SETS = (BREAST, ADULT, MONKS)
 
 
-def available_sets() -> tuple[list[Examples], list[str]]:
-    """The data sets of Table 2 that can be read, and a sentence on each that cannot."""
-    found, absent = [], []
+def available_sets() -> tuple[list[ClassificationData], list[str]]:
+    """Return the data sets of Table 2 that can be read, and a sentence on each that cannot."""
+    sets, absent = [], []
     for examples in SETS:
         try:
             examples.load()
-            found.append(examples)
+            sets.append(examples)
         except FoedusError as error:
             absent.append(f"{examples.name} left out: {error}")
-    if not found:
+    if not sets:
         raise FoedusError(absent[0].removesuffix(".") + ".")
-    return found, absent
+    return sets, absent
 
 
 def class_losses(problem: Problem, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each client's mean loss on class 0 and on class 1."""
+    """Return each client's mean loss on class 0 and on class 1."""
     pairs = []
     for i in range(problem.terms.clients):
         loss, y = _losses(problem.client(i), w)
@@ -214,7 +217,7 @@ def class_losses(problem: Problem, w: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def pooled_optimum(problem: Problem) -> float:
-    """The optimal value of (26) on all clients' data, by CVXPY."""
+    """Return the optimal value of (26) on all clients' data, by CVXPY."""
     import cvxpy as cp
 
     w = cp.Variable(problem.terms.dim)
@@ -227,11 +230,11 @@ def pooled_optimum(problem: Problem) -> float:
     return _minimum(cp.Problem(cp.Minimize(value), caps), 1e-6)
 
 
-def _minimum(program: Any, tolerance: float) -> float:
+def _minimum(program: "cp.Problem", tolerance: float) -> float:
     program.solve(solver="CLARABEL", tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
     if program.status != "optimal":
         raise ArithmeticError(f"CVXPY ended with the status {program.status}")
-    return float(program.value)
+    return float(np.asarray(program.value))
 
 
 # --- (28): fairness ---
@@ -243,7 +246,7 @@ def _adult_b() -> adult.AdultB:
 
 
 def fairness_rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows of adult-b go to the clients and which to the server."""
+    """Return which rows of adult-b go to the clients and which to the server."""
     training = _adult_b().training
     draw = np.random.default_rng(seed)
     return (
@@ -252,21 +255,21 @@ def fairness_rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def fairness(clients: int, seed: int, constrained: bool = True) -> Problem:
-    """(28), or (72) without its constraints: least mean loss, with a small gap between the sexes at every party."""
-    held = _adult_b()
+def fairness(clients: int, seed: int, with_constraints: bool = True) -> Problem:
+    """Return (28), or (72) without constraints: least mean loss, with a small gap between the sexes at every party."""
+    table = _adult_b()
     ours, server = fairness_rows(seed)
     gaps = [LossGap(group(0), group(1), GAP), LossGap(group(0), group(1), GAP, scope="global")]
     return Problem(
-        split(held.X[ours], held.y[ours], held.sex[ours], clients=clients, seed=seed, by="label"),
+        split(table.X[ours], table.y[ours], table.sex[ours], clients=clients, seed=seed, by="label"),
         loss=losses.logistic,
-        constraints=gaps if constrained else (),
-        server=(held.X[server], held.y[server], held.sex[server]),
+        constraints=gaps if with_constraints else (),
+        server=(table.X[server], table.y[server], table.sex[server]),
     )
 
 
 def disparities(problem: Problem, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each client's mean loss, and the gap between the sexes at each client and, last, at the server."""
+    """Return each client's mean loss, and the gap between the sexes at each client and, last, at the server."""
     assert problem.server is not None
     means, gaps = [], []
     for data in (*(problem.client(i) for i in range(problem.terms.clients)), problem.server):

@@ -1,4 +1,4 @@
-"""A table of figures, for the terminal and as Markdown."""
+"""A table of numbers, as text for the terminal and as Markdown."""
 
 import io
 import shutil
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Table:
-    """Text cells under headings; a row that starts with an empty cell goes on with the group of the row above it."""
+class PaperTable:
+    """Text cells under headings; a row whose first cell is empty belongs to the group of the row above it."""
 
     title: str
     columns: tuple[str, ...]
@@ -15,28 +15,30 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """The table as a terminal shows it."""
+        """Return the table as text for a terminal."""
         from rich import box
         from rich.console import Console
-        from rich.table import Table as RichTable
+        from rich.table import Table
 
-        made = RichTable(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        grid = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for i, column in enumerate(self.columns):
-            made.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+            grid.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row, following in zip(self.rows, (*self.rows[1:], None), strict=True):
-            made.add_row(*row, end_section=following is not None and following[0] != "")
+            grid.add_row(*row, end_section=following is not None and following[0] != "")
         screen = shutil.get_terminal_size().columns
         console = Console(file=io.StringIO(), width=1000, markup=False, highlight=False, color_system=None)
-        natural = console.measure(made).maximum
-        console.width = max(screen, natural, len(self.title))  # figures are never cut off; a narrow terminal wraps them
-        console.print(made)
+        natural = console.measure(grid).maximum
+        console.width = max(
+            screen, natural, len(self.title)
+        )  # numbers are never cut off; a narrow terminal wraps the lines
+        console.print(grid)
         for note in self.notes:
             console.print(f"- {note}")
-        shown = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-        return "\n".join(line.rstrip() for line in shown.splitlines())
+        screen_text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+        return "\n".join(line.rstrip() for line in screen_text.splitlines())
 
     def markdown(self) -> str:
-        """The table as a section of a Markdown page."""
+        """Return the table as a section of a Markdown page."""
         lines = [f"## {self.title}", "", _line(self.columns), _line(("---", *["---:"] * (len(self.columns) - 1)))]
         lines += [_line(row) for row in self.rows]
         lines += ["", *[f"- {note}" for note in self.notes]] if self.notes else []

@@ -1,33 +1,33 @@
-"""The model card: a run as a page of Markdown that travels with the model, with its certificate and its limits."""
+"""The model card: a page of Markdown that describes a model, its certificate and its limits, to pass on with it."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from foedus.files import Json
 from foedus.report import privacy, sections, words
 from foedus.report.words import number, size
 from foedus.run import Run
 
-MOST = 200  # rows of the table; of more, those with the least slack
+MOST = 200  # rows of the table; a longer one shows those with the least slack
+# the characters that Markdown, or HTML inside it, would format
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
 
-def plain(text: Any) -> str:
-    """Text that Markdown shows as it is: one line, nothing in it formats."""
+def plain(text: object) -> str:
+    """Return the text as one line in which Markdown formats nothing."""
     return SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
 
 
-def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
-    """The model card of a run, as Markdown."""
-    asked = asked or {}
+def card(name: str, run: Run, request: Json | None = None) -> str:
+    """Return the model card of a run as Markdown; `request` is what `html.write` takes."""
+    request = request or {}
     verdict, present = words.verdict(run), sections.presence(run)
     shape = run.settings.get("problem", {}).get("shape", [])
     settings = run.settings.get("algorithm", {})
-    lines = [f"# Model card: {plain(asked.get('title') or name)}", "", f"**{plain(verdict.title)}.**"]
+    lines = [f"# Model card: {plain(request.get('title') or name)}", "", f"**{plain(verdict.title)}.**"]
     lines += [plain(sentence) for sentence in verdict.sentences]
     lines += ["", "## What the model was asked to do", ""]
-    if asked.get("words"):
-        lines.append(f"- In words: {plain(asked['words'])}")
+    if request.get("words"):
+        lines.append(f"- In words: {plain(request['words'])}")
     lines.append(f"- Make small: {plain(words.objective(run))}.")
     lines += [f"- Keep: {plain(term)}." for term in words.terms(run)] or ["- No terms were set."]
     lines += ["", "## How it was trained", ""]
@@ -39,7 +39,7 @@ def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
         f"- In {words.count(run.rounds, 'round')} of messages; {size(run.traffic.up)} came from the sites and "
         f"{size(run.traffic.down)} went to them",
         f"- Parameters: {' + '.join(' × '.join(map(str, s)) or '1' for s in shape) or 'of the shape of w0'}",
-        f"- {words.unmeasured(run)}"
+        f"- {words.not_measured(run)}"
         if run.certificate.silent
         else f"- Objective {number(run.objective)}, measured over all sites at the returned model",
     ]
@@ -54,11 +54,11 @@ def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
     else:
         lines += ["```text", str(ledger).replace("```", "'''"), "```"]
     lines += ["", "## Limits", "", *(f"- {plain(text)}" for text in limits(run))]
-    said = [*words.warnings(run, None if present is None else present[1]), *map(str, asked.get("warnings", ()))]
-    lines += [f"- {plain(text)}" for text in said]
+    remarks = [*words.warnings(run, None if present is None else present[1]), *map(str, request.get("warnings", ()))]
+    lines += [f"- {plain(text)}" for text in remarks]
     versions = run.settings.get("versions", {})
     lines += ["", "## To repeat it", ""]
-    lines += [privacy.NO_SEED, ""] if privacy.simulated(run) else []
+    lines += [privacy.NO_SEED, ""] if privacy.noise_from_seed(run) else []
     lines += ["```python", sections.call(run).replace("```", "'''"), "```", ""]
     lines.append("With " + ", ".join(f"{plain(k)} {plain(v)}" for k, v in versions.items()) + ".")
     return "\n".join(lines) + "\n"
@@ -67,7 +67,7 @@ def card(name: str, run: Run, asked: Mapping[str, Any] | None = None) -> str:
 def _certificate(run: Run) -> list[str]:
     c = run.certificate
     if c.silent:
-        return [words.unmeasured(run)]
+        return [words.not_measured(run)]
     if not c.rows:
         return [
             f"No terms were set. Stationarity, the largest entry of the gradient at the returned model: "
@@ -98,19 +98,19 @@ def _certificate(run: Run) -> list[str]:
 
 
 def limits(run: Run) -> list[str]:
-    """What the certificate does not say."""
-    said = [
+    """Return sentences on what the certificate does not say."""
+    limitations = [
         "The figures are about the examples that the model was trained on. How it does on new ones has to be measured "
         "on examples that were kept out."
     ]
     if run.certificate.rows:
-        said.append(
+        limitations.append(
             f"A term counts as kept up to {number(run.certificate.eps2)}, and the conditions of optimality are of the "
             "first order: for a convex problem they make the model the best there is, up to the tolerance; otherwise "
             "there may be a better one elsewhere."
         )
-        said.append("A cap on a mean loss says nothing about a single case.")
+        limitations.append("A cap on a mean loss says nothing about a single case.")
     else:
-        said.append("No promise is made about any single site.")
-    said.append("Each site counts the same in the objective, however many examples it has.")
-    return said
+        limitations.append("No promise is made about any single site.")
+    limitations.append("Each site counts the same in the objective, however many examples it has.")
+    return limitations

@@ -1,7 +1,7 @@
-"""Charts as inline SVG that stay readable at any width: lines stretch, labels are HTML and keep their size.
+"""Charts as inline SVG that stay readable at any width: the lines stretch, the labels are HTML and keep their size.
 
-A chart is complete without JavaScript. The thinned series also go into the page as data, from which `script.js` answers
-hovering and zooming.
+A chart is complete without JavaScript. The page also contains the points of all series as data, which `script.js` reads
+to show values under the pointer and to zoom.
 """
 
 import json
@@ -10,26 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from foedus.files import Json
 from foedus.report.words import number, size
 
-WIDE, HIGH = 1000, 400  # the plane that lines are drawn in; the page stretches it
-POINTS = 1200  # of one series, after thinning
-LARGE = 1e290  # values beyond leave no room above them
-ALL_POINTS = 24_000  # of all series of a page, about
-COLUMNS = 240  # of the picture of who took part
+WIDE, HIGH = 1000, 400  # the coordinates that lines are drawn in; the page stretches them
+POINTS = 1200  # the most points of one series, more than a screen can show
+LARGE = 1e290  # larger values are cut to this, so that an axis with room above them does not overflow
+ALL_POINTS = 24_000  # about the most points of all series of a page, so that it can still be mailed
+COLUMNS = 240  # the most columns in the picture of who took part
+LOG_SPAN = 30  # positive values with a larger ratio are drawn on a logarithmic scale
 
 
 @dataclass(frozen=True)
-class Series:
-    """One line: a name, its values by round, the bytes sent by then, and which colour it has."""
+class ChartSeries:
+    """One line of a chart: a name, its values by round, the bytes sent up to each round, and its colour."""
 
     name: str
     y: np.ndarray
-    sent: np.ndarray
+    bytes_sent: np.ndarray
     colour: int = 0
 
     @property
@@ -39,75 +40,83 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """One quantity of one or several runs; `limit` is a tolerance to draw across."""
+    """One quantity of one or several runs; `limit` is a tolerance, drawn as a horizontal line."""
 
     key: str
     title: str
     words: str
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
     limit: float | None = None
     points: int = POINTS
 
     @property
     def log(self) -> bool:
-        """A logarithmic scale where the values are positive and span more than a factor of 30."""
-        found = np.concatenate([s.y[np.isfinite(s.y)] for s in self.series]) if self.series else np.zeros(0)
-        positive = found[found > 0]
-        if not len(positive) or np.any(found < 0):
+        """Whether the scale is logarithmic: no value is negative and the positive ones span a large factor."""
+        values = np.concatenate([s.y[np.isfinite(s.y)] for s in self.series]) if self.series else np.zeros(0)
+        positive = values[values > 0]
+        if not len(positive) or np.any(values < 0):
             return False
-        return float(positive.max()) > 30 * float(positive.min())
+        return float(positive.max()) > LOG_SPAN * float(positive.min())
 
 
-def above_least(series: Sequence[Series]) -> tuple[list[Series], float] | None:
-    """The series less the smallest value of all, where they would otherwise lie flat along the bottom; else None."""
-    found = np.concatenate([s.y[np.isfinite(s.y)] for s in series])
-    least, span = float(found.min()), float(np.ptp(found))
-    if len(found) < 10 or span == 0 or float(np.median(found)) - least > 0.05 * span or found.max() > 30 * least > 0:
+def above_least(series: Sequence[ChartSeries]) -> tuple[list[ChartSeries], float] | None:
+    """Return the series minus their smallest value, and that value, if they would otherwise lie flat; else None.
+
+    They lie flat if at least half of the values are within 5 % of the range above the smallest one.
+    """
+    values = np.concatenate([s.y[np.isfinite(s.y)] for s in series])
+    least, span = float(values.min()), float(np.ptp(values))
+    if (
+        len(values) < 10
+        or span == 0
+        or float(np.median(values)) - least > 0.05 * span
+        or values.max() > LOG_SPAN * least > 0
+    ):
         return None
     return [replace(s, y=np.where(np.isfinite(s.y), s.y - least, s.y)) for s in series], least
 
 
 def thin(y: np.ndarray, most: int = POINTS) -> np.ndarray:
-    """The places to keep of a long series: of each stretch the first, the least, the greatest and the last."""
+    """Return the indices to keep of a long series: in each stretch the first, the least, the greatest and the last."""
     n = len(y)
     if n <= most:
         return np.arange(n)
     edges = np.linspace(0, n, max(1, most // 4) + 1).astype(int)
     safe = np.where(np.isfinite(y), y, np.nan)
-    kept: set[int] = {0, n - 1}
+    places: set[int] = {0, n - 1}
     for start, end in pairwise(edges.tolist()):
         part = safe[start:end]
-        kept |= {int(start), int(end - 1)}
+        places |= {int(start), int(end - 1)}
         if not np.all(np.isnan(part)):
-            kept |= {int(start + np.nanargmin(part)), int(start + np.nanargmax(part))}
-    return np.array(sorted(kept))
+            places |= {int(start + np.nanargmin(part)), int(start + np.nanargmax(part))}
+    return np.array(sorted(places))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of values, and where its labels stand."""
+    """A range of values on a linear or logarithmic scale."""
 
     low: float
     high: float
     log: bool = False
 
     def place(self, values: np.ndarray) -> np.ndarray:
-        """Where values lie between 0 (low) and 1 (high); values that a logarithm cannot take lie at the bottom."""
+        """Return the positions of values between 0 (low) and 1 (high); on a logarithmic scale 0 and below are at 0."""
         if not self.log:
             return (values - self.low) / (self.high - self.low)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.log10(np.where(values > 0, values, self.low))
-        return (found - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+            exponents = np.log10(np.where(values > 0, values, self.low))
+        return (exponents - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Round numbers within the range."""
+        """Return round numbers within the range, for the labels of the axis."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             if last - first >= 1:
                 step = max(1, math.ceil((last - first) / (most - 1)))
                 return [10.0**k for k in range(first, last + 1, step)]
-            found = [m * 10.0**k for k in range(first - 1, last + 2) for m in (1, 2, 5)]
-            return [v for v in found if self.low <= v <= self.high]
+            marks = [m * 10.0**k for k in range(first - 1, last + 2) for m in (1, 2, 5)]
+            return [v for v in marks if self.low <= v <= self.high]
         step = (self.high - self.low) / most
         unit = 10.0 ** math.floor(math.log10(step))
         step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= step * 0.999)
@@ -116,13 +125,13 @@ class Axis:
 
 
 def axis_of(values: np.ndarray, log: bool) -> Axis:
-    """A range that holds all finite values, with a little room."""
-    found = np.clip(values[np.isfinite(values)], -LARGE, LARGE)
+    """Return a range that contains all finite values, with a little room."""
+    finite = np.clip(values[np.isfinite(values)], -LARGE, LARGE)
     if log:
-        found = np.maximum(found[found > 0], 1.0 / LARGE)
-    if not len(found):
+        finite = np.maximum(finite[finite > 0], 1.0 / LARGE)
+    if not len(finite):
         return Axis(0.0, 1.0)
-    low, high = float(found.min()), float(found.max())
+    low, high = float(finite.min()), float(finite.max())
     if log:
         room = max((high / low) ** 0.04, 1.05)
         return Axis(low / room, high * room, log=True)
@@ -136,7 +145,7 @@ def _figure(value: float) -> str:
 
 
 def path(x: np.ndarray, y: np.ndarray) -> str:
-    """An SVG path through the points; where y is not finite the line breaks."""
+    """Return an SVG path through the points, with a gap wherever y is not finite."""
     words, pen = [], "M"
     for a, b in zip((WIDE * x).tolist(), (HIGH * (1 - y)).tolist(), strict=True):
         if not math.isfinite(b):
@@ -148,19 +157,19 @@ def path(x: np.ndarray, y: np.ndarray) -> str:
 
 
 def line_chart(chart: Chart, by: str) -> str:
-    """The chart as HTML, over rounds or over bytes sent."""
-    kept = [(s, thin(s.y, chart.points)) for s in chart.series]
-    every = np.concatenate([s.y[i] for s, i in kept])
+    """Return the chart as HTML, over rounds or over bytes sent."""
+    selections = [(s, thin(s.y, chart.points)) for s in chart.series]
+    every = np.concatenate([s.y[i] for s, i in selections])
     within = every[np.isfinite(every)]
     if chart.limit is not None and len(within) and (chart.log or chart.limit >= within.min()):
         every = np.append(every, chart.limit)
     vertical = axis_of(every, chart.log)
-    over = {s.name: (s.rounds if by == "rounds" else s.sent).astype(float) for s, _ in kept}
+    over = {s.name: (s.rounds if by == "rounds" else s.bytes_sent).astype(float) for s, _ in selections}
     far = max(float(x[-1]) for x in over.values())
     near = min(float(x[0]) for x in over.values()) if by == "rounds" else 0.0
     horizontal = Axis(near, far if far > near else near + 1.0)
     lines = []
-    for series, index in kept:
+    for series, index in selections:
         d = path(horizontal.place(over[series.name][index]), vertical.place(series.y[index]))
         if len(index) == 1 and d:
             d += "h.01"  # a single round is a dot
@@ -172,10 +181,10 @@ def line_chart(chart: Chart, by: str) -> str:
     if chart.limit is not None and vertical.low <= chart.limit <= vertical.high:
         at = 1 - float(vertical.place(np.array(chart.limit)))
         limit = f'<path class="limit" d="M0 {_figure(HIGH * at)}H{WIDE}"/>'
-    told = size if by == "bytes" else number
+    label_of = size if by == "bytes" else number
     ends = "; ".join(f"{s.name} ends at {number(_last(s.y))}" for s in chart.series)
     side = "".join(f'<span style="top:{100 * p:.1f}%">{number(v)}</span>' for v, p in rows)
-    below = "".join(f'<span style="left:{100 * p:.1f}%">{told(v)}</span>' for v, p in columns)
+    below = "".join(f'<span style="left:{100 * p:.1f}%">{label_of(v)}</span>' for v, p in columns)
     return (
         f'<figure class="chart by-{by}" data-chart="{escape(chart.key)}" data-by="{by}">'
         f"<figcaption><strong>{escape(chart.title)}</strong> <span>{escape(chart.words)}</span></figcaption>"
@@ -188,16 +197,16 @@ def line_chart(chart: Chart, by: str) -> str:
 
 
 def _last(y: np.ndarray) -> float:
-    found = y[np.isfinite(y)]
-    return float(found[-1]) if len(found) else math.nan
+    finite = y[np.isfinite(y)]
+    return float(finite[-1]) if len(finite) else math.nan
 
 
 def _digits(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def data_of(chart: Chart) -> dict[str, Any]:
-    """What the script needs of a chart: the thinned series."""
+def data_of(chart: Chart) -> Json:
+    """Return the data of a chart that the script needs: the selected points of its series."""
     series = []
     for s in chart.series:
         index = thin(s.y, chart.points)
@@ -206,30 +215,33 @@ def data_of(chart: Chart) -> dict[str, Any]:
                 "name": s.name,
                 "c": s.colour,
                 "r": (index + 1).tolist(),
-                "b": s.sent[index].tolist(),
+                "b": s.bytes_sent[index].tolist(),
                 "y": [_digits(v) for v in s.y[index].tolist()],
             }
         )
     return {"key": chart.key, "log": chart.log, "limit": chart.limit, "series": series}
 
 
-def attendance(names: Sequence[str], asked: np.ndarray, answered: np.ndarray) -> str:
-    """Who answered when, as a picture with a row a site; rounds are gathered into columns where there are many.
+def attendance(names: Sequence[str], requests: np.ndarray, replies: np.ndarray) -> str:
+    """Return a picture of who answered when, with a row for each site; a column stands for one or several rounds.
 
-    `asked` and `answered` are booleans. (rounds, sites)
+    Args:
+        names: the names of the sites.
+        requests: whether a site was asked in a round, shape (rounds, sites).
+        replies: whether its reply arrived, shape (rounds, sites).
     """
-    rounds, sites = answered.shape
+    rounds, sites = replies.shape
     columns = min(rounds, COLUMNS)
     edges = np.linspace(0, rounds, columns + 1).astype(int)
     width = np.diff(edges)[:, None]
-    here = np.add.reduceat(answered.astype(float), edges[:-1], axis=0) / width
-    lost = np.add.reduceat((asked & ~answered).astype(float), edges[:-1], axis=0) / width
+    here = np.add.reduceat(replies.astype(float), edges[:-1], axis=0) / width
+    losses = np.add.reduceat((requests & ~replies).astype(float), edges[:-1], axis=0) / width
     level = np.ceil(4 * here - 1e-9).astype(int)
     layers = [(f"l{k}", level == k) for k in (1, 2, 3, 4)]
     if columns == rounds:
-        layers.append(("lost", lost > 0))
-    drawn = "".join(f'<path class="{name}" d="{_cells(mask)}"/>' for name, mask in layers if mask.any())
-    share = answered.mean(axis=0)
+        layers.append(("lost", losses > 0))
+    paths = "".join(f'<path class="{name}" d="{_cells(mask)}"/>' for name, mask in layers if mask.any())
+    share = replies.mean(axis=0)
     labels = ""
     if sites <= 40:
         labels = "".join(
@@ -238,25 +250,25 @@ def attendance(names: Sequence[str], asked: np.ndarray, answered: np.ndarray) ->
         )
     tall = 18 if sites <= 40 else max(3, min(8, 700 // sites))
     key = '<i class="l4"></i> answered <i class="l0"></i> not asked'
-    key += ' <i class="lost"></i> reply lost' if columns == rounds and lost.any() else ""
+    key += ' <i class="lost"></i> reply lost' if columns == rounds and losses.any() else ""
     if columns < rounds:
         key = f'one column is about {round(rounds / columns)} rounds: <i class="l0"></i> none <i class="l1"></i> '
         key += '<i class="l2"></i> <i class="l3"></i> <i class="l4"></i> answered all of them'
-    known = escape(json.dumps(list(names)))
+    site_names = escape(json.dumps(list(names)))
     return (
         f'<figure class="attendance{"" if labels else " plain"}" style="--sites:{sites};--tall:{tall}px">'
         f'<div class="who">{labels}</div><svg viewBox="0 0 {columns} {sites}" preserveAspectRatio="none" role="img" '
-        f'aria-label="who answered in which round" data-rounds="{rounds}" data-names="{known}">{drawn}</svg>'
+        f'aria-label="who answered in which round" data-rounds="{rounds}" data-names="{site_names}">{paths}</svg>'
         f"<figcaption><span>round 1</span><span>round {number(rounds)}</span></figcaption>"
         f'<p class="key">{key}</p></figure>'
     )
 
 
 def _cells(mask: np.ndarray) -> str:
-    """The marked cells as strokes along each row; neighbours share one stroke. `mask` is (columns, rows)."""
+    """Return the true cells of a mask (columns, rows) as strokes along each row; neighbours share one stroke."""
     words = []
     for row in range(mask.shape[1]):
-        marked = np.concatenate([[False], mask[:, row], [False]])
-        turns = np.flatnonzero(marked[1:] != marked[:-1])
+        cells = np.concatenate([[False], mask[:, row], [False]])
+        turns = np.flatnonzero(cells[1:] != cells[:-1])
         words += [f"M{a} {row + 0.5}h{b - a}" for a, b in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True)]
     return "".join(words)

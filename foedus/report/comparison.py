@@ -1,4 +1,4 @@
-"""Several runs on one problem side by side: a table for the terminal, and a picture of the way to the optimum."""
+"""Several runs on one problem side by side: a table for the terminal, and a picture of their convergence."""
 
 import importlib.util
 import io
@@ -13,7 +13,7 @@ from foedus.errors import FoedusError
 from foedus.files import write_whole
 from foedus.run import Run
 
-SMALLEST_GAP = 1e-16  # below this, a difference of two objectives is rounding
+SMALLEST_GAP = 1e-16  # a smaller difference of two objectives is a rounding error
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Entry:
 
 
 def table(entries: Mapping[str, Entry]) -> Table:
-    """One row a run: what it reached, and what that took."""
+    """Return a table with one row for each run: its final figures, and its rounds, bytes and seconds."""
     compiling = sum(entry.run.compile_seconds for entry in entries.values())
-    made = Table(caption=f"objective and ‖∇f‖² over all clients; seconds without compiling ({compiling:.1f})")
-    made.add_column("algorithm")
+    grid = Table(caption=f"objective and ‖∇f‖² over all clients; seconds without compiling ({compiling:.1f})")
+    grid.add_column("algorithm")
     for title in ("objective", "‖∇f‖²", "rounds", "kB up", "kB down", "seconds"):
-        made.add_column(title, justify="right")
+        grid.add_column(title, justify="right")
     for name, entry in entries.items():
         run = entry.run
-        made.add_row(
+        grid.add_row(
             name,
             f"{run.objective:.6f}",
             f"{entry.squared_gradient:.1e}",
@@ -42,35 +42,35 @@ def table(entries: Mapping[str, Entry]) -> Table:
             f"{run.traffic.down / 1e3:,.0f}",
             f"{run.seconds - run.compile_seconds:.2f}",
         )
-    return made
+    return grid
 
 
 def gaps(run: Run, optimum: float) -> np.ndarray | None:
-    """f − optimum at the model each round sent out, or None where the run keeps no record of f. (rounds,)"""
+    """Return f − optimum at the model of each round, shape (rounds,), or None if the run has no record of f."""
     if "objective" not in run.history:
         return None
     return np.maximum(run.history["objective"] - optimum, SMALLEST_GAP)
 
 
 def standing(runs: Mapping[str, Run], optimum: float) -> str:
-    """How far above the optimum each run ended, best first, and until when another was ahead of the best."""
+    """Say how far above the optimum each run ended, best first, and until which round it was ahead of the best."""
     order = sorted(runs, key=lambda name: runs[name].objective)
     best = gaps(runs[order[0]], optimum)
     words = []
     for name in order:
-        said = f"{name} by {max(runs[name].objective - optimum, 0.0):.1e}"
+        remark = f"{name} by {max(runs[name].objective - optimum, 0.0):.1e}"
         mine = gaps(runs[name], optimum)
         if name != order[0] and best is not None and mine is not None:
-            shared = min(len(best), len(mine))
-            led = np.flatnonzero(mine[:shared] < best[:shared])
-            if len(led) and led[-1] + 1 < shared:  # overtaken while both were running
-                said += f" (ahead until round {led[-1] + 1})"
-        words.append(said)
+            common = min(len(best), len(mine))
+            lead = np.flatnonzero(mine[:common] < best[:common])
+            if len(lead) and lead[-1] + 1 < common:  # overtaken while both were running
+                remark += f" (ahead until round {lead[-1] + 1})"
+        words.append(remark)
     return ", ".join(words)
 
 
 def drawable() -> bool:
-    """Whether the library that draws is installed."""
+    """Whether matplotlib is installed, which draws the pictures."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -86,12 +86,12 @@ def draw(runs: Mapping[str, Run], optimum: float, path: Path, *, title: str = ""
     by_rounds, by_bytes = figure.subplots(1, 2, sharey=True)
     for name, gap in curves.items():
         history = runs[name].history
-        sent = np.cumsum(history["bytes_up"] + history["bytes_down"]) / 1e3
+        kilobytes = np.cumsum(history["bytes_up"] + history["bytes_down"]) / 1e3
         (line,) = by_rounds.semilogy(np.arange(1, len(gap) + 1), gap, label=name)
-        by_bytes.semilogy(sent, gap, label=name, color=line.get_color())
+        by_bytes.semilogy(kilobytes, gap, label=name, color=line.get_color())
         if runs[name].converged:
             by_rounds.semilogy(len(gap), gap[-1], "o", color=line.get_color())
-            by_bytes.semilogy(sent[-1], gap[-1], "o", color=line.get_color())
+            by_bytes.semilogy(kilobytes[-1], gap[-1], "o", color=line.get_color())
     by_rounds.set(xlabel="round", ylabel="objective − optimum")
     by_bytes.set(xlabel="kB sent, up and down, all clients")
     for axes in (by_rounds, by_bytes):

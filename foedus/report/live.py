@@ -1,4 +1,4 @@
-"""The page that follows a running job and becomes its report: what a run folder holds at the moment, as HTML."""
+"""The page that shows the present state of a run folder, follows a running job and becomes its report."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from foedus.report.words import number, size
 from foedus.run import Run, Traffic, load
 from foedus.runtime.checkpoint import MAGIC, MARK
 
-# asks every second whether there is something new; without JavaScript the page comes again every five seconds
+# asks every second whether there is something new; without JavaScript the page reloads every five seconds
 LIVE = (
     "<noscript><meta http-equiv='refresh' content='5'></noscript><script>setInterval(async function () {{"
     "try {{ var now = await (await fetch('/pulse')).text(); if (now !== {pulse!r}) location.reload(); }}"
@@ -25,7 +25,7 @@ LIVE = (
 
 @dataclass(frozen=True)
 class Sight:
-    """What is there to be seen of a job: `pulse` changes whenever the page would."""
+    """The present state of a job's folder; `pulse` is a text that changes whenever the page does."""
 
     stage: str  # waiting, running or done
     pulse: str
@@ -33,32 +33,32 @@ class Sight:
 
 
 def look(folder: Path) -> Sight:
-    """Find out how far the job in `folder` is, without reading more than file names and times."""
-    kept = folder / "run.json"
+    """Find out how far the job in `folder` is, from the names, times and first bytes of its files."""
+    finished_run = folder / "run.json"
     newest = _checkpoint(folder)
-    if kept.is_file() and (newest is None or kept.stat().st_mtime_ns >= newest.stat().st_mtime_ns):
-        return Sight("done", f"done-{kept.stat().st_mtime_ns}", folder)
+    if finished_run.is_file() and (newest is None or finished_run.stat().st_mtime_ns >= newest.stat().st_mtime_ns):
+        return Sight("done", f"done-{finished_run.stat().st_mtime_ns}", folder)
     if newest is not None:
         return Sight("running", f"running-{newest.stat().st_mtime_ns}", newest)
     return Sight("waiting", "waiting")
 
 
 def _checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint: the file itself, or one in the folder."""
+    """Return the newest checkpoint in the folder; `folder` may also be a checkpoint file itself."""
     files = [folder] if folder.is_file() else [p for p in folder.iterdir() if p.is_file() and p.name[0] != "."]
-    found = []
+    checkpoints = []
     for path in files:
         try:
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) == MAGIC:
-                    found.append((path.stat().st_mtime_ns, path))
+                    checkpoints.append((path.stat().st_mtime_ns, path))
         except OSError:
             continue
-    return max(found)[1] if found else None
+    return max(checkpoints)[1] if checkpoints else None
 
 
 def history_of(checkpoint: Path) -> dict[str, np.ndarray]:
-    """The history so far, from a checkpoint."""
+    """Return the history up to now from a checkpoint."""
     try:
         arrays, _ = unpack(checkpoint.read_bytes()[MARK:])
     except Exception as error:
@@ -67,7 +67,7 @@ def history_of(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def limit_of(folder: Path) -> int | None:
-    """The most rounds that the job will play, where `foedus run` has noted it among its events."""
+    """Return the limit of rounds of the job, or None if `foedus run` has not written it among its events."""
     file = folder / "events.jsonl"
     if not file.is_file():
         return None
@@ -83,7 +83,7 @@ def limit_of(folder: Path) -> int | None:
 
 
 def render(folder: Path, sight: Sight) -> str:
-    """The page for what was seen."""
+    """Return the page for the state that `look` returned."""
     live = LIVE.format(pulse=sight.pulse)
     name = folder.resolve().name
     if sight.stage == "done":
@@ -102,7 +102,7 @@ def render(folder: Path, sight: Sight) -> str:
         certificate=Certificate(stationarity=math.nan), history=history, traffic=Traffic(up, down), seconds=0.0,
         compile_seconds=0.0, settings={},
     )  # fmt: skip
-    drawn = sections.charts_of({name: partial})
+    page_charts = sections.charts_of({name: partial})
     most = limit_of(folder)
     tiles = [
         ("Round", number(rounds), "so far" if most is None else f"of at most {number(most)}"),
@@ -111,15 +111,20 @@ def render(folder: Path, sight: Sight) -> str:
     ]
     if "feasibility" in history and rounds:
         tiles.insert(
-            2, ("Largest violation", number(float(history["feasibility"][-1])), "at the worst site; 0 is kept")
+            2,
+            (
+                "Largest violation",
+                number(float(history["feasibility"][-1])),
+                "at the worst site; 0 means that all terms hold",
+            ),
         )
     if "answered" in history and rounds:
         tiles.append(("Sites", number(int(history["answered"][-1])), "answered the last round"))
     going = words.Verdict(
         "going", "Running", (f"Round {number(rounds)}. This page follows the job and becomes its report at the end.",)
     )
-    done = (
+    progress = (
         "" if most is None else f'<div class="progress"><i style="width:{100 * min(rounds / most, 1):.1f}%"></i></div>'
     )
-    parts = [("convergence", "How it goes", done + sections.convergence(drawn, []))]
-    return html.assemble(name, html.body(name, going, tiles, [], parts), drawn, live)
+    parts = [("convergence", "How it goes", progress + sections.convergence(page_charts, []))]
+    return html.assemble(name, html.body(name, going, tiles, [], parts), page_charts, live)

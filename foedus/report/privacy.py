@@ -1,11 +1,11 @@
-"""What a report says about the privacy of a run, and what it leaves out for its sake."""
+"""The privacy section of a report, and the settings that a report must not show."""
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
 
 import numpy as np
 
+from foedus.files import Json
 from foedus.privacy.ledger import NOT_TOLD, SIMULATED, TIGHT
 from foedus.report import sites
 from foedus.report.words import number
@@ -17,48 +17,48 @@ NO_SEED = (
 )
 
 
-def spent(run: Run) -> float | None:
-    """The total ε of the site that has released most, by the tightest composition; None without a guarantee."""
-    found = getattr(run, "ledger", None)
-    if found is None or not getattr(found, "sound", False) or not len(found.releases):
+def total_epsilon(run: Run) -> float | None:
+    """Return the total ε of the site with the most releases, by the tightest composition; None without a guarantee."""
+    book = getattr(run, "ledger", None)
+    if book is None or not getattr(book, "sound", False) or not len(book.releases):
         return None
-    return float(found.total(int(np.argmax(found.releases)), TIGHT))
+    return float(book.total(int(np.argmax(book.releases)), TIGHT))
 
 
-def simulated(run: Run) -> bool:
+def noise_from_seed(run: Run) -> bool:
     """Whether the noise of a private run was drawn from its seed."""
-    found = getattr(run, "ledger", None)
-    return found is not None and bool(getattr(found, "simulated", False))
+    book = getattr(run, "ledger", None)
+    return book is not None and bool(getattr(book, "simulated", False))
 
 
 def ledger(run: Run) -> str:
-    """The privacy ledger, where there is one: a sentence, what each site has spent, and the whole of it."""
-    found = getattr(run, "ledger", None)
-    if found is None:
+    """Return the privacy section: a sentence, the ε of each site and the whole ledger; empty without a ledger."""
+    book = getattr(run, "ledger", None)
+    if book is None:
         return ""
-    said = found.summary().splitlines()[0].removeprefix("privacy: ")
-    text = f"<p>{escape(said[:1].upper() + said[1:])}.</p>"
-    text += f"<p><b>{escape(SIMULATED)}.</b></p>" if simulated(run) else ""
-    if spent(run) is not None and len(found.names) <= sites.MOST:
-        totals = [float(found.total(i, TIGHT)) for i in range(len(found.names))]
-        kind = "ε in all, simulated" if simulated(run) else "ε in all"
+    summary = book.summary().splitlines()[0].removeprefix("privacy: ")
+    text = f"<p>{escape(summary[:1].upper() + summary[1:])}.</p>"
+    text += f"<p><b>{escape(SIMULATED)}.</b></p>" if noise_from_seed(run) else ""
+    if total_epsilon(run) is not None and len(book.names) <= sites.MOST:
+        totals = [float(book.total(i, TIGHT)) for i in range(len(book.names))]
+        kind = "ε in all, simulated" if noise_from_seed(run) else "ε in all"
         text += sites.bars(
             ("Site", "Spent", kind, "Releases", "Examples"),
             [
                 (name, total, (number(int(releases)), number(int(count)) if count >= 0 else NOT_TOLD))
-                for name, total, releases, count in zip(found.names, totals, found.releases, found.counts, strict=True)
+                for name, total, releases, count in zip(book.names, totals, book.releases, book.counts, strict=True)
             ],
         )
-    return f'{text}<details><summary>The whole ledger</summary><pre class="ledger">{escape(str(found))}</pre></details>'
+    return f'{text}<details><summary>The whole ledger</summary><pre class="ledger">{escape(str(book))}</pre></details>'
 
 
-def shown(run: Run) -> dict[str, Any]:
-    """The settings as a page may show them: without the seed from which the noise of a private run was drawn."""
-    return {k: v for k, v in run.settings.items() if k != "seed"} if simulated(run) else run.settings
+def public_settings(run: Run) -> Json:
+    """Return the settings that a page may show: without the seed if the noise of a private run was drawn from it."""
+    return {k: v for k, v in run.settings.items() if k != "seed"} if noise_from_seed(run) else run.settings
 
 
-def unmixed(algorithm: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The settings of a private algorithm as they are given to `solve`: those of the plain method, and privacy=."""
+def solve_arguments(algorithm: Json) -> tuple[Json, Json | None]:
+    """Split the settings of a private algorithm into the arguments of `solve`: the plain method, and privacy=."""
     noise = algorithm.get("noise")
     if not isinstance(noise, Mapping) or "sampler" not in noise:
         return algorithm, None
@@ -66,5 +66,5 @@ def unmixed(algorithm: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[st
     if noise.get("total") is None:
         return plain, {k: v for k, v in noise.items() if k != "total"}
     epsilon, delta = noise["total"]
-    kept = {k: noise[k] for k in ("clip", "rows", "neighbours", "sampler")}
-    return plain, {"name": "Local", "epsilon": epsilon, "delta": delta, **kept}
+    clipping = {k: noise[k] for k in ("clip", "rows", "neighbours", "sampler")}
+    return plain, {"name": "Local", "epsilon": epsilon, "delta": delta, **clipping}

@@ -1,4 +1,4 @@
-"""A web server for one page, on this machine alone: what `foedus watch` shows."""
+"""A web server for the one page of `foedus watch`, which only this machine can reach."""
 
 import functools
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,18 +8,19 @@ from foedus.errors import FoedusError
 from foedus.report import live, words
 from foedus.report.html import assemble, body
 
+# the Content-Security-Policy: nothing is loaded from elsewhere
 SAFE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 class Page(BaseHTTPRequestHandler):
-    """Answers `/` with the page and `/pulse` with a word that changes when the page does."""
+    """The handler of requests: `/` is the page, and `/pulse` is a text that changes when the page does."""
 
     def __init__(self, folder: Path, *args: object) -> None:
         self.folder = folder
         super().__init__(*args)  # pyright: ignore[reportArgumentType]
 
     def do_GET(self) -> None:
-        # another site's name for 127.0.0.1 must not be able to read the page
+        # a web site whose name resolves to 127.0.0.1 (DNS rebinding) must not be able to read the page
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if host not in ("127.0.0.1", "localhost", "[::1]"):
             return self.answer(403, "this page is for this machine alone", "text/plain")
@@ -49,7 +50,7 @@ class Page(BaseHTTPRequestHandler):
 
 
 def serve(folder: Path, port: int = 0) -> ThreadingHTTPServer:
-    """A server for the page about `folder`, bound to 127.0.0.1; the caller runs and closes it."""
+    """Return a server for the page about `folder`, bound to 127.0.0.1; the caller runs and closes it."""
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Page, folder))
     except OSError as error:

@@ -8,20 +8,20 @@ from foedus.certificate import Row
 from foedus.report.words import number
 from foedus.run import Run
 
-COLUMNS = 6  # runs that have a column of their own in a comparison
-MOST = 500  # rows shown; of more, those with the least slack
+COLUMNS = 6  # the most runs that get a column each in a comparison
+MOST = 500  # rows of a table; a longer one shows those with the least slack
 BADGES = {"met": ("met", "✓ kept"), "binding": ("binding", "● at its cap"), "broken": ("broken", "✕ broken")}
 
 
 def standing(row: Row, eps2: float) -> str:
-    """How a row stands against its cap: within eps2 of it, on either side, it is at its cap."""
+    """Return how a row compares with its cap; a value within eps2 of the cap, on either side, is "binding"."""
     if not row.violation <= eps2:
         return "broken"
     return "binding" if row.slack <= eps2 else "met"
 
 
-def shown(rows: Sequence[Row]) -> tuple[list[Row], str]:
-    """The rows to show, and a sentence where some are left out."""
+def tightest_rows(rows: Sequence[Row]) -> tuple[list[Row], str]:
+    """Return the rows to show, and a sentence if some are left out."""
     if len(rows) <= MOST:
         return list(rows), ""
     tightest = sorted(range(len(rows)), key=lambda i: rows[i].slack if math.isfinite(rows[i].slack) else -math.inf)
@@ -30,13 +30,13 @@ def shown(rows: Sequence[Row]) -> tuple[list[Row], str]:
 
 
 def scales(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
-    """For each constraint the range that its bars are drawn over, so that sites can be compared by eye."""
-    found: dict[str, tuple[float, float]] = {}
+    """Return for each constraint the range of its bars, which is the same at all sites so that bars can be compared."""
+    ranges: dict[str, tuple[float, float]] = {}
     for row in rows:
-        low, high = found.get(row.constraint, (0.0, 0.0))
+        low, high = ranges.get(row.constraint, (0.0, 0.0))
         values = [v for v in (row.value, row.cap) if math.isfinite(v)]
-        found[row.constraint] = min([low, *values]), max([high, *values])
-    return {name: (low, low + 1.12 * (high - low) if high > low else low + 1.0) for name, (low, high) in found.items()}
+        ranges[row.constraint] = min([low, *values]), max([high, *values])
+    return {name: (low, low + 1.12 * (high - low) if high > low else low + 1.0) for name, (low, high) in ranges.items()}
 
 
 def _percent(value: float, scale: tuple[float, float]) -> float:
@@ -45,7 +45,7 @@ def _percent(value: float, scale: tuple[float, float]) -> float:
 
 
 def bar(row: Row, scale: tuple[float, float], verdict: str) -> str:
-    """The value as a bar from zero, with a mark at the cap."""
+    """Return the value as a bar from zero, with a mark at the cap."""
     zero, end = sorted((_percent(0.0, scale), _percent(row.value, scale)))
     return (
         f'<div class="bar {verdict}"><i style="left:{zero:.2f}%;width:{max(end - zero, 0.4):.2f}%"></i>'
@@ -54,8 +54,8 @@ def bar(row: Row, scale: tuple[float, float], verdict: str) -> str:
 
 
 def table(run: Run) -> str:
-    """Every term at every site: value against cap, slack, multiplier, verdict."""
-    rows, note = shown(run.certificate.rows)
+    """Return a table of every term at every site: value against cap, slack, multiplier, verdict."""
+    rows, note = tightest_rows(run.certificate.rows)
     several = len({row.constraint for row in rows}) > 1
     scale = scales(rows)
     top = max((abs(row.multiplier) for row in rows if math.isfinite(row.multiplier)), default=0.0) or 1.0
@@ -100,7 +100,7 @@ def table(run: Run) -> str:
 
 
 def bars(titles: Sequence[str], rows: Sequence[tuple[str, float, tuple[str, ...]]]) -> str:
-    """A table of sites with a bar for one figure, the figure, and further ones as text; `titles` name the columns."""
+    """Return a table of sites with a bar for one figure, the figure, and further ones as text, under `titles`."""
     top = max((value for _, value, _ in rows if math.isfinite(value)), default=0.0) or 1.0
     body = []
     for name, value, others in rows:
@@ -138,7 +138,7 @@ def _scroll(rows: int) -> str:
 
 
 def _columns(mine: Mapping[str, Row], runs: Mapping[str, Run]) -> str:
-    """What a term at a site comes to in each run; of many runs, in the one that has the least slack."""
+    """Return the cells of a term at a site: its value in each run, or with many runs the one with the least slack."""
     if len(runs) > COLUMNS:
         tightest = min(mine, key=lambda name: mine[name].slack)
         return (
@@ -148,9 +148,9 @@ def _columns(mine: Mapping[str, Row], runs: Mapping[str, Run]) -> str:
     cells = ""
     for name, run in runs.items():
         row = mine.get(name)
-        broken = "broken" if row is not None and standing(row, run.certificate.eps2) == "broken" else ""
+        mark = "broken" if row is not None and standing(row, run.certificate.eps2) == "broken" else ""
         cells += (
-            f'<td class="n {broken}" data-v="{"" if row is None else repr(row.value)}">'
+            f'<td class="n {mark}" data-v="{"" if row is None else repr(row.value)}">'
             f'<span class="mini">{escape(name)}</span>'
             f"{'–' if row is None else number(row.value)}</td>"
         )
@@ -158,22 +158,22 @@ def _columns(mine: Mapping[str, Row], runs: Mapping[str, Run]) -> str:
 
 
 def dots(runs: Mapping[str, Run]) -> str:
-    """Every term at every site with a dot for each run, against the cap."""
-    found: dict[tuple[str, str], dict[str, Row]] = {}
+    """Return a table of every term at every site with a dot for each run, against the cap."""
+    terms: dict[tuple[str, str], dict[str, Row]] = {}
     for name, run in runs.items():
         for row in run.certificate.rows:
-            found.setdefault((row.site, row.constraint), {})[name] = row
-    if not found:
+            terms.setdefault((row.site, row.constraint), {})[name] = row
+    if not terms:
         return ""
-    scale = scales([row for mine in found.values() for row in mine.values()])
-    most = max(50, min(MOST, 4000 // len(runs)))
-    chosen = set(sorted(found, key=lambda key: min(row.slack for row in found[key].values()))[:most])
+    scale = scales([row for mine in terms.values() for row in mine.values()])
+    most = max(50, min(MOST, 4000 // len(runs)))  # about 4000 dots keep the page small
+    selection = set(sorted(terms, key=lambda key: min(row.slack for row in terms[key].values()))[:most])
     colours = {name: i % 8 for i, name in enumerate(runs)}
-    height = {name: i / max(len(runs) - 1, 1) for i, name in enumerate(runs)}  # so that equal values stay apart
-    several = len({constraint for _, constraint in found}) > 1
+    height = {name: i / max(len(runs) - 1, 1) for i, name in enumerate(runs)}  # dots of equal values stay apart
+    several = len({constraint for _, constraint in terms}) > 1
     body = []
-    for (site, constraint), mine in found.items():
-        if (site, constraint) not in chosen:
+    for (site, constraint), mine in terms.items():
+        if (site, constraint) not in selection:
             continue
         caps = sorted({row.cap for row in mine.values()})
         marks = "".join(f'<u style="left:{_percent(cap, scale[constraint]):.2f}%"></u>' for cap in caps)
@@ -190,9 +190,9 @@ def dots(runs: Mapping[str, Run]) -> str:
         )
     heads = ["Site", *(["Term"] if several else []), "Value against cap"]
     heads += runs if len(runs) <= COLUMNS else ["Least slack", "In run"]
-    note = f"Of {number(len(found))} rows, the {most} with the least slack are shown." if len(found) > most else ""
+    note = f"Of {number(len(terms))} rows, the {most} with the least slack are shown." if len(terms) > most else ""
     return (
-        f'<div class="tools">{_find(len(chosen))}</div><div class="{_scroll(len(chosen))}">'
+        f'<div class="tools">{_find(len(selection))}</div><div class="{_scroll(len(selection))}">'
         f'<table class="sites sortable{" terms" if several else ""}"><thead><tr>{_heads(heads)}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>" + (f'<p class="note">{note}</p>' if note else "")
     )

@@ -1,16 +1,16 @@
 """A run in plain words: what was asked, what came out, what to be careful about, what to do next.
 
-The page, the model card and the terminal all say it with these sentences, for a reader who has not read the papers.
+The page, the model card and the terminal use the same sentences, for a reader who has not read the papers.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from foedus.certificate import Row
+from foedus.files import Json
 from foedus.run import Run
 
 LOSSES = {
@@ -26,7 +26,10 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended: `level` is good, fair, bad or going; a title of a few words; sentences; and what to do next."""
+    """How a run ended: a level, a title of a few words, sentences, and what to do next.
+
+    The level is good, fair or bad; going for a run that has not ended; or open for runs that have no winner.
+    """
 
     level: str
     title: str
@@ -35,7 +38,7 @@ class Verdict:
 
 
 def number(value: float) -> str:
-    """A number as people write it: four digits, no exponent where none is needed."""
+    """Return a number as people write it: four digits, and no exponent unless it is needed."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "not a number"
     if math.isinf(value):
@@ -48,7 +51,7 @@ def number(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes with a unit that leaves a readable number."""
+    """Return a number of bytes with a unit that leaves a readable number."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= step:
             return f"{count / step:.3g} {unit}" if count < 999.5 * step else f"{count / step:.0f} {unit}"
@@ -56,7 +59,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever fits."""
+    """Return a duration in seconds, minutes or hours, whichever fits."""
     if seconds < 1:
         return f"{seconds * 1e3:.0f} ms"
     if seconds < 90:
@@ -64,18 +67,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def listed(names: list[str], most: int = 4) -> str:
-    """Names in a sentence, the first few of them."""
-    shown = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
-    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+def join_names(names: list[str], most: int = 4) -> str:
+    """Join the first few names for a sentence: "a, b and 3 others"."""
+    items = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
 
 
-def gathered(said: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Names and what is said of each, with those of whom the same is said taken together."""
+def group_names(remarks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Join the names that have the same remark; return pairs of joined names and a remark."""
     together: dict[str, list[str]] = {}
-    for name, text in said:
+    for name, text in remarks:
         together.setdefault(text, []).append(name)
-    return [(listed(names), text) for text, names in together.items()]
+    return [(join_names(names), text) for text, names in together.items()]
 
 
 def count(n: int, thing: str) -> str:
@@ -83,8 +86,8 @@ def count(n: int, thing: str) -> str:
 
 
 def objective(run: Run) -> str:
-    """What is made small, as the end of a sentence that begins with 'Make as small as possible'."""
-    terms: Mapping[str, Any] = run.settings.get("problem", {})
+    """Return the objective, as the end of a sentence that begins with 'Make as small as possible'."""
+    terms: Json = run.settings.get("problem", {})
     loss, own = terms.get("loss"), terms.get("objective")
     if isinstance(loss, Mapping):
         kind = str(loss.get("name", ""))
@@ -119,70 +122,72 @@ def objective(run: Run) -> str:
 
 
 def terms(run: Run) -> list[str]:
-    """The constraints, one sentence each, from the rows of the certificate; by kind alone where none were measured."""
+    """Return a sentence for each constraint, from the rows of the certificate; only its kind if none were measured."""
     if run.certificate.silent:
-        stated = run.settings.get("problem", {}).get("constraints") or ()
-        kinds = [str(c.get("name")) if isinstance(c, Mapping) else str(c) for c in stated]
+        constraints = run.settings.get("problem", {}).get("constraints") or ()
+        kinds = [str(c.get("name")) if isinstance(c, Mapping) else str(c) for c in constraints]
         return [f"{kind}, which was not measured" for kind in kinds]
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in run.certificate.rows:
         place = row.site if row.site in ("server", "all sites") and row.site not in run.names else "site"
         groups.setdefault((row.constraint, row.kind, place), []).append(row)
-    said = []
+    sentences = []
     for (constraint, kind, place), rows in groups.items():
         caps = sorted({row.cap for row in rows})
         cap = number(caps[0]) if len(caps) == 1 else f"its own cap, from {number(caps[0])} to {number(caps[-1])}"
-        held = {
+        place_words = {
             "server": "on the server's own data",
             "all sites": "on average over all sites",
             "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
         }[place]
-        said.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap}, {held}")
-    return said
+        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap}, {place_words}")
+    return sentences
 
 
 def uncertified(run: Run) -> str | None:
-    """Why a run is not certified, as the end of a sentence; None for one that converged and keeps the terms it has."""
+    """Return why a run is not certified, as the end of a sentence; None if it converged and keeps its terms."""
     if run.settings.get("problem", {}).get("constraints") and not run.certificate.holds():
         return "its certificate does not hold: " + run.certificate.verdict().removeprefix("NOT certified: ")
     return None if run.converged else "it did not converge: " + run.reason
 
 
 def worst(run: Run) -> Row | None:
-    """The row with the least slack: broken most, or closest to its cap."""
+    """Return the row with the least slack: the worst violation, or else the one closest to its cap."""
     rows = run.certificate.rows
     return min(rows, key=lambda row: -math.inf if math.isnan(row.slack) else row.slack) if rows else None
 
 
 def verdict(run: Run) -> Verdict:
-    """What came out, in words."""
-    certificate, ended = run.certificate, _sentence(run.reason)
+    """Return in words what came out of a run."""
+    certificate, ending = run.certificate, _sentence(run.reason)
     if not certificate.rows:
-        return _without_terms(run, ended)
+        return _without_terms(run, ending)
     tightest = worst(run)
     assert tightest is not None
     eps1, eps2 = certificate.eps1, certificate.eps2
     if certificate.holds():
-        kept = "Every term is kept at every site" + (
+        promise = "Every term is kept at every site" + (
             "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
         )
         return Verdict(
             "good",
             "Certified",
             (
-                f"{kept}. No small change of the model that keeps the terms lowers the objective at a rate above the "
-                f"tolerance ({number(eps1)}): it is optimal to first order.",
+                f"{promise}. No small change of the model that keeps the terms lowers the objective at a rate above "
+                f"the tolerance ({number(eps1)}): it is optimal to first order.",
                 *_price(run),
             ),
         )
     if not certificate.feasibility <= eps2:
-        broken = [row for row in certificate.rows if not row.violation <= eps2]
-        sites = list(dict.fromkeys(row.site for row in broken))
+        violations = [row for row in certificate.rows if not row.violation <= eps2]
+        sites = list(dict.fromkeys(row.site for row in violations))
         hopeless = run.reason.startswith("no point was found")
         first = (
             f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} was "
         )
-        first += f"asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} ({listed(sites)})."
+        first += (
+            f"asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} ({join_names(sites)})."
+        )
         advice = (
             f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here keeps, and run "
             "again."
@@ -191,11 +196,11 @@ def verdict(run: Run) -> Verdict:
             f"Or look at {tightest.site}: mislabelled rows or a missing feature there make a cap unreachable.",
         )
         if hopeless:
-            return Verdict("bad", "These terms cannot be met", (f"{first} {ended}",), advice)
+            return Verdict("bad", "These terms cannot be met", (f"{first} {ending}",), advice)
         return Verdict(
             "bad",
             "Not certified: terms are broken",
-            (first, ended),
+            (first, ending),
             ("Allow more rounds: the run had not settled.", *advice) if not run.converged else advice,
         )
     short = [
@@ -210,13 +215,13 @@ def verdict(run: Run) -> Verdict:
     return Verdict(
         "fair",
         "Terms kept, optimality not shown",
-        (f"Every term is kept at every site, but {listed(short)}: a better model may exist.", ended),
+        (f"Every term is kept at every site, but {join_names(short)}: a better model may exist.", ending),
         ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
     )
 
 
-def unmeasured(run: Run) -> str:
-    """What is said in the place of figures that no site sends."""
+def not_measured(run: Run) -> str:
+    """Return the sentence that replaces figures which the sites do not send under privacy."""
     silent = run.certificate.silent
     return (
         f"Objective and certificate were not measured: under privacy {count(len(silent), 'site')} of "
@@ -224,47 +229,45 @@ def unmeasured(run: Run) -> str:
     )
 
 
-def _without_terms(run: Run, ended: str) -> Verdict:
+def _without_terms(run: Run, ending: str) -> Verdict:
     residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}."
-    shifted = getattr(run, "worst_case", None)
-    if shifted is not None:
-        residual = (
-            f"After the worst shift of the data that was allowed for the loss is {number(shifted.value)}; on the "
-        )
+    stress = getattr(run, "worst_case", None)
+    if stress is not None:
+        residual = f"After the worst shift of the data that was allowed for the loss is {number(stress.value)}; on the "
         residual += f"data as they are it is {number(run.objective)}."
     if run.certificate.silent:
-        known = "Whether the terms hold is not known." if terms(run) else "No terms were set."
-        return Verdict("fair", "Ended under noise", (f"{known} {ended}", unmeasured(run)))
+        standing_of_terms = "Whether the terms hold is not known." if terms(run) else "No terms were set."
+        return Verdict("fair", "Ended under noise", (f"{standing_of_terms} {ending}", not_measured(run)))
     if not math.isfinite(run.objective):
-        return Verdict("bad", "No usable model", (ended,), ("Use a smaller step size, or standardise the features.",))
+        return Verdict("bad", "No usable model", (ending,), ("Use a smaller step size, or standardise the features.",))
     if run.interrupted:
-        return Verdict("fair", "Interrupted", (ended, residual), ("Run again with the same checkpoint to go on.",))
+        return Verdict("fair", "Interrupted", (ending, residual), ("Run again with the same checkpoint to go on.",))
     if run.converged:
-        return Verdict("good", "Converged", (f"No terms were set. {ended}", residual))
+        return Verdict("good", "Converged", (f"No terms were set. {ending}", residual))
     if getattr(run, "ledger", None) is not None:
         advice = (
             "With noise on what is sent there is no exact optimum to reach: look at the objective over the rounds, "
         )
         advice += "and at fewer rounds with less noise in each."
-        return Verdict("fair", "Ended under noise", (f"No terms were set. {ended}", residual), (advice,))
-    if shifted is None and run.certificate.stationarity <= run.certificate.eps1:
-        near = f"{residual} A certificate would count that as optimal (up to {number(run.certificate.eps1)}), but the "
+        return Verdict("fair", "Ended under noise", (f"No terms were set. {ending}", residual), (advice,))
+    if stress is None and run.certificate.stationarity <= run.certificate.eps1:
+        near = f"{residual} A certificate would count this as optimal (up to {number(run.certificate.eps1)}), but the "
         return Verdict(
             "fair",
             "Stopped near the optimum",
-            (f"No terms were set. {ended}", f"{near}run's own stopping test was not met."),
+            (f"No terms were set. {ending}", f"{near}run's own stopping test was not met."),
             ("Allow more rounds if the stopping test matters to you.",),
         )
     return Verdict(
         "fair",
         "Stopped before converging",
-        (f"No terms were set. {ended}", residual),
+        (f"No terms were set. {ending}", residual),
         ("Allow more rounds, or try an algorithm that ends at the optimum, such as FedGiA.",),
     )
 
 
 def _price(run: Run) -> tuple[str, ...]:
-    """What the binding terms cost, from the multipliers."""
+    """Return what the binding terms cost, from their multipliers."""
     binding = sorted((r for r in run.certificate.rows if r.multiplier > 0), key=lambda row: -row.multiplier)
     if not binding:
         return ("No cap is binding: the terms cost nothing here.",)
@@ -273,13 +276,13 @@ def _price(run: Run) -> tuple[str, ...]:
     step = 0.05 * abs(first.cap) if first.cap else 0.01
     place = "" if first.site == "all sites" else f" at {first.site}"
     return (
-        f"The caps at {listed(sites)} are what holds the model back. Raising the cap on {first.constraint}{place} by "
-        f"{number(step)} would lower the objective by about {number(first.multiplier * step)}.",
+        f"The caps at {join_names(sites)} keep the objective from being smaller. Raising the cap on "
+        f"{first.constraint}{place} by {number(step)} would lower it by about {number(first.multiplier * step)}.",
     )
 
 
 def _rounded_up(value: float) -> float:
-    """A little more than `value`, to two digits."""
+    """Return `value` rounded up to two digits."""
     if not math.isfinite(value) or value == 0:
         return value
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
@@ -292,44 +295,50 @@ def _sentence(words: str) -> str:
 
 
 def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
-    """What a careful reader should know before using the model; `present` marks who answered. (rounds, sites)"""
-    said = []
+    """Return what a careful reader should know before using the model.
+
+    `present` tells who answered in each round, shape (rounds, sites), if it is known.
+    """
+    remarks = []
     if run.interrupted:
-        said.append("The run was interrupted; the figures are those of the last model it had.")
+        remarks.append("The run was interrupted; the figures are those of the last model it had.")
     elif not run.converged:
-        said.append("The stopping test was not met: " + run.reason + ".")
+        remarks.append("The stopping test was not met: " + run.reason + ".")
     if "times its tolerance" in run.reason and run.converged:
-        said.append(_sentence(run.reason))
-    asked, answered = run.history.get("asked"), run.history.get("answered")
-    if asked is not None and answered is not None and len(asked):
-        lost = int(np.sum(asked) - np.sum(answered))
-        if lost:
-            said.append(f"{number(lost)} of {number(int(np.sum(asked)))} replies were lost on the way.")
+        remarks.append(_sentence(run.reason))
+    requests, replies = run.history.get("asked"), run.history.get("answered")
+    if requests is not None and replies is not None and len(requests):
+        lost_replies = int(np.sum(requests) - np.sum(replies))
+        if lost_replies:
+            remarks.append(f"{number(lost_replies)} of {number(int(np.sum(requests)))} replies were lost on the way.")
     if present is not None and len(present):
-        silent = [name for name, heard in zip(run.names, np.any(present, axis=0).tolist(), strict=True) if not heard]
+        silent = [
+            name for name, answered in zip(run.names, np.any(present, axis=0).tolist(), strict=True) if not answered
+        ]
         if silent:
-            verb = "was" if len(silent) == 1 else "were"
-            said.append(f"{listed(silent)} {verb} never heard: the model rests on the other sites' data.")
-    if refused := getattr(run, "refused", ()):
-        said.append(f"Replies that were not accepted: {number(len(refused))}; the last of {refused[-1]}.")
+            remarks.append(f"{join_names(silent)} never answered: the model rests on the other sites' data.")
+    if refusals := getattr(run, "refused", ()):
+        remarks.append(f"Replies that were not accepted: {number(len(refusals))}; the last of {refusals[-1]}.")
     if getattr(run, "ledger", None) is not None and not run.certificate.silent:
-        said.append(
+        remarks.append(
             "Objective and certificate are measured on the data itself: they are not covered by the privacy guarantee, "
             "and neither is this page."
         )
     bad = [name for name, values in run.history.items() if _breaks(values)]
     if bad:
-        said.append(f"The history of {listed(bad)} holds values that are not finite.")
+        remarks.append(f"The history of {join_names(bad)} holds values that are not finite.")
     constraints = run.settings.get("problem", {}).get("constraints") or ()
     if any(isinstance(c, Mapping) and c.get("name") == "LossGap" for c in constraints):
-        said.append("A cap on a difference of losses is not convex: another start may lead to another certified model.")
+        remarks.append(
+            "A cap on a difference of losses is not convex: another start may lead to another certified model."
+        )
     if run.settings.get("algorithm", {}).get("name") == "CentralProxAL":
-        said.append("All data were pooled in one place: this run is for comparison, and is not federated.")
-    return said
+        remarks.append("All data were pooled in one place: this run is for comparison, and is not federated.")
+    return remarks
 
 
 def _breaks(values: np.ndarray) -> bool:
-    """Whether a series that had become finite is not so later."""
+    """Whether a series that has become finite is not finite later."""
     if values.dtype.kind != "f" or values.ndim != 1:
         return False
     finite = np.isfinite(values)
