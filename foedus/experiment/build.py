@@ -158,7 +158,7 @@ def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: 
         for name in asked:
             if name not in known:
                 hint = did_you_mean(name, known)
-                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listed(known)}.{hint}")
+                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listing(known)}.{hint}")
         return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in known})
 
     made = []
@@ -325,6 +325,6 @@ def _mask(words: Any, place: str, cohort: Cohort) -> Where:
     if value not in known:
         hint = did_you_mean(value, known)
         raise FoedusError(
-            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listed(known)}.{hint}"
+            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listing(known)}.{hint}"
         )
     return Where("y" if kind == "label" else "group", float(known.index(value)), value)

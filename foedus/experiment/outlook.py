@@ -13,7 +13,7 @@ from rich.text import Text
 
 from foedus.data.doubts import side_by_side
 from foedus.data.preprocess import Category, Number
-from foedus.data.tables import listed, missing_in
+from foedus.data.tables import listing, missing_in
 from foedus.experiment import build
 from foedus.experiment.build import Built
 from foedus.experiment.screen import size
@@ -100,24 +100,24 @@ def features_lines(built: Built) -> list[str]:
     lines = []
     if numbers:
         scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "used as they are"}[rules.scale]
-        lines.append(f"numbers, {scaled}: {listed(numbers)}")
+        lines.append(f"numbers, {scaled}: {listing(numbers)}")
     words = [f"{c.name} ({len(c.levels)})" for c in rules.columns if isinstance(c, Category)]
     if words:
-        lines.append(f"categories, a 0/1 column for each word: {listed(words)}")
+        lines.append(f"categories, a 0/1 column for each word: {listing(words)}")
     missing = {
         name: count
         for name in cohort.features
         if (count := sum(int(missing_in(t.columns[name]).sum()) for t in cohort.tables.values()))
     }
     if missing:
-        told = listed(f"{name} ({count:,})" for name, count in missing.items())
+        told = listing(f"{name} ({count:,})" for name, count in missing.items())
         lines.append(f"missing values, filled with the mean or as a category of their own: {told}")
     if cohort.dropped:
-        told = listed(f"{count:,} at {site}" for site, count in cohort.dropped.items())
+        told = listing(f"{count:,} at {site}" for site, count in cohort.dropped.items())
         lines.append(f"rows left out because a value is missing: {told}")
     constant = [c.name for c in rules.columns if isinstance(c, Number) and c.scale == 1.0 and rules.scale == "standard"]
     if constant:
-        lines.append(f"the same at every row, so of no use: {listed(constant)}")
+        lines.append(f"the same at every row, so of no use: {listing(constant)}")
     lines.append(f"the model has {len(rules.names)} numbers" + (", with the intercept" if rules.intercept else ""))
     return lines
 

@@ -62,7 +62,7 @@ def open_model(folder: Path) -> Model:
         raise FoedusError(f"{folder} is not a run directory; 'foedus run' makes one.")
     if not (folder / "run.json").is_file():
         inside = sorted(path.parent.name for path in folder.glob("*/run.json"))
-        hint = f"; it holds the runs {tables.listed(inside)}: name one of them" if inside else ""
+        hint = f"; it holds the runs {tables.listing(inside)}: name one of them" if inside else ""
         what = "the run in it is not finished" if (folder / "experiment.json").is_file() else "it holds no finished run"
         raise FoedusError(f"{folder}: {what}{hint}.")
     if not (folder / "preprocessing.json").is_file():

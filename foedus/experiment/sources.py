@@ -51,7 +51,7 @@ def files_of(asked: Any, folder: Path) -> dict[str, Path]:
 
 def roles_of(settings: Settings) -> Roles:
     asked = settings["data"]
-    known = loaders.known(asked["set"]) if asked["set"] is not None else None
+    known = loaders.data_set(asked["set"]) if asked["set"] is not None else None
     label, positive, group = asked["label"], asked["positive"], asked["group"]
     if known is not None:
         positive = known.positive if positive is None and label in (None, known.label) else positive

@@ -59,7 +59,7 @@ def completed(wish: Wish, folder: Path) -> Wish:
         rarer = label[int(np.argmin(counts))]  # what is looked for is mostly the rarer
         positive = next((level for level in label if level.lower() in AFFIRMATIVE), rarer)
     if positive is not None and positive not in label:
-        raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listed(label)}.")
+        raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listing(label)}.")
     others = [level for level in label if level != (positive or "1")]
     negative = others[0] if len(others) == 1 else f"not {positive or 1}"
     groups = text_of(table.columns[wish.group]).used().levels if wish.group is not None else ()
@@ -77,7 +77,7 @@ def _line(code: str, comment: str) -> str:
 def starter(wish: Wish) -> str:
     """The text of an experiment file, every choice with a comment."""
     one = f"label {wish.positive or '1'}"
-    known = f" (here {tables.listed(wish.columns, 8)})" if wish.columns else ""
+    known = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
     data = [
         _line(f"files = {quoted(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
         '# or one file for all:  file = "all.csv"  and  site = "hospital", the column that tells the sites apart',
@@ -203,6 +203,6 @@ def hospitals(seed: int = 0) -> dict[str, str]:
 def columns_of(table: Table) -> list[str]:
     """Each column in a few words, for the questions of `foedus init`."""
     return [
-        f"{name} ({tables.listed(column.used().levels, 3)})" if isinstance(column, Words) else f"{name} (numbers)"
+        f"{name} ({tables.listing(column.used().levels, 3)})" if isinstance(column, Words) else f"{name} (numbers)"
         for name, column in table.columns.items()
     ]
