@@ -63,7 +63,7 @@ def run(
     if outcome.interrupted:
         screen.say(f"Stopped. 'foedus run {file}' goes on where it was.")
         raise typer.Exit(INTERRUPTED)
-    if outcome.failed:
+    if outcome.failures:
         raise typer.Exit(FAILED)
     if not accept_uncertified:
         require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
@@ -121,13 +121,13 @@ def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) ->
         differ = data_differ(outcome.folders[name] for name in outcome.runs)
         if screen.mode == "live":
             screen.say(table(outcome.runs, differ))
-        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed}))
+        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failures}))
         asked = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
         wrong = write_report(outcome.runs, base / "report.html", asked)
         screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
-    if outcome.failed:
-        screen.say(f"{len(outcome.failed)} of {len(experiment.cases)} runs failed:")
-        for name, reason in outcome.failed.items():
+    if outcome.failures:
+        screen.say(f"{len(outcome.failures)} of {len(experiment.cases)} runs failed:")
+        for name, reason in outcome.failures.items():
             screen.say(f"  {name}: {reason}")
 
 
@@ -225,9 +225,9 @@ def init(
         raise FoedusError(f"init needs --label, the column to predict; {table.source} has {known}.")
     if max_gap is not None and group is None:
         raise FoedusError("--max-gap needs --group, the column with the groups.")
-    method = catalogue.named(algorithm, catalogue.algorithms(), "--algorithm").name
+    method = catalogue.find_offer(algorithm, catalogue.algorithms(), "--algorithm").name
     wish = starter.Wish(data, label, positive, group, max_loss, max_gap, method, separator)
-    write_whole(file, starter.starter(starter.completed(wish, file.parent)).encode())
+    write_whole(file, starter.starter(starter.complete_wish(wish, file.parent)).encode())
     typer.echo(f"Wrote {file}. Read it, then: foedus check {file}")
 
 
@@ -293,7 +293,7 @@ def compare(
         several = len(experiment.cases) > 1 and len(what) > 1
         for name, made in outcome.runs.items():
             runs[_unused(f"{experiment.name} {name}" if several else name, runs)] = made
-        failed |= outcome.failed
+        failed |= outcome.failures
         if outcome.interrupted:
             raise typer.Exit(INTERRUPTED)
     if runs:
@@ -339,8 +339,8 @@ def predict(
             f"foedus: note: {count} rows have a {name!r} that no site had in training; it counts as none.",
             file=sys.stderr,
         )
-    if found.unanswered:
-        print(f"foedus: note: {found.unanswered} rows miss a value and have no prediction.", file=sys.stderr)
+    if found.empty:
+        print(f"foedus: note: {found.empty} rows miss a value and have no prediction.", file=sys.stderr)
     if out is None:
         typer.echo(found.csv(), nl=False)
         return

@@ -206,13 +206,13 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a submitted run from its last checkpoint."""
-    from foedus.experiment.execute import Outcome
+    from foedus.experiment.execute import ExperimentOutcome
     from foedus.experiment.remote import resume as again
 
     screen = screen_for(quiet, as_json)
     made = again(run, screen, keep_going)
     runs = {} if made.interrupted else {run.name: made}
-    _tell(Outcome(runs, {run.name: run}, interrupted=made.interrupted), screen, accept_uncertified)
+    _tell(ExperimentOutcome(runs, {run.name: run}, interrupted=made.interrupted), screen, accept_uncertified)
 
 
 @app.command()

@@ -35,29 +35,29 @@ FORM = re.compile(r"(label|group)\s+(\S.*)")
 
 def algorithm_of(settings: Settings) -> Algorithm:
     """The algorithm with its settings; one that must know of the intercept is told."""
-    asked = dict(settings["algorithm"])
-    offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
-    if "noise" in asked:
+    request = dict(settings["algorithm"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.algorithms(), "[algorithm]")
+    if "noise" in request:
         raise FoedusError("[algorithm] noise: noise is asked for in a section of its own, [privacy].")
     if "intercept" in offer.parameters:
-        asked.setdefault("intercept", settings["preprocess"]["intercept"])
-    return offer.build(asked, "[algorithm]", {Loss: _loss})
+        request.setdefault("intercept", settings["preprocess"]["intercept"])
+    return offer.build(request, "[algorithm]", {Loss: _loss})
 
 
 def participation_of(settings: Settings) -> Fraction:
-    asked = settings["participation"]
+    request = settings["participation"]
     try:
-        if asked["every"] is None:
-            return Fraction(float(asked["fraction"]), float(asked["dropout"]))
-        return Coverage(float(asked["fraction"]), float(asked["dropout"]), int(asked["every"]))
+        if request["every"] is None:
+            return Fraction(float(request["fraction"]), float(request["dropout"]))
+        return Coverage(float(request["fraction"]), float(request["dropout"]), int(request["every"]))
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
 
 
-def _loss(asked: Any, place: str) -> Loss:
-    asked = {"name": asked} if isinstance(asked, str) else dict(asked)
-    offer = catalogue.named(asked.pop("name", None), catalogue.losses(), place)
-    return offer.build(asked, place)
+def _loss(request: Any, place: str) -> Loss:
+    request = {"name": request} if isinstance(request, str) else dict(request)
+    offer = catalogue.find_offer(request.pop("name", None), catalogue.losses(), place)
+    return offer.build(request, place)
 
 
 def loss_of(settings: Settings) -> Loss:
@@ -68,20 +68,20 @@ def penalty_of(settings: Settings) -> Penalty | None:
     """The penalty, which leaves the intercept out."""
     if settings["problem"]["penalty"] is None:
         return None
-    asked = dict(settings["problem"]["penalty"])
-    offer = catalogue.named(asked.pop("name"), catalogue.penalties(), "[problem] penalty")
-    made = offer.build(asked, "[problem] penalty")
-    return BesideIntercept.of(made) if settings["preprocess"]["intercept"] else made
+    request = dict(settings["problem"]["penalty"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.penalties(), "[problem] penalty")
+    penalty = offer.build(request, "[problem] penalty")
+    return BesideIntercept.of(penalty) if settings["preprocess"]["intercept"] else penalty
 
 
 def regularizer_of(settings: Settings, dim: int) -> Regularizer | None:
     """The regulariser, which leaves the intercept out."""
     if settings["problem"]["regularizer"] is None:
         return None
-    asked = dict(settings["problem"]["regularizer"])
-    offer = catalogue.named(asked.pop("name"), catalogue.regularizers(), "[problem] regularizer")
-    made = offer.build(asked, "[problem] regularizer")
-    return Leading(made, dim - 1) if settings["preprocess"]["intercept"] else made
+    request = dict(settings["problem"]["regularizer"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.regularizers(), "[problem] regularizer")
+    regularizer = offer.build(request, "[problem] regularizer")
+    return Leading(regularizer, dim - 1) if settings["preprocess"]["intercept"] else regularizer
 
 
 def privacy_of(settings: Settings) -> dict[str, Any]:
@@ -90,23 +90,23 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
         return {}
     from foedus.solve import solve
 
-    asked = dict(settings["privacy"])
-    if asked["noise"] is None:
-        del asked["noise"], asked["budget"]
-        total = catalogue.totals()["Local"].build(asked, "[privacy]")
-        told = stated(settings)
-        figures = 3 * len(told["bounds"])
-        if told["epsilon"] is not None and figures:  # as `preprocess.fit` shares it out
-            total = replace(total, before=((told["epsilon"] / figures, figures),))
+    request = dict(settings["privacy"])
+    if request["noise"] is None:
+        del request["noise"], request["budget"]
+        total = catalogue.totals()["Local"].build(request, "[privacy]")
+        preparation = fit_arguments(settings)
+        figures = 3 * len(preparation["bounds"])
+        if preparation["epsilon"] is not None and figures:  # as `preprocess.fit` shares it out
+            total = replace(total, before=((preparation["epsilon"] / figures, figures),))
         return {"privacy": total}
-    noise = catalogue.named(asked.pop("noise"), catalogue.noises(), "[privacy] noise")
-    budget = asked.pop("budget", None)
-    made: dict[str, Any] = {"privacy": noise.build(asked, "[privacy]")}
+    noise = catalogue.find_offer(request.pop("noise"), catalogue.noises(), "[privacy] noise")
+    budget = request.pop("budget", None)
+    arguments: dict[str, Any] = {"privacy": noise.build(request, "[privacy]")}
     if budget is not None:
-        made["budget"] = budget
-    if unknown := [name for name in made if name not in inspect.signature(solve).parameters]:
+        arguments["budget"] = budget
+    if unknown := [name for name in arguments if name not in inspect.signature(solve).parameters]:
         raise FoedusError(f"[privacy]: this version of foedus has no {unknown[0]}.")
-    return made
+    return arguments
 
 
 def rounds_of(settings: Settings, algorithm: Algorithm) -> int:
@@ -116,19 +116,19 @@ def rounds_of(settings: Settings, algorithm: Algorithm) -> int:
 
 def runtime_of(settings: Settings) -> dict[str, Any]:
     """The argument of `solve` that says where rounds are played; none for this process."""
-    asked = dict(settings["run"]["runtime"])
-    offer = catalogue.named(asked.pop("name"), catalogue.runtimes(), "[run] runtime")
-    made = offer.build(asked, "[run] runtime")
-    return {} if made is None else {"runtime": made}
+    request = dict(settings["run"]["runtime"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.runtimes(), "[run] runtime")
+    runtime = offer.build(request, "[run] runtime")
+    return {} if runtime is None else {"runtime": runtime}
 
 
 def split_mask(words: Any, place: str) -> tuple[str, str]:
     """'label 1' as ('label', '1')."""
-    found = FORM.fullmatch(words.strip()) if isinstance(words, str) else None
-    if found is None:
+    match = FORM.fullmatch(words.strip()) if isinstance(words, str) else None
+    if match is None:
         hint = did_you_mean(words.split()[0], ("label", "group")) if isinstance(words, str) and words.split() else ""
         raise FoedusError(f"{place} must be 'label VALUE' or 'group VALUE'. Got {words!r} instead.{hint}")
-    return found[1], found[2].strip()
+    return match[1], match[2].strip()
 
 
 def check_masks(settings: Settings) -> None:
@@ -148,34 +148,34 @@ def check_masks(settings: Settings) -> None:
 def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: list[str] | None = None) -> list[Any]:
     """The constraints; `names` are those of the model's numbers, once they are known."""
 
-    def row(asked: Any, place: str) -> catalogue.Coefficients:
-        numbers = isinstance(asked, dict) and all(
-            isinstance(v, int | float) and not isinstance(v, bool) for v in asked.values()
+    def row(request: Any, place: str) -> catalogue.Coefficients:
+        numbers = isinstance(request, dict) and all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in request.values()
         )
-        if not numbers or not asked:
-            raise FoedusError(f"{place} must be a table of feature = number. Got {asked!r} instead.")
-        known = names or list(asked)
-        for name in asked:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listing(known)}.{hint}")
-        return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in known})
+        if not numbers or not request:
+            raise FoedusError(f"{place} must be a table of feature = number. Got {request!r} instead.")
+        features = names or list(request)
+        for name in request:
+            if name not in features:
+                hint = did_you_mean(name, features)
+                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listing(features)}.{hint}")
+        return catalogue.Coefficients({name: float(request.get(name, 0.0)) for name in features})
 
-    made = []
+    constraints = []
     for number, one in enumerate(settings["constraints"], start=1):
-        asked, place = dict(one), f"[[constraints]] {number}"
-        offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
-        _check_limit(offer.name, asked.get("at_most"), place)
-        made.append(offer.build(asked, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
-    return made
+        request, place = dict(one), f"[[constraints]] {number}"
+        offer = catalogue.find_offer(request.pop("type"), catalogue.constraints(), place)
+        _check_limit(offer.name, request.get("at_most"), place)
+        constraints.append(offer.build(request, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
+    return constraints
 
 
 def _check_limit(kind: str, limit: Any, place: str) -> None:
     """A loss and a distance of two losses are never negative, so a cap below 0 cannot be kept by any model."""
     if kind not in ("LossCap", "LossGap"):
         return
-    named = limit.items() if isinstance(limit, Mapping) else [("", limit)]
-    for site, value in named:
+    limits = limit.items() if isinstance(limit, Mapping) else [("", limit)]
+    for site, value in limits:
         if isinstance(value, int | float) and value < 0:
             at = f" of {site!r}" if site else ""
             what = "a mean loss" if kind == "LossCap" else "the distance of two losses"
@@ -184,21 +184,21 @@ def _check_limit(kind: str, limit: Any, place: str) -> None:
             )
 
 
-def stated(settings: Settings) -> dict[str, Any]:
+def fit_arguments(settings: Settings) -> dict[str, Any]:
     """The bounds and categories that the file states, and the privacy of the rest."""
-    asked = settings["preprocess"]
+    request = settings["preprocess"]
     bounds = {}
-    for name, ends in (asked["bounds"] or {}).items():
+    for name, ends in (request["bounds"] or {}).items():
         numbers = isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends)
         if not numbers or not ends[0] < ends[1]:
             raise FoedusError(f"[preprocess.bounds] {name} must be [low, high] with low < high. Got {ends!r} instead.")
         bounds[name] = (float(ends[0]), float(ends[1]))
     categories = {}
-    for name, words in (asked["categories"] or {}).items():
+    for name, words in (request["categories"] or {}).items():
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
             raise FoedusError(f"[preprocess.categories] {name} must be a list of texts. Got {words!r} instead.")
         categories[name] = tuple(words)
-    epsilon = asked["epsilon"]
+    epsilon = request["epsilon"]
     if epsilon is not None and not 0 < epsilon < float("inf"):
         raise FoedusError(f"[preprocess] epsilon must be a number > 0. Got {epsilon!r} instead.")
     return {"bounds": bounds, "categories": categories, "epsilon": epsilon, "seed": settings["seed"]}
@@ -208,7 +208,7 @@ def stated(settings: Settings) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Built:
+class RunSetup:
     """Everything that one run needs."""
 
     settings: Settings
@@ -219,14 +219,14 @@ class Built:
     participation: Fraction
     privacy: dict[str, Any]
 
-    def accounted(self, ledger: Ledger | None) -> Ledger | None:
+    def with_preparation(self, ledger: Ledger | None) -> Ledger | None:
         """The ledger with what the sites sent to prepare the data."""
         return None if ledger is None else prepared(ledger, self.rules.noted, self.rules.exact)
 
 
 def build(
     settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: dict[str, Any] | None = None
-) -> Built:
+) -> RunSetup:
     """The problem, the algorithm and who takes part, checked against each other.
 
     `clients` are the sites' arrays; those of the cohort's tables when left out.
@@ -237,11 +237,11 @@ def build(
     def read(words: Any, place: str) -> Where:
         return _mask(words, place, cohort)
 
-    asked = settings["problem"]
+    request = settings["problem"]
     clients = preprocess.sites_of(cohort, rules) if clients is None else clients
     stated_terms = {
         "loss": loss_of(settings),
-        "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
+        "where": None if request["where"] is None else read(request["where"], "[problem] where"),
         "penalty": penalty_of(settings),
         "constraints": constraints_of(settings, read, rules.names),
         "regularizer": regularizer_of(settings, len(rules.names)),
@@ -258,32 +258,32 @@ def build(
         algorithm.check(problem.terms)
         algorithm = algorithm.resolve(problem.terms)
     except FoedusError as error:
-        named = (asked["regularizer"] or {}).get("name", "")
-        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', named)}") from None
+        regularizer = (request["regularizer"] or {}).get("name", "")
+        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', regularizer)}") from None
     who = participation_of(settings)
     try:
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    privacy = _clipped(_left(privacy_of(settings), rules), rules)
-    return Built(settings, cohort, rules, problem, algorithm, who, privacy)
+    privacy = _with_clip(_less_preparation(privacy_of(settings), rules), rules)
+    return RunSetup(settings, cohort, rules, problem, algorithm, who, privacy)
 
 
-def check_privacy(built: Built) -> None:
+def check_privacy(setup: RunSetup) -> None:
     """Raise, before any round, where `solve` would refuse what [privacy] asks for."""
-    if not built.privacy:
+    if not setup.privacy:
         return
-    terms, limit = built.problem.terms, rounds_of(built.settings, built.algorithm)
+    terms, limit = setup.problem.terms, rounds_of(setup.settings, setup.algorithm)
     try:
-        told = (built.privacy.get("privacy"), built.privacy.get("budget"))
-        private = attach(built.algorithm, *told, built.problem, limit)
+        arguments = (setup.privacy.get("privacy"), setup.privacy.get("budget"))
+        private = attach(setup.algorithm, *arguments, setup.problem, limit)
         private.check(terms)
-        prepare(built.problem, private.resolve(terms), np.zeros(terms.dim))
+        prepare(setup.problem, private.resolve(terms), np.zeros(terms.dim))
     except FoedusError as error:
         raise FoedusError(f"[privacy]: {error}") from None
 
 
-def _clipped(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
+def _with_clip(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
     """The arguments of [privacy], with the usual clip for the columns that there are."""
     total = privacy.get("privacy")
     if not isinstance(total, Local) or total.clip is not None:
@@ -291,24 +291,24 @@ def _clipped(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
     return privacy | {"privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
 
 
-def _left(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
+def _less_preparation(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
     """The arguments of [privacy], with what preparing the data has spent taken off the budget."""
     if rules.epsilon is None or "budget" not in privacy:
         return privacy
-    left = privacy["budget"] - rules.epsilon
-    if left <= 0:
+    rest = privacy["budget"] - rules.epsilon
+    if rest <= 0:
         raise FoedusError(
             f"[privacy] budget: preparing the data spends epsilon {rules.epsilon:g} of {privacy['budget']:g}, which "
             "leaves nothing for the training; lower epsilon in [preprocess], or raise the budget."
         )
-    return privacy | {"budget": left}
+    return privacy | {"budget": rest}
 
 
 def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None) -> Preprocessing:
     """The preprocessing that [preprocess] asks for, found over the sites."""
-    asked = settings["preprocess"]
-    told = {"scale": asked["scale"], "intercept": asked["intercept"]} | stated(settings)
-    return preprocess.fit(cohort, **told, answers=answers)
+    request = settings["preprocess"]
+    arguments = {"scale": request["scale"], "intercept": request["intercept"]} | fit_arguments(settings)
+    return preprocess.fit(cohort, **arguments, answers=answers)
 
 
 def _mask(words: Any, place: str, cohort: Cohort) -> Where:
@@ -318,13 +318,13 @@ def _mask(words: Any, place: str, cohort: Cohort) -> Where:
             return Where("y", float(value))
         except ValueError:
             raise FoedusError(f"{place} = {words!r}: the labels are numbers; expected one.") from None
-    known = cohort.labels if kind == "label" else cohort.groups
+    values = cohort.labels if kind == "label" else cohort.groups
     column = cohort.roles.label if kind == "label" else cohort.roles.group
     if column is None:
         raise FoedusError(f"{place} = {words!r} needs a group: name its column with group in [data].")
-    if value not in known:
-        hint = did_you_mean(value, known)
+    if value not in values:
+        hint = did_you_mean(value, values)
         raise FoedusError(
-            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listing(known)}.{hint}"
+            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listing(values)}.{hint}"
         )
-    return Where("y" if kind == "label" else "group", float(known.index(value)), value)
+    return Where("y" if kind == "label" else "group", float(values.index(value)), value)

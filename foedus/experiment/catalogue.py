@@ -23,7 +23,7 @@ class Parameter:
 
     name: str
     hint: Any
-    required: bool
+    is_required: bool
     default: Any = None
     doc: str = ""
     choices: tuple[Any, ...] = ()
@@ -40,28 +40,30 @@ class Offer:
     doc: str = ""
 
     def build(
-        self, given: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any, str], Any]] | None = None
+        self, request: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any, str], Any]] | None = None
     ) -> Any:
         """Make it with these settings; `read` turns a file's words into what a hint asks for, as Mask or Loss."""
-        for key in given:
+        for key in request:
             if key not in self.parameters:
-                known = list(self.parameters)
-                has = f"its settings are {', '.join(known)}" if known else "it has no settings"
-                raise FoedusError(f"{place}: {self.name} has no setting {key!r}; {has}.{did_you_mean(key, known)}")
+                names = list(self.parameters)
+                has = f"its settings are {', '.join(names)}" if names else "it has no settings"
+                raise FoedusError(f"{place}: {self.name} has no setting {key!r}; {has}.{did_you_mean(key, names)}")
         for name, parameter in self.parameters.items():
-            if parameter.required and name not in given:
+            if parameter.is_required and name not in request:
                 raise FoedusError(f"{place}: {self.name} needs {name!r}.")
-        made = {
+        arguments = {
             key: self._convert(self.parameters[key], value, f"{place} {key}", read or {})
-            for key, value in given.items()
+            for key, value in request.items()
         }
         try:
-            return self.make(**made)
+            return self.make(**arguments)
         except FoedusError as error:
             raise FoedusError(f"{place}: {error}") from None
         except TypeError:
-            told = ", ".join(f"{key} = {value!r}" for key, value in given.items())
-            raise FoedusError(f"{place}: {self.name} cannot be made with {told}; check the kinds of values.") from None
+            request_text = ", ".join(f"{key} = {value!r}" for key, value in request.items())
+            raise FoedusError(
+                f"{place}: {self.name} cannot be made with {request_text}; check the kinds of values."
+            ) from None
 
     @staticmethod
     def _convert(parameter: Parameter, value: Any, place: str, read: Mapping[Any, Callable[[Any, str], Any]]) -> Any:
@@ -69,7 +71,7 @@ class Offer:
         for hint, reader in read.items():
             if hint in hints:
                 return reader(value, place)
-        nothing = parameter.default is None and not parameter.required
+        nothing = parameter.default is None and not parameter.is_required
         if value == "none" and (nothing or None in parameter.choices):
             return None  # TOML has no word for it
         if isinstance(value, list):
@@ -91,12 +93,12 @@ def _of_dataclass(cls: type, what: str) -> Offer:
     hints = typing.get_type_hints(cls)
     parameters = {}
     for field in (f for f in dataclasses.fields(cls) if not f.metadata.get("hidden")):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         parameters[field.name] = Parameter(
             field.name,
             hints.get(field.name),
-            required,
-            None if required else field.default,
+            is_required,
+            None if is_required else field.default,
             field.metadata.get("doc", ""),
             tuple(field.metadata.get("choices", ())),
         )
@@ -127,18 +129,18 @@ def _expressible(offer: Offer, kind: type) -> bool:
 
 def _members(module: Any, kind: type, what: str, core: str) -> dict[str, Offer]:
     """The classes of a kind in a module that define the function `core`, and the functions that make one."""
-    found = {}
+    offers = {}
     for name, member in vars(module).items():
         if name.startswith("_"):
             continue
         if isinstance(member, type) and issubclass(member, kind) and member is not kind:
             if dataclasses.is_dataclass(member) and getattr(member, core) is not getattr(kind, core):
-                found[name] = _of_dataclass(member, what)
+                offers[name] = _of_dataclass(member, what)
         elif inspect.isfunction(member) and member.__module__ == module.__name__:
-            made = typing.get_type_hints(member).get("return")
-            if isinstance(made, type) and issubclass(made, kind):
-                found[name] = _of_function(member, what)
-    return {name: offer for name, offer in found.items() if _expressible(offer, kind)}
+            kind_made = typing.get_type_hints(member).get("return")
+            if isinstance(kind_made, type) and issubclass(kind_made, kind):
+                offers[name] = _of_function(member, what)
+    return {name: offer for name, offer in offers.items() if _expressible(offer, kind)}
 
 
 @cache
@@ -147,9 +149,9 @@ def algorithms() -> dict[str, Offer]:
     import foedus as fd
     from foedus.algorithm import Algorithm
 
-    exported = [getattr(fd, name) for name in fd.__all__ if not name.endswith("Classifier")]
-    classes = [made for made in exported if isinstance(made, type) and issubclass(made, Algorithm)]
-    return {made.__name__: _of_dataclass(made, "algorithm") for made in classes if dataclasses.is_dataclass(made)}
+    members = [getattr(fd, name) for name in fd.__all__ if not name.endswith("Classifier")]
+    classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Algorithm)]
+    return {cls.__name__: _of_dataclass(cls, "algorithm") for cls in classes if dataclasses.is_dataclass(cls)}
 
 
 @cache
@@ -162,12 +164,12 @@ def losses() -> dict[str, Offer]:
         name: Offer(name, "loss", lambda value=value: value, {}, _first_line(type(value)))
         for name, value in ready.items()
     }
-    made = {
+    factories = {
         n: o
         for n, o in _members(module, Loss, "loss", "value").items()
         if inspect.isfunction(o.make) and n != "as_loss"
     }
-    return plain | made
+    return plain | factories
 
 
 @cache
@@ -181,8 +183,8 @@ def penalties() -> dict[str, Offer]:
 def regularizers() -> dict[str, Offer]:
     from foedus import regularizers as module
 
-    found = _members(module, module.Regularizer, "regulariser", "value")
-    return {name: offer for name, offer in found.items() if name != "Zero"}
+    offers = _members(module, module.Regularizer, "regulariser", "value")
+    return {name: offer for name, offer in offers.items() if name != "Zero"}
 
 
 class Coefficients(dict[str, float]):
@@ -202,8 +204,8 @@ def Linear(coefficients: Coefficients, at_most: float, kind: str = "<=", scope: 
 def constraints() -> dict[str, Offer]:
     from foedus import constraints as module
 
-    found = _members(module, module.Constraint, "constraint", "labels")
-    return found | {"Linear": _of_function(Linear, "constraint")}
+    offers = _members(module, module.Constraint, "constraint", "labels")
+    return offers | {"Linear": _of_function(Linear, "constraint")}
 
 
 @cache
@@ -239,11 +241,11 @@ def _is_noise(module: Any, name: str) -> bool:
     return isinstance(member, type) and issubclass(member, module.Noise) and dataclasses.is_dataclass(member)
 
 
-def named(name: Any, offers: Mapping[str, Offer], place: str) -> Offer:
+def find_offer(name: Any, offers: Mapping[str, Offer], place: str) -> Offer:
     """The offer of this name, in whatever case; or a sentence with those there are."""
     if isinstance(name, str):
-        for known, offer in offers.items():
-            if known.lower() == name.lower():
+        for offer_name, offer in offers.items():
+            if offer_name.lower() == name.lower():
                 return offer
     what = next(iter(offers.values())).what if offers else "such thing"
     hint = did_you_mean(name, offers) if isinstance(name, str) else ""

@@ -8,10 +8,10 @@ import numpy as np
 from foedus.data.preprocess import Number
 from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING, number_text
-from foedus.experiment.predict import Model, open_model
+from foedus.experiment.predict import SavedModel, open_model
 
 
-def to_sklearn(model: Model | Path | str) -> Any:
+def to_sklearn(model: SavedModel | Path | str) -> Any:
     """The model of a run directory as a fitted scikit-learn Pipeline over a pandas table of raw rows.
 
     A model without columns of words also takes an array whose columns are `feature_names_in_`, in this order. The
@@ -22,7 +22,7 @@ def to_sklearn(model: Model | Path | str) -> Any:
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-    if not isinstance(model, Model):
+    if not isinstance(model, SavedModel):
         model = open_model(Path(model))
     rules = model.rules
     model.check_linear()
@@ -34,8 +34,8 @@ def to_sklearn(model: Model | Path | str) -> Any:
             part: Any = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
         else:
             words = FunctionTransformer(_words, feature_names_out="one-to-one")
-            stated: Any = [list(rule.levels)]
-            levels = OneHotEncoder(categories=stated, handle_unknown="ignore", sparse_output=False)
+            categories: Any = [list(rule.levels)]
+            levels = OneHotEncoder(categories=categories, handle_unknown="ignore", sparse_output=False)
             part = make_pipeline(words, levels)
         steps.append((rule.name, part, [place]))
     sample = [[0.0 if isinstance(rule, Number) else rule.levels[0] for rule in rules.columns]]
@@ -72,7 +72,7 @@ def _table(rows: list[list[Any]], names: list[str]) -> Any:
     return pandas.DataFrame(rows, columns=names)
 
 
-def _estimator(model: Model) -> Any:
+def _estimator(model: SavedModel) -> Any:
     """The estimator with the model's numbers in the places where scikit-learn keeps them."""
     from sklearn.linear_model import LinearRegression, LogisticRegression
     from sklearn.svm import LinearSVC
@@ -80,18 +80,18 @@ def _estimator(model: Model) -> Any:
     rules, w = model.rules, model.w
     coefficients = w[:-1] if rules.intercept else w
     constant = float(w[-1]) if rules.intercept else 0.0
-    made: Any
+    estimator: Any
     if not rules.labels:
-        made = LinearRegression(fit_intercept=rules.intercept)
-        made.coef_, made.intercept_ = coefficients.copy(), constant
+        estimator = LinearRegression(fit_intercept=rules.intercept)
+        estimator.coef_, estimator.intercept_ = coefficients.copy(), constant
     else:
-        made = LogisticRegression() if model.logistic else LinearSVC()
-        made.fit_intercept = rules.intercept
+        estimator = LogisticRegression() if model.logistic else LinearSVC()
+        estimator.fit_intercept = rules.intercept
         classes, sign = np.array(rules.labels), 1.0
         if classes[0] > classes[1]:  # scikit-learn keeps them sorted
             classes, sign = classes[::-1].copy(), -1.0
-        made.classes_ = classes
-        made.coef_, made.intercept_ = sign * coefficients[None, :], np.array([sign * constant])
-        made.n_iter_ = np.array([model.run.rounds])
-    made.n_features_in_ = len(coefficients)
-    return made
+        estimator.classes_ = classes
+        estimator.coef_, estimator.intercept_ = sign * coefficients[None, :], np.array([sign * constant])
+        estimator.n_iter_ = np.array([model.run.rounds])
+    estimator.n_features_in_ = len(coefficients)
+    return estimator

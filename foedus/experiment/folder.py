@@ -25,7 +25,7 @@ from typing import Any
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
-from foedus.experiment.file import Case, Experiment
+from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.sources import sources_of
 from foedus.files import write_whole
 from foedus.run import Run, load, versions
@@ -48,17 +48,17 @@ def plain(value: Any) -> Any:
 
 def digest_of(settings: dict[str, Any], folder: Path) -> str:
     """A name for what was asked and for the bytes of the files it was asked of."""
-    asked = {key: value for key, value in settings.items() if key not in ("name", "out")}
-    total = hashlib.sha256(json.dumps(plain(asked), sort_keys=True).encode())
+    request = {key: value for key, value in settings.items() if key not in ("name", "out")}
+    total = hashlib.sha256(json.dumps(plain(request), sort_keys=True).encode())
     for path in sources_of(settings, folder):
         check_file(path, str(path))
-        kept = path.stat()
-        total.update(_file_digest(path, kept.st_size, kept.st_mtime_ns))
+        status = path.stat()
+        total.update(_file_digest(path, status.st_size, status.st_mtime_ns))
     return total.hexdigest()
 
 
 @lru_cache(maxsize=4096)
-def _file_digest(path: Path, length: int, changed: int) -> bytes:
+def _file_digest(path: Path, length: int, modified: int) -> bytes:
     """The digest of a file, taken once as long as it does not change."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
@@ -81,14 +81,14 @@ class Folder:
             raise FoedusError(f"{self.path}: a file is in the way; expected a folder, or nothing.")
         if not self.path.exists() or all(_is_run(entry) for entry in self.path.iterdir()):
             return "new"
-        kept = self.path / "experiment.json"
-        if not kept.is_file():
+        file = self.path / "experiment.json"
+        if not file.is_file():
             raise FoedusError(f"{self.path} is not empty and is no run directory; choose another with --out.")
         try:
-            found = json.loads(kept.read_text())
-            same = found["schema"] == SCHEMA and found["digest"] == self.digest
+            record = json.loads(file.read_text())
+            same = record["schema"] == SCHEMA and record["digest"] == self.digest
         except (OSError, ValueError, KeyError, TypeError):
-            raise FoedusError(f"{kept} is damaged; delete the folder, or choose another with --out.") from None
+            raise FoedusError(f"{file} is damaged; delete the folder, or choose another with --out.") from None
         if not same:
             raise FoedusError(
                 f"{self.path} holds a run with other settings or other data; keep it and choose another folder with "
@@ -103,13 +103,15 @@ class Folder:
                 (self.path / name).unlink(missing_ok=True)
             shutil.rmtree(self.checkpoint.with_suffix(KEPT), ignore_errors=True)
 
-    def begin(self, experiment: Experiment, case: Case, sites: dict[str, int | None], dropped: dict[str, int]) -> None:
+    def begin(
+        self, experiment: Experiment, case: RunCase, sites: dict[str, int | None], dropped: dict[str, int]
+    ) -> None:
         """Write down what is about to be run; `sites` are the rows of each, None where a site does not tell."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FoedusError(f"cannot make the run directory {self.path}: {error.strerror}.") from None
-        kept = {
+        record = {
             "schema": SCHEMA,
             "name": experiment.name,
             "case": case.name,
@@ -121,15 +123,15 @@ class Folder:
             "dropped_rows": dropped,
             "versions": versions(),
         }
-        self.write("experiment.json", kept)
+        self.write("experiment.json", record)
 
-    def prepared(self, rules: Preprocessing) -> None:
+    def write_preparation(self, rules: Preprocessing) -> None:
         """Write down how raw rows become the model's numbers."""
-        kept = json.loads((self.path / "experiment.json").read_text())
-        kept["features"] = rules.names
-        kept["preparation"] = {"rounds": rules.rounds, "up": rules.up, "down": rules.down}
-        kept["preparation"] |= {} if rules.epsilon is None else {"epsilon": rules.epsilon}
-        self.write("experiment.json", kept)
+        record = json.loads((self.path / "experiment.json").read_text())
+        record["features"] = rules.names
+        record["preparation"] = {"rounds": rules.rounds, "up": rules.up, "down": rules.down}
+        record["preparation"] |= {} if rules.epsilon is None else {"epsilon": rules.epsilon}
+        self.write("experiment.json", record)
         self.write("preprocessing.json", rules.to_json())
 
     def finish(self, run: Run) -> None:
@@ -140,17 +142,17 @@ class Folder:
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event."""
-        made = finite({"event": kind, "time": round(time.time(), 3)} | fields)
+        event = finite({"event": kind, "time": round(time.time(), 3)} | fields)
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(made, default=float) + "\n")
-        return made
+            file.write(json.dumps(event, default=float) + "\n")
+        return event
 
     def run(self) -> Run:
         return load(self.path)
 
-    def write(self, name: str, kept: dict[str, Any]) -> None:
+    def write(self, name: str, content: dict[str, Any]) -> None:
         """Write one JSON file."""
-        write_whole(self.path / name, (json.dumps(kept, indent=1) + "\n").encode())
+        write_whole(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _is_run(entry: Path) -> bool:
@@ -169,7 +171,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def folder_of(experiment: Experiment, case: Case, out: Path | None) -> Folder:
+def folder_of(experiment: Experiment, case: RunCase, out: Path | None) -> Folder:
     """Where a case is kept: the experiment's folder, or one of its own in it when there are several."""
     base = out or experiment.out
     return Folder(base / case.name if case.name else base, digest_of(case.settings, experiment.folder))

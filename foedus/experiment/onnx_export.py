@@ -16,20 +16,20 @@ from foedus.data.preprocess import Category, Number
 from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING
 from foedus.errors import FoedusError
-from foedus.experiment.predict import Model, open_model
+from foedus.experiment.predict import SavedModel, open_model
 
 OPSETS = {"": 18, "ai.onnx.ml": 3}
 IR_VERSION = 9  # the file format of opset 18's time: readers older than onnx's newest take it
 
 
-def to_onnx(model: Model | Path | str) -> Any:
+def to_onnx(model: SavedModel | Path | str) -> Any:
     """The model of a run directory as an `onnx.ModelProto`; `SerializeToString` gives the bytes of its file."""
     try:
         from onnx import checker, helper
     except ImportError:
         raise FoedusError("the export to ONNX needs the package onnx: pip install 'foedus[onnx]'.") from None
 
-    if not isinstance(model, Model):
+    if not isinstance(model, SavedModel):
         model = open_model(Path(model))
     model.check_linear()
     graph = _Graph()
@@ -44,14 +44,14 @@ def to_onnx(model: Model | Path | str) -> Any:
     outputs = [graph.prediction(score, rules.labels), graph.output("score", score)]
     if model.logistic:
         outputs.insert(1, graph.output("probability", graph.node("Sigmoid", score)))
-    made = helper.make_model(
+    proto = helper.make_model(
         helper.make_graph(graph.nodes, "foedus", graph.inputs, outputs, graph.constants),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in OPSETS.items()],
         ir_version=IR_VERSION,
         producer_name="foedus",
     )
-    checker.check_model(made, full_check=True)
-    return made
+    checker.check_model(proto, full_check=True)
+    return proto
 
 
 class _Graph:
@@ -97,17 +97,17 @@ class _Graph:
     def number(self, rule: Number) -> str:
         """(value − shift)/scale, with the stated number for NaN."""
         self._input(rule.name, words=False)
-        filled = self.node("Where", self.node("IsNaN", rule.name), self.constant(np.array(float(rule.fill))), rule.name)
-        shifted = self.node("Sub", filled, self.constant(np.array(float(rule.shift))))
-        return self.node("Div", shifted, self.constant(np.array(float(rule.scale))))
+        value = self.node("Where", self.node("IsNaN", rule.name), self.constant(np.array(float(rule.fill))), rule.name)
+        difference = self.node("Sub", value, self.constant(np.array(float(rule.shift))))
+        return self.node("Div", difference, self.constant(np.array(float(rule.scale))))
 
-    def codes(self, column: str, known: dict[str, int], other: int) -> str:
+    def codes(self, column: str, code_of: dict[str, int], other: int) -> str:
         return self.node(
             "LabelEncoder",
             column,
             domain="ai.onnx.ml",
-            keys_strings=list(known),
-            values_int64s=list(known.values()),
+            keys_strings=list(code_of),
+            values_int64s=list(code_of.values()),
             default_int64=other,
         )
 
@@ -115,9 +115,9 @@ class _Graph:
         """One 0/1 column for each level; a missing or unknown word whose level was never seen is 0 in all."""
         self._input(rule.name, words=True)
         # each word becomes its place, and every other one a place beyond the last, which no column stands for
-        known = {level: place for place, level in enumerate(rule.levels)}
-        known |= dict.fromkeys(MISSING, known.get(ABSENT, len(known)))
-        place = self.codes(rule.name, known, len(rule.levels))
+        code_of = {level: place for place, level in enumerate(rule.levels)}
+        code_of |= dict.fromkeys(MISSING, code_of.get(ABSENT, len(code_of)))
+        place = self.codes(rule.name, code_of, len(rule.levels))
         hot = self.node("Equal", place, self.constant(np.arange(len(rule.levels))[None, :]))
         return self.node("Cast", hot, to=self.type("DOUBLE"))
 

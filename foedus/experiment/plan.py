@@ -12,7 +12,7 @@ from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.errors import FoedusError
 from foedus.experiment import build, sources
-from foedus.experiment.build import Built
+from foedus.experiment.build import RunSetup
 from foedus.privacy.attach import attach
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
@@ -35,8 +35,8 @@ class Plan:
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
         roles = sources.roles_of(settings)
-        kept = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
-        plan = Plan({**settings, "data": {**kept, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
+        roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
+        plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
         algorithm = build.algorithm_of(settings)
         if algorithm.pools:
             raise FoedusError(f"[algorithm] {algorithm.name} works on all data in one place; here data stay apart.")
@@ -60,10 +60,10 @@ class Plan:
         stand_in = Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
         return self._with_noise(build.algorithm_of(self.settings), stand_in, build.privacy_of(self.settings))
 
-    def _with_noise(self, algorithm: Algorithm, problem: Problem, told: dict[str, Any]) -> Algorithm:
-        if not told:
+    def _with_noise(self, algorithm: Algorithm, problem: Problem, privacy: dict[str, Any]) -> Algorithm:
+        if not privacy:
             return algorithm
-        return attach(algorithm, told["privacy"], told.get("budget"), problem, self.max_rounds)
+        return attach(algorithm, privacy["privacy"], privacy.get("budget"), problem, self.max_rounds)
 
     @property
     def max_rounds(self) -> int:
@@ -71,26 +71,26 @@ class Plan:
 
     @property
     def noise(self) -> dict[str, Any] | None:
-        told = build.stated(self.settings)
-        if told["epsilon"] is None:
+        preparation = build.fit_arguments(self.settings)
+        if preparation["epsilon"] is None:
             return None
         return {
-            "bounds": {name: list(ends) for name, ends in told["bounds"].items()},
-            "epsilon": told["epsilon"],
-            "figures": 3 * len(told["bounds"]),
+            "bounds": {name: list(ends) for name, ends in preparation["bounds"].items()},
+            "epsilon": preparation["epsilon"],
+            "figures": 3 * len(preparation["bounds"]),
         }
 
     @property
     def problem(self) -> dict[str, Any]:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
-        made = build.constraints_of(self.settings, lambda asked, place: label(0.0))
-        terms = sorted(map(constraint_in_words, made))
+        constraints = build.constraints_of(self.settings, lambda asked, place: label(0.0))
+        terms = sorted(map(constraint_in_words, constraints))
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
     def rules(self, cohort: Cohort, answers: Any) -> Preprocessing:
         return build.rules_of(self.settings, cohort, answers)
 
-    def built(self, cohort: Cohort, rules: Preprocessing, sites: tuple[str, ...]) -> Built:
+    def setup(self, cohort: Cohort, rules: Preprocessing, sites: tuple[str, ...]) -> RunSetup:
         """The terms as at any site: a stand-in has a row of each label and group, and nothing else is asked of it."""
         labels = [0.0, 1.0] if cohort.labels else sorted({0.0, 1.0, *self._named_labels()})
         groups = range(max(1, len(cohort.groups)))
@@ -102,19 +102,19 @@ class Plan:
 
     def _named_labels(self) -> list[float]:
         """The labels of a regression that the terms name."""
-        named = [self.settings["problem"]["where"]]
-        named += [value for one in self.settings["constraints"] for value in one.values()]
-        found = [build.FORM.fullmatch(words.strip()) for words in named if isinstance(words, str)]
-        return [float(hit[2]) for hit in found if hit is not None and hit[1] == "label"]
+        texts = [self.settings["problem"]["where"]]
+        texts += [value for one in self.settings["constraints"] for value in one.values()]
+        matches = [build.FORM.fullmatch(words.strip()) for words in texts if isinstance(words, str)]
+        return [float(hit[2]) for hit in matches if hit is not None and hit[1] == "label"]
 
     def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order:
-        built = self.built(cohort, rules, sites)
-        w0 = np.zeros(built.problem.terms.dim)
-        problem = built.problem.over(w0)
-        algorithm = self._with_noise(built.algorithm, problem, built.privacy)
+        setup = self.setup(cohort, rules, sites)
+        w0 = np.zeros(setup.problem.terms.dim)
+        problem = setup.problem.over(w0)
+        algorithm = self._with_noise(setup.algorithm, problem, setup.privacy)
         algorithm.check(problem.terms)
         algorithm = algorithm.resolve(problem.terms)
         return order_of(
             algorithm.restate(problem), algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
-            max_rounds=self.max_rounds, participation=built.participation,
+            max_rounds=self.max_rounds, participation=setup.participation,
         )  # fmt: skip

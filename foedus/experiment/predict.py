@@ -14,7 +14,7 @@ from foedus.run import Run, load
 
 
 @dataclass(frozen=True)
-class Model:
+class SavedModel:
     """A linear model as a run directory holds it."""
 
     run: Run
@@ -42,7 +42,7 @@ class Predictions:
     scores: np.ndarray
     probabilities: np.ndarray | None
     unknown: dict[str, int]
-    unanswered: int
+    empty: int
 
     def csv(self) -> str:
         text = io.StringIO()
@@ -56,7 +56,7 @@ class Predictions:
         return text.getvalue()
 
 
-def open_model(folder: Path) -> Model:
+def open_model(folder: Path) -> SavedModel:
     """The model of a run directory."""
     if not folder.is_dir():
         raise FoedusError(f"{folder} is not a run directory; 'foedus run' makes one.")
@@ -67,10 +67,10 @@ def open_model(folder: Path) -> Model:
         raise FoedusError(f"{folder}: {what}{hint}.")
     if not (folder / "preprocessing.json").is_file():
         raise FoedusError(f"{folder}: preprocessing.json is missing, so raw rows cannot be prepared as in training.")
-    return Model(load(folder), Preprocessing.load(folder / "preprocessing.json"))
+    return SavedModel(load(folder), Preprocessing.load(folder / "preprocessing.json"))
 
 
-def predict(model: Model, path: Path, separator: str = ",") -> Predictions:
+def predict(model: SavedModel, path: Path, separator: str = ",") -> Predictions:
     """Predict every row of a raw table; a row the model must not fill gets an empty answer."""
     rules = model.rules
     table = tables.read(path, separator)
@@ -80,13 +80,13 @@ def predict(model: Model, path: Path, separator: str = ",") -> Predictions:
             f"the model has {model.w.size} numbers, but its preprocessing makes {X.shape[1]}; the folder is damaged."
         )
     scores = X @ model.w
-    known = np.isfinite(scores)
+    has_score = np.isfinite(scores)
     probabilities = None
     if rules.labels:
-        answers = [rules.labels[int(s > 0)] if ok else "" for s, ok in zip(scores, known, strict=True)]
+        answers = [rules.labels[int(s > 0)] if ok else "" for s, ok in zip(scores, has_score, strict=True)]
         if model.logistic:
             with np.errstate(over="ignore", invalid="ignore"):
                 probabilities = 1.0 / (1.0 + np.exp(-scores))
     else:
-        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(scores, known, strict=True)]
-    return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~known)))
+        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(scores, has_score, strict=True)]
+    return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~has_score)))

@@ -36,7 +36,7 @@ class Screen:
         self.console = console or Console(markup=False, highlight=False)
         self.live: Live | None = None
         self.total = 1
-        self.done = 0
+        self.runs_done = 0
 
     def say(self, text: str) -> None:
         if self.mode == "live":
@@ -51,14 +51,16 @@ class Screen:
         """Open the live table of one run."""
         self.title, self.limit, self.sites = title, limit, sites
         self.since = time.monotonic()
-        self.seen: tuple[int, float] | None = None  # the first round that was seen, and when: a run may be resumed
+        self.first_round: tuple[int, float] | None = (
+            None  # the first round that was seen, and when: a run may be resumed
+        )
         if self.mode == "live" and self.console.is_terminal:
             self.live = Live(self._table(0, {}), console=self.console, transient=True, refresh_per_second=8)
             self.live.start(refresh=True)
 
     def round(self, rounds: int, record: dict[str, float]) -> None:
-        if self.seen is None:
-            self.seen = (rounds, time.monotonic())
+        if self.first_round is None:
+            self.first_round = (rounds, time.monotonic())
         if self.live is not None:
             self.live.update(self._table(rounds, record))
 
@@ -66,11 +68,11 @@ class Screen:
         if self.live is not None:
             self.live.stop()
             self.live = None
-        self.done += 1
+        self.runs_done += 1
 
     def _table(self, rounds: int, record: dict[str, float]) -> Group:
         """Round, objective, the worst site, bytes, time left."""
-        made = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+        table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
         cells: dict[str, str] = {"round": f"{rounds} of at most {self.limit}" if record else "preparing the program"}
         if "objective" in record:
             cells["objective"] = f"{record['objective']:.6g}"
@@ -84,16 +86,21 @@ class Screen:
         if record:
             cells["sites answering"] = f"{record.get('answered', 0):.0f} of {self.sites}"
             cells["sent"] = f"{size(record.get('total_up', 0))} up, {size(record.get('total_down', 0))} down"
-            first, then = self.seen or (rounds, time.monotonic())
+            first, then = self.first_round or (rounds, time.monotonic())
             now = time.monotonic()
-            left = (now - then) / (rounds - first) * (self.limit - rounds) if rounds > first else None
-            cells["time"] = span(now - self.since) + (f", at most {span(left)} left" if left is not None else "")
+            remaining = (now - then) / (rounds - first) * (self.limit - rounds) if rounds > first else None
+            cells["time"] = span(now - self.since) + (
+                f", at most {span(remaining)} left" if remaining is not None else ""
+            )
         for name in cells:
-            made.add_column(name)
-        made.add_row(*cells.values())
+            table.add_column(name)
+        table.add_row(*cells.values())
         parts: list[Any] = [Text(self.title, style="bold")]
         if self.total > 1:
             parts.append(
-                Group(Text(f"run {self.done + 1} of {self.total}"), ProgressBar(total=self.total, completed=self.done))
+                Group(
+                    Text(f"run {self.runs_done + 1} of {self.total}"),
+                    ProgressBar(total=self.total, completed=self.runs_done),
+                )
             )
-        return Group(*parts, made)
+        return Group(*parts, table)

@@ -34,7 +34,7 @@ class Wish:
     groups: tuple[str, ...] = ()
 
 
-def quoted(text: str) -> str:
+def toml_string(text: str) -> str:
     """A TOML string; JSON's is one."""
     return json.dumps(text, ensure_ascii=False)
 
@@ -46,7 +46,7 @@ def first_table(pattern: str, folder: Path, separator: str) -> Table:
     return tables.read(next(iter(files_of(pattern, folder).values())), separator)
 
 
-def completed(wish: Wish, folder: Path) -> Wish:
+def complete_wish(wish: Wish, folder: Path) -> Wish:
     """The wish checked against the first file: the columns, and which label counts as 1."""
     table = first_table(wish.files, folder, wish.separator)
     label = text_of(table.column(wish.label, "--label")).used().levels
@@ -77,19 +77,19 @@ def _line(code: str, comment: str) -> str:
 def starter(wish: Wish) -> str:
     """The text of an experiment file, every choice with a comment."""
     one = f"label {wish.positive or '1'}"
-    known = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
+    column_hint = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
     data = [
-        _line(f"files = {quoted(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
+        _line(f"files = {toml_string(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
         '# or one file for all:  file = "all.csv"  and  site = "hospital", the column that tells the sites apart',
-        _line(f"label = {quoted(wish.label)}", "the column to predict"),
-        _line(f"positive = {quoted(wish.positive)}", "the label that counts as 1; the others count as 0")
+        _line(f"label = {toml_string(wish.label)}", "the column to predict"),
+        _line(f"positive = {toml_string(wish.positive)}", "the label that counts as 1; the others count as 0")
         if wish.positive is not None
         else _line('# positive = "yes"', "the label that counts as 1, where labels are words"),
-        _line(f"group = {quoted(wish.group)}", "groups whose losses can be compared; not used to predict")
+        _line(f"group = {toml_string(wish.group)}", "groups whose losses can be compared; not used to predict")
         if wish.group is not None
         else _line('# group = "sex"', "groups whose losses can be compared; not used to predict"),
-        *([f"separator = {quoted(wish.separator)}"] if wish.separator != "," else []),
-        _line('# features = ["age"]', f"the columns to predict from; all others when left out{known}"),
+        *([f"separator = {toml_string(wish.separator)}"] if wish.separator != "," else []),
+        _line('# features = ["age"]', f"the columns to predict from; all others when left out{column_hint}"),
         _line('# drop = ["patient"]', "columns to leave out"),
         _line(
             '# categorical = ["code"]', "columns of numbers that are codes; columns of words are found by themselves"
@@ -100,7 +100,7 @@ def starter(wish: Wish) -> str:
     problem = [_line('loss = "logistic"', 'for two classes; "least_squares" to predict a number')]
     terms = []
     if wish.max_loss is not None:
-        other = quoted(f"label {wish.negative}")
+        other = toml_string(f"label {wish.negative}")
         problem += [
             _line("", "of all rows, while the cap below holds at every site"),
             _line(f"# where = {other}", "Neyman-Pearson's form: the loss of these rows alone."),
@@ -110,7 +110,7 @@ def starter(wish: Wish) -> str:
         terms += [
             _line("[[constraints]]", "a limit that holds at every site:"),
             'type = "LossCap"',
-            f"where = {quoted(one)}",
+            f"where = {toml_string(one)}",
             _line(f"at_most = {wish.max_loss:g}", "the mean loss on these rows; always guessing one half costs 0.69"),
             "",
         ]
@@ -118,8 +118,8 @@ def starter(wish: Wish) -> str:
         terms += [
             _line("[[constraints]]", "the mean losses of two groups are close at every site"),
             'type = "LossGap"',
-            f"first = {quoted(f'group {wish.groups[0]}')}",
-            f"second = {quoted(f'group {wish.groups[1]}')}",
+            f"first = {toml_string(f'group {wish.groups[0]}')}",
+            f"second = {toml_string(f'group {wish.groups[1]}')}",
             f"at_most = {wish.max_gap:g}",
             "",
         ]
@@ -127,12 +127,12 @@ def starter(wish: Wish) -> str:
         terms = [
             _line("# [[constraints]]", "a limit that holds at every site, for instance:"),
             '# type = "LossCap"',
-            f"# where = {quoted(one)}",
+            f"# where = {toml_string(one)}",
             _line("# at_most = 0.5", "the mean loss on these rows; always guessing one half costs 0.69"),
             "",
         ]
     problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
-    method = [_line(f"name = {quoted(wish.algorithm)}", "'foedus check' says what it sends and how often")]
+    method = [_line(f"name = {toml_string(wish.algorithm)}", "'foedus check' says what it sends and how often")]
     lines = [
         "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
         "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",

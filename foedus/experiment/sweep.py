@@ -19,7 +19,7 @@ class Several:
 
 
 @dataclass(frozen=True)
-class Case:
+class RunCase:
     """One run that a file asks for: what sets it apart from the others, a word for each list, and all its settings."""
 
     settings: dict[str, Any]
@@ -32,7 +32,7 @@ class Case:
         return ",".join((*self.algorithm, *self.others))
 
 
-def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
+def expand(settings: Mapping[str, Any]) -> tuple[RunCase, ...]:
     """All combinations of the swept values, each with a name of what sets it apart."""
     points = list(_points(settings, ()))
     total = 1
@@ -41,15 +41,15 @@ def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
     if total > MOST_RUNS:
         raise FoedusError(f"its lists make {total} runs; expected at most {MOST_RUNS}.")
     cases = []
-    for chosen in itertools.product(*(several.values for _, several in points)):
-        made: Any = copy.deepcopy(dict(settings))
-        for (path, _), value in zip(points, chosen, strict=True):
-            _put(made, path, copy.deepcopy(value))
-        for extra, one in expand_algorithms(made):
-            words = [(path, _word(path, value)) for (path, _), value in zip(points, chosen, strict=True)]
+    for combination in itertools.product(*(several.values for _, several in points)):
+        swept_settings: Any = copy.deepcopy(dict(settings))
+        for (path, _), value in zip(points, combination, strict=True):
+            _set_at(swept_settings, path, copy.deepcopy(value))
+        for extra, one in expand_algorithms(swept_settings):
+            words = [(path, _word(path, value)) for (path, _), value in zip(points, combination, strict=True)]
             words += [(path, _word(path, value)) for path, value in extra]
             own = tuple(word for path, word in words if path[0] == "algorithm")
-            cases.append(Case(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
+            cases.append(RunCase(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
     names = [case.name for case in cases]
     for name in names:
         if names.count(name) > 1:
@@ -60,13 +60,13 @@ def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
 def expand_algorithms(settings: dict[str, Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The lists inside one of several algorithms, which the outer product does not see."""
     points = list(_points(settings["algorithm"], ("algorithm",)))
-    made = []
-    for chosen in itertools.product(*(several.values for _, several in points)):
+    variants = []
+    for combination in itertools.product(*(several.values for _, several in points)):
         one = copy.deepcopy(settings)
-        for (path, _), value in zip(points, chosen, strict=True):
-            _put(one, path, value)
-        made.append((tuple((path, value) for (path, _), value in zip(points, chosen, strict=True)), one))
-    return made
+        for (path, _), value in zip(points, combination, strict=True):
+            _set_at(one, path, value)
+        variants.append((tuple((path, value) for (path, _), value in zip(points, combination, strict=True)), one))
+    return variants
 
 
 def _points(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Several]]:
@@ -80,7 +80,7 @@ def _points(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
             yield from _points(part, (*path, place))
 
 
-def _put(settings: Any, path: tuple[Any, ...], value: Any) -> None:
+def _set_at(settings: Any, path: tuple[Any, ...], value: Any) -> None:
     for step in path[:-1]:
         settings = settings[step]
     settings[path[-1]] = value
