@@ -1,40 +1,66 @@
-"""From the settings of one run to its sites, problem, algorithm and participation."""
+"""Turns the settings of one run into its problem, algorithm, participation and privacy."""
 
 import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from foedus.algorithm import Algorithm
+from foedus.constraints import Constraint
 from foedus.data import preprocess, tables
-from foedus.data.preprocess import Preprocessing
+from foedus.data.partition import Sites
+from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort
 from foedus.data.sums import Answers
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
+from foedus.experiment.sweep import Settings
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
 from foedus.privacy.attach import attach, prepare
 from foedus.privacy.ledger import Ledger, prepared
+from foedus.privacy.noise import Noise
 from foedus.privacy.total import Local, default_rounds, usual_clip
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
+from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import Coverage, Fraction
 from foedus.terms import Mask, Where
 
-Settings = Mapping[str, Any]
-FORM = re.compile(r"(label|group)\s+(\S.*)")
+MASK = re.compile(r"(label|group)\s+(\S.*)")  # as in where = "label 1"
+
+
+class PrivacyArguments(TypedDict, total=False):
+    """The arguments of `solve` that [privacy] stands for; empty without that section."""
+
+    privacy: Local | Noise
+    budget: float
+
+
+class RuntimeArguments(TypedDict, total=False):
+    """The argument of `solve` that says where rounds are played; empty for this process."""
+
+    runtime: Flare
+
+
+class FitArguments(TypedDict):
+    """The arguments of `preprocess.fit` that [preprocess] states."""
+
+    bounds: dict[str, tuple[float, float]]
+    categories: dict[str, tuple[str, ...]]
+    epsilon: float | None
+    seed: int
 
 
 # what needs no data
 
 
 def algorithm_of(settings: Settings) -> Algorithm:
-    """The algorithm with its settings; one that must know of the intercept is told."""
+    """Return the algorithm with its settings; one with a setting for the intercept gets that of [preprocess]."""
     request = dict(settings["algorithm"])
     offer = catalogue.find_offer(request.pop("name"), catalogue.algorithms(), "[algorithm]")
     if "noise" in request:
@@ -45,6 +71,7 @@ def algorithm_of(settings: Settings) -> Algorithm:
 
 
 def participation_of(settings: Settings) -> Fraction:
+    """Return which sites take part in each round."""
     request = settings["participation"]
     try:
         if request["every"] is None:
@@ -54,18 +81,20 @@ def participation_of(settings: Settings) -> Fraction:
         raise FoedusError(f"[participation]: {error}") from None
 
 
-def _loss(request: Any, place: str) -> Loss:
-    request = {"name": request} if isinstance(request, str) else dict(request)
-    offer = catalogue.find_offer(request.pop("name", None), catalogue.losses(), place)
-    return offer.build(request, place)
+def _loss(request: object, place: str) -> Loss:
+    """The loss that a name, or a table with a name and settings, asks for."""
+    rest = dict(request) if isinstance(request, Mapping) else {"name": request}
+    offer = catalogue.find_offer(rest.pop("name", None), catalogue.losses(), place)
+    return offer.build(rest, place)
 
 
 def loss_of(settings: Settings) -> Loss:
+    """Return the loss of one row."""
     return _loss(settings["problem"]["loss"], "[problem] loss")
 
 
 def penalty_of(settings: Settings) -> Penalty | None:
-    """The penalty, which leaves the intercept out."""
+    """Return the penalty, which leaves the intercept out."""
     if settings["problem"]["penalty"] is None:
         return None
     request = dict(settings["problem"]["penalty"])
@@ -75,7 +104,7 @@ def penalty_of(settings: Settings) -> Penalty | None:
 
 
 def regularizer_of(settings: Settings, dim: int) -> Regularizer | None:
-    """The regulariser, which leaves the intercept out."""
+    """Return the regulariser of a model of `dim` numbers, which leaves the intercept out."""
     if settings["problem"]["regularizer"] is None:
         return None
     request = dict(settings["problem"]["regularizer"])
@@ -84,8 +113,8 @@ def regularizer_of(settings: Settings, dim: int) -> Regularizer | None:
     return Leading(regularizer, dim - 1) if settings["preprocess"]["intercept"] else regularizer
 
 
-def privacy_of(settings: Settings) -> dict[str, Any]:
-    """The arguments of `solve` that [privacy] stands for."""
+def privacy_of(settings: Settings) -> PrivacyArguments:
+    """Return the arguments of `solve` that [privacy] stands for."""
     if settings["privacy"] is None:
         return {}
     from foedus.solve import solve
@@ -95,13 +124,14 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
         del request["noise"], request["budget"]
         total = catalogue.totals()["Local"].build(request, "[privacy]")
         preparation = fit_arguments(settings)
-        figures = 3 * len(preparation["bounds"])
-        if preparation["epsilon"] is not None and figures:  # as `preprocess.fit` shares it out
+        figures = FIGURES * len(preparation["bounds"])
+        if preparation["epsilon"] is not None and figures:
+            # the preparation is part of the total: `preprocess.fit` spends its epsilon in equal parts on all figures
             total = replace(total, before=((preparation["epsilon"] / figures, figures),))
         return {"privacy": total}
     noise = catalogue.find_offer(request.pop("noise"), catalogue.noises(), "[privacy] noise")
     budget = request.pop("budget", None)
-    arguments: dict[str, Any] = {"privacy": noise.build(request, "[privacy]")}
+    arguments: PrivacyArguments = {"privacy": noise.build(request, "[privacy]")}
     if budget is not None:
         arguments["budget"] = budget
     if unknown := [name for name in arguments if name not in inspect.signature(solve).parameters]:
@@ -110,21 +140,21 @@ def privacy_of(settings: Settings) -> dict[str, Any]:
 
 
 def rounds_of(settings: Settings, algorithm: Algorithm) -> int:
-    """The most rounds of the run."""
+    """Return the most rounds of the run."""
     return int(settings["run"]["max_rounds"] or default_rounds(algorithm, privacy_of(settings).get("privacy")))
 
 
-def runtime_of(settings: Settings) -> dict[str, Any]:
-    """The argument of `solve` that says where rounds are played; none for this process."""
+def runtime_of(settings: Settings) -> RuntimeArguments:
+    """Return the argument of `solve` that says where rounds are played; none for this process."""
     request = dict(settings["run"]["runtime"])
     offer = catalogue.find_offer(request.pop("name"), catalogue.runtimes(), "[run] runtime")
     runtime = offer.build(request, "[run] runtime")
     return {} if runtime is None else {"runtime": runtime}
 
 
-def split_mask(words: Any, place: str) -> tuple[str, str]:
-    """'label 1' as ('label', '1')."""
-    match = FORM.fullmatch(words.strip()) if isinstance(words, str) else None
+def split_mask(words: object, place: str) -> tuple[str, str]:
+    """Split 'label 1' into ('label', '1')."""
+    match = MASK.fullmatch(words.strip()) if isinstance(words, str) else None
     if match is None:
         hint = did_you_mean(words.split()[0], ("label", "group")) if isinstance(words, str) and words.split() else ""
         raise FoedusError(f"{place} must be 'label VALUE' or 'group VALUE'. Got {words!r} instead.{hint}")
@@ -132,9 +162,9 @@ def split_mask(words: Any, place: str) -> tuple[str, str]:
 
 
 def check_masks(settings: Settings) -> None:
-    """The form of everything that names a label or a group, before the data say which there are."""
+    """Check the form of everything that names a label or a group, before the data say which there are."""
 
-    def read(words: Any, place: str) -> Where:
+    def read(words: object, place: str) -> Where:
         kind, _ = split_mask(words, place)
         if kind == "group" and settings["data"]["group"] is None and settings["data"]["set"] is None:
             raise FoedusError(f"{place} = {words!r} needs a group: name its column with group in [data].")
@@ -145,14 +175,21 @@ def check_masks(settings: Settings) -> None:
     constraints_of(settings, read)
 
 
-def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: list[str] | None = None) -> list[Any]:
-    """The constraints; `names` are those of the model's numbers, once they are known."""
+def constraints_of(
+    settings: Settings, read: Callable[[object, str], Mask], names: list[str] | None = None
+) -> list[Constraint]:
+    """Return the constraints.
 
-    def row(request: Any, place: str) -> catalogue.Coefficients:
-        numbers = isinstance(request, dict) and all(
-            isinstance(v, int | float) and not isinstance(v, bool) for v in request.values()
-        )
-        if not numbers or not request:
+    `read` makes the mask that words such as 'label 1' name; `names` are those of the model's numbers, once the columns
+    have been read.
+    """
+
+    def row(request: object, place: str) -> catalogue.Coefficients:
+        if (
+            not isinstance(request, dict)
+            or not request
+            or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in request.values())
+        ):
             raise FoedusError(f"{place} must be a table of feature = number. Got {request!r} instead.")
         features = names or list(request)
         for name in request:
@@ -170,8 +207,8 @@ def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: 
     return constraints
 
 
-def _check_limit(kind: str, limit: Any, place: str) -> None:
-    """A loss and a distance of two losses are never negative, so a cap below 0 cannot be kept by any model."""
+def _check_limit(kind: str, limit: object, place: str) -> None:
+    """Raise where a cap is below 0: no model could keep it, for losses and distances of losses are never negative."""
     if kind not in ("LossCap", "LossGap"):
         return
     limits = limit.items() if isinstance(limit, Mapping) else [("", limit)]
@@ -184,8 +221,8 @@ def _check_limit(kind: str, limit: Any, place: str) -> None:
             )
 
 
-def fit_arguments(settings: Settings) -> dict[str, Any]:
-    """The bounds and categories that the file states, and the privacy of the rest."""
+def fit_arguments(settings: Settings) -> FitArguments:
+    """Return the bounds and categories that the file states, and the privacy of what the sites send beside them."""
     request = settings["preprocess"]
     bounds = {}
     for name, ends in (request["bounds"] or {}).items():
@@ -209,7 +246,7 @@ def fit_arguments(settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Everything that one run needs."""
+    """Everything that one run needs, checked."""
 
     settings: Settings
     cohort: Cohort
@@ -217,39 +254,45 @@ class RunSetup:
     problem: Problem
     algorithm: Algorithm
     participation: Fraction
-    privacy: dict[str, Any]
+    privacy: PrivacyArguments
 
     def with_preparation(self, ledger: Ledger | None) -> Ledger | None:
-        """The ledger with what the sites sent to prepare the data."""
+        """Return the ledger of a run, with the figures that the sites sent to prepare the data added to it."""
         return None if ledger is None else prepared(ledger, self.rules.noted, self.rules.exact)
 
 
 def build(
-    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: dict[str, Any] | None = None
+    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: Sites | None = None
 ) -> RunSetup:
-    """The problem, the algorithm and who takes part, checked against each other.
+    """Build the problem, the algorithm and the participation, and check them against each other.
 
     `clients` are the sites' arrays; those of the cohort's tables when left out.
     """
     if rules is None:
         rules = rules_of(settings, cohort)
 
-    def read(words: Any, place: str) -> Where:
+    def read(words: object, place: str) -> Where:
         return _mask(words, place, cohort)
 
     request = settings["problem"]
     clients = preprocess.sites_of(cohort, rules) if clients is None else clients
-    stated_terms = {
-        "loss": loss_of(settings),
-        "where": None if request["where"] is None else read(request["where"], "[problem] where"),
-        "penalty": penalty_of(settings),
-        "constraints": constraints_of(settings, read, rules.names),
-        "regularizer": regularizer_of(settings, len(rules.names)),
-        "server": None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
-    }
+    loss, penalty = loss_of(settings), penalty_of(settings)
+    where = None if request["where"] is None else read(request["where"], "[problem] where")
+    constraints = constraints_of(settings, read, rules.names)
+    regularizer = regularizer_of(settings, len(rules.names))
+    server = None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server)
     try:
-        problem = Problem(clients, **stated_terms)
+        problem = Problem(
+            clients,
+            loss=loss,
+            where=where,
+            penalty=penalty,
+            constraints=constraints,
+            regularizer=regularizer,
+            server=server,
+        )
     except FoedusError as error:
+        # the library speaks of clients; whoever writes an experiment file knows them as sites
         raise FoedusError(str(error).replace("client ", "site ", 1)) from None
     if runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
@@ -258,8 +301,9 @@ def build(
         algorithm.check(problem.terms)
         algorithm = algorithm.resolve(problem.terms)
     except FoedusError as error:
-        regularizer = (request["regularizer"] or {}).get("name", "")
-        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', regularizer)}") from None
+        # `Leading` only takes the intercept out of the regulariser; the file knows the one inside it
+        name = (request["regularizer"] or {}).get("name", "")
+        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', name)}") from None
     who = participation_of(settings)
     try:
         who.check(problem.terms.clients)
@@ -270,7 +314,7 @@ def build(
 
 
 def check_privacy(setup: RunSetup) -> None:
-    """Raise, before any round, where `solve` would refuse what [privacy] asks for."""
+    """Raise, before any round, where `solve` would refuse the privacy that [privacy] asks for."""
     if not setup.privacy:
         return
     terms, limit = setup.problem.terms, rounds_of(setup.settings, setup.algorithm)
@@ -283,16 +327,16 @@ def check_privacy(setup: RunSetup) -> None:
         raise FoedusError(f"[privacy]: {error}") from None
 
 
-def _with_clip(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
-    """The arguments of [privacy], with the usual clip for the columns that there are."""
+def _with_clip(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:
+    """The arguments with a clip: where the file states none, the usual one for this number of columns."""
     total = privacy.get("privacy")
     if not isinstance(total, Local) or total.clip is not None:
         return privacy
-    return privacy | {"privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
+    return {**privacy, "privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
 
 
-def _less_preparation(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
-    """The arguments of [privacy], with what preparing the data has spent taken off the budget."""
+def _less_preparation(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:
+    """The arguments with the budget that is left for the training, after what preparing the data has spent."""
     if rules.epsilon is None or "budget" not in privacy:
         return privacy
     rest = privacy["budget"] - rules.epsilon
@@ -301,17 +345,23 @@ def _less_preparation(privacy: dict[str, Any], rules: Preprocessing) -> dict[str
             f"[privacy] budget: preparing the data spends epsilon {rules.epsilon:g} of {privacy['budget']:g}, which "
             "leaves nothing for the training; lower epsilon in [preprocess], or raise the budget."
         )
-    return privacy | {"budget": rest}
+    return {**privacy, "budget": rest}
 
 
 def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None) -> Preprocessing:
-    """The preprocessing that [preprocess] asks for, found over the sites."""
+    """Fit the preprocessing that [preprocess] asks for, over the sites."""
     request = settings["preprocess"]
-    arguments = {"scale": request["scale"], "intercept": request["intercept"]} | fit_arguments(settings)
-    return preprocess.fit(cohort, **arguments, answers=answers)
+    return preprocess.fit(
+        cohort,
+        scale=request["scale"],
+        intercept=request["intercept"],
+        **fit_arguments(settings),
+        answers=answers,
+    )
 
 
-def _mask(words: Any, place: str, cohort: Cohort) -> Where:
+def _mask(words: object, place: str, cohort: Cohort) -> Where:
+    """The mask of the rows with a label or a group, by the number that stands for it in the arrays."""
     kind, value = split_mask(words, place)
     if kind == "label" and not cohort.labels:
         try:

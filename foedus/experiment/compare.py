@@ -1,18 +1,18 @@
-"""Several runs in one table: what each reached, and what that took."""
+"""Compares several runs in one table: the objective and constraints that each reached, its rounds, bytes and time."""
 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from foedus.experiment.screen import size, span
+from foedus.files import Json
 from foedus.privacy.ledger import TIGHT
 from foedus.report.tradeoff import curves, one_problem
 from foedus.run import Run
 
 
 def epsilon(run: Run) -> float | None:
-    """The largest privacy loss of a site by the tightest composition, where the run has a ledger with a guarantee."""
+    """Return the largest privacy loss of a site by the tightest composition; None without a guarantee."""
     ledger = getattr(run, "ledger", None)
     if ledger is None or not getattr(ledger, "sound", False):
         return None
@@ -20,12 +20,12 @@ def epsilon(run: Run) -> float | None:
 
 
 def is_simulated(run: Run) -> bool:
-    """Whether the noise of a private run was drawn from a seed, which protects nobody."""
+    """Return whether the noise of a private run was drawn from a seed, which protects nobody."""
     return run.ledger is not None and run.ledger.simulated
 
 
 def worst(run: Run) -> str:
-    """The constraint row that is closest to, or furthest beyond, its limit."""
+    """Describe the constraint row that is closest to, or furthest beyond, its limit."""
     rows = run.certificate.rows
     if not rows:
         return "none set"
@@ -38,7 +38,7 @@ def worst(run: Run) -> str:
 
 
 def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
-    """One row a run, never cut off: a narrow terminal wraps whole lines."""
+    """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
     epsilons = {name: epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
     constrained = any(run.certificate.rows for run in runs.values())
@@ -74,11 +74,12 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 
 
 def span_short(seconds: float) -> str:
+    """Return a duration as a person reads it, a short one to a hundredth of a second."""
     return f"{seconds:.2f} s" if seconds < 10 else span(seconds)
 
 
 def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
-    """How the figures were measured, and a sentence where the runs are of different problems."""
+    """Return how the figures were measured, and a sentence where the runs are of different problems."""
     text = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
     if not all(run.converged for run in runs.values()):
         text += "\n* ended before its stopping test was passed."
@@ -91,7 +92,7 @@ def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 
 
 def data_differ(folders: Iterable[Path]) -> bool:
-    """Whether run directories are about different rows, or prepare them differently, as far as they tell."""
+    """Return whether run directories, as far as they say, are about different rows or prepare them differently."""
     problems = set()
     for folder in folders:
         try:
@@ -103,8 +104,8 @@ def data_differ(folders: Iterable[Path]) -> bool:
     return len(problems) > 1
 
 
-def summary(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """The same for programs."""
+def summary(runs: Mapping[str, Run]) -> list[Json]:
+    """Return the figures of the table for programs."""
     return [
         {
             "run": name,

@@ -1,9 +1,8 @@
-"""Runs the cases of an experiment into their run directories, one after the other, and goes on where it was stopped."""
+"""Runs the cases of an experiment into their run directories, one after the other, and resumes unfinished ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
@@ -14,6 +13,7 @@ from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.folder import Folder, folder_of
 from foedus.experiment.screen import Screen, size
 from foedus.experiment.sources import cohort_of, sources_of
+from foedus.files import Json
 from foedus.report import html
 from foedus.run import Run
 from foedus.solve import solve
@@ -21,7 +21,7 @@ from foedus.solve import solve
 
 @dataclass
 class ExperimentOutcome:
-    """What became of the cases: runs by name, and a sentence for each that failed."""
+    """What became of the cases: the runs by name, their folders, and a sentence for each that failed."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class ExperimentOutcome:
     interrupted: bool = False
 
     def register(self, name: str, folder: Folder, state: str, again: bool, screen: Screen) -> bool:
-        """Note where a run is kept, and whether it is finished; else its folder is ready for it."""
+        """Note the folder of a run, and return whether it is finished; if it is not, its folder is made ready."""
         self.folders[name] = folder.path
         if state == "finished":
             self.runs[name] = folder.run()
@@ -42,14 +42,14 @@ class ExperimentOutcome:
 
 
 class Builder:
-    """Builds cases, and reads the data and finds the scales only once for cases that share them."""
+    """Builds cases; the data are read and the preprocessing is fitted once for successive cases that share them."""
 
     def __init__(self, experiment: Experiment):
         self.path, self.folder = experiment.path, experiment.folder
         self.prepared_data: dict[str, tuple[Cohort, Preprocessing]] = {}
 
     def build(self, case: RunCase) -> RunSetup:
-        """Build one case; what is wrong with a file of data is said of that file, all else of the experiment's."""
+        """Build one case; an error about a data file begins with its name, any other with the experiment file's."""
         try:
             return self._build(case)
         except FoedusError as error:
@@ -63,9 +63,8 @@ class Builder:
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind])
         if key not in self.prepared_data:
             cohort = cohort_of(case.settings, self.folder)
-            self.prepared_data = {
-                key: (cohort, build.rules_of(case.settings, cohort))
-            }  # one at a time: they may be large
+            # only the last one is remembered, for tables may be large
+            self.prepared_data = {key: (cohort, build.rules_of(case.settings, cohort))}
         setup = build.build(case.settings, *self.prepared_data[key])
         build.check_privacy(setup)
         return setup
@@ -74,7 +73,7 @@ class Builder:
 def execute(
     experiment: Experiment, screen: Screen, *, out: Path | None = None, again: bool = False
 ) -> ExperimentOutcome:
-    """Run all cases. Wrong settings or data raise before anything is written; a run that fails later is listed."""
+    """Run all cases; wrong settings or data raise before anything is written, a run that fails later is listed."""
     folders = {case.name: folder_of(experiment, case, out) for case in experiment.cases}
     builder = Builder(experiment)
     states = {}
@@ -82,7 +81,7 @@ def execute(
         states[name] = "new" if again and (folder.path / "experiment.json").is_file() else folder.state()
     for case in experiment.cases:
         if states[case.name] != "finished":
-            builder.build(case)  # every one, before the first is run
+            builder.build(case)  # a mistake in the last case shows before the first is run
     screen.total = len(experiment.cases)
     outcome = ExperimentOutcome()
     for case in experiment.cases:
@@ -109,15 +108,22 @@ def execute(
 def _one(
     experiment: Experiment, case: RunCase, setup: RunSetup, folder: Folder, screen: Screen, *, is_resumed: bool
 ) -> Run:
-    """One run, from its checkpoint if there is one."""
+    """Run one case, from its checkpoint if there is one."""
     name = case.name or experiment.name
     limit = build.rounds_of(case.settings, setup.algorithm)
     folder.begin(experiment, case, {n: t.rows for n, t in setup.cohort.tables.items()}, setup.cohort.dropped)
     folder.write_preparation(setup.rules)
-    details = {"run": name, "folder": str(folder.path), "algorithm": setup.algorithm.name, "max_rounds": limit}
-    details["sites"] = setup.problem.terms.clients
-    screen.note(folder.event("resume" if is_resumed else "start", **details))
-    screen.begin(f"{name}: {setup.algorithm.name} over {details['sites']} sites", limit, details["sites"])
+    sites = setup.problem.terms.clients
+    event = folder.event(
+        "resume" if is_resumed else "start",
+        run=name,
+        folder=str(folder.path),
+        algorithm=setup.algorithm.name,
+        max_rounds=limit,
+        sites=sites,
+    )
+    screen.note(event)
+    screen.begin(f"{name}: {setup.algorithm.name} over {sites} sites", limit, sites)
 
     def watch(rounds: int, record: Mapping[str, float]) -> None:
         screen.note(folder.event("rounds", run=name, rounds=rounds, **record))
@@ -146,8 +152,8 @@ def _one(
     return run
 
 
-def finish(folder: Folder, run: Run, name: str, description: dict[str, Any], screen: Screen) -> None:
-    """Keep a run and write its report."""
+def finish(folder: Folder, run: Run, name: str, description: Json, screen: Screen) -> None:
+    """Save a run and write its report."""
     folder.finish(run)
     folder.write("asked.json", description)
     if (wrong := write_report({name: run}, folder.path / "report.html", description)) is not None:
@@ -157,8 +163,8 @@ def finish(folder: Folder, run: Run, name: str, description: dict[str, Any], scr
     screen.note(folder.event("end", run=name, **result, seconds=run.seconds))
 
 
-def description_of(command: str, title: str, setup: RunSetup, *, is_simulated: bool = False) -> dict[str, Any]:
-    """What was asked, in words for the report; `simulated`: the preparation drew its noise from the seed."""
+def description_of(command: str, title: str, setup: RunSetup, *, is_simulated: bool = False) -> Json:
+    """Describe a run in words for its report; `is_simulated` says that the preparation drew its noise from the seed."""
     cohort, rules = setup.cohort, setup.rules
     rows = sum(table.rows for table in cohort.tables.values())
     where = f"{rows} rows at {len(cohort.tables)} sites" if rows else f"at {setup.problem.terms.clients} sites"
@@ -166,7 +172,7 @@ def description_of(command: str, title: str, setup: RunSetup, *, is_simulated: b
     columns = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaling}"]
     columns += [f"{len(cohort.words)} of categories"] if cohort.words else []
     kind = "simulated " if is_simulated else ""
-    description: dict[str, Any] = {
+    description: Json = {
         "title": title,
         "command": command,
         "Data": f"{where}; {', '.join(columns)}",
@@ -180,8 +186,8 @@ def description_of(command: str, title: str, setup: RunSetup, *, is_simulated: b
     return description
 
 
-def write_report(runs: Mapping[str, Run], path: Path, description: dict[str, Any]) -> str | None:
-    """Write the report of some runs; a sentence where it cannot be, for the runs are kept whatever happens to it."""
+def write_report(runs: Mapping[str, Run], path: Path, description: Json) -> str | None:
+    """Write the report of some runs; where that fails, return why, for the runs themselves are saved already."""
     try:
         html.write(runs, path, description)
     except Exception as error:

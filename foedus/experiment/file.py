@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
@@ -17,16 +16,17 @@ from foedus.data.sites import RULES
 from foedus.data.tables import SEPARATORS, number_text
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
-from foedus.experiment.sweep import RunCase, Several, expand
+from foedus.experiment.sweep import RunCase, Settings, Several, expand
+from foedus.files import Json
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key: the kind of value, what it is for, and whether a list of values makes several runs."""
+    """One key: the kind of its value, what it is for, and whether a list of values makes several runs."""
 
-    kind: str  # "text", "number", "whole", "flag", "texts", "value" (text or number), "table", "files", "offer"
+    kind: str  # one of KINDS
     doc: str
-    default: Any = None
+    default: object = None
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
@@ -119,7 +119,7 @@ OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file, read and checked: the runs that it asks for."""
+    """A file that has been read and checked, and the runs that it asks for."""
 
     path: Path
     name: str
@@ -128,7 +128,7 @@ class Experiment:
 
     @property
     def folder(self) -> Path:
-        """What file names in it are relative to."""
+        """The folder of the file, to which the file names in it are relative."""
         return self.path.parent
 
 
@@ -164,7 +164,7 @@ def load(path: Path, *, elsewhere: bool = False) -> Experiment:
 
 
 def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
-    """The experiment with each of these algorithms, with default settings, in place of its own."""
+    """Return the experiment with each of these algorithms, with default settings, in place of its own."""
     offers = [catalogue.find_offer(name, catalogue.algorithms(), "--algorithms") for name in names]
     if not offers:
         raise FoedusError(f"--algorithms names none; there are {', '.join(sorted(catalogue.algorithms()))}.")
@@ -172,7 +172,8 @@ def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
     for case in experiment.cases:
         own = case.settings["algorithm"]
         for offer in offers:
-            # an algorithm that the file names keeps its settings there, once
+            # An algorithm that the file names itself keeps its settings there, and where several cases of the file
+            # come to the same name, the one with these settings is taken.
             request = own if own["name"] == offer.name else {"name": offer.name}
             candidate = RunCase({**case.settings, "algorithm": request}, (offer.name,), case.others)
             if candidate.name not in cases or own["name"] == offer.name:
@@ -182,8 +183,8 @@ def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
     return replace(experiment, cases=tuple(cases.values()))
 
 
-def _read_settings(raw: Mapping[str, Any], elsewhere: bool) -> dict[str, Any]:
-    """The settings with their defaults; swept ones are `Several`."""
+def _read_settings(raw: Json, elsewhere: bool) -> Settings:
+    """The settings with their defaults; a list of values that makes several runs is a `Several`."""
     names = [*TOP, *SECTIONS, *OPEN]
     for key in raw:
         if key not in names:
@@ -208,7 +209,8 @@ def _read_settings(raw: Mapping[str, Any], elsewhere: bool) -> dict[str, Any]:
     return settings
 
 
-def _read_keys(request: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict[str, Any]:
+def _read_keys(request: Json, keys: Mapping[str, Key], place: str) -> Json:
+    """The values of one section; those that the file leaves out have their defaults."""
     for name in request:
         if name not in keys:
             elsewhere = next((s for s, others in SECTIONS.items() if name in others and f"[{s}]" != place), None)
@@ -222,7 +224,7 @@ def _read_keys(request: Mapping[str, Any], keys: Mapping[str, Key], place: str) 
     }
 
 
-def _read_value_or_list(value: Any, key: Key, place: str) -> Any:
+def _read_value_or_list(value: object, key: Key, place: str) -> object:
     if key.sweeps and isinstance(value, list):
         if not value:
             raise FoedusError(f"{place}: the list is empty; expected {KINDS[key.kind]}, or several.")
@@ -230,15 +232,16 @@ def _read_value_or_list(value: Any, key: Key, place: str) -> Any:
     return _read_value(value, key, place)
 
 
-def _read_value(value: Any, key: Key, place: str) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+def _read_value(value: object, key: Key, place: str) -> object:
+    """One value, if it is of the key's kind and within its limits."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     fits = {
         "text": isinstance(value, str),
-        "number": number,
-        "whole": number and float(value).is_integer(),
+        "number": number is not None,
+        "whole": number is not None and float(number).is_integer(),
         "flag": isinstance(value, bool),
         "texts": isinstance(value, list) and all(isinstance(part, str) for part in value),
-        "value": isinstance(value, str | bool) or number,
+        "value": isinstance(value, str | int | float),
         "table": isinstance(value, dict),
         "files": isinstance(value, str | list | dict),
         "offer": isinstance(value, str | dict),
@@ -250,51 +253,53 @@ def _read_value(value: Any, key: Key, place: str) -> Any:
         raise FoedusError(
             f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(str(value), key.choices)}"
         )
-    for limit, is_beyond, sign in ((key.least, lambda a, b: a < b, ">="), (key.most, lambda a, b: a > b, "<=")):
-        if limit is not None and is_beyond(value, limit):
-            raise FoedusError(f"{place} must be {KINDS[key.kind]} {sign} {limit:g}. Got {value!r} instead.")
-    read: Any = value
-    if key.kind == "whole":
-        return int(read)
-    if key.kind == "texts":
-        return tuple(read)
+    if number is not None and key.least is not None and number < key.least:
+        raise FoedusError(f"{place} must be {KINDS[key.kind]} >= {key.least:g}. Got {value!r} instead.")
+    if number is not None and key.most is not None and number > key.most:
+        raise FoedusError(f"{place} must be {KINDS[key.kind]} <= {key.most:g}. Got {value!r} instead.")
+    if key.kind == "whole" and number is not None:
+        return int(number)
+    if key.kind == "texts" and isinstance(value, list):
+        return tuple(value)
     if key.kind == "value":
-        if isinstance(read, bool):
-            return str(read).lower()
-        return read if isinstance(read, str) else number_text(read)
+        if isinstance(value, bool):
+            return str(value).lower()  # as a CSV file says it
+        return value if number is None else number_text(number)
     if key.kind == "offer":
         return _read_offer(value, place)
     return value
 
 
-def _read_offer(value: Any, place: str) -> dict[str, Any]:
-    """A name with settings, each a value or several; `name` says which."""
+def _read_offer(value: object, place: str) -> Json:
+    """A name, or a table with a name and settings, each a value or several."""
     if isinstance(value, str):
         return {"name": value}
-    if not isinstance(value.get("name"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise FoedusError(f'{place}: the table needs a name, as in {{ name = "…", … }}.')
     return {key: _read_several(part, f"{place}.{key}") for key, part in value.items()}
 
 
-def _read_several(value: Any, place: str) -> Any:
+def _read_several(value: object, place: str) -> object:
+    """A value of a section whose keys come from the package: there, any list makes several runs."""
     if isinstance(value, list):
         if not value:
             raise FoedusError(f"{place}: the list is empty; expected a value, or several.")
-        return value if not isinstance(value, list) else Several(tuple(value))
+        return Several(tuple(value))
     return value
 
 
-def _read_algorithms(section: Any) -> Any:
-    """One algorithm, or several."""
+def _read_algorithms(section: object) -> Json | Several:
+    """The algorithm, or several of which each makes a run."""
     if section is None:
         raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
     if isinstance(section, str):
         section = {"name": section}
-    many = section if isinstance(section, list) else [section]
-    if not many or not all(isinstance(one, dict) for one in many):
+    sections = section if isinstance(section, list) else [section]
+    tables: list[Json] = [one for one in sections if isinstance(one, dict)]
+    if not tables or len(tables) < len(sections):
         raise FoedusError("'algorithm' must be a section [algorithm] with a name, or several sections [[algorithm]].")
-    read: list[Any] = []
-    for one in many:
+    algorithms: list[Json] = []
+    for one in tables:
         names = one.get("name")
         if names is None:
             raise FoedusError(f"[algorithm] needs a name: one of {', '.join(sorted(catalogue.algorithms()))}.")
@@ -303,28 +308,30 @@ def _read_algorithms(section: Any) -> Any:
             rest = {key: _read_several(v, f"[algorithm] {key}") for key, v in one.items() if key != "name"}
             for key in rest:
                 if key not in offer.parameters:
-                    offer.build({key: 0}, "[algorithm]")  # raises, with what there is
-            read.append({"name": offer.name} | rest)
-    return read[0] if len(read) == 1 else Several(tuple(read))
+                    offer.build({key: 0}, "[algorithm]")  # raises, with the settings there are
+            algorithms.append({"name": offer.name} | rest)
+    return algorithms[0] if len(algorithms) == 1 else Several(tuple(algorithms))
 
 
-def _read_constraints(sections: Any) -> list[dict[str, Any]]:
+def _read_constraints(sections: object) -> list[Json]:
+    """The constraints, each with its type and settings."""
     if isinstance(sections, dict):
         raise FoedusError("constraints are several: write [[constraints]], with two brackets, above each of them.")
     if not isinstance(sections, list) or not all(isinstance(one, dict) for one in sections):
         raise FoedusError("'constraints' must be sections [[constraints]], one for each constraint.")
-    read = []
+    constraints: list[Json] = []
     for number, one in enumerate(sections, start=1):
         place = f"[[constraints]] {number}"
         if "type" not in one:
             raise FoedusError(f"{place} needs a type: one of {', '.join(sorted(catalogue.constraints()))}.")
         offer = catalogue.find_offer(one["type"], catalogue.constraints(), place)
         rest = {key: _read_several(value, f"{place} {key}") for key, value in one.items() if key != "type"}
-        read.append({"type": offer.name} | rest)
-    return read
+        constraints.append({"type": offer.name} | rest)
+    return constraints
 
 
-def _read_privacy(section: Any) -> dict[str, Any] | None:
+def _read_privacy(section: object) -> Json | None:
+    """The section [privacy]: a total for each site, or the noise of one release."""
     if section is None:
         return None
     if not isinstance(section, dict):
@@ -353,8 +360,8 @@ def _read_privacy(section: Any) -> dict[str, Any] | None:
     return {"noise": offer.name, "budget": budget} | rest
 
 
-def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
-    """The keys of [data] and [partition] fit together."""
+def _check_data(settings: Settings, elsewhere: bool) -> None:
+    """Raise where the keys of [data] and [partition] do not fit together."""
     data = settings["data"]
     sources = [name for name in ("files", "file", "set") if data[name] is not None]
     if elsewhere and not sources:
@@ -385,8 +392,8 @@ def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
             raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")
 
 
-def _check_case(settings: dict[str, Any]) -> None:
-    """What the package itself says about one combination, before any data is read."""
+def _check_case(settings: Settings) -> None:
+    """Raise where the package itself refuses one combination of settings, before any data are read."""
     from foedus.experiment import build, sources
 
     build.algorithm_of(settings)

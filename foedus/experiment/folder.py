@@ -20,14 +20,14 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
 from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.sources import sources_of
-from foedus.files import write_whole
+from foedus.experiment.sweep import Settings
+from foedus.files import Json, write_whole
 from foedus.run import Run, load, versions
 from foedus.runtime.flare.driver import KEPT
 
@@ -39,15 +39,15 @@ OURS = (
 )  # fmt: skip
 
 
-def plain(value: Any) -> Any:
-    """Settings as JSON holds them."""
+def plain(value: object) -> object:
+    """Return settings as JSON holds them."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def digest_of(settings: dict[str, Any], folder: Path) -> str:
-    """A name for what was asked and for the bytes of the files it was asked of."""
+def digest_of(settings: Settings, folder: Path) -> str:
+    """Return a digest of the settings and of the bytes of the data files; it changes whenever the result could."""
     request = {key: value for key, value in settings.items() if key not in ("name", "out")}
     total = hashlib.sha256(json.dumps(plain(request), sort_keys=True).encode())
     for path in sources_of(settings, folder):
@@ -59,7 +59,7 @@ def digest_of(settings: dict[str, Any], folder: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _file_digest(path: Path, length: int, modified: int) -> bytes:
-    """The digest of a file, taken once as long as it does not change."""
+    """The digest of a file, computed once as long as its length and time of change stay the same."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
@@ -76,7 +76,7 @@ class Folder:
         return self.path / "run.ckpt"
 
     def state(self) -> str:
-        """ "new", "begun" or "finished"; raises where something else is in the way."""
+        """Return "new", "begun" or "finished"; raise where something else is in the way."""
         if self.path.is_file() or any(parent.is_file() for parent in self.path.parents):
             raise FoedusError(f"{self.path}: a file is in the way; expected a folder, or nothing.")
         if not self.path.exists() or all(_is_run(entry) for entry in self.path.iterdir()):
@@ -106,7 +106,7 @@ class Folder:
     def begin(
         self, experiment: Experiment, case: RunCase, sites: dict[str, int | None], dropped: dict[str, int]
     ) -> None:
-        """Write down what is about to be run; `sites` are the rows of each, None where a site does not tell."""
+        """Write down what is about to be run; `sites` are the rows of each, None where a site keeps that to itself."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -135,43 +135,48 @@ class Folder:
         self.write("preprocessing.json", rules.to_json())
 
     def finish(self, run: Run) -> None:
-        """Keep the run; its checkpoint is not needed any more."""
+        """Save the run, and delete its checkpoint and its submission."""
         run.save(self.path)
         for name in ("run.ckpt", REQUEST, SUBMISSION):
             (self.path / name).unlink(missing_ok=True)
 
-    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one event."""
+    def event(self, kind: str, **fields: object) -> Json:
+        """Append one event to events.jsonl, and return it."""
         event = finite({"event": kind, "time": round(time.time(), 3)} | fields)
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(event, default=float) + "\n")
         return event
 
     def run(self) -> Run:
+        """Load the finished run."""
         return load(self.path)
 
-    def write(self, name: str, content: dict[str, Any]) -> None:
+    def write(self, name: str, content: Json) -> None:
         """Write one JSON file."""
         write_whole(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _is_run(entry: Path) -> bool:
-    """Whether an entry is a run directory of a sweep, or the report of one: a single run may stand beside them."""
+    """Whether an entry is a run directory of a sweep, or a sweep's report; a single run may be put beside them."""
     return (entry / "experiment.json").is_file() or (
         entry.name == "report.html" and not (entry.parent / "run.json").exists()
     )
 
 
-def finite(value: Any) -> Any:
-    """The same with None for what JSON cannot hold."""
+def finite(content: Json) -> Json:
+    """Return the same content with None for numbers that are not finite, which JSON cannot hold."""
+    return {key: _finite(value) for key, value in content.items()}
+
+
+def _finite(value: object) -> object:
     if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
+        return finite(value)
     if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
+        return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def folder_of(experiment: Experiment, case: RunCase, out: Path | None) -> Folder:
-    """Where a case is kept: the experiment's folder, or one of its own in it when there are several."""
+    """Return the run directory of a case: the experiment's folder, or one inside it when there are several cases."""
     base = out or experiment.out
     return Folder(base / case.name if case.name else base, digest_of(case.settings, experiment.folder))

@@ -1,9 +1,8 @@
-"""What an experiment would do, told without training: sites, rows, classes, dimension, messages, rounds."""
+"""The outlook of `foedus check`: what a run would do, without training; sites, classes, columns, messages, rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -31,6 +30,8 @@ TYPICAL: dict[str, tuple[int, int]] = {
     "Scaffold": (5700, 9100),
 }
 UNENDING = ("FedAvg", "FedProx", "LocalSGD")  # they come near the optimum and did not pass the test in 20,000 rounds
+SITES, FIRST, LAST = 30, 15, 10  # a longer list of sites shows its first and its last ones
+COLUMNS = 40  # the most rows in the table of columns
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,12 @@ class Messages:
     kinds: tuple[tuple[int, int], ...]
 
     def most(self, rounds: int, sites: int) -> int:
-        """The most that the rounds can add up to."""
+        """Return the most bytes that so many rounds with so many sites can add up to."""
         return rounds * sites * max(down + up for down, up in self.kinds)
 
 
 def messages(setup: RunSetup) -> Messages:
-    """From the shapes of the messages alone; nothing is computed."""
+    """Return the sizes of the messages, from their shapes alone; nothing is computed."""
     problem = setup.algorithm.restate(setup.problem)
     terms = problem.terms
     w0 = jax.ShapeDtypeStruct((terms.dim,), float)
@@ -58,7 +59,7 @@ def messages(setup: RunSetup) -> Messages:
 
 
 def sites_table(setup: RunSetup) -> Table:
-    """Each site's rows, by class and by group; the ends of a long list."""
+    """Return a table of each site's rows, by class and by group; the ends of a long list."""
     cohort = setup.cohort
     table_of_sites = Table(box=None, pad_edge=False, header_style="dim")
     table_of_sites.add_column("site")
@@ -70,9 +71,9 @@ def sites_table(setup: RunSetup) -> Table:
     if not cohort.labels:
         table_of_sites.add_column(f"{cohort.roles.label}, mean", justify="right")
     names = list(cohort.everyone)
-    for name in names if len(names) <= 30 else [*names[:15], "", *names[-10:]]:
+    for name in names if len(names) <= SITES else [*names[:FIRST], "", *names[-LAST:]]:
         if not name:
-            table_of_sites.add_row(f"… {len(names) - 25} more")
+            table_of_sites.add_row(f"… {len(names) - FIRST - LAST} more")
             continue
         table = cohort.everyone[name]
         y, group = cohort.y(table), cohort.group(table)
@@ -84,17 +85,21 @@ def sites_table(setup: RunSetup) -> Table:
 
 
 def columns_table(setup: RunSetup) -> Table:
-    """The columns of the sites side by side: median and range, or the commonest word, and what is missing."""
+    """Return the columns of the sites side by side: median and range, or the commonest word, and the missing share."""
     head, rows = side_by_side(setup.cohort)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, title in enumerate(head):
         table.add_column(Text(title), overflow="fold", no_wrap=place == 0)
-    for row in rows if len(rows) <= 40 else [*rows[:39], [f"… {len(rows) - 39} more", *[""] * (len(head) - 1)]]:
+    if len(rows) > COLUMNS:
+        more = len(rows) - COLUMNS + 1
+        rows = [*rows[:-more], [f"… {more} more", *[""] * (len(head) - 1)]]
+    for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
 def features_lines(setup: RunSetup) -> list[str]:
+    """Describe the columns: how they are prepared, what is missing, and which are of no use."""
     cohort, rules = setup.cohort, setup.rules
     numbers = [c.name for c in rules.columns if isinstance(c, Number)]
     lines = []
@@ -123,7 +128,7 @@ def features_lines(setup: RunSetup) -> list[str]:
 
 
 def terms_lines(setup: RunSetup) -> list[str]:
-    """The objective and the constraints in words."""
+    """Describe the objective and the constraints."""
     problem = setup.problem
     loss = problem.terms.loss
     where = setup.settings["problem"]["where"]
@@ -150,19 +155,19 @@ def terms_lines(setup: RunSetup) -> list[str]:
     return lines
 
 
-def limit(value: Any) -> str:
-    """One number for all sites, or what each has."""
+def limit(value: object) -> str:
+    """Return a limit as text: one number for all sites, or that of each site."""
     return " / ".join(f"{v} ({site})" for site, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def rounds_of(setup: RunSetup, limit: int) -> str:
-    """How many rounds to expect of a run; what was measured is told of an algorithm with its usual settings only."""
+    """Say how many rounds to expect of a run; measured ones are quoted only for an algorithm with default settings."""
     usual = set(setup.settings["algorithm"]) == {"name"} and getattr(setup.algorithm, "inner", "newton") == "newton"
     return rounds_line(setup.algorithm.name if usual or setup.algorithm.name in UNENDING else "", limit)
 
 
 def rounds_line(name: str, limit: int) -> str:
-    """How many rounds to expect."""
+    """Say how many rounds to expect of an algorithm; an empty name stands for one that was not measured."""
     if name in UNENDING:
         return f"it comes near the best model without reaching it, so it will mostly play all {limit:,} rounds"
     if name not in TYPICAL:
@@ -176,7 +181,7 @@ def rounds_line(name: str, limit: int) -> str:
 
 
 def describe(setup: RunSetup, out: Path, state: str) -> Group:
-    """The whole outlook of one run."""
+    """Return the whole outlook of one run."""
     problem, rules = setup.problem, setup.rules
     sites, rows = problem.terms.clients, sum(table.rows for table in setup.cohort.tables.values())
     limit = build.rounds_of(setup.settings, setup.algorithm)

@@ -1,4 +1,4 @@
-"""Predictions for raw rows, from a run directory alone."""
+"""Predicts raw rows with the model of a run directory, which holds all that is needed."""
 
 import csv
 import io
@@ -22,21 +22,27 @@ class SavedModel:
 
     @property
     def w(self) -> np.ndarray:
+        """The model's numbers, in the order of `rules.names`."""
         return np.asarray(self.run.w)
 
     @property
     def logistic(self) -> bool:
+        """Whether a score is the logarithm of the odds, so that it has a probability."""
         loss = self.run.settings["problem"].get("loss") or {}
         return loss.get("name") == "Logistic"
 
     def check_linear(self) -> None:
+        """Raise where the model is not linear with one number a column."""
         if self.w.ndim != 1 or self.w.size != len(self.rules.names):
             raise FoedusError("only a linear model, one number a column, can be exported.")
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw."""
+    """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw.
+
+    `unknown` counts the rows with a word that no site had in training, by column; `empty` those without an answer.
+    """
 
     answers: list[str]
     scores: np.ndarray
@@ -45,6 +51,7 @@ class Predictions:
     empty: int
 
     def csv(self) -> str:
+        """Return the predictions as CSV text; the cells of a row without an answer are empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         titles = ["row", "prediction"] + (["probability"] if self.probabilities is not None else []) + ["score"]
@@ -57,7 +64,7 @@ class Predictions:
 
 
 def open_model(folder: Path) -> SavedModel:
-    """The model of a run directory."""
+    """Open the model of a run directory."""
     if not folder.is_dir():
         raise FoedusError(f"{folder} is not a run directory; 'foedus run' makes one.")
     if not (folder / "run.json").is_file():
@@ -71,7 +78,7 @@ def open_model(folder: Path) -> SavedModel:
 
 
 def predict(model: SavedModel, path: Path, separator: str = ",") -> Predictions:
-    """Predict every row of a raw table; a row the model must not fill gets an empty answer."""
+    """Predict every row of a raw table; a row with a missing value that the rules do not fill gets an empty answer."""
     rules = model.rules
     table = tables.read(path, separator)
     X = rules.transform(table)

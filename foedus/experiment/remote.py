@@ -1,4 +1,4 @@
-"""Submits the runs of an experiment file to sites that bring their own rows; the run directories are those of `run`."""
+"""Submits the runs of an experiment file to sites that bring their own rows; the run directories are as for `run`."""
 
 import dataclasses
 import json
@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from foedus.experiment.folder import REQUEST, SUBMISSION, Folder, folder_of
 from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
 from foedus.experiment.sweep import RunCase
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.privacy.ledger import ledger_of
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.flare.driver import Flare
@@ -36,7 +35,7 @@ class Coordinator:
 
     kit: Path
     sites: tuple[str, ...]
-    transport: str | None = None  # what the experiment file says when left out
+    transport: str | None = None  # that of the experiment file when left out
     keep_going: int | None = None
 
 
@@ -80,9 +79,9 @@ def _plan_of(experiment: Experiment, case: RunCase) -> Plan:
 
 def _write_submission(
     experiment: Experiment, case: RunCase, plan: Plan, folder: Folder, coordinator: Coordinator
-) -> tuple[Request, dict[str, Any]]:
-    """The request and how to submit it, kept so that the run can be resumed."""
-    flare: Flare = build.runtime_of(case.settings).get("runtime", Flare())
+) -> tuple[Request, Json]:
+    """Write down the request and how to submit it, so that the run can be resumed, and return both."""
+    flare = build.runtime_of(case.settings).get("runtime", Flare())
     request = Request(uuid.uuid4().hex[:12], coordinator.sites, plan)
     write_whole(folder.path / REQUEST, request.to_bytes())
     note = {
@@ -115,7 +114,8 @@ def resume(path: Path, screen: Screen, keep_going: int | None = None) -> Run:
     return _one(Folder(path, digest), (request, note), screen, "resume")
 
 
-def _one(folder: Folder, submission: tuple[Request, dict[str, Any]], screen: Screen, how: str) -> Run:
+def _one(folder: Folder, submission: tuple[Request, Json], screen: Screen, how: str) -> Run:
+    """Drive one submitted run to its end; `how` is the event that its beginning is noted as."""
     request, note = submission
     plan, name = request.plan, note["name"]
     details = {"run": name, "folder": str(folder.path), "algorithm": plan.algorithm.name, "max_rounds": plan.max_rounds}
@@ -160,7 +160,7 @@ def _watch(folder: Folder, name: str, screen: Screen) -> Callable[[Glimpse], Non
 
 
 def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -> Run:
-    """The run as `solve` would return it; the worst case, which is measured on the data, is left out."""
+    """Return the run as `solve` would; the worst case, which is measured on the data, is left out."""
     order = plan.order(cohort_of(rules, plan.roles), rules, request.run, request.sites)
     history = dict(result.history)
     noise = getattr(order.algorithm, "noise", None)

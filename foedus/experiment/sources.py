@@ -1,9 +1,8 @@
-"""The sites' rows of an experiment file: which files hold them, what their columns are, how one table is dealt out."""
+"""Reads the sites' rows of an experiment: finds the files, gives the columns their roles, deals out a single table."""
 
 import glob
 import inspect
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,11 +11,16 @@ from foedus.data.partition import PARTITIONERS, partition
 from foedus.data.sites import Cohort, Roles
 from foedus.data.tables import Table, Words, text_of
 from foedus.errors import FoedusError
-from foedus.experiment.build import Settings, loss_of
+from foedus.experiment.build import loss_of
+from foedus.experiment.sweep import Settings
+from foedus.files import Json
 
 
-def files_of(request: Any, folder: Path) -> dict[str, Path]:
-    """The file of each site, by the site's name: a file is called after its name without the ending."""
+def files_of(request: object, folder: Path) -> dict[str, Path]:
+    """Return the file of each site by the site's name, which is the file's name without its ending if none is given.
+
+    `request` is the value of files in [data]: a pattern or name, a list of them, or a table of site = file.
+    """
     if isinstance(request, dict):
         for site, name in request.items():
             if not isinstance(name, str):
@@ -24,7 +28,7 @@ def files_of(request: Any, folder: Path) -> dict[str, Path]:
                     f"[data] files: the file of site {site!r} must be text in quotes. Got {name!r} instead."
                 )
         return {site: folder / name for site, name in request.items()}
-    names = [request] if isinstance(request, str) else request
+    names = request if isinstance(request, list) else [request]
     paths: list[Path] = []
     for name in names:
         if not isinstance(name, str):
@@ -50,6 +54,7 @@ def files_of(request: Any, folder: Path) -> dict[str, Path]:
 
 
 def roles_of(settings: Settings) -> Roles:
+    """Return the roles of the columns; a data set that is named brings its own label and group."""
     request = settings["data"]
     data_set = loaders.data_set(request["set"]) if request["set"] is not None else None
     label, positive, group = request["label"], request["positive"], request["group"]
@@ -70,7 +75,7 @@ def roles_of(settings: Settings) -> Roles:
 
 
 def sources_of(settings: Settings, folder: Path) -> list[Path]:
-    """The files that the data come from."""
+    """Return the files that the data come from."""
     data = settings["data"]
     paths = list(files_of(data["files"], folder).values()) if data["files"] is not None else []
     paths += [folder / data[key] for key in ("file", "server") if data[key] is not None]
@@ -78,7 +83,7 @@ def sources_of(settings: Settings, folder: Path) -> list[Path]:
 
 
 def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
-    """Each site's table."""
+    """Read each site's table."""
     data = settings["data"]
     if data["files"] is not None:
         files = files_of(data["files"], folder)
@@ -92,7 +97,7 @@ def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
 
 
 def _deal_out(whole: Table, settings: Settings) -> dict[str, Table]:
-    """One table, dealt out by [partition]."""
+    """Divide one table among sites, as [partition] says."""
     request, roles = settings["partition"], roles_of(settings)
     column_name = request["partition_by"]
     column = whole.column(
@@ -100,7 +105,7 @@ def _deal_out(whole: Table, settings: Settings) -> dict[str, Table]:
     )
     if request["method"] == "natural" or isinstance(column, Words):
         words = text_of(column)
-        values: Any = np.array([*words.levels, "(missing)"])[words.codes]
+        values = np.array([*words.levels, "(missing)"])[words.codes]
     else:
         values = column
     try:
@@ -111,14 +116,14 @@ def _deal_out(whole: Table, settings: Settings) -> dict[str, Table]:
 
 
 def cohort_of(settings: Settings, folder: Path) -> Cohort:
-    """The sites' rows, read and checked."""
+    """Read and check the sites' rows."""
     server = settings["data"]["server"]
     own = None if server is None else tables.read(folder / server, settings["data"]["separator"])
     return sites.gather(tables_of(settings, folder), roles_of(settings), own)
 
 
-def partition_settings(settings: Settings) -> dict[str, Any]:
-    """The arguments of the partitioner; those it does not have are refused."""
+def partition_settings(settings: Settings) -> Json:
+    """Return the arguments of the partitioner; raise where it does not have one, or needs another."""
     request = settings["partition"]
     if not settings["has_partition"]:
         return {}

@@ -1,9 +1,9 @@
-"""What `foedus init` writes: a commented experiment file, and an example with four invented hospitals."""
+"""The files that `foedus init` writes: a commented experiment file, and an example with four invented hospitals."""
 
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from foedus.data import tables
 from foedus.data.tables import Table, Words, text_of
 from foedus.errors import FoedusError
 
+# name, rows, mean age, and how much more ill its patients are than elsewhere
 HOSPITALS = (("city", 120, 62, 0.0), ("lakeside", 80, 55, -0.3), ("st-mary", 100, 68, 0.3), ("valley", 60, 59, 0.1))
 AFFIRMATIVE = ("yes", "true", "positive", "malignant", "ill", "sick", "dead", "died")
 WARDS = ("cardiology", "internal medicine", "surgery")
@@ -19,7 +20,7 @@ WARDS = ("cardiology", "internal medicine", "surgery")
 
 @dataclass(frozen=True)
 class Wish:
-    """What is known about the user's experiment."""
+    """What the user wants of an experiment, and what the first data file says about it."""
 
     files: str
     label: str
@@ -35,28 +36,28 @@ class Wish:
 
 
 def toml_string(text: str) -> str:
-    """A TOML string; JSON's is one."""
+    """Return a text as a TOML string; a JSON string is one."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def first_table(pattern: str, folder: Path, separator: str) -> Table:
-    """The first file that the pattern names."""
+    """Read the first file that the pattern names."""
     from foedus.experiment.sources import files_of
 
     return tables.read(next(iter(files_of(pattern, folder).values())), separator)
 
 
 def complete_wish(wish: Wish, folder: Path) -> Wish:
-    """The wish checked against the first file: the columns, and which label counts as 1."""
+    """Check the wish against the first file, and add the columns and which label counts as 1."""
     table = first_table(wish.files, folder, wish.separator)
     label = text_of(table.column(wish.label, "--label")).used().levels
     if wish.group is not None:
         table.column(wish.group, "--group")
     positive = wish.positive
     if positive is None and set(label) not in ({"0", "1"}, {"-1", "1"}) and len(label) <= 10:
-        found = text_of(table.columns[wish.label]).used()
-        counts = np.bincount(found.codes[found.codes >= 0], minlength=len(label))
-        rarer = label[int(np.argmin(counts))]  # what is looked for is mostly the rarer
+        column = text_of(table.columns[wish.label]).used()
+        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(label))
+        rarer = label[int(np.argmin(counts))]  # an illness, a default, a fraud: what one looks for is mostly rarer
         positive = next((level for level in label if level.lower() in AFFIRMATIVE), rarer)
     if positive is not None and positive not in label:
         raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listing(label)}.")
@@ -66,8 +67,7 @@ def complete_wish(wish: Wish, folder: Path) -> Wish:
     if wish.max_gap is not None and len(groups) < 2:
         raise FoedusError(f"--max-gap: the column {wish.group!r} has {len(groups)} values; expected at least two.")
     columns = tuple(name for name in table.columns if name not in (wish.label, wish.group))
-    found = {"positive": positive, "negative": negative, "groups": groups, "columns": columns}
-    return Wish(**{**vars(wish), **found})
+    return replace(wish, positive=positive, negative=negative, groups=groups, columns=columns)
 
 
 def _line(code: str, comment: str) -> str:
@@ -75,7 +75,7 @@ def _line(code: str, comment: str) -> str:
 
 
 def starter(wish: Wish) -> str:
-    """The text of an experiment file, every choice with a comment."""
+    """Return the text of an experiment file, every choice with a comment."""
     one = f"label {wish.positive or '1'}"
     column_hint = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
     data = [
@@ -91,9 +91,7 @@ def starter(wish: Wish) -> str:
         *([f"separator = {toml_string(wish.separator)}"] if wish.separator != "," else []),
         _line('# features = ["age"]', f"the columns to predict from; all others when left out{column_hint}"),
         _line('# drop = ["patient"]', "columns to leave out"),
-        _line(
-            '# categorical = ["code"]', "columns of numbers that are codes; columns of words are found by themselves"
-        ),
+        _line('# categorical = ["code"]', "columns of numbers that are codes; columns of words need not be named"),
         _line('missing = "mean"', '"mean" fills numbers with the mean over all sites and makes a missing word a'),
         _line("", 'category of its own; "drop" leaves such rows out; "error" refuses them'),
     ]
@@ -142,7 +140,7 @@ def starter(wish: Wish) -> str:
         "[data]",
         *data,
         "",
-        _line("[preprocess]", "found from sums and sets that the sites send; no rows are pooled"),
+        _line("[preprocess]", "from sums and sets that the sites send; no rows are pooled"),
         _line('scale = "standard"', 'mean 0, deviation 1 over all sites; or "minmax", or "none"'),
         "",
         "[problem]",
@@ -174,7 +172,7 @@ EXAMPLE = Wish(
 
 
 def hospitals(seed: int = 0) -> dict[str, str]:
-    """Four invented hospitals as CSV text: who was readmitted depends on age, kidneys and earlier stays."""
+    """Return four invented hospitals as CSV text; who was readmitted depends on age, kidneys and earlier stays."""
     draw = np.random.default_rng(seed)
     texts = {}
     for name, rows, age, ill in HOSPITALS:
@@ -201,7 +199,7 @@ def hospitals(seed: int = 0) -> dict[str, str]:
 
 
 def columns_of(table: Table) -> list[str]:
-    """Each column in a few words, for the questions of `foedus init`."""
+    """Describe each column in a few words, for the questions of `foedus init`."""
     return [
         f"{name} ({tables.listing(column.used().levels, 3)})" if isinstance(column, Words) else f"{name} (numbers)"
         for name, column in table.columns.items()
