@@ -41,14 +41,14 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
     epsilons = {name: epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
-    constrained = any(run.certificate.rows for run in runs.values())
+    has_constraints = any(run.certificate.rows for run in runs.values())
     columns: dict[str, list[str]] = {"run": list(runs)}
     if any(methods[name] not in name for name in runs):
         columns["method"] = list(methods.values())
     columns["objective"] = [
         "not measured" if run.certificate.silent else f"{run.objective:.6g}" for run in runs.values()
     ]
-    if constrained:
+    if has_constraints:
         columns["worst constraint"] = [worst(run) for run in runs.values()]
     columns["stationarity"] = [
         "not measured" if run.certificate.silent else f"{run.certificate.stationarity:.1e}" for run in runs.values()

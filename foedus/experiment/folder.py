@@ -58,7 +58,7 @@ def digest_of(settings: Settings, folder: Path) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _file_digest(path: Path, length: int, modified: int) -> bytes:
+def _file_digest(path: Path, length: int, mtime_ns: int) -> bytes:
     """The digest of a file, computed once as long as its length and time of change stay the same."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
