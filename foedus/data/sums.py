@@ -92,15 +92,15 @@ class FigureNoise:
         total = {}
         for name, value in sums.total.items():
             low, high = self.bounds[name]
-            # A row in [low, high] changes the sum itself by up to max(|low|, |high|), but the sum of (value − low) by
-            # at most high − low. So that sum gets the noise, and the noisy count times low is added back, which
-            # spends nothing more.
+            # Where a row with a value is replaced by one without, the sum itself changes by up to max(|low|, |high|),
+            # but the sum of (value − low) by at most high − low. So that sum gets the noise, and the noisy count times
+            # low is added back, which spends nothing more.
             above = self.add(f"the sum of {name} above {low:g}", value - sums.count[name] * low, high - low)
             total[name] = above + count[name] * low
         return Sums(count=count, total=total, words=sums.words)
 
     def second(self, squares: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
-        """Return the reply of round 2 with noise; a row in the bounds adds at most its largest squared deviation."""
+        """Return the reply of round 2 with noise; a value in the bounds adds at most the largest squared deviation."""
         replies = {}
         for name, value in squares.items():
             furthest = max(means[name] - self.bounds[name][0], self.bounds[name][1] - means[name])
@@ -174,13 +174,13 @@ class Answers(Protocol):
         """The number of sites."""
         ...
 
-    # The parameter is positional, for those who implement this call it by names of their own.
+    # positional only, so that an implementation may call its parameter otherwise
     def first(self, request: FiguresRequest, /) -> list[Sums]:
-        """Every site's reply in round 1."""
+        """Return every site's reply in round 1."""
         ...
 
     def second(self, means: Mapping[str, float], /) -> list[dict[str, float]]:
-        """Every site's reply in round 2."""
+        """Return every site's reply in round 2."""
         ...
 
 
@@ -191,12 +191,12 @@ class Replies:
         self.noise, self.table = noise, table if noise is None else noise.clip(table)
 
     def first(self, request: FiguresRequest) -> Sums:
-        """The site's reply in round 1."""
+        """Return the site's reply in round 1."""
         reply = answer(self.table, request)
         return reply if self.noise is None else self.noise.first(reply)
 
     def second(self, means: Mapping[str, float]) -> dict[str, float]:
-        """The site's reply in round 2."""
+        """Return the site's reply in round 2."""
         reply = deviations(self.table, means)
         return reply if self.noise is None else self.noise.second(reply, means)
 

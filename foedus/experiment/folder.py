@@ -73,6 +73,7 @@ class Folder:
 
     @property
     def checkpoint(self) -> Path:
+        """The file with the state of a run that is not finished."""
         return self.path / "run.ckpt"
 
     def state(self) -> str:
