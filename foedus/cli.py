@@ -1,4 +1,4 @@
-"""The command line. A wrong input ends in one sentence on the error stream and exit status 2."""
+"""The command line, in which a wrong input ends in one sentence on the error stream and exit status 2."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from foedus.commands import experiment, federation, site
+from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
 
@@ -20,15 +21,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-INTERRUPTED = 130  # the exit status after Ctrl-C
+AUDIT_QUICK = 10_000  # trials of `audit --quick`, whose bounds are looser
 
 Seed = Annotated[int, typer.Option(help="Keys every random draw.", min=0, max=2**63 - 1)]
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller and faster, to see that it works.")]
 Out = Annotated[Path, typer.Option(help="The folder to write into.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    """Print the version and exit."""
+    if show:
         from foedus import __version__
 
         typer.echo(f"foedus {__version__}")
@@ -116,11 +118,11 @@ def audit(
     from foedus.papers.experiment import progress
 
     with progress(len(auditing.cases())) as begin:
-        found = auditing.run(min(trials, 10_000) if quick else trials, seed, confidence, begin)
-    typer.echo(auditing.table(found))
-    broken = [case.what for case, result in found if not case.weak and result.epsilon > case.promised()[0]]
-    if broken:
-        raise FoedusError(f"the audit disproves what is promised for {'; '.join(broken)}: please report this.")
+        results = auditing.run(min(trials, AUDIT_QUICK) if quick else trials, seed, confidence, begin)
+    typer.echo(auditing.table(results))
+    failures = [case.what for case, result in results if not case.weak and result.epsilon > case.promised()[0]]
+    if failures:
+        raise FoedusError(f"the audit disproves what is promised for {'; '.join(failures)}: please report this.")
 
 
 @app.command()
@@ -163,8 +165,8 @@ def run(arguments: list[str] | None = None) -> int:
     except FoedusError as error:
         print(f"foedus: {error}", file=sys.stderr)
         return 2
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The demo: one model under terms that every site can check, then the same data without terms by several algorithms."""
+"""The demo: trains one model under terms that every site can check, then compares algorithms on the same data."""
 
 import csv
 import math
@@ -22,11 +22,12 @@ from foedus.terms import Data, Terms
 
 RIDGE = 0.02  # mu of the penalty (mu/2)‖w‖²
 BREAST_CANCER = "breast-cancer data"
+CONSTANT = 1e-12  # a deviation below this, of a column whose largest entry is 1, is rounding error
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A table of examples before it is split: features (rows, columns), labels (rows,), and what to call it."""
+    """A table of examples before it is split: features (rows, columns), labels (rows,), and a title."""
 
     x: np.ndarray
     y: np.ndarray
@@ -34,11 +35,12 @@ class Examples:
 
     @property
     def rows(self) -> int:
+        """The number of examples."""
         return len(self.y)
 
 
 def breast_cancer() -> Examples:
-    """Scikit-learn's breast-cancer data, 569 examples of 30 features; label 1 is malignant."""
+    """Return scikit-learn's breast-cancer data, 569 examples of 30 features; label 1 is malignant."""
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
@@ -88,20 +90,20 @@ def _number(cell: str) -> float | None:
 
 
 def _check_labels(path: Path, y: np.ndarray, lines: Sequence[int]) -> None:
-    found = set(y.tolist())
-    allowed = {0.0, 1.0} if 0.0 in found else {-1.0, 1.0}
-    if wrong := found - allowed:
+    labels = set(y.tolist())
+    expected_labels = {0.0, 1.0} if 0.0 in labels else {-1.0, 1.0}
+    if wrong := labels - expected_labels:
         row = next(i for i, value in enumerate(y) if value in wrong)
         raise FoedusError(
             f"{path}, line {lines[row]}: the label, in the last column, is {y[row]:g}; "
             "expected 0/1 or -1/+1 throughout the file."
         )
-    if len(found) == 1:
+    if len(labels) == 1:
         raise FoedusError(f"{path}: every label is {y[0]:g}; expected examples of both classes, 0/1 or -1/+1.")
 
 
-def standardised(x: np.ndarray) -> np.ndarray:
-    """Columns of mean 0 and deviation 1, then a column of ones for the intercept; a constant column becomes 0.
+def standardise(x: np.ndarray) -> np.ndarray:
+    """Bring columns to mean 0 and deviation 1, and add a column of ones for the intercept; a constant column becomes 0.
 
     Means and deviations are those of the whole table. Real sites would have to agree on them first.
     """
@@ -109,26 +111,27 @@ def standardised(x: np.ndarray) -> np.ndarray:
     x = x / np.where(size > 0, size, 1.0)  # the squares of very large entries must not overflow
     x = x - x.mean(axis=0)
     deviation = x.std(axis=0)
-    x = np.where(deviation > 1e-12, x / np.where(deviation > 1e-12, deviation, 1.0), 0.0)
+    varies = deviation > CONSTANT
+    x = np.where(varies, x / np.where(varies, deviation, 1.0), 0.0)
     return np.column_stack([x, np.ones(len(x))])
 
 
 def problem_of(examples: Examples, sites: int, seed: int) -> fd.Problem:
-    """The demo's problem: ridge-penalised logistic regression over the examples, dealt out to the sites."""
+    """Return the problem without terms: ridge-penalised logistic regression, the examples dealt out to the sites."""
     if not 1 <= sites <= examples.rows:
         raise FoedusError(f"--sites must be in [1, {examples.rows}], the number of examples. Got {sites} instead.")
-    clients = fd.data.split(standardised(examples.x), examples.y, clients=sites, seed=seed)
+    clients = fd.data.split(standardise(examples.x), examples.y, clients=sites, seed=seed)
     return fd.Problem(clients, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(RIDGE, per_example=False))
 
 
 def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.Problem:
-    """The Neyman-Pearson problem: the least loss on label 0, with the loss on label 1 capped at every site."""
+    """Return the Neyman-Pearson problem: the least loss on label 0, with the loss on label 1 capped at every site."""
     fewest = int(min(np.sum(examples.y == label) for label in np.unique(examples.y)))
     if not 1 <= sites <= fewest:
         raise FoedusError(
             f"--hospitals must be in [1, {fewest}], so that each has examples of both labels. Got {sites} instead."
         )
-    clients = fd.data.split(standardised(examples.x), examples.y, clients=sites, seed=seed, by="label")
+    clients = fd.data.split(standardise(examples.x), examples.y, clients=sites, seed=seed, by="label")
     if examples.title == BREAST_CANCER:
         clients = {name.replace("site", "hospital"): arrays for name, arrays in clients.items()}
     low = float(np.min(examples.y))
@@ -137,44 +140,46 @@ def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.P
 
 
 def algorithms_called(names: str) -> dict[str, Algorithm]:
-    """The algorithms with these names, separated by commas and in any case, each with its default settings."""
-    exported = (getattr(fd, name) for name in fd.__all__)
-    known = {made.__name__: made for made in exported if isinstance(made, type) and issubclass(made, Algorithm)}
-    by_lower = {name.lower(): name for name in known}
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
-        raise FoedusError(f"--algorithms names none; expected some of {', '.join(sorted(known))}.")
-    chosen = {}
-    for name in wanted:
+    """Return the algorithms with these names, separated by commas and in any case, each with its default settings."""
+    members = (getattr(fd, name) for name in fd.__all__)
+    classes = {cls.__name__: cls for cls in members if isinstance(cls, type) and issubclass(cls, Algorithm)}
+    by_lower = {name.lower(): name for name in classes}
+    requests = [name.strip() for name in names.split(",") if name.strip()]
+    if not requests:
+        raise FoedusError(f"--algorithms names none; expected some of {', '.join(sorted(classes))}.")
+    algorithms = {}
+    for name in requests:
         if name.lower() not in by_lower:
             hint = did_you_mean(name.lower(), by_lower)
-            raise FoedusError(f"there is no algorithm {name!r}, only {', '.join(sorted(known))}.{hint}")
-        called = by_lower[name.lower()]
-        chosen[called] = known[called]()
-    return chosen
+            raise FoedusError(f"there is no algorithm {name!r}, only {', '.join(sorted(classes))}.{hint}")
+        class_name = by_lower[name.lower()]
+        algorithms[class_name] = classes[class_name]()
+    return algorithms
 
 
 @partial(jax.jit, static_argnames=("terms",))
-def _pooled(terms: Terms, w: Array, data: Data) -> tuple[Array, Array]:
+def _mean_value_and_gradient(terms: Terms, w: Array, data: Data) -> tuple[Array, Array]:
     values, gradients = jax.vmap(lambda d: jax.value_and_grad(terms.value)(w, d))(data)
     return jnp.mean(values), jnp.mean(gradients, axis=0)
 
 
 def squared_gradient(problem: fd.Problem, w: np.ndarray) -> float:
-    """‖∇f(w)‖² over all clients."""
-    return float(jnp.sum(_pooled(problem.terms, jnp.asarray(w), problem.data)[1] ** 2))
+    """Return ‖∇f(w)‖² over all clients."""
+    return float(jnp.sum(_mean_value_and_gradient(problem.terms, jnp.asarray(w), problem.data)[1] ** 2))
 
 
 def optimum(problem: fd.Problem) -> float:
-    """The least f, found by scipy with all data in one place: what the federated runs are held against."""
+    """Return the least f, by scipy with all data in one place; the federated runs are compared with it."""
     from scipy.optimize import minimize
 
-    def pooled(w: np.ndarray) -> tuple[float, np.ndarray]:
-        f, g = _pooled(problem.terms, jnp.asarray(w), problem.data)
+    def value_and_gradient(w: np.ndarray) -> tuple[float, np.ndarray]:
+        f, g = _mean_value_and_gradient(problem.terms, jnp.asarray(w), problem.data)
         return float(f), np.asarray(g)
 
     limits = {"maxiter": 20_000, "maxfun": 40_000, "gtol": 1e-10, "ftol": 1e-16}
-    return float(minimize(pooled, np.zeros(problem.terms.dim), jac=True, method="L-BFGS-B", options=limits).fun)
+    return float(
+        minimize(value_and_gradient, np.zeros(problem.terms.dim), jac=True, method="L-BFGS-B", options=limits).fun
+    )
 
 
 def compare(
@@ -202,18 +207,18 @@ def demo(
     console: Console,
     command: str = "foedus",
 ) -> None:
-    """Train under terms, then compare algorithms without; show both, and keep them in the folder `out`."""
-    chosen = algorithms_called(algorithms)
+    """Train under terms, then compare algorithms without; show both results, and save them in the folder `out`."""
+    algorithm_by_name = algorithms_called(algorithms)
     examples = breast_cancer() if data is None else read_csv(data)
     problem = problem_of(examples, sites, seed)
-    held = terms_of(examples, hospitals, seed, max_loss)
+    problem_under_terms = terms_of(examples, hospitals, seed, max_loss)
     console.print(
         f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression.\n"
         f"   Least loss on {'benign' if data is None else 'negative'} cases, while the mean loss on "
         f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
         soft_wrap=True,
     )
-    run = fd.solve(held, fd.ProxAL(), seed=seed, progress=console.is_terminal)
+    run = fd.solve(problem_under_terms, fd.ProxAL(), seed=seed, progress=console.is_terminal)
     if run.interrupted:
         raise KeyboardInterrupt
     console.print(str(run), soft_wrap=True)
@@ -232,30 +237,30 @@ def demo(
         f"{problem.terms.dim} parameters, ridge penalty",
         soft_wrap=True,
     )
-    entries = compare(problem, chosen, seed, progress=console.is_terminal)
+    entries = compare(problem, algorithm_by_name, seed, progress=console.is_terminal)
     best = optimum(problem)
     console.print(table(entries))
     for name, entry in entries.items():
         console.print(f"{name}: {entry.run.reason}.", soft_wrap=True)
 
     runs = {name: entry.run for name, entry in entries.items()}
-    for name, compared in runs.items():
-        compared.save(out / name)
+    for name, algorithm_run in runs.items():
+        algorithm_run.save(out / name)
     pages = [page, html.write(runs, out / "comparison.html", {"title": f"{examples.title} at {sites} sites"})]
-    kept = f"The runs are kept in {out}"
+    sentence = f"The runs are kept in {out}"
     if drawable():
         picture = out / "comparison.png"
-        drawn = draw(runs, best, picture, title=f"{examples.title}, {sites} sites")
-        kept += f", their picture is {picture}"
-        if missing := [name for name in runs if name not in drawn]:
-            kept += f" (without {', '.join(missing)}: no record of the objective)"
+        names_drawn = draw(runs, best, picture, title=f"{examples.title}, {sites} sites")
+        sentence += f", their picture is {picture}"
+        if missing := [name for name in runs if name not in names_drawn]:
+            sentence += f" (without {', '.join(missing)}: no record of the objective)"
     else:
-        kept += "; a picture of them needs matplotlib: pip install 'foedus[plot]'"
+        sentence += "; a picture of them needs matplotlib: pip install 'foedus[plot]'"
     console.print()
     console.print(
         f"With all data in one place scipy finds {best:.8f}; above it end {standing(runs, best)}.", soft_wrap=True
     )
-    console.print(f"{kept}.\n", soft_wrap=True)
+    console.print(f"{sentence}.\n", soft_wrap=True)
     did = f"trained one model over {hospitals} sites under a cap ({words.verdict(run).title.lower()})"
     console.print(f"What it did: {did}, then compared {', '.join(runs)} without terms.", soft_wrap=True)
     console.print(f"Open next: {pages[0]} for the terms site by site, {pages[1]} for the algorithms.", soft_wrap=True)

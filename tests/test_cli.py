@@ -103,7 +103,7 @@ def test_demo_reaches_what_scikit_learn_finds_on_the_pooled_table(table: Callabl
     data = demo.read_csv(Path(table(examples())))
     # 10 examples at each site, so that the mean over sites is the mean over examples
     problem = demo.problem_of(data, sites=4, seed=0)
-    x = demo.standardised(data.x)
+    x = demo.standardise(data.x)
     model = LogisticRegression(C=1.0 / (40 * demo.RIDGE), fit_intercept=False, tol=1e-12, max_iter=1000).fit(x, data.y)
     losses = np.logaddexp(0.0, -np.where(data.y > 0, 1, -1) * (x @ model.coef_[0]))
     theirs = losses.mean() + 0.5 * demo.RIDGE * np.sum(model.coef_**2)
@@ -137,7 +137,7 @@ def test_constant_and_huge_columns_are_standardised(table: Callable[[str], str])
     from foedus import demo
 
     text = "".join(f"7,{k}e300,{k % 2}\n" for k in range(1, 9))
-    x = demo.standardised(demo.read_csv(Path(table(text))).x)
+    x = demo.standardise(demo.read_csv(Path(table(text))).x)
     np.testing.assert_allclose(x.mean(axis=0), [0, 0, 1], atol=1e-12)
     np.testing.assert_allclose(x.std(axis=0), [0, 1, 0], atol=1e-12)
 

@@ -201,7 +201,7 @@ def doubted(name: str, number: int, seed: int = 0) -> list[Doubt]:
         X, y = uci.heart()
         table = Table(name, {f"x{j}": column for j, column in enumerate(X.T)} | {"ill": y}, np.arange(len(y)))
         return doubts(sites.gather(dealt(table, number, seed), sites.Roles("ill")))
-    known = loaders.known(name)
+    known = loaders.data_set(name)
     roles = sites.Roles(known.label, known.positive, known.group)
     return doubts(sites.gather(dealt(loaders.load(name), number, seed), roles))
 

@@ -38,7 +38,7 @@ def read(folder: Path, text: str) -> file.Experiment:
     return file.load(path)
 
 
-def built(folder: Path, text: str) -> build.Built:
+def built(folder: Path, text: str) -> build.RunSetup:
     experiment = read(folder, text)
     (case,) = experiment.cases
     return build.build(case.settings, sources.cohort_of(case.settings, experiment.folder))
@@ -306,17 +306,17 @@ def test_exact_messages_before_a_private_training_are_named_and_a_budget_must_le
 
 def test_the_starter_is_read_and_says_what_was_asked(hospitals: Path):
     wish = starter.Wish("hospitals/*.csv", "readmitted", group="sex", max_loss=0.6, max_gap=0.2)
-    text = starter.starter(starter.completed(wish, hospitals))
+    text = starter.starter(starter.complete_wish(wish, hospitals))
     made = built(hospitals, text)
     assert made.cohort.labels == ("no", "yes")
     assert [type(c).__name__ for c in made.problem.terms.constraints] == ["LossCap", "LossGap"]
-    plain = starter.starter(starter.completed(starter.Wish("hospitals/*.csv", "readmitted"), hospitals))
+    plain = starter.starter(starter.complete_wish(starter.Wish("hospitals/*.csv", "readmitted"), hospitals))
     assert built(hospitals, plain).problem.terms.constraints == ()
 
 
 def test_the_starter_minimises_over_all_rows_and_misses_fewer_positives_than_neyman_pearsons_form(hospitals: Path):
     wish = starter.Wish("hospitals/*.csv", "readmitted", max_loss=0.55)
-    text = starter.starter(starter.completed(wish, hospitals))
+    text = starter.starter(starter.complete_wish(wish, hospitals))
     made = built(hospitals, text)
     assert made.problem.terms.where is None
     assert text.count('# where = "label no"') == 1

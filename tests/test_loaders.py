@@ -14,7 +14,7 @@ ROWS = {"breast-cancer": 569, "iris": 150, "wine": 178, "digits": 1797, "diabete
 
 @pytest.mark.parametrize("name", ROWS)
 def test_sets_that_need_no_file(name: str):
-    table, known = loaders.load(name), loaders.known(name)
+    table, known = loaders.load(name), loaders.data_set(name)
     assert table.rows == ROWS[name]
     label = table.columns[known.label]
     if known.positive is not None and isinstance(label, Words):
@@ -72,4 +72,4 @@ def test_openml_columns_become_numbers_and_words(monkeypatch: pytest.MonkeyPatch
     assert colour == Words(colour.codes, ("blue", "red"))
     np.testing.assert_array_equal(colour.codes, [0, -1, 1])
     np.testing.assert_array_equal(table.columns["size"], [1.5, 2.5, 0.5])  # pyright: ignore
-    assert loaders.known("openml:credit-g@1").label == "credit"
+    assert loaders.data_set("openml:credit-g@1").label == "credit"

@@ -226,7 +226,7 @@ def test_a_file_with_a_total_of_1_gives_a_useful_model_of_adult_preparation_incl
         experiment = file.load(path)
         built = execute.Builder(experiment).build(experiment.cases[0])
         run = fd.solve(built.problem, built.algorithm, seed=seed, **built.privacy)
-        ledger = built.accounted(run.ledger)
+        ledger = built.with_preparation(run.ledger)
         assert ledger is not None
         assert ledger.exact == ()
         assert ledger.total(0, "tight") <= 1.0 + 1e-8

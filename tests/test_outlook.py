@@ -27,7 +27,7 @@ name = "{name}"
 CAP = '[[constraints]]\ntype = "LossCap"\nwhere = "label malignant"\nat_most = 0.2\n'
 
 
-def reference(folder: Path, name: str, sites: int) -> build.Built:
+def reference(folder: Path, name: str, sites: int) -> build.RunSetup:
     """The breast-cancer set, with a ridge, and with a cap for the methods that take constraints."""
     held = issubclass(catalogue.algorithms()[name].make, Constrained)
     path = folder / "reference.toml"

@@ -45,7 +45,7 @@ def test_the_table_names_round_objective_worst_site_bytes_and_time():
         "left",
     ):
         assert words in text
-    assert screen.done == 1
+    assert screen.runs_done == 1
 
 
 def test_a_terminal_is_not_assumed():

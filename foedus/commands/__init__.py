@@ -1,1 +1,1 @@
-"""The parts of the command line, one file each; `foedus/cli.py` registers them."""
+"""The commands of the command line, one file a topic; `foedus.cli` registers them, and other rooms do the work."""

@@ -1,35 +1,51 @@
-"""Experiments in a file: `foedus init`, `check`, `run`, `compare`, `predict` and `export`."""
+"""Commands about experiment files and their runs: `foedus init`, `check`, `run`, `compare`, `predict` and `export`.
 
+A command imports what it needs when it is called, so that no command waits for what another one needs.
+"""
+
+import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foedus.errors import FoedusError, did_you_mean
 
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from foedus.experiment.build import RunSetup
+    from foedus.experiment.execute import ExperimentOutcome
+    from foedus.experiment.file import Experiment
+    from foedus.experiment.predict import SavedModel
+    from foedus.experiment.screen import Screen
+    from foedus.run import Run
+
+# exit statuses; a wrong input is 2
+INTERRUPTED = 130  # after Ctrl-C, as shells have it: 128 and the number of the signal
 FAILED = 1  # some runs of a sweep did not end well
 UNCERTIFIED = 3  # a run ended, and is not certified
 
 File = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON an event.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON an event.")]
 Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
 RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
 Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a run that is not certified.")]
 Separator = Annotated[str, typer.Option(help="What stands between the cells of the CSV file.")]
 
 
-def _console() -> Any:
+def _console() -> "Console":
     from rich.console import Console
 
     return Console(markup=False, highlight=False)
 
 
-def screen_for(quiet: bool, as_json: bool) -> Any:
+def screen_for(quiet: bool, as_json: bool) -> "Screen":
+    """Return the screen that --quiet and --json ask for."""
     from foedus.experiment.screen import Screen
 
     if quiet and as_json:
@@ -45,7 +61,7 @@ def run(
     again: Again = False,
     accept_uncertified: Accept = False,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train as the experiment file says; the model, its certificate and a report go into a run directory."""
     from foedus.experiment.execute import execute
@@ -57,52 +73,52 @@ def run(
     if len(experiment.cases) > 1:
         _tell_sweep(experiment, outcome, screen, out)
     else:
-        for name, made in outcome.runs.items():
-            screen.say(str(made))
-            tell_folder(screen, outcome.folders[name], made)
+        for name, finished_run in outcome.runs.items():
+            screen.say(str(finished_run))
+            tell_folder(screen, outcome.folders[name], finished_run)
     if outcome.interrupted:
         screen.say(f"Stopped. 'foedus run {file}' goes on where it was.")
         raise typer.Exit(INTERRUPTED)
-    if outcome.failed:
+    if outcome.failures:
         raise typer.Exit(FAILED)
     if not accept_uncertified:
         require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
 
 
-def require_certified(runs: Mapping[str, Any]) -> None:
-    """End with status 3, and one sentence for each run, where some are not certified."""
+def require_certified(runs: Mapping[str, "Run"]) -> None:
+    """Exit with status 3, and one sentence for each run that is not certified, where there is one."""
     from foedus.report.words import uncertified
 
-    short = {name: why for name, run in runs.items() if (why := uncertified(run)) is not None}
-    for name, why in short.items():
+    reasons = {name: why for name, run in runs.items() if (why := uncertified(run)) is not None}
+    for name, why in reasons.items():
         print(f"foedus: {name} is not certified: {why} (--accept-uncertified goes on with it).", file=sys.stderr)
-    if short:
+    if reasons:
         raise typer.Exit(UNCERTIFIED)
 
 
-def _trusted(folder: Path, accepted: bool) -> Any:
-    """The model of a run directory; one that is not certified only where that is accepted, and then with a note."""
+def _open_checked(folder: Path, accept_uncertified: bool) -> "SavedModel":
+    """The model of a run directory; one that is not certified is refused, or noted where the user accepts it."""
     from foedus.experiment.predict import open_model
     from foedus.report.words import uncertified
 
     model = open_model(folder)
-    if not accepted:
+    if not accept_uncertified:
         require_certified({str(folder): model.run})
     elif (why := uncertified(model.run)) is not None:
         print(f"foedus: note: {folder} is not certified: {why}.", file=sys.stderr)
     return model
 
 
-def tell_folder(screen: Any, folder: Path, run: Any) -> None:
+def tell_folder(screen: "Screen", folder: Path, run: "Run") -> None:
     """Say what preparing the data took, where a run is kept, and what to do with it."""
     from foedus.experiment.screen import size
     from foedus.report.words import uncertified
 
-    kept = json.loads((folder / "experiment.json").read_text())["preparation"]
-    spent = f", epsilon {kept['epsilon']:g}" if "epsilon" in kept else ""
+    preparation = json.loads((folder / "experiment.json").read_text())["preparation"]
+    epsilon = f", epsilon {preparation['epsilon']:g}" if "epsilon" in preparation else ""
     screen.say(
-        f"preparation beside that: {kept['rounds']} rounds for the scales and words of the columns, "
-        f"{size(kept['up'])} up and {size(kept['down'])} down{spent}"
+        f"preparation beside that: {preparation['rounds']} rounds for the scales and words of the columns, "
+        f"{size(preparation['up'])} up and {size(preparation['down'])} down{epsilon}"
     )
     report = folder / "report.html"
     screen.say(f"\nKept in {folder}" + (f"; open {report} in a browser." if report.exists() else "."))
@@ -110,8 +126,8 @@ def tell_folder(screen: Any, folder: Path, run: Any) -> None:
         screen.say(f"Next: foedus predict {folder} NEW.csv")
 
 
-def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) -> None:
-    """The table of all runs, and the failures."""
+def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: "Screen", out: Path | None) -> None:
+    """Show the table of all runs and the failures, and write the report of the sweep."""
     from foedus.experiment.compare import data_differ, summary, table
     from foedus.experiment.execute import write_report
     from foedus.experiment.folder import finite
@@ -121,13 +137,13 @@ def _tell_sweep(experiment: Any, outcome: Any, screen: Any, out: Path | None) ->
         differ = data_differ(outcome.folders[name] for name in outcome.runs)
         if screen.mode == "live":
             screen.say(table(outcome.runs, differ))
-        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failed}))
-        asked = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
-        wrong = write_report(outcome.runs, base / "report.html", asked)
+        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failures}))
+        description = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
+        wrong = write_report(outcome.runs, base / "report.html", description)
         screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
-    if outcome.failed:
-        screen.say(f"{len(outcome.failed)} of {len(experiment.cases)} runs failed:")
-        for name, reason in outcome.failed.items():
+    if outcome.failures:
+        screen.say(f"{len(outcome.failures)} of {len(experiment.cases)} runs failed:")
+        for name, reason in outcome.failures.items():
             screen.say(f"  {name}: {reason}")
 
 
@@ -144,10 +160,10 @@ def check(file: File) -> None:
     console, first = _console(), None
     try:
         for case in experiment.cases:
-            built = builder.build(case)
-            first = first or built
+            setup = builder.build(case)
+            first = first or setup
     except FoedusError:
-        _doubt(console, experiment, None)  # what looks wrong in the data may be why
+        _print_doubts(console, experiment, None)  # something that looks wrong in the data may be the cause
         raise
     assert first is not None
     folder = folder_of(experiment, experiment.cases[0], None)
@@ -155,8 +171,8 @@ def check(file: File) -> None:
         state = folder.state()
     except FoedusError as error:
         state = f"is in the way: {error}"
-    found = _doubt(console, experiment, first)
-    fits = "it can be run, but look at these first" if found else "everything fits"
+    count = _print_doubts(console, experiment, first)
+    fits = "it can be run, but look at these first" if count else "everything fits"
     console.print(f"{file}: {fits}. Nothing was trained, and nothing was written.\n", soft_wrap=True)
     if several:
         console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
@@ -164,23 +180,23 @@ def check(file: File) -> None:
     console.print(f"\nNext: foedus run {file}", soft_wrap=True)
 
 
-def _doubt(console: Any, experiment: Any, built: Any) -> int:
-    """Print what looks wrong in the data of the first run; how many things that are."""
+def _print_doubts(console: "Console", experiment: "Experiment", setup: "RunSetup | None") -> int:
+    """Print what looks wrong in the data of the first run, and return how many things do."""
     from foedus.data.doubts import doubts
     from foedus.experiment.sources import cohort_of
 
     try:
-        cohort = cohort_of(experiment.cases[0].settings, experiment.folder) if built is None else built.cohort
+        cohort = cohort_of(experiment.cases[0].settings, experiment.folder) if setup is None else setup.cohort
     except FoedusError:
-        return 0
-    found = doubts(cohort)
-    if found:
-        counted = "1 thing looks" if len(found) == 1 else f"{len(found)} things look"
-        console.print(f"{counted} wrong in the data:", style="bold")
-        for doubt in found:
+        return 0  # the data cannot be read, and the caller is about to say so
+    results = doubts(cohort)
+    if results:
+        number = "1 thing looks" if len(results) == 1 else f"{len(results)} things look"
+        console.print(f"{number} wrong in the data:", style="bold")
+        for doubt in results:
             console.print(f"  {doubt}", soft_wrap=True)
         console.print()
-    return len(found)
+    return len(results)
 
 
 def init(
@@ -200,7 +216,7 @@ def init(
     separator: Separator = ",",
     example: Annotated[bool, typer.Option("--example", help="Write an example with four invented hospitals.")] = False,
 ) -> None:
-    """Write a commented experiment file to start from, from a question or two or from flags."""
+    """Write a commented experiment file to start from; questions, or options, say what it is about."""
     from foedus.experiment import catalogue, starter
     from foedus.files import write_whole
 
@@ -221,26 +237,27 @@ def init(
         typer.echo("The columns of the first file: " + ", ".join(starter.columns_of(table)))
         label = typer.prompt("Which column is to be predicted?")
     if label is None:
-        known = ", ".join(table.columns)
-        raise FoedusError(f"init needs --label, the column to predict; {table.source} has {known}.")
+        columns = ", ".join(table.columns)
+        raise FoedusError(f"init needs --label, the column to predict; {table.source} has {columns}.")
     if max_gap is not None and group is None:
         raise FoedusError("--max-gap needs --group, the column with the groups.")
-    method = catalogue.named(algorithm, catalogue.algorithms(), "--algorithm").name
+    method = catalogue.find_offer(algorithm, catalogue.algorithms(), "--algorithm").name
     wish = starter.Wish(data, label, positive, group, max_loss, max_gap, method, separator)
-    write_whole(file, starter.starter(starter.completed(wish, file.parent)).encode())
+    write_whole(file, starter.starter(starter.complete_wish(wish, file.parent)).encode())
     typer.echo(f"Wrote {file}. Read it, then: foedus check {file}")
 
 
 def _write_example(file: Path) -> None:
+    """Write the example file and its hospitals; nothing that is there already is replaced."""
     from foedus.experiment import starter
     from foedus.files import write_whole
 
     if file == Path("experiment.toml"):
         file = Path("hospital.toml")
     folder = file.parent / "hospitals"
-    for taken in (file, folder):
-        if taken.exists():
-            raise FoedusError(f"{taken} is already there; move it away, or start in an empty folder.")
+    for target in (file, folder):
+        if target.exists():
+            raise FoedusError(f"{target} is already there; move it away, or start in an empty folder.")
     if not file.parent.is_dir():
         raise FoedusError(f"{file}: there is no folder {file.parent}.")
     folder.mkdir()
@@ -258,7 +275,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="The folder for the comparison.")] = Path("runs/comparison"),
     again: Again = False,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put runs side by side: several files, several algorithms on one file, or finished run directories."""
     from foedus.experiment.compare import data_differ, summary, table
@@ -277,13 +294,13 @@ def compare(
         names = [name.strip() for name in algorithms.split(",") if name.strip()]
         experiments = {path: with_algorithms(experiment, names) for path, experiment in experiments.items()}
     clashes = [e.name for e in experiments.values()]
-    runs: dict[str, Any] = {}
+    runs: dict[str, Run] = {}
     folders: list[Path] = []
-    failed: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for path in what:
         if path.is_dir():
             folders.append(path)
-            runs[_unused(path.name, runs)] = open_model(path).run
+            runs[_free_name(path.name, runs)] = open_model(path).run
             continue
         experiment = experiments[path]
         if clashes.count(experiment.name) > 1:
@@ -291,33 +308,34 @@ def compare(
         outcome = execute(experiment, screen, again=again)
         folders += [outcome.folders[name] for name in outcome.runs]
         several = len(experiment.cases) > 1 and len(what) > 1
-        for name, made in outcome.runs.items():
-            runs[_unused(f"{experiment.name} {name}" if several else name, runs)] = made
-        failed |= outcome.failed
+        for name, finished_run in outcome.runs.items():
+            runs[_free_name(f"{experiment.name} {name}" if several else name, runs)] = finished_run
+        failures |= outcome.failures
         if outcome.interrupted:
             raise typer.Exit(INTERRUPTED)
     if runs:
         differ = data_differ(folders)
         if screen.mode == "live":
             screen.say(table(runs, differ))
-        kept = finite({"event": "comparison", "runs": summary(runs), "failed": failed})
-        screen.note(kept)
+        comparison = finite({"event": "comparison", "runs": summary(runs), "failed": failures})
+        screen.note(comparison)
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / "comparison.json", (json.dumps(kept, indent=1) + "\n").encode())
+        write_whole(out / "comparison.json", (json.dumps(comparison, indent=1) + "\n").encode())
         command = "foedus compare " + " ".join(map(str, what))
-        asked = {"title": "comparison", "command": command, "data_differ": differ}
-        wrong = write_report(runs, out / "report.html", asked)
+        description = {"title": "comparison", "command": command, "data_differ": differ}
+        wrong = write_report(runs, out / "report.html", description)
         screen.say(f"Kept in {out}; " + (wrong or f"open {out / 'report.html'} in a browser") + ".")
-    for name, reason in failed.items():
+    for name, reason in failures.items():
         screen.say(f"{name} failed: {reason}")
-    if failed:
+    if failures:
         raise typer.Exit(FAILED)
 
 
-def _unused(name: str, taken: Any) -> str:
-    return (
-        name if name not in taken else next(f"{name} ({k})" for k in range(2, 10_000) if f"{name} ({k})" not in taken)
-    )
+def _free_name(name: str, names: Container[str]) -> str:
+    """The name, with the first number behind it that makes it different from the others."""
+    if name not in names:
+        return name
+    return next(f"{name} ({k})" for k in itertools.count(2) if f"{name} ({k})" not in names)
 
 
 def predict(
@@ -329,25 +347,25 @@ def predict(
     separator: Separator = ",",
     accept_uncertified: Accept = False,
 ) -> None:
-    """Predict raw rows: they are prepared as in training, with what the run directory kept."""
-    from foedus.experiment.predict import predict as predicted
+    """Predict raw rows with the model of a run directory; they are prepared as in training."""
+    from foedus.experiment.predict import predict as predict_rows
     from foedus.files import write_whole
 
-    found = predicted(_trusted(model, accept_uncertified), table, separator)
-    for name, count in found.unknown.items():
+    predictions = predict_rows(_open_checked(model, accept_uncertified), table, separator)
+    for name, count in predictions.unknown.items():
         print(
             f"foedus: note: {count} rows have a {name!r} that no site had in training; it counts as none.",
             file=sys.stderr,
         )
-    if found.unanswered:
-        print(f"foedus: note: {found.unanswered} rows miss a value and have no prediction.", file=sys.stderr)
+    if predictions.empty:
+        print(f"foedus: note: {predictions.empty} rows miss a value and have no prediction.", file=sys.stderr)
     if out is None:
-        typer.echo(found.csv(), nl=False)
+        typer.echo(predictions.csv(), nl=False)
         return
     if not out.absolute().parent.is_dir():
         raise FoedusError(f"--out {out}: there is no folder {out.parent}.")
-    write_whole(out, found.csv().encode())
-    typer.echo(f"Wrote {len(found.answers)} predictions to {out}.")
+    write_whole(out, predictions.csv().encode())
+    typer.echo(f"Wrote {len(predictions.answers)} predictions to {out}.")
 
 
 def export(
@@ -361,7 +379,7 @@ def export(
     if out.suffix not in (".joblib", ".onnx"):
         hint = did_you_mean(out.suffix, [".joblib", ".onnx"])
         raise FoedusError(f"{out}: expected a name that ends in .joblib or .onnx.{hint}")
-    trusted = _trusted(model, accept_uncertified)
+    saved_model = _open_checked(model, accept_uncertified)
     if out.suffix == ".joblib":
         import io
 
@@ -370,12 +388,12 @@ def export(
         from foedus.experiment.export import to_sklearn
 
         buffer = io.BytesIO()
-        joblib.dump(to_sklearn(trusted), buffer)
-        made, what = buffer.getvalue(), "joblib.load gives a scikit-learn pipeline for a table of raw rows"
+        joblib.dump(to_sklearn(saved_model), buffer)
+        content, what = buffer.getvalue(), "joblib.load gives a scikit-learn pipeline for a table of raw rows"
     else:
         from foedus.experiment.onnx_export import to_onnx
 
-        made = to_onnx(trusted).SerializeToString()
+        content = to_onnx(saved_model).SerializeToString()
         what = "one input a column of raw rows, shape (rows, 1); outputs prediction and score"
-    write_whole(out, made)
+    write_whole(out, content)
     typer.echo(f"Wrote {out}: {what}.")

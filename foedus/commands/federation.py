@@ -1,8 +1,8 @@
-"""Real federations: `foedus federation up`, `status`, `down`, `provision`, `sign`, `submit`, `resume` and more."""
+"""Commands about federations of real sites: `foedus federation up`, `status`, `provision`, `submit` and more."""
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,13 +10,18 @@ from foedus.commands.experiment import (
     INTERRUPTED,
     Accept,
     Again,
-    Json,
+    AsJson,
     Quiet,
     require_certified,
     screen_for,
     tell_folder,
 )
 from foedus.errors import FoedusError
+
+if TYPE_CHECKING:
+    from foedus.experiment.execute import ExperimentOutcome
+    from foedus.experiment.screen import Screen
+    from foedus.files import Json
 
 app = typer.Typer(help="Run a federation of real sites, over NVIDIA FLARE.", no_args_is_help=True)
 
@@ -49,17 +54,17 @@ def status(folder: Folder = HOME) -> None:
 
     federation = Federation.at(folder)
     parties = federation.status()
-    connected: list[str] = []
+    online: list[str] = []
     if parties[0].running:
         try:
             with Console(federation.kit("admin"), timeout=5.0) as console:
-                connected = console.sites()
+                online = console.sites()
         except Unreachable as error:
             typer.echo(str(error))
     for party in parties:
         words = f"running (process {party.pid})" if party.running else "not running"
         if party.running and party.name != "server":
-            words += ", connected" if party.name in connected else ", not connected"
+            words += ", connected" if party.name in online else ", not connected"
         typer.echo(f"{party.name}: {words}")
 
 
@@ -104,28 +109,29 @@ def sign(
     """Make the certificate for a site's request, to send back to the site."""
     from foedus.runtime.flare import certificates
 
-    made, fingerprint = certificates.sign(kits, request, again)
-    typer.echo(f"{made}: send it to the site.")
+    certificate, fingerprint = certificates.sign(kits, request, again)
+    typer.echo(f"{certificate}: send it to the site.")
     typer.echo(f"Fingerprint of its key: {fingerprint}. Ask the site, by telephone, whether it sees the same.")
 
 
-def _project(path: Path) -> dict[str, Any]:
+def _project(path: Path) -> "Json":
+    """The arguments of `Project` that a project file states."""
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FoedusError(f"the project file {path} is missing.") from None
     except (OSError, ValueError) as error:
         raise FoedusError(f"the project file {path} cannot be read: {error}.") from None
     kinds = {"name": str, "server": str, "sites": list, "port": int, "admin_port": int}
-    for key, value in told.items():
+    for key, value in settings.items():
         if key not in kinds or not isinstance(value, kinds[key]):
             raise FoedusError(
                 f"{path}: {key} = {value!r} is not what a project file holds; expected {', '.join(kinds)}."
             )
     for key in ("server", "sites"):
-        if key not in told:
+        if key not in settings:
             raise FoedusError(f"{path}: the key {key!r} is missing.")
-    return {"name": "foedus"} | told | {"sites": tuple(told["sites"])}
+    return {"name": "foedus"} | settings | {"sites": tuple(settings["sites"])}
 
 
 @app.command()
@@ -150,7 +156,7 @@ def submit(
     ] = None,
     accept_uncertified: Accept = False,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run an experiment over the sites' own rows, from the coordinator.
 
@@ -166,7 +172,7 @@ def submit(
     if transport not in (None, "aux", "task"):
         raise FoedusError(f"--transport must be 'aux' or 'task'. Got {transport!r} instead.")
     screen = screen_for(quiet, as_json)
-    asked = load(experiment, elsewhere=True)
+    study = load(experiment, elsewhere=True)
     if kit is None:
         federation = Federation.at(folder)
         if federation.refresh():  # a site reads its file when it is started
@@ -179,19 +185,20 @@ def submit(
             names = tuple(console.sites())
         if not names:
             raise FoedusError("no site is connected to the server.")
-    outcome = run(asked, Coordinator(kit, names, transport, keep_going), screen, out=out, again=again)
+    outcome = run(study, Coordinator(kit, names, transport, keep_going), screen, out=out, again=again)
     _tell(outcome, screen, accept_uncertified)
 
 
-def _tell(outcome: Any, screen: Any, accepted: bool) -> None:
-    for name, made in outcome.runs.items():
-        screen.say(str(made))
-        tell_folder(screen, outcome.folders[name], made)
+def _tell(outcome: "ExperimentOutcome", screen: "Screen", accept_uncertified: bool) -> None:
+    """Say what became of submitted runs, and exit with the status that belongs to it."""
+    for name, finished_run in outcome.runs.items():
+        screen.say(str(finished_run))
+        tell_folder(screen, outcome.folders[name], finished_run)
     if outcome.interrupted:
         place = list(outcome.folders.values())[-1]
         screen.say(f"Stopped. 'foedus federation resume {place}' goes on where it was.")
         raise typer.Exit(INTERRUPTED)
-    if not accepted:
+    if not accept_uncertified:
         require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
 
 
@@ -203,16 +210,16 @@ def resume(
     ] = None,
     accept_uncertified: Accept = False,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with a submitted run from its last checkpoint."""
-    from foedus.experiment.execute import Outcome
+    from foedus.experiment.execute import ExperimentOutcome
     from foedus.experiment.remote import resume as again
 
     screen = screen_for(quiet, as_json)
-    made = again(run, screen, keep_going)
-    runs = {} if made.interrupted else {run.name: made}
-    _tell(Outcome(runs, {run.name: run}, interrupted=made.interrupted), screen, accept_uncertified)
+    finished_run = again(run, screen, keep_going)
+    runs = {} if finished_run.interrupted else {run.name: finished_run}
+    _tell(ExperimentOutcome(runs, {run.name: run}, interrupted=finished_run.interrupted), screen, accept_uncertified)
 
 
 @app.command()
@@ -247,6 +254,7 @@ def readmit(
 
 
 def _kit(kit: Path | None, folder: Path) -> Path:
+    """The coordinator's kit: the one that is named, or that of the federation on this machine."""
     from foedus.runtime.flare.trial import Federation
 
     return Federation.at(folder).kit("admin") if kit is None else kit

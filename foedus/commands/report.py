@@ -1,4 +1,4 @@
-"""`foedus report`, `foedus card` and `foedus watch`: finished and running jobs, made readable."""
+"""Commands that make finished and running jobs readable: `foedus report`, `foedus card` and `foedus watch`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from foedus.errors import FoedusError, did_you_mean
 
 
 def folder_called(name: Path) -> Path:
-    """A folder that exists, or one sentence with the nearest name there is."""
+    """Return a folder that exists; raise, with the nearest name there is, where it does not."""
     if name.is_dir():
         return name
     beside = [p.name for p in name.parent.iterdir() if p.is_dir()] if name.parent.is_dir() else []
@@ -19,7 +19,7 @@ def folder_called(name: Path) -> Path:
 
 
 def names_of(folders: list[Path]) -> list[str]:
-    """What to call the runs: the folders' own names, with as many parents as tell them apart."""
+    """Return what to call the runs: the folders' own names, with as many parents as tell them apart."""
     whole = [folder.resolve() for folder in folders]
     for depth in range(1, max(len(path.parts) for path in whole) + 1):
         names = ["/".join(path.parts[-depth:]) for path in whole]
@@ -44,9 +44,9 @@ def report(
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.is_dir():
         raise FoedusError(f"--out {path} is a folder; expected the name of a file, such as {path / 'report.html'}.")
-    loaded = dict(zip(names_of(folders), map(load, folders), strict=True))
-    asked = html.asked_in(folders[0]) if len(folders) == 1 else {"data_differ": data_differ(folders)}
-    typer.echo(html.write(loaded, path, asked))
+    runs_by_name = dict(zip(names_of(folders), map(load, folders), strict=True))
+    description = html.asked_in(folders[0]) if len(folders) == 1 else {"data_differ": data_differ(folders)}
+    typer.echo(html.write(runs_by_name, path, description))
 
 
 def card(

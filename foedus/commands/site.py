@@ -1,4 +1,4 @@
-"""What a site's administrator asks: `foedus site request`, `install`, `audit`, `ledger`, `requests`, ..."""
+"""Commands for a site's administrator: `foedus site request`, `install`, `audit`, `ledger`, `requests` and more."""
 
 import math
 from pathlib import Path
@@ -19,8 +19,8 @@ def request(kit: Kit = Path(".")) -> None:
     """Make this site's key, which stays in the kit, and the request for its certificate."""
     from foedus.runtime.flare import certificates
 
-    made, fingerprint = certificates.request(kit)
-    typer.echo(f"{made}: send it to the coordinator. The key, {kit / certificates.KEY}, stays here.")
+    path, fingerprint = certificates.request(kit)
+    typer.echo(f"{path}: send it to the coordinator. The key, {kit / certificates.KEY}, stays here.")
     typer.echo(f"Fingerprint: {fingerprint}. The coordinator must see the same.")
 
 
@@ -82,21 +82,22 @@ def ledger(
     from foedus.runtime.flare.policy import SITE_FILE, SiteFile
     from foedus.runtime.flare.site_ledger import SiteLedger
 
-    kept = SiteLedger(_records(kit))
+    site_ledger = SiteLedger(_records(kit))
     policy = SiteFile.read(kit / "local" / SITE_FILE).policy
     delta = policy.max_delta
     if every:
-        for line in kept.lines:
+        for line in site_ledger.lines:
             noise = (
                 f"{line.kind} noise of scale {line.scale:.4g}, sensitivity {line.sensitivity:.4g} ({line.neighbours})"
             )
             typer.echo(f"{line.time}  run {line.run}  {line.what}: {noise}")
-    for run, count in kept.runs().items():
-        typer.echo(f"run {run}: {count} releases, epsilon {kept.total(delta, run):.4g}")
-    total, limit = kept.total(delta), policy.max_epsilon_total
-    left = "there is no limit" if limit == math.inf else f"{max(0.0, limit - total):.4g} of {limit:g} is left"
+    for run, count in site_ledger.runs().items():
+        typer.echo(f"run {run}: {count} releases, epsilon {site_ledger.total(delta, run):.4g}")
+    total, limit = site_ledger.total(delta), policy.max_epsilon_total
+    rest = "there is no limit" if limit == math.inf else f"{max(0.0, limit - total):.4g} of {limit:g} is left"
     typer.echo(
-        f"{len(kept.lines)} releases in all, epsilon {total:.4g} at delta {delta:g} for replacing one row; {left}."
+        f"{len(site_ledger.lines)} releases in all, epsilon {total:.4g} at delta {delta:g} for replacing one row; "
+        f"{rest}."
     )
     if not policy.limits_privacy:
         typer.echo("This site's policy does not ask for privacy: what runs without noise have sent is not in this sum.")
@@ -107,13 +108,13 @@ def requests(kit: Kit = Path(".")) -> None:
     """Show the experiments that were put before this site's people, and what they decided."""
     from foedus.runtime.flare.approval import Approvals
 
-    found = Approvals(_records(kit)).all()
-    for request in found:
+    entries = Approvals(_records(kit)).all()
+    for request in entries:
         typer.echo(f"{request.id}  {request.decision}  {request.time}")
         for line in request.summary:
             typer.echo(f"    {line}")
-    waiting = sum(request.decision == "waiting" for request in found)
-    typer.echo(f"{len(found)} requests, {waiting} waiting.")
+    waiting = sum(request.decision == "waiting" for request in entries)
+    typer.echo(f"{len(entries)} requests, {waiting} waiting.")
 
 
 @app.command()
@@ -124,11 +125,12 @@ def approve(kit: Kit, id: Id) -> None:
 
 @app.command()
 def refuse(kit: Kit, id: Id) -> None:
-    """Keep an experiment out."""
+    """Refuse an experiment: it does not run here."""
     _decide(kit, id, "refused")
 
 
 def _decide(kit: Path, id: str, decision: str) -> None:
+    """Write down the decision about a request."""
     from foedus.runtime.flare.approval import Approvals
 
     request = Approvals(_records(kit)).decide(id, decision)

@@ -1,4 +1,8 @@
-"""Data for experiments: sets that come with scikit-learn or are generated, files under FOEDUS_DATA, partitioners."""
+"""Tables and data sets, their checks, partitioners and preprocessing; no training, and nothing that uses a network.
+
+The exception is `loaders`, which fetches a set of OpenML where one is named. What the sites send each other to agree on
+a preprocessing is stated here, in `sums` and `sketch`; who carries it over a network is in `foedus.runtime.flare`.
+"""
 
 from foedus.data.partition import by_column, dirichlet, iid, natural, power_law, shards, split
 from foedus.stacked import Stacked

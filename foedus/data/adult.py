@@ -1,4 +1,4 @@
-"""Adult (Becker and Kohavi 1996, UCI set 2): the raw files under FOEDUS_DATA, and two ways to code them."""
+"""Adult (Becker and Kohavi 1996, UCI set 2): reads the raw files under FOEDUS_DATA and codes them in two ways."""
 
 import gzip
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ EMPLOYERS = {
 
 
 def read(name: str) -> dict[str, np.ndarray]:
-    """The columns of `adult.data` or `adult.test` as text, with the label as `income`."""
+    """Read the columns of `adult.data` or `adult.test` as text, with the label as `income`."""
     try:
         path = files.find(name, ADVICE)
     except FoedusError:
@@ -70,7 +70,7 @@ def read(name: str) -> dict[str, np.ndarray]:
 
 
 def integer_coded() -> tuple[np.ndarray, np.ndarray]:
-    """adult.data with every category numbered in alphabetical order: X (32561, 14), y = 1 for more than 50K.
+    """Return adult.data with its categories numbered alphabetically: X (32561, 14), y = 1 for more than 50K.
 
     A missing value '?' is a category of its own.
     """
@@ -80,10 +80,10 @@ def integer_coded() -> tuple[np.ndarray, np.ndarray]:
 
 
 def complete_integer_coded() -> tuple[np.ndarray, np.ndarray]:
-    """The complete rows of adult.test, then of adult.data, categories numbered: X (45222, 14), y = 1 for over 50K."""
+    """Return the complete rows of adult.test and adult.data, categories numbered: X (45222, 14), y = 1 for over 50K."""
     parts = [read("adult.test"), read("adult.data")]
-    kept = [np.all([part[c] != "?" for c in COLUMNS], axis=0) for part in parts]
-    raw = {c: np.concatenate([p[c][k] for p, k in zip(parts, kept, strict=True)]) for c in (*COLUMNS, "income")}
+    complete = [np.all([part[c] != "?" for c in COLUMNS], axis=0) for part in parts]
+    raw = {c: np.concatenate([p[c][k] for p, k in zip(parts, complete, strict=True)]) for c in (*COLUMNS, "income")}
     columns = [_number(raw, c) if c in NUMBERS else np.unique(raw[c], return_inverse=True)[1] for c in COLUMNS]
     return np.column_stack(columns).astype(float), (raw["income"] == ">50K").astype(float)
 
@@ -104,7 +104,7 @@ class AdultB:
 
 
 def adult_b() -> AdultB:
-    """adult.data and adult.test without incomplete rows, in the coding of the data set 'adult-b'.
+    """Return adult.data and adult.test without incomplete rows, in the coding of the data set 'adult-b'.
 
     Four numbers are standardised over all rows; capital gain and loss become 'any'; marital status 'not married',
     native country 'not the United States'; the employers are merged into four kinds.
@@ -112,7 +112,7 @@ def adult_b() -> AdultB:
     parts = [read("adult.data"), read("adult.test")]
     complete = [np.all([part[c] != "?" for c in COLUMNS], axis=0) for part in parts]
     raw = {
-        c: np.concatenate([part[c][kept] for part, kept in zip(parts, complete, strict=True)])
+        c: np.concatenate([part[c][rows] for part, rows in zip(parts, complete, strict=True)])
         for c in (*COLUMNS, "income")
     }
     unknown = set(raw["workclass"]) - set(EMPLOYERS)
@@ -120,29 +120,29 @@ def adult_b() -> AdultB:
         raise FoedusError(f"adult.data has the employer {min(unknown)!r}; expected one of {', '.join(EMPLOYERS)}.")
     raw["workclass"] = np.array([EMPLOYERS[employer] for employer in raw["workclass"]])
 
-    def standardised(column: str) -> np.ndarray:
+    def standard_score(column: str) -> np.ndarray:
         values = _number(raw, column)
         return (values - values.mean()) / values.std()
 
-    named = {
-        "age": standardised("age"),
-        "fnlwgt": standardised("fnlwgt"),
-        "education-num": standardised("education-num"),
+    columns = {
+        "age": standard_score("age"),
+        "fnlwgt": standard_score("fnlwgt"),
+        "education-num": standard_score("education-num"),
         "marital-status": ~np.isin(raw["marital-status"], ("Married-civ-spouse", "Married-AF-spouse")),
         "sex": raw["sex"] == "Male",
         "capital-gain": _number(raw, "capital-gain") > 0,
         "capital-loss": _number(raw, "capital-loss") > 0,
-        "hours-per-week": standardised("hours-per-week"),
+        "hours-per-week": standard_score("hours-per-week"),
         "native-country": raw["native-country"] != "United-States",
     }
-    named |= {f"{column}={level}": raw[column] == level for column, levels in LEVELS.items() for level in levels}
-    counts = [int(kept.sum()) for kept in complete]
+    columns |= {f"{column}={level}": raw[column] == level for column, levels in LEVELS.items() for level in levels}
+    counts = [int(rows.sum()) for rows in complete]
     return AdultB(
-        X=np.column_stack(list(named.values())).astype(float),
+        X=np.column_stack(list(columns.values())).astype(float),
         y=(raw["income"] == "<=50K").astype(float),
-        sex=named["sex"].astype(float),
+        sex=columns["sex"].astype(float),
         training=np.arange(sum(counts)) < counts[0],
-        columns=tuple(named),
+        columns=tuple(columns),
     )
 
 

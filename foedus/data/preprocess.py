@@ -1,4 +1,4 @@
-"""Preprocessing that no site has to pool its rows for: scales and vocabularies from per-site sums and sets.
+"""Preprocessing without pooling rows: each site sends only sums, counts and its sets of words.
 
 Round 1: the server names the columns; a site sends, for a column of numbers, how many values it has and their sum (to
 standardise, or to fill in missing ones) or the smallest and the largest (for min-max), and for a column of words the
@@ -18,17 +18,31 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sums import ABSENT, NUMBER, Answers, Ask, Here, Sums, check_private, noises, noted
-from foedus.data.tables import Table, Words, is_number, listed, missing_in, text_of
+from foedus.data.sums import (
+    ABSENT,
+    NUMBER,
+    Answers,
+    FiguresRequest,
+    Here,
+    Sums,
+    check_private,
+    noises,
+    released_figures,
+)
+from foedus.data.tables import Column, Table, Words, is_number, listing, missing_in, text_of
 from foedus.errors import FoedusError, did_you_mean
+from foedus.files import Json
 
 SCHEMA = 1
 SCALES = ("standard", "minmax", "none")
+FIGURES = 3  # of a column that is standardised with noise: the count, the sum and the sum of squared deviations
+NARROWEST = 1e-3  # of the stated width: the least deviation that is believed of noisy sums
+SPREADS = 2.0  # deviations of the noise that a noisy variance must exceed to count as more than noise
+CONSTANT = 1e-12  # relative to the mean: a smaller deviation is rounding error, and the column is constant
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,7 @@ class Category:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How raw rows become the model's numbers, and its answers words; kept beside the model."""
+    """The rules that turn raw rows into the model's numbers, and its answers into words; kept beside the model."""
 
     columns: tuple[Number | Category, ...]
     label: str
@@ -70,14 +84,14 @@ class Preprocessing:
 
     @property
     def names(self) -> list[str]:
-        """What each entry of the model belongs to."""
-        named = [
+        """The column, or column and word, that each entry of the model belongs to."""
+        blocks = [
             [c.name] if isinstance(c, Number) else [f"{c.name}={level}" for level in c.levels] for c in self.columns
         ]
-        return [name for part in named for name in part] + (["(intercept)"] if self.intercept else [])
+        return [name for part in blocks for name in part] + (["(intercept)"] if self.intercept else [])
 
     def transform(self, table: Table) -> np.ndarray:
-        """The numbers of raw rows; a missing value is filled, or NaN throughout its row where it must not be filled."""
+        """Return the numbers of raw rows; where the rules fill no missing values, a row with one is NaN throughout."""
         parts = []
         for rule in self.columns:
             column = table.columns.get(rule.name)
@@ -97,7 +111,7 @@ class Preprocessing:
             X[absent] = np.nan
         return X
 
-    def _number(self, table: Table, rule: Number, column: Any) -> np.ndarray:
+    def _number(self, table: Table, rule: Number, column: Column) -> np.ndarray:
         if isinstance(column, Words):
             row = next(i for i, code in enumerate(column.codes) if code >= 0 and not is_number(column.levels[code]))
             cell = column.levels[column.codes[row]]
@@ -105,41 +119,44 @@ class Preprocessing:
         return (np.where(np.isnan(column), rule.fill, column) - rule.shift) / rule.scale
 
     def unknown(self, table: Table) -> dict[str, int]:
-        """How many rows of each column of words have a word that no site had in training."""
-        found = {}
+        """Count the rows of each column of words with a word that no site had in training."""
+        counts = {}
         for rule in self.columns:
             if isinstance(rule, Category):
                 column = text_of(table.columns[rule.name])
                 strange = np.array([level not in rule.levels for level in column.levels] + [False])
                 if count := int(strange[column.codes].sum()):
-                    found[rule.name] = count
-        return found
+                    counts[rule.name] = count
+        return counts
 
-    def to_json(self) -> dict[str, Any]:
-        kept = asdict(self)
-        kept["columns"] = [
+    def to_json(self) -> Json:
+        """Return the rules as a JSON object."""
+        record = asdict(self)
+        record["columns"] = [
             {"kind": "number" if isinstance(c, Number) else "category"} | asdict(c) for c in self.columns
         ]
-        return {"schema": SCHEMA} | kept
+        return {"schema": SCHEMA} | record
 
     @staticmethod
-    def from_json(kept: dict[str, Any]) -> "Preprocessing":
-        kept = dict(kept)
-        if kept.pop("schema", None) != SCHEMA:
+    def from_json(record: Json) -> "Preprocessing":
+        """Read what `to_json` wrote."""
+        record = dict(record)
+        if record.pop("schema", None) != SCHEMA:
             raise FoedusError(f"the preprocessing was written by another version (expected schema {SCHEMA}).")
         columns: list[Number | Category] = []
-        for rule in kept.pop("columns"):
+        for rule in record.pop("columns"):
             rule = dict(rule)
             if rule.pop("kind") == "number":
                 columns.append(Number(**rule))
             else:
                 columns.append(Category(rule["name"], tuple(rule["levels"])))
-        tuples = {name: tuple(kept.pop(name, ())) for name in ("labels", "groups", "exact")}
-        tuples["noted"] = tuple(tuple(figure) for figure in kept.pop("noted", ()))
-        return Preprocessing(columns=tuple(columns), **tuples, **kept)
+        tuples = {name: tuple(record.pop(name, ())) for name in ("labels", "groups", "exact")}
+        tuples["noted"] = tuple(tuple(figure) for figure in record.pop("noted", ()))
+        return Preprocessing(columns=tuple(columns), **tuples, **record)
 
     @staticmethod
     def load(path: Path) -> "Preprocessing":
+        """Read the rules from a file, or say in one sentence why that cannot be done."""
         try:
             return Preprocessing.from_json(json.loads(path.read_text()))
         except FoedusError as error:
@@ -148,15 +165,16 @@ class Preprocessing:
             raise FoedusError(f"{path} cannot be read as the preprocessing of a model: {error}.") from None
 
 
-def _indicators(rule: Category, column: Any) -> np.ndarray:
+def _indicators(rule: Category, column: Column) -> np.ndarray:
+    """The 0/1 columns of a column of words."""
     words = text_of(column)
     place = {level: i for i, level in enumerate(rule.levels)}
     absent = place.get(ABSENT, -1)
     table = np.array([place.get(level, -1) for level in words.levels] + [absent], dtype=int)  # code −1 takes the last
-    chosen = table[words.codes]
-    out = np.zeros((len(chosen), len(rule.levels)))
-    seen = np.flatnonzero(chosen >= 0)
-    out[seen, chosen[seen]] = 1.0
+    places = table[words.codes]
+    out = np.zeros((len(places), len(rule.levels)))
+    rows = np.flatnonzero(places >= 0)
+    out[rows, places[rows]] = 1.0
     return out
 
 
@@ -182,35 +200,40 @@ def fit(
         epsilon: standardise the columns of stated bounds by noisy sums that spend this much privacy in all.
         seed: keys the noise.
         answers: who answers for the sites; the cohort's own tables when left out.
+
+    Returns:
+        The rules, and with them the rounds and bytes that they took and the privacy that they spent.
     """
     roles, bounds, categories = cohort.roles, dict(bounds or {}), dict(categories or {})
-    _check_stated(cohort, bounds, categories)
+    _check_columns(cohort, bounds, categories)
     numbers = [name for name in cohort.features if name not in cohort.words and (name not in bounds or epsilon)]
     words = [name for name in cohort.features if name in cohort.words and name not in categories]
     if epsilon is not None:
         check_private(scale, [n for n in numbers if n not in bounds], words)
-    ask = Ask(
+    request = FiguresRequest(
         sums=tuple(numbers) if scale == "standard" or roles.missing == "mean" else (),
         ranges=tuple(numbers) if scale == "minmax" else (),
         words=(*words, *[c for c in (roles.label if roles.classification else None, roles.group) if c is not None]),
     )
-    figures = 3 * len(numbers)
+    figures = FIGURES * len(numbers)
     if answers is None:
         answers = Here(cohort.tables, noises(cohort.tables, bounds, epsilon, figures, seed))
-    found = _ask(answers, ask, scale == "standard", None if epsilon is None else bounds)
+    sums = _play_rounds(answers, request, scale == "standard", None if epsilon is None else bounds)
     columns: list[Number | Category] = []
     for name in cohort.features:
         if name in cohort.words:
-            columns.append(Category(name, _checked_levels(name, categories.get(name) or found.words[name], roles)))
+            columns.append(Category(name, _checked_levels(name, categories.get(name) or sums.words[name], roles)))
         elif name not in numbers:
             low, high = bounds[name]
             columns.append(Number(name, low, high - low, 0.5 * (low + high)))
         else:
+            # Laplace noise of scale b has the variance 2b², and the noises of all sites add up
             spread = 0.0 if epsilon is None else figures / epsilon * (2.0 * answers.sites) ** 0.5
-            columns.append(found.number(name, scale, bounds.get(name), spread))
+            columns.append(sums.number(name, scale, bounds.get(name), spread))
     for rule in columns:
         if isinstance(rule, Number) and not np.all(np.isfinite([rule.shift, rule.scale])):
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
+    exact = () if epsilon is not None else {*request.sums, *request.ranges, *words}
     return Preprocessing(
         columns=tuple(columns),
         label=roles.label,
@@ -220,18 +243,18 @@ def fit(
         intercept=intercept,
         missing=roles.missing,
         scale=scale,
-        rounds=found.rounds,
-        up=found.up,
-        down=found.down,
+        rounds=sums.rounds,
+        up=sums.up,
+        down=sums.down,
         epsilon=epsilon if numbers else None,
-        noted=() if epsilon is None else noted(ask, bounds, epsilon, figures, found.means),
-        exact=() if epsilon is not None else tuple(n for n in cohort.features if n in {*ask.sums, *ask.ranges, *words}),
+        noted=() if epsilon is None else released_figures(request, bounds, epsilon, figures, sums.means),
+        exact=tuple(name for name in cohort.features if name in exact),
     )
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the server knows after the rounds: sums over all sites, and what they took."""
+class ColumnSums:
+    """What the server knows after the rounds: sums over all sites, and the rounds and bytes that they took."""
 
     counts: dict[str, float]
     means: dict[str, float]
@@ -243,7 +266,10 @@ class Found:
     down: int
 
     def number(self, name: str, scale: str, bounds: tuple[float, float] | None, spread: float = 0.0) -> Number:
-        """The rule of a column; `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity."""
+        """Return the rule of a column.
+
+        `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity.
+        """
         mean = self.means.get(name, 0.0)
         if scale == "none":
             return Number(name, fill=mean)
@@ -252,28 +278,32 @@ class Found:
             return Number(name, low, high - low if high > low else 1.0, mean)
         variance = self.squares[name] / self.counts[name]
         if bounds is not None:
-            # noise may have carried it away, and a variance that is only noise would blow the column up
+            # Noise may have made the variance tiny or negative, and dividing by it would blow the column up. So it is
+            # at least what the noise alone could have made, and at most (width/2)², which no column in the bounds
+            # exceeds.
             width, furthest = bounds[1] - bounds[0], max(mean - bounds[0], bounds[1] - mean)
-            least = max((1e-3 * width) ** 2, 2.0 * spread * furthest**2 / self.counts[name])
+            least = max((NARROWEST * width) ** 2, SPREADS * spread * furthest**2 / self.counts[name])
             variance = float(np.clip(max(variance, least), None, (0.5 * width) ** 2))
         deviation = variance**0.5
-        return Number(name, mean, 1.0 if deviation <= 1e-12 * max(abs(mean), 1e-300) else deviation, mean)
+        return Number(name, mean, 1.0 if deviation <= CONSTANT * max(abs(mean), 1e-300) else deviation, mean)
 
 
-def _ask(answers: Answers, ask: Ask, twice: bool, noisy: Mapping[str, tuple[float, float]] | None) -> Found:
+def _play_rounds(
+    answers: Answers, request: FiguresRequest, twice: bool, noisy: Mapping[str, tuple[float, float]] | None
+) -> ColumnSums:
     """Play the rounds; `noisy` are the bounds within which noisy means are kept."""
     rounds, up, down = 0, 0, 0
     replies = [Sums() for _ in range(answers.sites)]
-    if ask.sums or ask.ranges or ask.words:
-        replies = answers.first(ask)
-        rounds, down, up = 1, ask.nbytes * len(replies), sum(reply.nbytes for reply in replies)
-    counts = {name: sum(reply.count[name] for reply in replies) for name in ask.sums}
+    if request.sums or request.ranges or request.words:
+        replies = answers.first(request)
+        rounds, down, up = 1, request.nbytes * len(replies), sum(reply.nbytes for reply in replies)
+    counts = {name: sum(reply.count[name] for reply in replies) for name in request.sums}
     for name in counts:
         if noisy is not None:
             counts[name] = max(counts[name], 1.0)
         elif counts[name] == 0:
             raise FoedusError(f"the column {name!r} has no value at any site; leave it out with drop in [data].")
-    means = {name: sum(reply.total[name] for reply in replies) / counts[name] for name in ask.sums}
+    means = {name: sum(reply.total[name] for reply in replies) / counts[name] for name in request.sums}
     if noisy is not None:
         means = {name: float(np.clip(mean, *noisy[name])) for name, mean in means.items()}
     squares: dict[str, float] = {}
@@ -281,12 +311,12 @@ def _ask(answers: Answers, ask: Ask, twice: bool, noisy: Mapping[str, tuple[floa
         second = answers.second(means)
         squares = {name: sum(reply[name] for reply in second) for name in means}
         rounds, down, up = 2, down + NUMBER * len(means) * len(second), up + NUMBER * len(means) * len(second)
-    return Found(
+    return ColumnSums(
         counts=counts,
         means=means,
         squares=squares,
-        ends={n: (min(r.least[n] for r in replies), max(r.most[n] for r in replies)) for n in ask.ranges},
-        words={n: tuple(sorted({w for r in replies for w in r.words[n]})) for n in ask.words},
+        ends={n: (min(r.least[n] for r in replies), max(r.most[n] for r in replies)) for n in request.ranges},
+        words={n: tuple(sorted({w for r in replies for w in r.words[n]})) for n in request.words},
         rounds=rounds,
         up=up,
         down=down,
@@ -294,18 +324,19 @@ def _ask(answers: Answers, ask: Ask, twice: bool, noisy: Mapping[str, tuple[floa
 
 
 def _checked_levels(name: str, levels: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
+    """The levels of a column of words; raise where they are too many."""
     if len(levels) > roles.max_categories:
         raise FoedusError(
-            f"the column {name!r} holds {len(levels)} different words ({listed(levels, 3)}), more than "
+            f"the column {name!r} holds {len(levels)} different words ({listing(levels, 3)}), more than "
             f"max_categories = {roles.max_categories}; leave it out with drop in [data], or raise the limit."
         )
     return levels
 
 
-def _check_stated(cohort: Cohort, bounds: Mapping[str, Any], categories: Mapping[str, Any]) -> None:
-    """Stated bounds and categories are of features of their kind."""
-    for what, stated, wordy in (("bounds", bounds, False), ("categories", categories, True)):
-        for name in stated:
+def _check_columns(cohort: Cohort, bounds: Mapping[str, object], categories: Mapping[str, object]) -> None:
+    """Raise where bounds are stated of a column that is none of numbers, or categories of one that is none of words."""
+    for what, columns, wordy in (("bounds", bounds, False), ("categories", categories, True)):
+        for name in columns:
             if name not in cohort.features:
                 hint = did_you_mean(name, cohort.features)
                 raise FoedusError(f"{name!r} in [preprocess.{what}] is not one of the features.{hint}")
@@ -315,11 +346,11 @@ def _check_stated(cohort: Cohort, bounds: Mapping[str, Any], categories: Mapping
 
 
 def sites_of(cohort: Cohort, rules: Preprocessing) -> dict[str, tuple[np.ndarray, ...]]:
-    """The sites as `Problem` takes them: (X, y), or (X, y, group)."""
+    """Return the arrays of each site as `Problem` takes them: (X, y), or (X, y, group)."""
     return {name: arrays_of(cohort, rules, table) for name, table in cohort.tables.items()}
 
 
 def arrays_of(cohort: Cohort, rules: Preprocessing, table: Table) -> tuple[np.ndarray, ...]:
-    """One table's (X, y), or (X, y, group)."""
+    """Return the arrays of one table: (X, y), or (X, y, group)."""
     group = cohort.group(table)
     return (rules.transform(table), cohort.y(table), *([] if group is None else [group]))

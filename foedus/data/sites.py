@@ -1,4 +1,4 @@
-"""What the columns of the sites' tables are for: label, group, features; checked so that all sites mean the same."""
+"""The roles of the columns of the sites' tables (label, group, features), checked so that all sites mean the same."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foedus.data.tables import Table, Words, is_number, listed, missing_in, text_of
+from foedus.data.tables import Table, Words, is_number, listing, missing_in, text_of
 from foedus.errors import FoedusError, did_you_mean
 
 RULES = ("mean", "drop", "error")  # for missing values
@@ -35,7 +35,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Tables of all sites whose columns agree: `words` are features that hold categories, the others hold numbers."""
+    """The tables of all sites, whose columns agree; `words` are the features with categories, the rest are numbers."""
 
     tables: dict[str, Table]
     roles: Roles
@@ -48,10 +48,11 @@ class Cohort:
 
     @property
     def everyone(self) -> dict[str, Table]:
+        """The tables of all sites, and the server's own where it has one."""
         return self.tables if self.server is None else {**self.tables, "server": self.server}
 
     def y(self, table: Table) -> np.ndarray:
-        """The label of each row: 0/1 for classes, the number itself in a regression."""
+        """Return the label of each row: 0/1 for classes, the number itself in a regression."""
         column = table.columns[self.roles.label]
         if not self.roles.classification:
             assert not isinstance(column, Words)
@@ -59,7 +60,7 @@ class Cohort:
         return _equals(text_of(column), self.labels[1]).astype(float)
 
     def group(self, table: Table) -> np.ndarray | None:
-        """The group of each row, numbered in the order of `groups`."""
+        """Return the group of each row, numbered in the order of `groups`; None where there is no group."""
         if self.roles.group is None:
             return None
         column = text_of(table.columns[self.roles.group])
@@ -72,12 +73,12 @@ def _equals(column: Words, level: str) -> np.ndarray:
 
 
 def by_column(table: Table, name: str) -> dict[str, Table]:
-    """One table a site, from a file whose column `name` says where each row comes from."""
+    """Divide a table into one a site, by the column `name`, which says where each row comes from."""
     column = text_of(table.column(name, "'site' in [data]"))
     if np.any(column.codes < 0):
         row = int(np.argmax(column.codes < 0))
         raise FoedusError(f"{table.place(row)}: the column {name!r} is empty; expected the site of the row.")
-    kept = {level: np.flatnonzero(column.codes == code) for code, level in enumerate(column.levels)}
+    rows_of = {level: np.flatnonzero(column.codes == code) for code, level in enumerate(column.levels)}
     rest = Table(
         table.source,
         {key: value for key, value in table.columns.items() if key != name},
@@ -85,7 +86,7 @@ def by_column(table: Table, name: str) -> dict[str, Table]:
         table.path,
         table.separator,
     )
-    return {level: rest.take(rows) for level, rows in kept.items()}
+    return {level: rest.take(rows) for level, rows in rows_of.items()}
 
 
 def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = None) -> Cohort:
@@ -96,12 +97,12 @@ def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = Non
     features = features_of(everyone, roles)
     dropped = {}
     for name, table in everyone.items():
-        kept = complete(table, roles, features)
-        if kept.rows == 0:
+        rest = complete(table, roles, features)
+        if rest.rows == 0:
             raise FoedusError(f"{table.source}: every row has a missing value, so missing = 'drop' leaves none.")
-        if kept.rows < table.rows:
-            dropped[name] = table.rows - kept.rows
-        everyone[name] = kept
+        if rest.rows < table.rows:
+            dropped[name] = table.rows - rest.rows
+        everyone[name] = rest
     words = frozenset(name for name in features if holds_words(name, everyone, roles))
     labels = labels_of(_values(everyone, roles.label), roles) if roles.classification else ()
     if not roles.classification:
@@ -120,25 +121,25 @@ def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = Non
 
 
 def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
-    """The features, which every site must have; all other columns unless they are named."""
-    named = [("label", roles.label)] + ([("group", roles.group)] if roles.group else [])
+    """Return the features, which every site must have; where none are named, all columns without another role."""
+    uses = [("label", roles.label)] + ([("group", roles.group)] if roles.group else [])
     for what, names in (("features", roles.features or ()), ("drop", roles.drop), ("categorical", roles.categorical)):
-        named += [(what, name) for name in names]
+        uses += [(what, name) for name in names]
     first = next(iter(everyone.values()))
     for table in everyone.values():
-        for what, name in named:
+        for what, name in uses:
             if what != "drop" or table is first:
                 table.column(name, f"{what!r} in [data]")
-    taken = {roles.label, roles.group, *roles.drop}
+    others = {roles.label, roles.group, *roles.drop}
     if roles.features is not None:
         if roles.label in roles.features:
             raise FoedusError(f"the label {roles.label!r} is among the features; take it out of 'features' in [data].")
         return roles.features
-    features = [name for name in first.columns if name not in taken]
+    features = [name for name in first.columns if name not in others]
     if not features:
-        raise FoedusError(f"{first.source}: no column is left to be a feature beside {listed(taken - {None})}.")
+        raise FoedusError(f"{first.source}: no column is left to be a feature beside {listing(others - {None})}.")
     for table in everyone.values():
-        mine = {name for name in table.columns if name not in taken}
+        mine = {name for name in table.columns if name not in others}
         for name in features:
             if name not in mine:
                 raise FoedusError(
@@ -154,18 +155,18 @@ def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
 
 
 def complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
-    """The table without rows that the rule for missing values leaves out."""
-    needed = [name for name in (roles.label, roles.group) if name is not None]
+    """Return the table without the rows that the rule for missing values leaves out."""
+    roles_columns = [name for name in (roles.label, roles.group) if name is not None]
     keep = np.ones(table.rows, dtype=bool)
-    for name in [*needed, *(f for f in features if f not in needed)]:
+    for name in [*roles_columns, *(f for f in features if f not in roles_columns)]:
         missing = missing_in(table.columns[name])
         if not missing.any():
             continue
         if roles.missing == "drop":
             keep &= ~missing
-        elif roles.missing == "error" or name in needed:
+        elif roles.missing == "error" or name in roles_columns:
             what = "label" if name == roles.label else "group" if name == roles.group else "column"
-            advice = "" if name in needed else ", or fill such values with missing = 'mean'"
+            advice = "" if name in roles_columns else ", or fill such values with missing = 'mean'"
             raise FoedusError(
                 f"{table.place(int(np.argmax(missing)))}: the {what} {name!r} is missing; fill it in, or leave such "
                 f"rows out with missing = 'drop' in [data]{advice}."
@@ -180,15 +181,16 @@ def _first_word(column: Words) -> int:
 
 
 def holds_words(name: str, everyone: Mapping[str, Table], roles: Roles) -> bool:
-    """Whether a feature holds categories; raises where it holds numbers at some sites and words at others."""
+    """Return whether a feature holds categories; raise where it holds numbers at some sites and words at others."""
     if name in roles.categorical:
         return True
-    told = {site: t.columns[name] for site, t in everyone.items() if not missing_in(t.columns[name]).all()}
-    wordy = {site: column for site, column in told.items() if isinstance(column, Words)}
+    columns = {site: t.columns[name] for site, t in everyone.items() if not missing_in(t.columns[name]).all()}
+    wordy = {site: column for site, column in columns.items() if isinstance(column, Words)}
     for site, column in wordy.items():
         numeric = np.array([is_number(level) for level in column.levels])
         counts = np.bincount(column.codes[column.codes >= 0], minlength=len(numeric))
-        if len(wordy) < len(told) or counts[numeric].sum() > 0.5 * counts.sum():
+        # a column of words may hold some numbers; where they are most, the words are probably typing errors
+        if len(wordy) < len(columns) or counts[numeric].sum() > 0.5 * counts.sum():
             row, table = _first_word(column), everyone[site]
             word = column.levels[column.codes[row]]
             comma = re.fullmatch(r"[-+]?\d+,\d+", word)
@@ -206,39 +208,39 @@ def _values(everyone: Mapping[str, Table], name: str) -> tuple[str, ...]:
     return in_order({level for table in everyone.values() for level in text_of(table.columns[name]).used().levels})
 
 
-def in_order(found: set[str]) -> tuple[str, ...]:
-    """Values in the order of numbers where all are numbers, of words otherwise."""
-    if all(is_number(level) for level in found):
-        return tuple(sorted(found, key=float))
-    return tuple(sorted(found))
+def in_order(values: set[str]) -> tuple[str, ...]:
+    """Return the values in the order of numbers where all are numbers, of words otherwise."""
+    if all(is_number(level) for level in values):
+        return tuple(sorted(values, key=float))
+    return tuple(sorted(values))
 
 
-def groups_of(found: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
-    """The values of the group, which must be few."""
-    if len(found) > roles.max_categories:
+def groups_of(values: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
+    """Return the values of the group; raise where they are too many."""
+    if len(values) > roles.max_categories:
         raise FoedusError(
-            f"the group column {roles.group!r} has {len(found)} values; expected at most {roles.max_categories}."
+            f"the group column {roles.group!r} has {len(values)} values; expected at most {roles.max_categories}."
         )
-    return found
+    return values
 
 
-def labels_of(found: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
-    """The value that counts as 0 and the one that counts as 1."""
-    if len(found) == 1:
+def labels_of(values: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
+    """Return the value of the label that counts as 0 and the one that counts as 1."""
+    if len(values) == 1:
         raise FoedusError(
-            f"the label {roles.label!r} is {found[0]!r} in every row at every site; expected rows of two classes."
+            f"the label {roles.label!r} is {values[0]!r} in every row at every site; expected rows of two classes."
         )
     if roles.positive is not None:
-        if roles.positive not in found:
+        if roles.positive not in values:
             raise FoedusError(
                 f"positive = {roles.positive!r} in [data]: no row has this label; the values of {roles.label!r} are "
-                f"{listed(found)}.{did_you_mean(roles.positive, found)}"
+                f"{listing(values)}.{did_you_mean(roles.positive, values)}"
             )
-        others = [value for value in found if value != roles.positive]
+        others = [value for value in values if value != roles.positive]
         return (others[0] if len(others) == 1 else f"not {roles.positive}", roles.positive)
-    if set(found) not in TRUE_FALSE:
+    if set(values) not in TRUE_FALSE:
         raise FoedusError(
-            f"the label {roles.label!r} has the values {listed(found)}; say in [data] which of them counts as 1, for "
-            f"instance positive = {found[-1]!r}."
+            f"the label {roles.label!r} has the values {listing(values)}; say in [data] which of them counts as 1, for "
+            f"instance positive = {values[-1]!r}."
         )
-    return found
+    return values

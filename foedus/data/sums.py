@@ -1,22 +1,25 @@
-"""What a site sends for preprocessing: counts, sums, ranges and sets of words; exact, or with noise added."""
+"""The figures that a site sends for preprocessing: counts, sums, ranges and sets of words; exact, or with noise.
+
+`preprocess` says which figures are needed and what is made of them; here a site computes its own from its own table.
+"""
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from foedus.data.tables import Table, missing_in, text_of
+from foedus.data.tables import Column, Table, Words, missing_in, text_of
 from foedus.errors import FoedusError
 
 ABSENT = "(missing)"  # the category of missing words
-NUMBER = 8  # bytes
+NUMBER = 8  # bytes of a float64, in which figures are sent
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What a site sends in round 1."""
+    """What a site sends in round 1, by the names of the columns."""
 
     count: dict[str, float] = field(default_factory=dict)
     total: dict[str, float] = field(default_factory=dict)
@@ -26,13 +29,14 @@ class Sums:
 
     @property
     def nbytes(self) -> int:
+        """The size of the message: 8 bytes a number, and UTF-8 with one byte between two words."""
         numbers = sum(len(part) for part in (self.count, self.total, self.least, self.most))
         return NUMBER * numbers + sum(len("\n".join(words).encode()) for words in self.words.values())
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What the server asks for in round 1: the columns by what is needed of them."""
+class FiguresRequest:
+    """What the server asks for in round 1: the columns whose sums, ranges or words it needs."""
 
     sums: tuple[str, ...]
     ranges: tuple[str, ...]
@@ -40,29 +44,30 @@ class Ask:
 
     @property
     def nbytes(self) -> int:
+        """The size of the message: the names in UTF-8, with one byte between two."""
         return len("\n".join((*self.sums, "", *self.ranges, "", *self.words)).encode())
 
 
-def answer(table: Table, ask: Ask) -> Sums:
-    """A site's reply in round 1, from its own table alone."""
-    known = {name: _known(table.columns[name]) for name in {*ask.sums, *ask.ranges}}
+def answer(table: Table, request: FiguresRequest) -> Sums:
+    """Compute a site's reply in round 1, from its own table alone."""
+    values = {name: _present(table.columns[name]) for name in {*request.sums, *request.ranges}}
     return Sums(
-        count={name: len(known[name]) for name in ask.sums},
-        total={name: float(np.sum(known[name])) for name in ask.sums},
-        least={name: float(np.min(known[name], initial=np.inf)) for name in ask.ranges},
-        most={name: float(np.max(known[name], initial=-np.inf)) for name in ask.ranges},
-        words={name: _levels(table.columns[name]) for name in ask.words},
+        count={name: len(values[name]) for name in request.sums},
+        total={name: float(np.sum(values[name])) for name in request.sums},
+        least={name: float(np.min(values[name], initial=np.inf)) for name in request.ranges},
+        most={name: float(np.max(values[name], initial=-np.inf)) for name in request.ranges},
+        words={name: _levels(table.columns[name]) for name in request.words},
     )
 
 
 def deviations(table: Table, means: Mapping[str, float]) -> dict[str, float]:
-    """A site's reply in round 2: the sums of squared deviations from the means."""
-    return {name: float(np.sum((_known(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
+    """Compute a site's reply in round 2: the sums of squared deviations from the means."""
+    return {name: float(np.sum((_present(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Laplace noise that one site adds to its figures, calibrated to stated bounds; ε/`figures` for each of them."""
+class FigureNoise:
+    """Laplace noise that one site adds to its figures, calibrated to stated bounds; each figure spends ε/`figures`."""
 
     bounds: Mapping[str, tuple[float, float]]
     epsilon: float
@@ -70,45 +75,59 @@ class Noise:
     draw: Callable[[float, float], float]  # a value and a scale: the value with Laplace noise of that scale
     noted: list[tuple[str, float, float]] = field(default_factory=list)  # what was sent, its sensitivity and scale
 
-    def clipped(self, table: Table) -> Table:
-        """The table with its numbers within the bounds."""
-        held = {name: np.clip(table.columns[name], *ends) for name, ends in self.bounds.items()}  # pyright: ignore
-        return Table(table.source, {**table.columns, **held}, table.numbers)
+    def clip(self, table: Table) -> Table:
+        """Return the table with its numbers moved into the bounds, without which a sum has no known sensitivity."""
+        columns = {name: np.clip(_numbers(table.columns[name]), *ends) for name, ends in self.bounds.items()}
+        return Table(table.source, {**table.columns, **columns}, table.numbers)
 
     def add(self, what: str, value: float, sensitivity: float) -> float:
+        """Return the value with noise, and note what was released: its sensitivity and the noise's scale."""
         scale = sensitivity * self.figures / self.epsilon
         self.noted.append((what, sensitivity, scale))
         return self.draw(value, scale)
 
     def first(self, sums: Sums) -> Sums:
+        """Return the reply of round 1 with noise on its counts and sums."""
         count = {name: self.add(f"the number of values of {name}", value, 1.0) for name, value in sums.count.items()}
         total = {}
         for name, value in sums.total.items():
             low, high = self.bounds[name]
-            # noise goes to the sum of (value − low), whose range is known; the noisy count brings low back
+            # Where a row with a value is replaced by one without, the sum itself changes by up to max(|low|, |high|),
+            # but the sum of (value − low) by at most high − low. So that sum gets the noise, and the noisy count times
+            # low is added back, which spends nothing more.
             above = self.add(f"the sum of {name} above {low:g}", value - sums.count[name] * low, high - low)
             total[name] = above + count[name] * low
         return Sums(count=count, total=total, words=sums.words)
 
     def second(self, squares: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
-        found = {}
+        """Return the reply of round 2 with noise; a value in the bounds adds at most the largest squared deviation."""
+        replies = {}
         for name, value in squares.items():
             furthest = max(means[name] - self.bounds[name][0], self.bounds[name][1] - means[name])
-            found[name] = self.add(f"the squared deviations of {name}", value, furthest**2)
-        return found
+            replies[name] = self.add(f"the squared deviations of {name}", value, furthest**2)
+        return replies
 
 
-def _known(column: Any) -> np.ndarray:
-    return column[~np.isnan(column)]
+def _numbers(column: Column) -> np.ndarray:
+    """A column that is one of numbers: `sites.gather` and `sketch.cohort_from` have seen to it."""
+    assert not isinstance(column, Words)
+    return column
 
 
-def _levels(column: Any) -> tuple[str, ...]:
+def _present(column: Column) -> np.ndarray:
+    """The numbers of a column without its missing values."""
+    numbers = _numbers(column)
+    return numbers[~np.isnan(numbers)]
+
+
+def _levels(column: Column) -> tuple[str, ...]:
+    """The words of a column; missing ones are a word of their own."""
     levels = text_of(column).used().levels
     return (*levels, ABSENT) if missing_in(column).any() else levels
 
 
-def word_counts(column: Any) -> dict[str, int]:
-    """In how many rows each word of a column stands; missing ones under their own name."""
+def word_counts(column: Column) -> dict[str, int]:
+    """Count the rows in which each word of a column stands; missing ones under their own name."""
     words = text_of(column)
     counts = {level: int(np.sum(words.codes == code)) for code, level in enumerate(words.levels)}
     return counts | {ABSENT: int(np.sum(missing_in(column)))}
@@ -116,25 +135,32 @@ def word_counts(column: Any) -> dict[str, int]:
 
 def noises(
     sites: Iterable[str], bounds: Mapping[str, tuple[float, float]], epsilon: float | None, figures: int, seed: int
-) -> dict[str, Noise | None]:
-    """Each site's noise, from draws keyed by its own name."""
+) -> dict[str, FigureNoise | None]:
+    """Return each site's noise for a simulation, from draws keyed by the site's name; None where ε is not stated."""
     if epsilon is None:
         return dict.fromkeys(sites)
-    return {name: Noise(bounds, epsilon, figures, _simulated(seed, name)) for name in sites}
+    return {name: FigureNoise(bounds, epsilon, figures, _seeded_laplace(seed, name)) for name in sites}
 
 
-def _simulated(seed: int, site: str) -> Callable[[float, float], float]:
-    """Noise that can be repeated from the seed, for simulation only."""
+def _seeded_laplace(seed: int, site: str) -> Callable[[float, float], float]:
+    """Laplace noise that anyone can repeat from the seed: it is for simulation and protects nobody."""
     draws = np.random.default_rng([seed, zlib.crc32(site.encode())])
     return lambda value, scale: float(value + draws.laplace(scale=scale))
 
 
-def noted(
-    ask: Ask, bounds: Mapping[str, tuple[float, float]], epsilon: float, figures: int, means: Mapping[str, float]
+def released_figures(
+    request: FiguresRequest,
+    bounds: Mapping[str, tuple[float, float]],
+    epsilon: float,
+    figures: int,
+    means: Mapping[str, float],
 ) -> tuple[tuple[str, float, float], ...]:
-    """What every site sends with noise, its sensitivity and its scale, which depend on nothing but what is public."""
-    idle = Noise(dict(bounds), epsilon, figures, lambda value, scale: value)
-    none = dict.fromkeys(ask.sums, 0.0)
+    """List what every site sends with noise, each figure with its sensitivity and its scale.
+
+    All of it depends on public settings alone, so a site whose figures are all 0 releases the same list.
+    """
+    idle = FigureNoise(dict(bounds), epsilon, figures, lambda value, scale: value)
+    none = dict.fromkeys(request.sums, 0.0)
     idle.first(Sums(count=dict(none), total=dict(none)))
     idle.second(none, means)
     return tuple(idle.noted)
@@ -144,51 +170,61 @@ class Answers(Protocol):
     """Whoever answers for the sites: tables in this process, or sites over a network."""
 
     @property
-    def sites(self) -> int: ...
+    def sites(self) -> int:
+        """The number of sites."""
+        ...
 
-    def first(self, ask: Ask) -> list[Sums]: ...
+    # positional only, so that an implementation may call its parameter otherwise
+    def first(self, request: FiguresRequest, /) -> list[Sums]:
+        """Return every site's reply in round 1."""
+        ...
 
-    def second(self, means: Mapping[str, float]) -> list[dict[str, float]]: ...
+    def second(self, means: Mapping[str, float], /) -> list[dict[str, float]]:
+        """Return every site's reply in round 2."""
+        ...
 
 
 class Replies:
     """One site's replies, with its noise if it adds any."""
 
-    def __init__(self, table: Table, noise: Noise | None):
-        self.noise, self.table = noise, table if noise is None else noise.clipped(table)
+    def __init__(self, table: Table, noise: FigureNoise | None):
+        self.noise, self.table = noise, table if noise is None else noise.clip(table)
 
-    def first(self, ask: Ask) -> Sums:
-        reply = answer(self.table, ask)
+    def first(self, request: FiguresRequest) -> Sums:
+        """Return the site's reply in round 1."""
+        reply = answer(self.table, request)
         return reply if self.noise is None else self.noise.first(reply)
 
     def second(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the site's reply in round 2."""
         reply = deviations(self.table, means)
         return reply if self.noise is None else self.noise.second(reply, means)
 
 
 class Here:
-    """The sites' tables, in this process."""
+    """Answers from the sites' tables, all of which are in this process."""
 
-    def __init__(self, tables: Mapping[str, Table], noise_of: Mapping[str, Noise | None]):
+    def __init__(self, tables: Mapping[str, Table], noise_of: Mapping[str, FigureNoise | None]):
         self.replies = [Replies(table, noise_of[name]) for name, table in tables.items()]
 
     @property
     def sites(self) -> int:
         return len(self.replies)
 
-    def first(self, ask: Ask) -> list[Sums]:
-        return [one.first(ask) for one in self.replies]
+    def first(self, request: FiguresRequest) -> list[Sums]:
+        return [one.first(request) for one in self.replies]
 
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
         return [one.second(means) for one in self.replies]
 
 
-def check_private(scale: str, unbounded: list[str], words: list[str]) -> None:
+def check_private(scale: str, without_bounds: list[str], words: list[str]) -> None:
+    """Raise where ε is stated and some figure could not be given noise of a known sensitivity."""
     if scale != "standard":
         raise FoedusError("epsilon in [preprocess] goes with scale = 'standard'; other scales need the bounds alone.")
-    if unbounded:
+    if without_bounds:
         raise FoedusError(
-            f"epsilon in [preprocess] needs the bounds of every column of numbers; those of {unbounded[0]!r} are "
+            f"epsilon in [preprocess] needs the bounds of every column of numbers; those of {without_bounds[0]!r} are "
             "missing in [preprocess.bounds]."
         )
     if words:
@@ -196,3 +232,8 @@ def check_private(scale: str, unbounded: list[str], words: list[str]) -> None:
             f"epsilon in [preprocess] needs the categories of every column of words; those of {words[0]!r} are "
             "missing in [preprocess.categories]."
         )
+
+
+# the names under which foedus.runtime.flare.preparation imports them
+Ask = FiguresRequest
+Noise = FigureNoise

@@ -8,14 +8,18 @@ where it is installed and with the csv module otherwise, Parquet with pyarrow.
 import csv
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
@@ -33,19 +37,20 @@ class Words:
         return len(self.codes)
 
     @staticmethod
-    def of(cells: Any) -> "Words":
-        """From text, in which the words of MISSING are missing values."""
+    def of(cells: ArrayLike) -> "Words":
+        """Make a column of text cells, in which the words of MISSING are missing values."""
         levels, codes = np.unique(np.asarray(cells, dtype=str), return_inverse=True)
-        return Words(codes.astype(np.int64), tuple(str(level) for level in levels)).known()
+        return Words(codes.astype(np.int64), tuple(str(level) for level in levels)).without_missing()
 
-    def known(self) -> "Words":
-        kept = [level for level in self.levels if level not in MISSING]
-        place = {level: i for i, level in enumerate(kept)}
+    def without_missing(self) -> "Words":
+        """Return the same column, in which cells with a word of MISSING have the code −1."""
+        levels = [level for level in self.levels if level not in MISSING]
+        place = {level: i for i, level in enumerate(levels)}
         table = np.array([place.get(level, -1) for level in self.levels] + [-1], dtype=np.int64)
-        return Words(table[self.codes], tuple(kept))
+        return Words(table[self.codes], tuple(levels))
 
     def used(self) -> "Words":
-        """The same column without levels that no row has, in sorted order."""
+        """Return the same column without levels that no row has, in sorted order."""
         present = sorted((self.levels[i], i) for i in np.unique(self.codes[self.codes >= 0]))
         table = np.full(len(self.levels) + 1, -1, dtype=np.int64)
         for place, (_, old) in enumerate(present):
@@ -58,7 +63,7 @@ Column = np.ndarray | Words  # numbers, NaN where missing; or words
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of one file, or of a part of one; `numbers` are the file's rows that are in it, from 0."""
+    """The columns of one file, or of a part of it, by name; `numbers` are its rows' numbers in the file, from 0."""
 
     source: str  # the file, as messages name it
     columns: Mapping[str, Column]
@@ -68,19 +73,20 @@ class Table:
 
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return len(self.numbers)
 
     def column(self, name: str, what: str) -> Column:
-        """A column, or a sentence that says which there are."""
+        """Return a column; raise, with the names of those there are, where it is missing."""
         if name not in self.columns:
             raise FoedusError(
                 f"{self.source}: there is no column {name!r}, which {what} names; its columns are "
-                f"{listed(self.columns)}.{did_you_mean(name, self.columns)}"
+                f"{listing(self.columns)}.{did_you_mean(name, self.columns)}"
             )
         return self.columns[name]
 
     def take(self, rows: np.ndarray, source: str | None = None) -> "Table":
-        """Some of the rows, in this order."""
+        """Return the table of some of the rows, in this order."""
         columns = {
             name: Words(column.codes[rows], column.levels) if isinstance(column, Words) else column[rows]
             for name, column in self.columns.items()
@@ -88,7 +94,7 @@ class Table:
         return Table(source or self.source, columns, self.numbers[rows], self.path, self.separator)
 
     def place(self, row: int) -> str:
-        """Where a row stands, as a person finds it: the line of a CSV file, else the number of the row, from 1."""
+        """Return where a row stands, as a person finds it: the line of a CSV file, else the row's number, from 1."""
         number = int(self.numbers[row])
         if self.path is None or self.path.suffix in (".parquet", ".pq"):
             return f"{self.source}, row {number + 1}"
@@ -101,34 +107,35 @@ class Table:
         return f"{self.source}, row {number + 1}"
 
 
-def listed(names: Any, most: int = 12) -> str:
-    """Names in a sentence, the first few of many."""
+def listing(names: Iterable[object], most: int = 12) -> str:
+    """Return names as a part of a sentence, the first few of many."""
     names = list(names)
-    shown = ", ".join(map(str, names[:most]))
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    text = ", ".join(map(str, names[:most]))
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
 def missing_in(column: Column) -> np.ndarray:
-    """Which rows have no value."""
+    """Return which rows of a column have no value."""
     return column.codes < 0 if isinstance(column, Words) else np.isnan(column)
 
 
 def text_of(column: Column) -> Words:
-    """A column as words: a whole number without its '.0', so that 1 and 1.0 are the same."""
+    """Return a column as words: a whole number without its '.0', so that 1 and 1.0 are the same."""
     if isinstance(column, Words):
         return column
     values, codes = np.unique(column, return_inverse=True)
-    known = values[~np.isnan(values)]
+    numbers = values[~np.isnan(values)]
     codes = np.where(np.isnan(column), -1, codes)
-    return Words(codes, tuple(number_text(value) for value in known)).used()
+    return Words(codes, tuple(number_text(value) for value in numbers)).used()
 
 
 def number_text(value: float) -> str:
-    """A number as a person writes it: 1, not 1.0."""
+    """Return a number as a person writes it: 1, not 1.0."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 def arrow_installed() -> bool:
+    """Return whether pyarrow can be imported."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -144,7 +151,16 @@ def check_file(path: Path, source: str) -> None:
 
 
 def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
-    """Read one CSV or Parquet file."""
+    """Read one CSV or Parquet file.
+
+    Args:
+        path: the file.
+        separator: what stands between the cells of a CSV file; a .tsv file has tabs where nothing else is said.
+        source: what messages call the file; its path when left out.
+
+    Returns:
+        The table, with at least one row and at least two columns.
+    """
     source = str(path) if source is None else source
     check_file(path, source)
     if path.suffix.lower() in (".parquet", ".pq"):
@@ -164,7 +180,7 @@ def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
     return table
 
 
-def _rows(reader: Any) -> Any:
+def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
     """The rows of a csv reader that are not blank lines."""
     return (row for row in reader if row and not (len(row) == 1 and not row[0].strip()))
 
@@ -181,8 +197,8 @@ def _header(path: Path, separator: str, source: str) -> list[str]:
         raise FoedusError(f"{source}: it is empty; expected a first line with the names of the columns.")
     names = [name.strip() for name in names]
     if len(names) == 1:
-        used = next((s for s in SEPARATORS if s != separator and s in names[0]), None)
-        hint = f"; it looks separated by {SEPARATORS[used]}: say separator = {used!r} in [data]" if used else ""
+        other = next((s for s in SEPARATORS if s != separator and s in names[0]), None)
+        hint = f"; it looks separated by {SEPARATORS[other]}: say separator = {other!r} in [data]" if other else ""
         raise FoedusError(
             f"{source}: it has one column, {names[0]!r}; expected a label and features, separated by "
             f"{SEPARATORS.get(separator, repr(separator))}{hint}."
@@ -194,12 +210,13 @@ def _header(path: Path, separator: str, source: str) -> list[str]:
             raise FoedusError(f"{source}, line 1: two columns are called {name!r}; expected different names.")
     if all(is_number(name) for name in names):
         raise FoedusError(
-            f"{source}, line 1: it holds the numbers {listed(names, 3)}; expected the names of the columns."
+            f"{source}, line 1: it holds the numbers {listing(names, 3)}; expected the names of the columns."
         )
     return names
 
 
 def is_number(cell: str) -> bool:
+    """Return whether a cell is a number; Python also reads 1_000 as one, and nobody else does."""
     try:
         float(cell)
     except ValueError:
@@ -210,18 +227,18 @@ def is_number(cell: str) -> bool:
 def _read_text(path: Path, separator: str, source: str) -> dict[str, Column]:
     names = _header(path, separator, source)
     if arrow_installed():
-        found = _with_arrow(path, separator, names)
-        if found is not None:
-            return found
+        columns = _with_arrow(path, separator, names)
+        if columns is not None:
+            return columns
     return _with_csv(path, separator, names, source)
 
 
 def _with_arrow(path: Path, separator: str, names: list[str]) -> dict[str, Column] | None:
-    """The columns by pyarrow, or None where it stumbles: the csv module then says on which line."""
+    """The columns by pyarrow, or None where it fails: the csv module then says on which line."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    def parsed(types: dict[str, Any]) -> Any:
+    def parse(types: "dict[str, pa.DataType]") -> "pa.Table":
         return arrow_csv.read_csv(
             path,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows_after_names=1),
@@ -236,28 +253,29 @@ def _with_arrow(path: Path, separator: str, names: list[str]) -> dict[str, Colum
             return None  # pyarrow would count a blank first line as the header
     try:
         try:
-            table = parsed({})
+            table = parse({})
             # what pyarrow takes for a date or a truth value is a word here
             odd = [f.name for f in table.schema if not (_numeric(f.type) or pa.types.is_string(f.type))]
             if odd:
-                table = parsed({name: pa.string() for name in odd})
+                table = parse({name: pa.string() for name in odd})
         except pa.ArrowInvalid:  # its guess from the first rows does not fit a later one
-            table = parsed({name: pa.string() for name in names})
+            table = parse({name: pa.string() for name in names})
     except (pa.ArrowException, OSError):
         return None
     return {name: _from_arrow(table[name]) for name in names}
 
 
-def _numeric(kind: Any) -> bool:
+def _numeric(kind: "pa.DataType") -> bool:
     import pyarrow as pa
 
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _from_arrow(cells: Any) -> Column:
+def _from_arrow(cells: "pa.ChunkedArray") -> Column:
+    """A column of pyarrow's as one of numbers or of words, by the rules of this module."""
     import pyarrow as pa
 
-    compute: Any = importlib.import_module("pyarrow.compute")  # its functions are made when it is imported
+    compute = importlib.import_module("pyarrow.compute")  # made at run time, so a type checker sees no functions in it
     kind = cells.type
     if _numeric(kind):
         return _floats(compute.cast(cells, pa.float64(), safe=False))
@@ -270,15 +288,15 @@ def _from_arrow(cells: Any) -> Column:
     try:
         return _floats(compute.cast(cells, pa.float64()))
     except pa.ArrowInvalid:
-        coded = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
-        coded = coded.combine_chunks().dictionary_encode()
-        codes = compute.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return Words(codes, tuple(coded.dictionary.to_pylist())).known().used()
+        dictionary = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
+        dictionary = dictionary.combine_chunks().dictionary_encode()
+        codes = compute.fill_null(dictionary.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return Words(codes, tuple(dictionary.dictionary.to_pylist())).without_missing().used()
 
 
-def _floats(cells: Any) -> np.ndarray:
+def _floats(cells: "pa.ChunkedArray") -> np.ndarray:
     """An array of numbers that may be changed, NaN where missing."""
-    compute: Any = importlib.import_module("pyarrow.compute")
+    compute = importlib.import_module("pyarrow.compute")
     return compute.fill_null(cells, float("nan")).to_numpy().copy()
 
 
@@ -299,12 +317,12 @@ def _with_csv(path: Path, separator: str, names: list[str], source: str) -> dict
         raise FoedusError(f"cannot read {source}: {error.strerror or error}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise FoedusError(f"cannot read {source}: expected text in UTF-8 ({error}).") from None
-    turned = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return {name: _from_cells(column) for name, column in zip(names, turned, strict=True)}
+    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return {name: _from_cells(column) for name, column in zip(names, columns, strict=True)}
 
 
-def _from_cells(cells: Any) -> Column:
-    if "_" not in "".join(cells):  # Python reads 1_000 as a number; nobody else does
+def _from_cells(cells: Sequence[str]) -> Column:
+    if "_" not in "".join(cells):  # see `is_number`
         try:
             return np.fromiter(map(_number, cells), float, len(cells))
         except ValueError:

@@ -1,4 +1,4 @@
-"""Two small sets of the UCI repository: Breast Cancer Wisconsin (Original), and the first of the MONK's problems."""
+"""Small sets of the UCI repository: Breast Cancer Wisconsin (Original), MONK-1, Statlog (Heart) and Abalone."""
 
 from itertools import product
 
@@ -16,7 +16,7 @@ VALUES = (3, 3, 2, 3, 4, 2)  # of MONK's six attributes
 
 
 def breast_cancer_wisconsin() -> tuple[np.ndarray, np.ndarray]:
-    """Nine cytological grades X (699, 9), y = 1 for malignant (241); the 16 missing grades are their column's mean."""
+    """Return nine grades X (699, 9) and y = 1 for malignant (241); the 16 missing grades are their column's mean."""
     path = files.find("breast-cancer-wisconsin.data", BREAST)
     rows = [line.split(",") for line in path.read_text().split()]
     wrong = [i for i, row in enumerate(rows, start=1) if len(row) != 11 or row[10] not in ("2", "4")]
@@ -32,13 +32,13 @@ def breast_cancer_wisconsin() -> tuple[np.ndarray, np.ndarray]:
 
 
 def monks_table() -> tuple[np.ndarray, np.ndarray]:
-    """MONK-1's test set, which is every combination of the attributes: X (432, 6), y = 1 where a1 = a2 or a5 = 1."""
+    """Return MONK-1's test set, every combination of the attributes: X (432, 6), y = 1 where a1 = a2 or a5 = 1."""
     X = np.array(list(product(*(range(1, count + 1) for count in VALUES))), dtype=float)
     return X, ((X[:, 0] == X[:, 1]) | (X[:, 4] == 1)).astype(float)
 
 
 def monks() -> tuple[np.ndarray, np.ndarray]:
-    """MONK-1's training and test rows: X (556, 6), of which the 124 training rows are read from monks-1.train."""
+    """Return MONK-1's training and test rows: X (556, 6); the 124 training rows are read from monks-1.train."""
     path = files.find("monks-1.train", MONKS)
     X, y = monks_table()
     rows = [line.split()[:7] for line in path.read_text().splitlines() if line.strip()]
@@ -53,7 +53,7 @@ ABALONE = f"set {files.VARIABLE} to a folder that holds abalone.data: the UCI se
 
 
 def heart() -> tuple[np.ndarray, np.ndarray]:
-    """Thirteen findings X (270, 13), y = 1 where heart disease is present (120)."""
+    """Return Statlog (Heart): thirteen findings X (270, 13), y = 1 where heart disease is present (120)."""
     path = files.find("heart.dat", HEART)
     rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
     if not rows or not all(len(row) == 14 and row[13] in ("1", "2") for row in rows):
@@ -63,7 +63,7 @@ def heart() -> tuple[np.ndarray, np.ndarray]:
 
 
 def abalone() -> tuple[np.ndarray, np.ndarray]:
-    """Sex as three columns of 0/1 and seven measures X (4177, 10), y = the number of rings."""
+    """Return Abalone: sex as three columns of 0/1 and seven measures X (4177, 10), y = the number of rings."""
     path = files.find("abalone.data", ABALONE)
     rows = [line.split(",") for line in path.read_text().split()]
     if not rows or not all(len(row) == 9 and row[0] in "MFI" for row in rows):

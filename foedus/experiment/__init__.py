@@ -1,1 +1,4 @@
-"""Experiments stated in a TOML file: read and checked, built, run into run directories, compared."""
+"""Experiments in a TOML file: reads and checks them, builds and runs them into run directories, compares and exports.
+
+The commands of the command line are in `foedus.commands`, and the HTML report of a run is in `foedus.report`.
+"""

@@ -1,142 +1,172 @@
-"""From the settings of one run to its sites, problem, algorithm and participation."""
+"""Turns the settings of one run into its problem, algorithm, participation and privacy."""
 
 import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from foedus.algorithm import Algorithm
+from foedus.constraints import Constraint
 from foedus.data import preprocess, tables
-from foedus.data.preprocess import Preprocessing
+from foedus.data.partition import Sites
+from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort
 from foedus.data.sums import Answers
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
+from foedus.experiment.sweep import Settings
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
 from foedus.privacy.ledger import Ledger, prepared
+from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private
 from foedus.privacy.releasing import rounds_of as rounds_with
 from foedus.privacy.total import Local, usual_clip
 from foedus.problem import Problem
 from foedus.regularizers import Leading, Regularizer
+from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import Coverage, Fraction
 from foedus.terms import Mask, Where
 
-Settings = Mapping[str, Any]
-FORM = re.compile(r"(label|group)\s+(\S.*)")
+MASK = re.compile(r"(label|group)\s+(\S.*)")  # as in where = "label 1"
+
+
+class PrivacyArguments(TypedDict, total=False):
+    """The arguments of `solve` that [privacy] stands for; empty without that section."""
+
+    privacy: Local | Noise
+    budget: float
+
+
+class RuntimeArguments(TypedDict, total=False):
+    """The argument of `solve` that says where rounds are played; empty for this process."""
+
+    runtime: Flare
+
+
+class FitArguments(TypedDict):
+    """The arguments of `preprocess.fit` that [preprocess] states."""
+
+    bounds: dict[str, tuple[float, float]]
+    categories: dict[str, tuple[str, ...]]
+    epsilon: float | None
+    seed: int
 
 
 # what needs no data
 
 
 def algorithm_of(settings: Settings) -> Algorithm:
-    """The algorithm with its settings; one that must know of the intercept is told."""
-    asked = dict(settings["algorithm"])
-    offer = catalogue.named(asked.pop("name"), catalogue.algorithms(), "[algorithm]")
-    if "noise" in asked:
+    """Return the algorithm with its settings; one with a setting for the intercept gets that of [preprocess]."""
+    request = dict(settings["algorithm"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.algorithms(), "[algorithm]")
+    if "noise" in request:
         raise FoedusError("[algorithm] noise: noise is asked for in a section of its own, [privacy].")
     if "intercept" in offer.parameters:
-        asked.setdefault("intercept", settings["preprocess"]["intercept"])
-    return offer.build(asked, "[algorithm]", {Loss: _loss})
+        request.setdefault("intercept", settings["preprocess"]["intercept"])
+    return offer.build(request, "[algorithm]", {Loss: _loss})
 
 
 def participation_of(settings: Settings) -> Fraction:
-    asked = settings["participation"]
+    """Return which sites take part in each round."""
+    request = settings["participation"]
     try:
-        if asked["every"] is None:
-            return Fraction(float(asked["fraction"]), float(asked["dropout"]))
-        return Coverage(float(asked["fraction"]), float(asked["dropout"]), int(asked["every"]))
+        if request["every"] is None:
+            return Fraction(float(request["fraction"]), float(request["dropout"]))
+        return Coverage(float(request["fraction"]), float(request["dropout"]), int(request["every"]))
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
 
 
-def _loss(asked: Any, place: str) -> Loss:
-    asked = {"name": asked} if isinstance(asked, str) else dict(asked)
-    offer = catalogue.named(asked.pop("name", None), catalogue.losses(), place)
-    return offer.build(asked, place)
+def _loss(request: object, place: str) -> Loss:
+    """The loss that a name, or a table with a name and settings, asks for."""
+    rest = dict(request) if isinstance(request, Mapping) else {"name": request}
+    offer = catalogue.find_offer(rest.pop("name", None), catalogue.losses(), place)
+    return offer.build(rest, place)
 
 
 def loss_of(settings: Settings) -> Loss:
+    """Return the loss of one row."""
     return _loss(settings["problem"]["loss"], "[problem] loss")
 
 
 def penalty_of(settings: Settings) -> Penalty | None:
-    """The penalty, which leaves the intercept out."""
+    """Return the penalty, which leaves the intercept out."""
     if settings["problem"]["penalty"] is None:
         return None
-    asked = dict(settings["problem"]["penalty"])
-    offer = catalogue.named(asked.pop("name"), catalogue.penalties(), "[problem] penalty")
-    made = offer.build(asked, "[problem] penalty")
-    return BesideIntercept.of(made) if settings["preprocess"]["intercept"] else made
+    request = dict(settings["problem"]["penalty"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.penalties(), "[problem] penalty")
+    penalty = offer.build(request, "[problem] penalty")
+    return BesideIntercept.of(penalty) if settings["preprocess"]["intercept"] else penalty
 
 
 def regularizer_of(settings: Settings, dim: int) -> Regularizer | None:
-    """The regulariser, which leaves the intercept out."""
+    """Return the regulariser of a model of `dim` numbers, which leaves the intercept out."""
     if settings["problem"]["regularizer"] is None:
         return None
-    asked = dict(settings["problem"]["regularizer"])
-    offer = catalogue.named(asked.pop("name"), catalogue.regularizers(), "[problem] regularizer")
-    made = offer.build(asked, "[problem] regularizer")
-    return Leading(made, dim - 1) if settings["preprocess"]["intercept"] else made
+    request = dict(settings["problem"]["regularizer"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.regularizers(), "[problem] regularizer")
+    regularizer = offer.build(request, "[problem] regularizer")
+    return Leading(regularizer, dim - 1) if settings["preprocess"]["intercept"] else regularizer
 
 
-def privacy_of(settings: Settings) -> dict[str, Any]:
-    """The arguments of `solve` that [privacy] stands for."""
+def privacy_of(settings: Settings) -> PrivacyArguments:
+    """Return the arguments of `solve` that [privacy] stands for."""
     if settings["privacy"] is None:
         return {}
     from foedus.solve import solve
 
-    asked = dict(settings["privacy"])
-    if asked["noise"] is None:
-        del asked["noise"], asked["budget"]
-        total = catalogue.totals()["Local"].build(asked, "[privacy]")
-        told = stated(settings)
-        figures = 3 * len(told["bounds"])
-        if told["epsilon"] is not None and figures:  # as `preprocess.fit` shares it out
-            total = replace(total, before=((told["epsilon"] / figures, figures),))
+    request = dict(settings["privacy"])
+    if request["noise"] is None:
+        del request["noise"], request["budget"]
+        total = catalogue.totals()["Local"].build(request, "[privacy]")
+        preparation = fit_arguments(settings)
+        figures = FIGURES * len(preparation["bounds"])
+        if preparation["epsilon"] is not None and figures:
+            # the preparation is part of the total: `preprocess.fit` spends its epsilon in equal parts on all figures
+            total = replace(total, before=((preparation["epsilon"] / figures, figures),))
         return {"privacy": total}
-    noise = catalogue.named(asked.pop("noise"), catalogue.noises(), "[privacy] noise")
-    budget = asked.pop("budget", None)
-    made: dict[str, Any] = {"privacy": noise.build(asked, "[privacy]")}
+    noise = catalogue.find_offer(request.pop("noise"), catalogue.noises(), "[privacy] noise")
+    budget = request.pop("budget", None)
+    arguments: PrivacyArguments = {"privacy": noise.build(request, "[privacy]")}
     if budget is not None:
-        made["budget"] = budget
-    if unknown := [name for name in made if name not in inspect.signature(solve).parameters]:
+        arguments["budget"] = budget
+    if unknown := [name for name in arguments if name not in inspect.signature(solve).parameters]:
         raise FoedusError(f"[privacy]: this version of foedus has no {unknown[0]}.")
-    return made
+    return arguments
 
 
 def rounds_of(settings: Settings, algorithm: Algorithm, problem: Problem) -> int:
-    """The most rounds of the run."""
+    """Return the most rounds of the run."""
     usual = rounds_with(privacy_of(settings).get("privacy"), 0)
     return int(settings["run"]["max_rounds"] or usual or algorithm.fit(problem).max_rounds)
 
 
-def runtime_of(settings: Settings) -> dict[str, Any]:
-    """The argument of `solve` that says where rounds are played; none for this process."""
-    asked = dict(settings["run"]["runtime"])
-    offer = catalogue.named(asked.pop("name"), catalogue.runtimes(), "[run] runtime")
-    made = offer.build(asked, "[run] runtime")
-    return {} if made is None else {"runtime": made}
+def runtime_of(settings: Settings) -> RuntimeArguments:
+    """Return the argument of `solve` that says where rounds are played; none for this process."""
+    request = dict(settings["run"]["runtime"])
+    offer = catalogue.find_offer(request.pop("name"), catalogue.runtimes(), "[run] runtime")
+    runtime = offer.build(request, "[run] runtime")
+    return {} if runtime is None else {"runtime": runtime}
 
 
-def split_mask(words: Any, place: str) -> tuple[str, str]:
-    """'label 1' as ('label', '1')."""
-    found = FORM.fullmatch(words.strip()) if isinstance(words, str) else None
-    if found is None:
+def split_mask(words: object, place: str) -> tuple[str, str]:
+    """Split 'label 1' into ('label', '1')."""
+    match = MASK.fullmatch(words.strip()) if isinstance(words, str) else None
+    if match is None:
         hint = did_you_mean(words.split()[0], ("label", "group")) if isinstance(words, str) and words.split() else ""
         raise FoedusError(f"{place} must be 'label VALUE' or 'group VALUE'. Got {words!r} instead.{hint}")
-    return found[1], found[2].strip()
+    return match[1], match[2].strip()
 
 
 def check_masks(settings: Settings) -> None:
-    """The form of everything that names a label or a group, before the data say which there are."""
+    """Check the form of everything that names a label or a group, before the data say which there are."""
 
-    def read(words: Any, place: str) -> Where:
+    def read(words: object, place: str) -> Where:
         kind, _ = split_mask(words, place)
         if kind == "group" and settings["data"]["group"] is None and settings["data"]["set"] is None:
             raise FoedusError(f"{place} = {words!r} needs a group: name its column with group in [data].")
@@ -147,37 +177,44 @@ def check_masks(settings: Settings) -> None:
     constraints_of(settings, read)
 
 
-def constraints_of(settings: Settings, read: Callable[[Any, str], Mask], names: list[str] | None = None) -> list[Any]:
-    """The constraints; `names` are those of the model's numbers, once they are known."""
+def constraints_of(
+    settings: Settings, read: Callable[[object, str], Mask], names: list[str] | None = None
+) -> list[Constraint]:
+    """Return the constraints.
 
-    def row(asked: Any, place: str) -> catalogue.Coefficients:
-        numbers = isinstance(asked, dict) and all(
-            isinstance(v, int | float) and not isinstance(v, bool) for v in asked.values()
-        )
-        if not numbers or not asked:
-            raise FoedusError(f"{place} must be a table of feature = number. Got {asked!r} instead.")
-        known = names or list(asked)
-        for name in asked:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listed(known)}.{hint}")
-        return catalogue.Coefficients({name: float(asked.get(name, 0.0)) for name in known})
+    `read` makes the mask that words such as 'label 1' name; `names` are those of the model's numbers, once the columns
+    have been read.
+    """
 
-    made = []
+    def row(request: object, place: str) -> catalogue.Coefficients:
+        if (
+            not isinstance(request, dict)
+            or not request
+            or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in request.values())
+        ):
+            raise FoedusError(f"{place} must be a table of feature = number. Got {request!r} instead.")
+        features = names or list(request)
+        for name in request:
+            if name not in features:
+                hint = did_you_mean(name, features)
+                raise FoedusError(f"{place}: the model has no number {name!r}, only {tables.listing(features)}.{hint}")
+        return catalogue.Coefficients({name: float(request.get(name, 0.0)) for name in features})
+
+    constraints = []
     for number, one in enumerate(settings["constraints"], start=1):
-        asked, place = dict(one), f"[[constraints]] {number}"
-        offer = catalogue.named(asked.pop("type"), catalogue.constraints(), place)
-        _check_limit(offer.name, asked.get("at_most"), place)
-        made.append(offer.build(asked, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
-    return made
+        request, place = dict(one), f"[[constraints]] {number}"
+        offer = catalogue.find_offer(request.pop("type"), catalogue.constraints(), place)
+        _check_limit(offer.name, request.get("at_most"), place)
+        constraints.append(offer.build(request, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
+    return constraints
 
 
-def _check_limit(kind: str, limit: Any, place: str) -> None:
-    """A loss and a distance of two losses are never negative, so a cap below 0 cannot be kept by any model."""
+def _check_limit(kind: str, limit: object, place: str) -> None:
+    """Raise where a cap is below 0: no model could keep it, for losses and distances of losses are never negative."""
     if kind not in ("LossCap", "LossGap"):
         return
-    named = limit.items() if isinstance(limit, Mapping) else [("", limit)]
-    for site, value in named:
+    limits = limit.items() if isinstance(limit, Mapping) else [("", limit)]
+    for site, value in limits:
         if isinstance(value, int | float) and value < 0:
             at = f" of {site!r}" if site else ""
             what = "a mean loss" if kind == "LossCap" else "the distance of two losses"
@@ -186,21 +223,21 @@ def _check_limit(kind: str, limit: Any, place: str) -> None:
             )
 
 
-def stated(settings: Settings) -> dict[str, Any]:
-    """The bounds and categories that the file states, and the privacy of the rest."""
-    asked = settings["preprocess"]
+def fit_arguments(settings: Settings) -> FitArguments:
+    """Return the bounds and categories that the file states, and the privacy of what the sites send beside them."""
+    request = settings["preprocess"]
     bounds = {}
-    for name, ends in (asked["bounds"] or {}).items():
+    for name, ends in (request["bounds"] or {}).items():
         numbers = isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends)
         if not numbers or not ends[0] < ends[1]:
             raise FoedusError(f"[preprocess.bounds] {name} must be [low, high] with low < high. Got {ends!r} instead.")
         bounds[name] = (float(ends[0]), float(ends[1]))
     categories = {}
-    for name, words in (asked["categories"] or {}).items():
+    for name, words in (request["categories"] or {}).items():
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
             raise FoedusError(f"[preprocess.categories] {name} must be a list of texts. Got {words!r} instead.")
         categories[name] = tuple(words)
-    epsilon = asked["epsilon"]
+    epsilon = request["epsilon"]
     if epsilon is not None and not 0 < epsilon < float("inf"):
         raise FoedusError(f"[preprocess] epsilon must be a number > 0. Got {epsilon!r} instead.")
     return {"bounds": bounds, "categories": categories, "epsilon": epsilon, "seed": settings["seed"]}
@@ -210,8 +247,8 @@ def stated(settings: Settings) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Built:
-    """Everything that one run needs."""
+class RunSetup:
+    """Everything that one run needs, checked."""
 
     settings: Settings
     cohort: Cohort
@@ -219,39 +256,45 @@ class Built:
     problem: Problem
     algorithm: Algorithm
     participation: Fraction
-    privacy: dict[str, Any]
+    privacy: PrivacyArguments
 
-    def accounted(self, ledger: Ledger | None) -> Ledger | None:
-        """The ledger with what the sites sent to prepare the data."""
+    def with_preparation(self, ledger: Ledger | None) -> Ledger | None:
+        """Return the ledger of a run, with the figures that the sites sent to prepare the data added to it."""
         return None if ledger is None else prepared(ledger, self.rules.noted, self.rules.exact)
 
 
 def build(
-    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: dict[str, Any] | None = None
-) -> Built:
-    """The problem, the algorithm and who takes part, checked against each other.
+    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: Sites | None = None
+) -> RunSetup:
+    """Build the problem, the algorithm and the participation, and check them against each other.
 
     `clients` are the sites' arrays; those of the cohort's tables when left out.
     """
     if rules is None:
         rules = rules_of(settings, cohort)
 
-    def read(words: Any, place: str) -> Where:
+    def read(words: object, place: str) -> Where:
         return _mask(words, place, cohort)
 
-    asked = settings["problem"]
+    request = settings["problem"]
     clients = preprocess.sites_of(cohort, rules) if clients is None else clients
-    stated_terms = {
-        "loss": loss_of(settings),
-        "where": None if asked["where"] is None else read(asked["where"], "[problem] where"),
-        "penalty": penalty_of(settings),
-        "constraints": constraints_of(settings, read, rules.names),
-        "regularizer": regularizer_of(settings, len(rules.names)),
-        "server": None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server),
-    }
+    loss, penalty = loss_of(settings), penalty_of(settings)
+    where = None if request["where"] is None else read(request["where"], "[problem] where")
+    constraints = constraints_of(settings, read, rules.names)
+    regularizer = regularizer_of(settings, len(rules.names))
+    server = None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server)
     try:
-        problem = Problem(clients, **stated_terms)
+        problem = Problem(
+            clients,
+            loss=loss,
+            where=where,
+            penalty=penalty,
+            constraints=constraints,
+            regularizer=regularizer,
+            server=server,
+        )
     except FoedusError as error:
+        # the library speaks of clients; whoever writes an experiment file knows them as sites
         raise FoedusError(str(error).replace("client ", "site ", 1)) from None
     if runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
@@ -259,72 +302,79 @@ def build(
     try:
         algorithm = algorithm.fit(problem).algorithm
     except FoedusError as error:
-        named = (asked["regularizer"] or {}).get("name", "")
-        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', named)}") from None
+        # `Leading` only takes the intercept out of the regulariser; the file knows the one inside it
+        name = (request["regularizer"] or {}).get("name", "")
+        raise FoedusError(f"[algorithm]: {str(error).replace('Leading', name)}") from None
     who = participation_of(settings)
     try:
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    privacy = _clipped(_left(privacy_of(settings), rules), rules)
-    return Built(settings, cohort, rules, problem, algorithm, who, privacy)
+    privacy = _with_clip(_less_preparation(privacy_of(settings), rules), rules)
+    return RunSetup(settings, cohort, rules, problem, algorithm, who, privacy)
 
 
-def check_privacy(built: Built) -> None:
-    """Raise, before any round, where `solve` would refuse what [privacy] asks for."""
-    if not built.privacy:
+def check_privacy(setup: RunSetup) -> None:
+    """Raise, before any round, where `solve` would refuse the privacy that [privacy] asks for."""
+    if not setup.privacy:
         return
-    problem, limit = built.problem, rounds_of(built.settings, built.algorithm, built.problem)
+    problem, limit = setup.problem, rounds_of(setup.settings, setup.algorithm, setup.problem)
     try:
-        told = (built.privacy.get("privacy"), built.privacy.get("budget"))
-        private = make_private(built.algorithm, *told, problem, limit)
+        arguments = (setup.privacy.get("privacy"), setup.privacy.get("budget"))
+        private = make_private(setup.algorithm, *arguments, problem, limit)
         check_data(problem, private.fit(problem).algorithm, np.zeros(problem.terms.dim))
     except FoedusError as error:
         raise FoedusError(f"[privacy]: {error}") from None
 
 
-def _clipped(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
-    """The arguments of [privacy], with the usual clip for the columns that there are."""
+def _with_clip(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:
+    """The arguments with a clip: where the file states none, the usual one for this number of columns."""
     total = privacy.get("privacy")
     if not isinstance(total, Local) or total.clip is not None:
         return privacy
-    return privacy | {"privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
+    return {**privacy, "privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
 
 
-def _left(privacy: dict[str, Any], rules: Preprocessing) -> dict[str, Any]:
-    """The arguments of [privacy], with what preparing the data has spent taken off the budget."""
+def _less_preparation(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:
+    """The arguments with the budget that is left for the training, after what preparing the data has spent."""
     if rules.epsilon is None or "budget" not in privacy:
         return privacy
-    left = privacy["budget"] - rules.epsilon
-    if left <= 0:
+    rest = privacy["budget"] - rules.epsilon
+    if rest <= 0:
         raise FoedusError(
             f"[privacy] budget: preparing the data spends epsilon {rules.epsilon:g} of {privacy['budget']:g}, which "
             "leaves nothing for the training; lower epsilon in [preprocess], or raise the budget."
         )
-    return privacy | {"budget": left}
+    return {**privacy, "budget": rest}
 
 
 def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None) -> Preprocessing:
-    """The preprocessing that [preprocess] asks for, found over the sites."""
-    asked = settings["preprocess"]
-    told = {"scale": asked["scale"], "intercept": asked["intercept"]} | stated(settings)
-    return preprocess.fit(cohort, **told, answers=answers)
+    """Fit the preprocessing that [preprocess] asks for, over the sites."""
+    request = settings["preprocess"]
+    return preprocess.fit(
+        cohort,
+        scale=request["scale"],
+        intercept=request["intercept"],
+        **fit_arguments(settings),
+        answers=answers,
+    )
 
 
-def _mask(words: Any, place: str, cohort: Cohort) -> Where:
+def _mask(words: object, place: str, cohort: Cohort) -> Where:
+    """The mask of the rows with a label or a group, by the number that stands for it in the arrays."""
     kind, value = split_mask(words, place)
     if kind == "label" and not cohort.labels:
         try:
             return Where("y", float(value))
         except ValueError:
             raise FoedusError(f"{place} = {words!r}: the labels are numbers; expected one.") from None
-    known = cohort.labels if kind == "label" else cohort.groups
+    values = cohort.labels if kind == "label" else cohort.groups
     column = cohort.roles.label if kind == "label" else cohort.roles.group
     if column is None:
         raise FoedusError(f"{place} = {words!r} needs a group: name its column with group in [data].")
-    if value not in known:
-        hint = did_you_mean(value, known)
+    if value not in values:
+        hint = did_you_mean(value, values)
         raise FoedusError(
-            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listed(known)}.{hint}"
+            f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listing(values)}.{hint}"
         )
-    return Where("y" if kind == "label" else "group", float(known.index(value)), value)
+    return Where("y" if kind == "label" else "group", float(values.index(value)), value)

@@ -1,20 +1,34 @@
-"""What a file may name: the algorithms, losses, penalties, regularisers, constraints and noises of the package itself.
+"""What an experiment file may name: the package's algorithms, losses, penalties, regularisers, constraints and noises.
 
-Everything is found by looking at the package, so that what is added there can be named here without another line.
+The lists are made by looking at the package, so a class that is added there can be named in a file without any change
+here.
 """
 
 import dataclasses
-import importlib
-import importlib.util
 import inspect
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from types import ModuleType
+from typing import Generic, TypeAlias, TypeVar
 
+from foedus.algorithm import Algorithm
+from foedus.constraints import Constraint
+from foedus.constraints import Linear as LinearRows
 from foedus.errors import FoedusError, did_you_mean
 from foedus.losses import Loss
+from foedus.penalties import Penalty
+from foedus.privacy.noise import Noise
+from foedus.privacy.total import Local
+from foedus.regularizers import Regularizer
+from foedus.runtime.flare.driver import Flare
 from foedus.terms import Mask
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Readers: TypeAlias = Mapping[object, Callable[[object, str], object]]
+"""By a type hint: the function that turns a file's value into such a thing; it is given the place for its messages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,56 +36,57 @@ class Parameter:
     """One setting of an offer."""
 
     name: str
-    hint: Any
-    required: bool
-    default: Any = None
+    hint: object
+    is_required: bool
+    default: object = None
     doc: str = ""
-    choices: tuple[Any, ...] = ()
+    choices: tuple[object, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Offer:
+class Offer(Generic[T_co]):
     """Something that a file can ask for by name, with settings."""
 
     name: str
     what: str  # "algorithm", "loss", …
-    make: Callable[..., Any]
+    make: Callable[..., T_co]
     parameters: Mapping[str, Parameter]
     doc: str = ""
 
-    def build(
-        self, given: Mapping[str, Any], place: str, read: Mapping[Any, Callable[[Any, str], Any]] | None = None
-    ) -> Any:
-        """Make it with these settings; `read` turns a file's words into what a hint asks for, as Mask or Loss."""
-        for key in given:
+    def build(self, request: Mapping[str, object], place: str, read: Readers | None = None) -> T_co:
+        """Make the thing with these settings; `read` turns a file's values into what a type hint asks for, as Mask."""
+        for key in request:
             if key not in self.parameters:
-                known = list(self.parameters)
-                has = f"its settings are {', '.join(known)}" if known else "it has no settings"
-                raise FoedusError(f"{place}: {self.name} has no setting {key!r}; {has}.{did_you_mean(key, known)}")
+                names = list(self.parameters)
+                has = f"its settings are {', '.join(names)}" if names else "it has no settings"
+                raise FoedusError(f"{place}: {self.name} has no setting {key!r}; {has}.{did_you_mean(key, names)}")
         for name, parameter in self.parameters.items():
-            if parameter.required and name not in given:
+            if parameter.is_required and name not in request:
                 raise FoedusError(f"{place}: {self.name} needs {name!r}.")
-        made = {
+        arguments = {
             key: self._convert(self.parameters[key], value, f"{place} {key}", read or {})
-            for key, value in given.items()
+            for key, value in request.items()
         }
         try:
-            return self.make(**made)
+            return self.make(**arguments)
         except FoedusError as error:
             raise FoedusError(f"{place}: {error}") from None
         except TypeError:
-            told = ", ".join(f"{key} = {value!r}" for key, value in given.items())
-            raise FoedusError(f"{place}: {self.name} cannot be made with {told}; check the kinds of values.") from None
+            request_text = ", ".join(f"{key} = {value!r}" for key, value in request.items())
+            raise FoedusError(
+                f"{place}: {self.name} cannot be made with {request_text}; check the kinds of values."
+            ) from None
 
     @staticmethod
-    def _convert(parameter: Parameter, value: Any, place: str, read: Mapping[Any, Callable[[Any, str], Any]]) -> Any:
+    def _convert(parameter: Parameter, value: object, place: str, read: Readers) -> object:
+        """The value as the parameter takes it."""
         hints = (parameter.hint, *typing.get_args(parameter.hint))
         for hint, reader in read.items():
             if hint in hints:
                 return reader(value, place)
-        nothing = parameter.default is None and not parameter.required
+        nothing = parameter.default is None and not parameter.is_required
         if value == "none" and (nothing or None in parameter.choices):
-            return None  # TOML has no word for it
+            return None  # TOML has no null, so a file says "none"
         if isinstance(value, list):
             return _tuples(value)
         if isinstance(value, str) and value in ("inf", "infinity") and parameter.hint is float:
@@ -79,31 +94,35 @@ class Offer:
         return value
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
+    """Lists as tuples, at every depth: settings are hashed, for JAX compiles once for equal settings."""
     return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
 
 
-def _first_line(thing: Any) -> str:
+def _first_line(thing: object) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def _of_dataclass(cls: type, what: str) -> Offer:
+def _of_dataclass(cls: type[T], what: str) -> Offer[T]:
+    """The offer of a dataclass, whose fields are the settings."""
+    assert dataclasses.is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     parameters = {}
     for field in (f for f in dataclasses.fields(cls) if not f.metadata.get("hidden")):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         parameters[field.name] = Parameter(
             field.name,
             hints.get(field.name),
-            required,
-            None if required else field.default,
+            is_required,
+            None if is_required else field.default,
             field.metadata.get("doc", ""),
             tuple(field.metadata.get("choices", ())),
         )
     return Offer(cls.__name__, what, cls, parameters, _first_line(cls))
 
 
-def _of_function(function: Callable[..., Any], what: str) -> Offer:
+def _of_function(function: Callable[..., T], what: str) -> Offer[T]:
+    """The offer of a function, whose parameters are the settings."""
     hints = typing.get_type_hints(function)
     parameters = {
         p.name: Parameter(p.name, hints.get(p.name), p.default is p.empty, None if p.default is p.empty else p.default)
@@ -112,138 +131,130 @@ def _of_function(function: Callable[..., Any], what: str) -> Offer:
     return Offer(function.__name__, what, function, parameters, _first_line(function))
 
 
-def _expressible(offer: Offer, kind: type) -> bool:
-    """Whether all settings can be written in a file: no functions, and no other object of the same kind."""
+def _expressible(offer: Offer[object], kind: type) -> bool:
+    """Whether a file can state all settings: none is a function, or another object of the same kind."""
     for parameter in offer.parameters.values():
         hints = (parameter.hint, *typing.get_args(parameter.hint))
         if Mask in hints or Loss in hints:
             continue
         if any(isinstance(h, type) and issubclass(h, kind) for h in hints):
             return False
-        if any(typing.get_origin(h) is typing.get_origin(Callable[..., Any]) for h in hints):
+        if any(typing.get_origin(h) is typing.get_origin(Callable[..., object]) for h in hints):
             return False
     return True
 
 
-def _members(module: Any, kind: type, what: str, core: str) -> dict[str, Offer]:
-    """The classes of a kind in a module that define the function `core`, and the functions that make one."""
-    found = {}
+def _members(module: ModuleType, kind: type[T], what: str, core: str) -> dict[str, Offer[T]]:
+    """The classes of a kind in a module that define the method `core`, and the functions that return one."""
+    offers: dict[str, Offer[T]] = {}
     for name, member in vars(module).items():
         if name.startswith("_"):
             continue
         if isinstance(member, type) and issubclass(member, kind) and member is not kind:
             if dataclasses.is_dataclass(member) and getattr(member, core) is not getattr(kind, core):
-                found[name] = _of_dataclass(member, what)
+                offers[name] = _of_dataclass(member, what)
         elif inspect.isfunction(member) and member.__module__ == module.__name__:
-            made = typing.get_type_hints(member).get("return")
-            if isinstance(made, type) and issubclass(made, kind):
-                found[name] = _of_function(member, what)
-    return {name: offer for name, offer in found.items() if _expressible(offer, kind)}
+            result = typing.get_type_hints(member).get("return")
+            if isinstance(result, type) and issubclass(result, kind):
+                offers[name] = _of_function(member, what)
+    return {name: offer for name, offer in offers.items() if _expressible(offer, kind)}
 
 
 @cache
-def algorithms() -> dict[str, Offer]:
-    """The algorithms that foedus exports."""
+def algorithms() -> dict[str, Offer[Algorithm]]:
+    """Return the algorithms that foedus exports."""
     import foedus as fd
-    from foedus.algorithm import Algorithm
 
-    exported = [getattr(fd, name) for name in fd.__all__ if not name.endswith("Classifier")]
-    classes = [made for made in exported if isinstance(made, type) and issubclass(made, Algorithm)]
-    return {made.__name__: _of_dataclass(made, "algorithm") for made in classes if dataclasses.is_dataclass(made)}
+    # the estimators are left out by name: to look at them would import scikit-learn
+    members = [getattr(fd, name) for name in fd.__all__ if not name.endswith(("Classifier", "Regressor"))]
+    classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Algorithm)]
+    return {cls.__name__: _of_dataclass(cls, "algorithm") for cls in classes if dataclasses.is_dataclass(cls)}
 
 
 @cache
-def losses() -> dict[str, Offer]:
-    """The losses by the names of `fd.losses`."""
+def losses() -> dict[str, Offer[Loss]]:
+    """Return the losses by the names of `fd.losses`."""
     from foedus import losses as module
 
     ready = {name: value for name, value in vars(module).items() if isinstance(value, Loss)}
-    plain = {
+    plain: dict[str, Offer[Loss]] = {
         name: Offer(name, "loss", lambda value=value: value, {}, _first_line(type(value)))
         for name, value in ready.items()
     }
-    made = {
+    factories = {
         n: o
         for n, o in _members(module, Loss, "loss", "value").items()
         if inspect.isfunction(o.make) and n != "as_loss"
     }
-    return plain | made
+    return plain | factories
 
 
 @cache
-def penalties() -> dict[str, Offer]:
+def penalties() -> dict[str, Offer[Penalty]]:
+    """Return the penalties by the names of `fd.penalties`."""
     from foedus import penalties as module
 
-    return _members(module, module.Penalty, "penalty", "size")
+    return _members(module, Penalty, "penalty", "size")
 
 
 @cache
-def regularizers() -> dict[str, Offer]:
+def regularizers() -> dict[str, Offer[Regularizer]]:
+    """Return the regularisers by the names of `fd.regularizers`; to have none, a file leaves the key out."""
     from foedus import regularizers as module
 
-    found = _members(module, module.Regularizer, "regulariser", "value")
-    return {name: offer for name, offer in found.items() if name != "Zero"}
+    offers = _members(module, Regularizer, "regulariser", "value")
+    return {name: offer for name, offer in offers.items() if name != "Zero"}
 
 
 class Coefficients(dict[str, float]):
-    """The numbers of the model in a linear constraint, by the names of the features."""
+    """The coefficients of a linear constraint, by the names of the features."""
 
 
-def Linear(coefficients: Coefficients, at_most: float, kind: str = "<=", scope: str = "local") -> Any:
+def Linear(coefficients: Coefficients, at_most: float, kind: str = "<=", scope: str = "local") -> Constraint:
     """The sum of coefficient times the model's number is at most, or with kind "==" equal to, `at_most`."""
-    from foedus.constraints import Linear as Rows
-
     if isinstance(at_most, bool) or not isinstance(at_most, int | float):
         raise FoedusError(f"The 'at_most' of Linear must be a number. Got {at_most!r} instead.")
-    return Rows([list(coefficients.values())], [float(at_most)], kind, scope=scope)
+    return LinearRows([list(coefficients.values())], [float(at_most)], kind, scope=scope)
 
 
 @cache
-def constraints() -> dict[str, Offer]:
+def constraints() -> dict[str, Offer[Constraint]]:
+    """Return the constraints by the names of `fd.constraints`; a linear one names features instead of giving rows."""
     from foedus import constraints as module
 
-    found = _members(module, module.Constraint, "constraint", "labels")
-    return found | {"Linear": _of_function(Linear, "constraint")}
+    offers = _members(module, Constraint, "constraint", "labels")
+    return offers | {"Linear": _of_function(Linear, "constraint")}
 
 
 @cache
-def noises() -> dict[str, Offer]:
-    """The noises that sites can add to what they send, where this version of foedus has any."""
-    if importlib.util.find_spec("foedus.privacy.noise") is None:
-        return {}
+def noises() -> dict[str, Offer[Noise]]:
+    """Return the noises that sites can add to what they send."""
     import foedus as fd
+    from foedus.privacy import noise as module
 
-    module = importlib.import_module("foedus.privacy.noise")
-    return {name: _of_dataclass(getattr(fd, name), "noise") for name in fd.__all__ if _is_noise(module, name)}
-
-
-@cache
-def totals() -> dict[str, Offer]:
-    """The ways to state a total for each site."""
-    import foedus as fd
-
-    return {"Local": _of_dataclass(fd.Local, "privacy")}
+    members = [getattr(module, name, None) for name in fd.__all__]
+    classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Noise)]
+    return {cls.__name__: _of_dataclass(cls, "noise") for cls in classes if dataclasses.is_dataclass(cls)}
 
 
 @cache
-def runtimes() -> dict[str, Offer]:
-    """Where rounds can be played: in this process, or over sites that run on their own."""
-    from foedus.runtime.flare.driver import Flare
+def totals() -> dict[str, Offer[Local]]:
+    """Return the ways to state a privacy total for each site."""
+    return {"Local": _of_dataclass(Local, "privacy")}
 
-    here = Offer("simulate", "runtime", lambda: None, {}, "All sites in this process.")
+
+@cache
+def runtimes() -> dict[str, Offer[Flare | None]]:
+    """Return where rounds can be played: in this process (None), or by sites that run on their own."""
+    here: Offer[None] = Offer("simulate", "runtime", lambda: None, {}, "All sites in this process.")
     return {"simulate": here, "Flare": _of_dataclass(Flare, "runtime")}
 
 
-def _is_noise(module: Any, name: str) -> bool:
-    member = getattr(module, name, None)
-    return isinstance(member, type) and issubclass(member, module.Noise) and dataclasses.is_dataclass(member)
-
-
-def named(name: Any, offers: Mapping[str, Offer], place: str) -> Offer:
-    """The offer of this name, in whatever case; or a sentence with those there are."""
+def find_offer(name: object, offers: Mapping[str, Offer[T]], place: str) -> Offer[T]:
+    """Return the offer of this name, in whatever case; raise, with the names there are, where it is missing."""
     if isinstance(name, str):
-        for known, offer in offers.items():
-            if known.lower() == name.lower():
+        for offer_name, offer in offers.items():
+            if offer_name.lower() == name.lower():
                 return offer
     what = next(iter(offers.values())).what if offers else "such thing"
     hint = did_you_mean(name, offers) if isinstance(name, str) else ""

@@ -1,54 +1,54 @@
-"""Several runs in one table: what each reached, and what that took."""
+"""Compares several runs in one table: the objective and constraints that each reached, its rounds, bytes and time."""
 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from foedus.experiment.screen import size, span
+from foedus.files import Json
 from foedus.privacy.ledger import TIGHT
 from foedus.report.tradeoff import curves, one_problem
 from foedus.run import Run
 
 
 def epsilon(run: Run) -> float | None:
-    """The largest privacy loss of a site by the tightest composition, where the run has a ledger with a guarantee."""
+    """Return the largest privacy loss of a site by the tightest composition; None without a guarantee."""
     ledger = getattr(run, "ledger", None)
     if ledger is None or not getattr(ledger, "sound", False):
         return None
     return max(float(ledger.total(name, TIGHT)) for name in run.names)
 
 
-def simulated(run: Run) -> bool:
-    """Whether the noise of a private run was drawn from a seed, which protects nobody."""
+def is_simulated(run: Run) -> bool:
+    """Return whether the noise of a private run was drawn from a seed, which protects nobody."""
     return run.ledger is not None and run.ledger.simulated
 
 
 def worst(run: Run) -> str:
-    """The constraint row that is closest to, or furthest beyond, its limit."""
+    """Describe the constraint row that is closest to, or furthest beyond, its limit."""
     rows = run.certificate.rows
     if not rows:
         return "none set"
     row = min(rows, key=lambda r: r.slack)
     if row.violation > run.certificate.eps2:
-        held = f"over by {row.violation:.1g}"
+        distance = f"over by {row.violation:.1g}"
     else:
-        held = f"{row.slack:.1g} to spare" if row.slack > run.certificate.eps2 else "at the limit"
-    return f"{row.value:.4g} of {row.cap:.4g} at {row.site}, {held}"
+        distance = f"{row.slack:.1g} to spare" if row.slack > run.certificate.eps2 else "at the limit"
+    return f"{row.value:.4g} of {row.cap:.4g} at {row.site}, {distance}"
 
 
 def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
-    """One row a run, never cut off: a narrow terminal wraps whole lines."""
-    spent = {name: epsilon(run) for name, run in runs.items()}
+    """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
+    epsilons = {name: epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
-    held = any(run.certificate.rows for run in runs.values())
+    has_constraints = any(run.certificate.rows for run in runs.values())
     columns: dict[str, list[str]] = {"run": list(runs)}
     if any(methods[name] not in name for name in runs):
         columns["method"] = list(methods.values())
     columns["objective"] = [
         "not measured" if run.certificate.silent else f"{run.objective:.6g}" for run in runs.values()
     ]
-    if held:
+    if has_constraints:
         columns["worst constraint"] = [worst(run) for run in runs.values()]
     columns["stationarity"] = [
         "not measured" if run.certificate.silent else f"{run.certificate.stationarity:.1e}" for run in runs.values()
@@ -57,14 +57,16 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     columns["up"] = [size(run.traffic.up) for run in runs.values()]
     columns["down"] = [size(run.traffic.down) for run in runs.values()]
     columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
-    if any(value is not None for value in spent.values()):
-        title = "epsilon, simulated" if any(map(simulated, runs.values())) else "epsilon"
-        columns[title] = ["none" if value is None else f"{value:.3g}" for value in spent.values()]
-    left = ("run", "method", "worst constraint")
+    if any(value is not None for value in epsilons.values()):
+        title = "epsilon, simulated" if any(map(is_simulated, runs.values())) else "epsilon"
+        columns[title] = ["none" if value is None else f"{value:.3g}" for value in epsilons.values()]
+    left_aligned = ("run", "method", "worst constraint")
     widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
 
     def line(cells: Mapping[str, str]) -> str:
-        return "  ".join(c.ljust(widths[t]) if t in left else c.rjust(widths[t]) for t, c in cells.items()).rstrip()
+        return "  ".join(
+            c.ljust(widths[t]) if t in left_aligned else c.rjust(widths[t]) for t, c in cells.items()
+        ).rstrip()
 
     head = line({title: title for title in columns})
     rows = [line({title: cells[i] for title, cells in columns.items()}) for i in range(len(runs))]
@@ -72,37 +74,38 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 
 
 def span_short(seconds: float) -> str:
+    """Return a duration as a person reads it, a short one to a hundredth of a second."""
     return f"{seconds:.2f} s" if seconds < 10 else span(seconds)
 
 
 def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
-    """How the figures were measured, and a sentence where the runs are of different problems."""
-    said = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
+    """Return how the figures were measured, and a sentence where the runs are of different problems."""
+    text = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
     if not all(run.converged for run in runs.values()):
-        said += "\n* ended before its stopping test was passed."
+        text += "\n* ended before its stopping test was passed."
     if data_differ:
-        said += "\nThese runs are about different data, so their objectives do not compare."
+        text += "\nThese runs are about different data, so their objectives do not compare."
     elif not one_problem(runs):
-        said += "\nThese runs solve different problems, so none of them is the best"
-        said += "; the report draws the cap against the objective." if curves(runs) else "."
-    return said
+        text += "\nThese runs solve different problems, so none of them is the best"
+        text += "; the report draws the cap against the objective." if curves(runs) else "."
+    return text
 
 
 def data_differ(folders: Iterable[Path]) -> bool:
-    """Whether run directories are about different rows, or prepare them differently, as far as they tell."""
-    found = set()
+    """Return whether run directories, as far as they say, are about different rows or prepare them differently."""
+    problems = set()
     for folder in folders:
         try:
-            kept = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-            settings = kept["settings"]
+            record = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+            settings = record["settings"]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a run that Python saved says nothing about its data
-        found.add(repr([settings.get(part) for part in ("data", "partition", "preprocess")] + [kept.get("sites")]))
-    return len(found) > 1
+        problems.add(repr([settings.get(part) for part in ("data", "partition", "preprocess")] + [record.get("sites")]))
+    return len(problems) > 1
 
 
-def summary(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """The same for programs."""
+def summary(runs: Mapping[str, Run]) -> list[Json]:
+    """Return the figures of the table for programs."""
     return [
         {
             "run": name,
@@ -117,7 +120,7 @@ def summary(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
             "bytes_down": run.traffic.down,
             "seconds": run.seconds - run.compile_seconds,
             "epsilon": epsilon(run),
-            "simulated": simulated(run),
+            "simulated": is_simulated(run),
         }
         for name, run in runs.items()
     ]

@@ -1,18 +1,25 @@
-"""A linear model as a scikit-learn estimator: a pipeline that takes raw rows and answers like `foedus predict`."""
+"""Exports a linear model as a scikit-learn pipeline that takes raw rows and answers like `foedus predict`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.data.preprocess import Number
 from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING, number_text
-from foedus.experiment.predict import Model, open_model
+from foedus.experiment.predict import SavedModel, open_model
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.pipeline import Pipeline
+    from sklearn.svm import LinearSVC
 
 
-def to_sklearn(model: Model | Path | str) -> Any:
-    """The model of a run directory as a fitted scikit-learn Pipeline over a pandas table of raw rows.
+def to_sklearn(model: SavedModel | Path | str) -> "Pipeline":
+    """Return the model of a run directory as a fitted scikit-learn Pipeline over a pandas table of raw rows.
 
     A model without columns of words also takes an array whose columns are `feature_names_in_`, in this order. The
     estimator is a LogisticRegression for the logistic loss, a LinearSVC for other losses of two classes, and a
@@ -22,7 +29,7 @@ def to_sklearn(model: Model | Path | str) -> Any:
     from sklearn.pipeline import Pipeline, make_pipeline
     from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-    if not isinstance(model, Model):
+    if not isinstance(model, SavedModel):
         model = open_model(Path(model))
     rules = model.rules
     model.check_linear()
@@ -31,28 +38,30 @@ def to_sklearn(model: Model | Path | str) -> Any:
         if isinstance(rule, Number):
             fill = rule.fill if rules.missing == "mean" else float("nan")
             settings = {"shift": rule.shift, "scale": rule.scale, "fill": fill}
-            part: Any = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
+            part = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
         else:
             words = FunctionTransformer(_words, feature_names_out="one-to-one")
-            stated: Any = [list(rule.levels)]
-            levels = OneHotEncoder(categories=stated, handle_unknown="ignore", sparse_output=False)
+            categories: Any = [list(rule.levels)]  # a type checker knows only the default, "auto"
+            levels = OneHotEncoder(categories=categories, handle_unknown="ignore", sparse_output=False)
             part = make_pipeline(words, levels)
         steps.append((rule.name, part, [place]))
     sample = [[0.0 if isinstance(rule, Number) else rule.levels[0] for rule in rules.columns]]
     prepare = ColumnTransformer(steps, verbose_feature_names_out=False)
+    # one row is enough: every step has its numbers already, and fitting only tells scikit-learn the columns
     prepare.fit(_table(sample, [rule.name for rule in rules.columns]))
     return Pipeline([("prepare", prepare), ("model", _estimator(model))])
 
 
-def _affine(x: Any, shift: float, scale: float, fill: float) -> Any:
+def _affine(x: ArrayLike, shift: float, scale: float, fill: float) -> np.ndarray:
+    """(x − shift)/scale, with `fill` for NaN."""
     x = np.asarray(x, dtype=float)
     return (np.where(np.isnan(x), fill, x) - shift) / scale
 
 
-def _words(x: Any) -> np.ndarray:
-    """Words as foedus reads them: trimmed, a whole number without its '.0', and the word for what is missing."""
+def _words(x: ArrayLike) -> np.ndarray:
+    """Words as foedus reads them: trimmed, a whole number without its '.0', missing ones as a word of their own."""
 
-    def word(cell: Any) -> str:
+    def word(cell: object) -> str:
         if cell is None or (isinstance(cell, float) and np.isnan(cell)):
             return ABSENT
         if isinstance(cell, int | float | np.number) and not isinstance(cell, bool | np.bool_):
@@ -64,7 +73,8 @@ def _words(x: Any) -> np.ndarray:
     return np.array([[word(cell) for cell in row] for row in cells], dtype=object)
 
 
-def _table(rows: list[list[Any]], names: list[str]) -> Any:
+def _table(rows: list[list[float | str]], names: list[str]) -> "DataFrame | np.ndarray":
+    """Rows as a pandas table, or as an array where pandas is not installed."""
     try:
         import pandas
     except ImportError:
@@ -72,26 +82,26 @@ def _table(rows: list[list[Any]], names: list[str]) -> Any:
     return pandas.DataFrame(rows, columns=names)
 
 
-def _estimator(model: Model) -> Any:
-    """The estimator with the model's numbers in the places where scikit-learn keeps them."""
+def _estimator(model: SavedModel) -> "LinearRegression | LogisticRegression | LinearSVC":
+    """The estimator with the model's numbers in the attributes where scikit-learn looks for them."""
     from sklearn.linear_model import LinearRegression, LogisticRegression
     from sklearn.svm import LinearSVC
 
     rules, w = model.rules, model.w
     coefficients = w[:-1] if rules.intercept else w
     constant = float(w[-1]) if rules.intercept else 0.0
-    made: Any
+    estimator: Any  # a type checker does not know the attributes that `fit` makes
     if not rules.labels:
-        made = LinearRegression(fit_intercept=rules.intercept)
-        made.coef_, made.intercept_ = coefficients.copy(), constant
+        estimator = LinearRegression(fit_intercept=rules.intercept)
+        estimator.coef_, estimator.intercept_ = coefficients.copy(), constant
     else:
-        made = LogisticRegression() if model.logistic else LinearSVC()
-        made.fit_intercept = rules.intercept
+        estimator = LogisticRegression() if model.logistic else LinearSVC()
+        estimator.fit_intercept = rules.intercept
         classes, sign = np.array(rules.labels), 1.0
         if classes[0] > classes[1]:  # scikit-learn keeps them sorted
             classes, sign = classes[::-1].copy(), -1.0
-        made.classes_ = classes
-        made.coef_, made.intercept_ = sign * coefficients[None, :], np.array([sign * constant])
-        made.n_iter_ = np.array([model.run.rounds])
-    made.n_features_in_ = len(coefficients)
-    return made
+        estimator.classes_ = classes
+        estimator.coef_, estimator.intercept_ = sign * coefficients[None, :], np.array([sign * constant])
+        estimator.n_iter_ = np.array([model.run.rounds])
+    estimator.n_features_in_ = len(coefficients)
+    return estimator

@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
@@ -17,16 +16,17 @@ from foedus.data.sites import RULES
 from foedus.data.tables import SEPARATORS, number_text
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
-from foedus.experiment.sweep import Case, Several, expand
+from foedus.experiment.sweep import RunCase, Settings, Several, expand
+from foedus.files import Json
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key: the kind of value, what it is for, and whether a list of values makes several runs."""
+    """One key: the kind of its value, what it is for, and whether a list of values makes several runs."""
 
-    kind: str  # "text", "number", "whole", "flag", "texts", "value" (text or number), "table", "files", "offer"
+    kind: str  # one of KINDS
     doc: str
-    default: Any = None
+    default: object = None
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
@@ -119,16 +119,16 @@ OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file, read and checked: the runs that it asks for."""
+    """A file that has been read and checked, and the runs that it asks for."""
 
     path: Path
     name: str
     out: Path
-    cases: tuple[Case, ...]
+    cases: tuple[RunCase, ...]
 
     @property
     def folder(self) -> Path:
-        """What file names in it are relative to."""
+        """The folder of the file, to which the file names in it are relative."""
         return self.path.parent
 
 
@@ -152,7 +152,7 @@ def load(path: Path, *, elsewhere: bool = False) -> Experiment:
     except tomllib.TOMLDecodeError as error:
         raise FoedusError(f"{path} is not valid TOML: {error}.") from None
     try:
-        settings = _checked(raw, elsewhere)
+        settings = _read_settings(raw, elsewhere)
         name = settings["name"] or path.stem
         cases = expand(settings)
         for case in cases:
@@ -164,79 +164,84 @@ def load(path: Path, *, elsewhere: bool = False) -> Experiment:
 
 
 def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
-    """The experiment with each of these algorithms, with default settings, in place of its own."""
-    offers = [catalogue.named(name, catalogue.algorithms(), "--algorithms") for name in names]
+    """Return the experiment with each of these algorithms, with default settings, in place of its own."""
+    offers = [catalogue.find_offer(name, catalogue.algorithms(), "--algorithms") for name in names]
     if not offers:
         raise FoedusError(f"--algorithms names none; there are {', '.join(sorted(catalogue.algorithms()))}.")
-    cases: dict[str, Case] = {}
+    cases: dict[str, RunCase] = {}
     for case in experiment.cases:
         own = case.settings["algorithm"]
         for offer in offers:
-            # an algorithm that the file names keeps its settings there, once
-            asked = own if own["name"] == offer.name else {"name": offer.name}
-            made = Case({**case.settings, "algorithm": asked}, (offer.name,), case.others)
-            if made.name not in cases or own["name"] == offer.name:
-                cases[made.name] = made
+            # An algorithm that the file names itself keeps its settings there, and where several cases of the file
+            # come to the same name, the one with these settings is taken.
+            request = own if own["name"] == offer.name else {"name": offer.name}
+            candidate = RunCase({**case.settings, "algorithm": request}, (offer.name,), case.others)
+            if candidate.name not in cases or own["name"] == offer.name:
+                cases[candidate.name] = candidate
     for case in cases.values():
         _check_case(case.settings)
     return replace(experiment, cases=tuple(cases.values()))
 
 
-def _checked(raw: Mapping[str, Any], elsewhere: bool) -> dict[str, Any]:
-    """The settings with their defaults; swept ones are `Several`."""
-    known = [*TOP, *SECTIONS, *OPEN]
+def _read_settings(raw: Json, elsewhere: bool) -> Settings:
+    """The settings with their defaults; a list of values that makes several runs is a `Several`."""
+    names = [*TOP, *SECTIONS, *OPEN]
     for key in raw:
-        if key not in known:
+        if key not in names:
             inside = next((s for s, keys in SECTIONS.items() if key in keys), None)
-            hint = f" It belongs into [{inside}]." if inside else did_you_mean(key, known)
+            hint = f" It belongs into [{inside}]." if inside else did_you_mean(key, names)
             raise FoedusError(
                 f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}"
             )
-    settings = _keys({k: v for k, v in raw.items() if k in TOP}, TOP, "")
+    settings = _read_keys({k: v for k, v in raw.items() if k in TOP}, TOP, "")
     for section, keys in SECTIONS.items():
-        given = raw.get(section, {})
-        if not isinstance(given, dict):
+        section_keys = raw.get(section, {})
+        if not isinstance(section_keys, dict):
             raise FoedusError(f"{section!r} must be a section: write [{section}] on a line of its own.")
-        settings[section] = _keys(given, keys, f"[{section}]")
+        settings[section] = _read_keys(section_keys, keys, f"[{section}]")
     if "data" not in raw:
         raise FoedusError("the section [data] is missing; it says where the sites' rows are.")
     settings["has_partition"] = "partition" in raw
-    settings["algorithm"] = _algorithms(raw.get("algorithm"))
-    settings["constraints"] = _constraints(raw.get("constraints", []))
-    settings["privacy"] = _privacy(raw.get("privacy"))
+    settings["algorithm"] = _read_algorithms(raw.get("algorithm"))
+    settings["constraints"] = _read_constraints(raw.get("constraints", []))
+    settings["privacy"] = _read_privacy(raw.get("privacy"))
     _check_data(settings, elsewhere)
     return settings
 
 
-def _keys(given: Mapping[str, Any], keys: Mapping[str, Key], place: str) -> dict[str, Any]:
-    for name in given:
+def _read_keys(request: Json, keys: Mapping[str, Key], place: str) -> Json:
+    """The values of one section; those that the file leaves out have their defaults."""
+    for name in request:
         if name not in keys:
             elsewhere = next((s for s, others in SECTIONS.items() if name in others and f"[{s}]" != place), None)
             hint = did_you_mean(name, keys) or (f" It belongs into [{elsewhere}]." if elsewhere else "")
             raise FoedusError(f"{place} has no key {name!r}; its keys are {', '.join(keys)}.{hint}")
     return {
-        name: _swept(given[name], key, f"{place} {name}".strip()) if name in given else copy.copy(key.default)
+        name: _read_value_or_list(request[name], key, f"{place} {name}".strip())
+        if name in request
+        else copy.copy(key.default)
         for name, key in keys.items()
     }
 
 
-def _swept(value: Any, key: Key, place: str) -> Any:
+def _read_value_or_list(value: object, key: Key, place: str) -> object:
     if key.sweeps and isinstance(value, list):
         if not value:
             raise FoedusError(f"{place}: the list is empty; expected {KINDS[key.kind]}, or several.")
-        return Several(tuple(_value(part, key, place) for part in value))
-    return _value(value, key, place)
+        return Several(tuple(_read_value(part, key, place) for part in value))
+    return _read_value(value, key, place)
 
 
-def _value(value: Any, key: Key, place: str) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+def _read_value(value: object, key: Key, place: str) -> object:
+    """One value, if it is of the key's kind and within its limits."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     fits = {
         "text": isinstance(value, str),
-        "number": number,
-        "whole": number and float(value).is_integer(),
+        "number": number is not None,
+        "whole": number is not None and float(number).is_integer(),
         "flag": isinstance(value, bool),
         "texts": isinstance(value, list) and all(isinstance(part, str) for part in value),
-        "value": isinstance(value, str | bool) or number,
+        "value": isinstance(value, str | int | float),
         "table": isinstance(value, dict),
         "files": isinstance(value, str | list | dict),
         "offer": isinstance(value, str | dict),
@@ -248,109 +253,115 @@ def _value(value: Any, key: Key, place: str) -> Any:
         raise FoedusError(
             f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(str(value), key.choices)}"
         )
-    for limit, broken, sign in ((key.least, lambda a, b: a < b, ">="), (key.most, lambda a, b: a > b, "<=")):
-        if limit is not None and broken(value, limit):
-            raise FoedusError(f"{place} must be {KINDS[key.kind]} {sign} {limit:g}. Got {value!r} instead.")
-    read: Any = value
-    if key.kind == "whole":
-        return int(read)
-    if key.kind == "texts":
-        return tuple(read)
+    if number is not None and key.least is not None and number < key.least:
+        raise FoedusError(f"{place} must be {KINDS[key.kind]} >= {key.least:g}. Got {value!r} instead.")
+    if number is not None and key.most is not None and number > key.most:
+        raise FoedusError(f"{place} must be {KINDS[key.kind]} <= {key.most:g}. Got {value!r} instead.")
+    if key.kind == "whole" and number is not None:
+        return int(number)
+    if key.kind == "texts" and isinstance(value, list):
+        return tuple(value)
     if key.kind == "value":
-        if isinstance(read, bool):
-            return str(read).lower()
-        return read if isinstance(read, str) else number_text(read)
+        if isinstance(value, bool):
+            return str(value).lower()  # as a CSV file says it
+        return value if number is None else number_text(number)
     if key.kind == "offer":
-        return _offer(value, place)
+        return _read_offer(value, place)
     return value
 
 
-def _offer(value: Any, place: str) -> dict[str, Any]:
-    """A name with settings, each a value or several; `name` says which."""
+def _read_offer(value: object, place: str) -> Json:
+    """A name, or a table with a name and settings, each a value or several."""
     if isinstance(value, str):
         return {"name": value}
-    if not isinstance(value.get("name"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise FoedusError(f'{place}: the table needs a name, as in {{ name = "…", … }}.')
-    return {key: _several(part, f"{place}.{key}") for key, part in value.items()}
+    return {key: _read_several(part, f"{place}.{key}") for key, part in value.items()}
 
 
-def _several(value: Any, place: str) -> Any:
+def _read_several(value: object, place: str) -> object:
+    """A value of a section whose keys come from the package: there, any list makes several runs."""
     if isinstance(value, list):
         if not value:
             raise FoedusError(f"{place}: the list is empty; expected a value, or several.")
-        return value if not isinstance(value, list) else Several(tuple(value))
+        return Several(tuple(value))
     return value
 
 
-def _algorithms(given: Any) -> Any:
-    """One algorithm, or several."""
-    if given is None:
+def _read_algorithms(section: object) -> Json | Several:
+    """The algorithm, or several of which each makes a run."""
+    if section is None:
         raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
-    if isinstance(given, str):
-        given = {"name": given}
-    many = given if isinstance(given, list) else [given]
-    if not many or not all(isinstance(one, dict) for one in many):
+    if isinstance(section, str):
+        section = {"name": section}
+    sections = section if isinstance(section, list) else [section]
+    tables: list[Json] = [one for one in sections if isinstance(one, dict)]
+    if not tables or len(tables) < len(sections):
         raise FoedusError("'algorithm' must be a section [algorithm] with a name, or several sections [[algorithm]].")
-    read: list[Any] = []
-    for one in many:
+    algorithms: list[Json] = []
+    for one in tables:
         names = one.get("name")
         if names is None:
             raise FoedusError(f"[algorithm] needs a name: one of {', '.join(sorted(catalogue.algorithms()))}.")
         for name in names if isinstance(names, list) else [names]:
-            offer = catalogue.named(name, catalogue.algorithms(), "[algorithm]")
-            rest = {key: _several(v, f"[algorithm] {key}") for key, v in one.items() if key != "name"}
+            offer = catalogue.find_offer(name, catalogue.algorithms(), "[algorithm]")
+            rest = {key: _read_several(v, f"[algorithm] {key}") for key, v in one.items() if key != "name"}
             for key in rest:
                 if key not in offer.parameters:
-                    offer.build({key: 0}, "[algorithm]")  # raises, with what there is
-            read.append({"name": offer.name} | rest)
-    return read[0] if len(read) == 1 else Several(tuple(read))
+                    offer.build({key: 0}, "[algorithm]")  # raises, with the settings there are
+            algorithms.append({"name": offer.name} | rest)
+    return algorithms[0] if len(algorithms) == 1 else Several(tuple(algorithms))
 
 
-def _constraints(given: Any) -> list[dict[str, Any]]:
-    if isinstance(given, dict):
+def _read_constraints(sections: object) -> list[Json]:
+    """The constraints, each with its type and settings."""
+    if isinstance(sections, dict):
         raise FoedusError("constraints are several: write [[constraints]], with two brackets, above each of them.")
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    if not isinstance(sections, list) or not all(isinstance(one, dict) for one in sections):
         raise FoedusError("'constraints' must be sections [[constraints]], one for each constraint.")
-    read = []
-    for number, one in enumerate(given, start=1):
+    constraints: list[Json] = []
+    for number, one in enumerate(sections, start=1):
         place = f"[[constraints]] {number}"
         if "type" not in one:
             raise FoedusError(f"{place} needs a type: one of {', '.join(sorted(catalogue.constraints()))}.")
-        offer = catalogue.named(one["type"], catalogue.constraints(), place)
-        rest = {key: _several(value, f"{place} {key}") for key, value in one.items() if key != "type"}
-        read.append({"type": offer.name} | rest)
-    return read
+        offer = catalogue.find_offer(one["type"], catalogue.constraints(), place)
+        rest = {key: _read_several(value, f"{place} {key}") for key, value in one.items() if key != "type"}
+        constraints.append({"type": offer.name} | rest)
+    return constraints
 
 
-def _privacy(given: Any) -> dict[str, Any] | None:
-    if given is None:
+def _read_privacy(section: object) -> Json | None:
+    """The section [privacy]: a total for each site, or the noise of one release."""
+    if section is None:
         return None
-    if not isinstance(given, dict):
+    if not isinstance(section, dict):
         raise FoedusError("'privacy' must be a section [privacy].")
     offers = catalogue.noises()
     if not offers:
         raise FoedusError("[privacy]: this version of foedus has no noise to add; leave the section out.")
-    if "noise" not in given:
-        if "epsilon" not in given:
+    if "noise" not in section:
+        if "epsilon" not in section:
             raise FoedusError("[privacy] needs epsilon, the total for each site over the whole run.")
-        if "budget" in given:
+        if "budget" in section:
             raise FoedusError(
                 "[privacy] budget: without noise, epsilon is the total for each site already; leave budget out, or "
                 f"name the noise of one release: one of {', '.join(sorted(offers))}."
             )
-        return {"noise": None, "budget": None} | {key: _several(v, f"[privacy] {key}") for key, v in given.items()}
-    offer = catalogue.named(given["noise"], offers, "[privacy] noise")
-    rest = {key: _several(v, f"[privacy] {key}") for key, v in given.items() if key not in ("noise", "budget")}
+        return {"noise": None, "budget": None} | {
+            key: _read_several(v, f"[privacy] {key}") for key, v in section.items()
+        }
+    offer = catalogue.find_offer(section["noise"], offers, "[privacy] noise")
+    rest = {key: _read_several(v, f"[privacy] {key}") for key, v in section.items() if key not in ("noise", "budget")}
     budget = (
-        _swept(given["budget"], Key("number", "", least=0, sweeps=True), "[privacy] budget")
-        if "budget" in given
+        _read_value_or_list(section["budget"], Key("number", "", least=0, sweeps=True), "[privacy] budget")
+        if "budget" in section
         else None
     )
     return {"noise": offer.name, "budget": budget} | rest
 
 
-def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
-    """The keys of [data] and [partition] fit together."""
+def _check_data(settings: Settings, elsewhere: bool) -> None:
+    """Raise where the keys of [data] and [partition] do not fit together."""
     data = settings["data"]
     sources = [name for name in ("files", "file", "set") if data[name] is not None]
     if elsewhere and not sources:
@@ -358,8 +369,8 @@ def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
             raise FoedusError("[data] needs label, the name of the column to predict.")
         return
     if len(sources) != 1:
-        said = f"it has {' and '.join(sources)}" if sources else "it has none of them"
-        raise FoedusError(f"[data] needs one of files, file and set to say where the rows are; {said}.")
+        content = f"it has {' and '.join(sources)}" if sources else "it has none of them"
+        raise FoedusError(f"[data] needs one of files, file and set to say where the rows are; {content}.")
     if data["label"] is None and data["set"] is None:
         raise FoedusError("[data] needs label, the name of the column to predict.")
     if data["set"] is not None and data["set"] not in SETS and not data["set"].startswith(OPENML):
@@ -381,8 +392,8 @@ def _check_data(settings: Mapping[str, Any], elsewhere: bool) -> None:
             raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")
 
 
-def _check_case(settings: dict[str, Any]) -> None:
-    """What the package itself says about one combination, before any data is read."""
+def _check_case(settings: Settings) -> None:
+    """Raise where the package itself refuses one combination of settings, before any data are read."""
     from foedus.experiment import build, sources
 
     build.algorithm_of(settings)
@@ -394,4 +405,4 @@ def _check_case(settings: dict[str, Any]) -> None:
     build.runtime_of(settings)
     build.check_masks(settings)
     sources.partition_settings(settings)
-    build.stated(settings)
+    build.fit_arguments(settings)

@@ -20,14 +20,14 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
-from foedus.experiment.file import Case, Experiment
+from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.sources import sources_of
-from foedus.files import write_whole
+from foedus.experiment.sweep import Settings
+from foedus.files import Json, write_whole
 from foedus.run import Run, load, versions
 from foedus.runtime.flare.driver import KEPT
 
@@ -39,27 +39,27 @@ OURS = (
 )  # fmt: skip
 
 
-def plain(value: Any) -> Any:
-    """Settings as JSON holds them."""
+def plain(value: object) -> object:
+    """Return settings as JSON holds them."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def digest_of(settings: dict[str, Any], folder: Path) -> str:
-    """A name for what was asked and for the bytes of the files it was asked of."""
-    asked = {key: value for key, value in settings.items() if key not in ("name", "out")}
-    total = hashlib.sha256(json.dumps(plain(asked), sort_keys=True).encode())
+def digest_of(settings: Settings, folder: Path) -> str:
+    """Return a digest of the settings and of the bytes of the data files; it changes whenever the result could."""
+    request = {key: value for key, value in settings.items() if key not in ("name", "out")}
+    total = hashlib.sha256(json.dumps(plain(request), sort_keys=True).encode())
     for path in sources_of(settings, folder):
         check_file(path, str(path))
-        kept = path.stat()
-        total.update(_file_digest(path, kept.st_size, kept.st_mtime_ns))
+        status = path.stat()
+        total.update(_file_digest(path, status.st_size, status.st_mtime_ns))
     return total.hexdigest()
 
 
 @lru_cache(maxsize=4096)
-def _file_digest(path: Path, length: int, changed: int) -> bytes:
-    """The digest of a file, taken once as long as it does not change."""
+def _file_digest(path: Path, length: int, mtime_ns: int) -> bytes:
+    """The digest of a file, computed once as long as its length and time of change stay the same."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
@@ -73,22 +73,23 @@ class Folder:
 
     @property
     def checkpoint(self) -> Path:
+        """The file with the state of a run that is not finished."""
         return self.path / "run.ckpt"
 
     def state(self) -> str:
-        """ "new", "begun" or "finished"; raises where something else is in the way."""
+        """Return "new", "begun" or "finished"; raise where something else is in the way."""
         if self.path.is_file() or any(parent.is_file() for parent in self.path.parents):
             raise FoedusError(f"{self.path}: a file is in the way; expected a folder, or nothing.")
         if not self.path.exists() or all(_is_run(entry) for entry in self.path.iterdir()):
             return "new"
-        kept = self.path / "experiment.json"
-        if not kept.is_file():
+        file = self.path / "experiment.json"
+        if not file.is_file():
             raise FoedusError(f"{self.path} is not empty and is no run directory; choose another with --out.")
         try:
-            found = json.loads(kept.read_text())
-            same = found["schema"] == SCHEMA and found["digest"] == self.digest
+            record = json.loads(file.read_text())
+            same = record["schema"] == SCHEMA and record["digest"] == self.digest
         except (OSError, ValueError, KeyError, TypeError):
-            raise FoedusError(f"{kept} is damaged; delete the folder, or choose another with --out.") from None
+            raise FoedusError(f"{file} is damaged; delete the folder, or choose another with --out.") from None
         if not same:
             raise FoedusError(
                 f"{self.path} holds a run with other settings or other data; keep it and choose another folder with "
@@ -103,13 +104,15 @@ class Folder:
                 (self.path / name).unlink(missing_ok=True)
             shutil.rmtree(self.checkpoint.with_suffix(KEPT), ignore_errors=True)
 
-    def begin(self, experiment: Experiment, case: Case, sites: dict[str, int | None], dropped: dict[str, int]) -> None:
-        """Write down what is about to be run; `sites` are the rows of each, None where a site does not tell."""
+    def begin(
+        self, experiment: Experiment, case: RunCase, sites: dict[str, int | None], dropped: dict[str, int]
+    ) -> None:
+        """Write down what is about to be run; `sites` are the rows of each, None where a site keeps that to itself."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FoedusError(f"cannot make the run directory {self.path}: {error.strerror}.") from None
-        kept = {
+        record = {
             "schema": SCHEMA,
             "name": experiment.name,
             "case": case.name,
@@ -121,55 +124,60 @@ class Folder:
             "dropped_rows": dropped,
             "versions": versions(),
         }
-        self.write("experiment.json", kept)
+        self.write("experiment.json", record)
 
-    def prepared(self, rules: Preprocessing) -> None:
+    def write_preparation(self, rules: Preprocessing) -> None:
         """Write down how raw rows become the model's numbers."""
-        kept = json.loads((self.path / "experiment.json").read_text())
-        kept["features"] = rules.names
-        kept["preparation"] = {"rounds": rules.rounds, "up": rules.up, "down": rules.down}
-        kept["preparation"] |= {} if rules.epsilon is None else {"epsilon": rules.epsilon}
-        self.write("experiment.json", kept)
+        record = json.loads((self.path / "experiment.json").read_text())
+        record["features"] = rules.names
+        record["preparation"] = {"rounds": rules.rounds, "up": rules.up, "down": rules.down}
+        record["preparation"] |= {} if rules.epsilon is None else {"epsilon": rules.epsilon}
+        self.write("experiment.json", record)
         self.write("preprocessing.json", rules.to_json())
 
     def finish(self, run: Run) -> None:
-        """Keep the run; its checkpoint is not needed any more."""
+        """Save the run, and delete its checkpoint and its submission."""
         run.save(self.path)
         for name in ("run.ckpt", REQUEST, SUBMISSION):
             (self.path / name).unlink(missing_ok=True)
 
-    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one event."""
-        made = finite({"event": kind, "time": round(time.time(), 3)} | fields)
+    def event(self, kind: str, **fields: object) -> Json:
+        """Append one event to events.jsonl, and return it."""
+        event = finite({"event": kind, "time": round(time.time(), 3)} | fields)
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(made, default=float) + "\n")
-        return made
+            file.write(json.dumps(event, default=float) + "\n")
+        return event
 
     def run(self) -> Run:
+        """Load the finished run."""
         return load(self.path)
 
-    def write(self, name: str, kept: dict[str, Any]) -> None:
+    def write(self, name: str, content: Json) -> None:
         """Write one JSON file."""
-        write_whole(self.path / name, (json.dumps(kept, indent=1) + "\n").encode())
+        write_whole(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _is_run(entry: Path) -> bool:
-    """Whether an entry is a run directory of a sweep, or the report of one: a single run may stand beside them."""
+    """Whether an entry is a run directory of a sweep, or a sweep's report; a single run may be put beside them."""
     return (entry / "experiment.json").is_file() or (
         entry.name == "report.html" and not (entry.parent / "run.json").exists()
     )
 
 
-def finite(value: Any) -> Any:
-    """The same with None for what JSON cannot hold."""
+def finite(content: Json) -> Json:
+    """Return the same content with None for numbers that are not finite, which JSON cannot hold."""
+    return {key: _finite(value) for key, value in content.items()}
+
+
+def _finite(value: object) -> object:
     if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
+        return finite(value)
     if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
+        return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def folder_of(experiment: Experiment, case: Case, out: Path | None) -> Folder:
-    """Where a case is kept: the experiment's folder, or one of its own in it when there are several."""
+def folder_of(experiment: Experiment, case: RunCase, out: Path | None) -> Folder:
+    """Return the run directory of a case: the experiment's folder, or one inside it when there are several cases."""
     base = out or experiment.out
     return Folder(base / case.name if case.name else base, digest_of(case.settings, experiment.folder))

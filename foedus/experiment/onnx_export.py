@@ -1,4 +1,4 @@
-"""A linear model as an ONNX graph over raw rows, in double precision, that answers like `foedus predict`.
+"""Exports a linear model as an ONNX graph over raw rows, in double precision, that answers like `foedus predict`.
 
 One input for each column, of shape (rows, 1): a double (NaN where missing) or a string. Outputs, of shape (rows,):
 `prediction` (the label, or a double for a regression), `score`, and `probability` for the logistic loss.
@@ -8,7 +8,7 @@ double precision, a filled-in missing number (its `Imputer` has no such kernel i
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,20 +16,23 @@ from foedus.data.preprocess import Category, Number
 from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING
 from foedus.errors import FoedusError
-from foedus.experiment.predict import Model, open_model
+from foedus.experiment.predict import SavedModel, open_model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 OPSETS = {"": 18, "ai.onnx.ml": 3}
 IR_VERSION = 9  # the file format of opset 18's time: readers older than onnx's newest take it
 
 
-def to_onnx(model: Model | Path | str) -> Any:
-    """The model of a run directory as an `onnx.ModelProto`; `SerializeToString` gives the bytes of its file."""
+def to_onnx(model: SavedModel | Path | str) -> "ModelProto":
+    """Return the model of a run directory as an `onnx.ModelProto`, whose `SerializeToString` gives a file's bytes."""
     try:
         from onnx import checker, helper
     except ImportError:
         raise FoedusError("the export to ONNX needs the package onnx: pip install 'foedus[onnx]'.") from None
 
-    if not isinstance(model, Model):
+    if not isinstance(model, SavedModel):
         model = open_model(Path(model))
     model.check_linear()
     graph = _Graph()
@@ -44,23 +47,23 @@ def to_onnx(model: Model | Path | str) -> Any:
     outputs = [graph.prediction(score, rules.labels), graph.output("score", score)]
     if model.logistic:
         outputs.insert(1, graph.output("probability", graph.node("Sigmoid", score)))
-    made = helper.make_model(
+    proto = helper.make_model(
         helper.make_graph(graph.nodes, "foedus", graph.inputs, outputs, graph.constants),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in OPSETS.items()],
         ir_version=IR_VERSION,
         producer_name="foedus",
     )
-    checker.check_model(made, full_check=True)
-    return made
+    checker.check_model(proto, full_check=True)
+    return proto
 
 
 class _Graph:
-    """Nodes, constants and inputs as they are named."""
+    """A graph under construction; every method adds nodes and returns the name of the last one's output."""
 
     def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.inputs: list[Any] = []
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self.inputs: list[ValueInfoProto] = []
 
     @staticmethod
     def type(name: str) -> int:
@@ -69,6 +72,7 @@ class _Graph:
         return getattr(TensorProto, name)
 
     def node(self, kind: str, *inputs: str, domain: str = "", **settings: Any) -> str:
+        """Add a node of an operator, with its settings."""
         from onnx import helper
 
         name = f"{kind}:{len(self.nodes)}"
@@ -82,7 +86,8 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(value, name))
         return name
 
-    def output(self, name: str, source: str, words: bool = False) -> Any:
+    def output(self, name: str, source: str, words: bool = False) -> "ValueInfoProto":
+        """Give a node's output a name of its own, and return its type as an output of the graph."""
         from onnx import helper
 
         self.nodes.append(helper.make_node("Identity", [source], [name]))
@@ -95,29 +100,30 @@ class _Graph:
         self.inputs.append(helper.make_tensor_value_info(name, kind, ["rows", 1]))
 
     def number(self, rule: Number) -> str:
-        """(value − shift)/scale, with the stated number for NaN."""
+        """(value − shift)/scale, with the rule's number in the place of NaN."""
         self._input(rule.name, words=False)
-        filled = self.node("Where", self.node("IsNaN", rule.name), self.constant(np.array(float(rule.fill))), rule.name)
-        shifted = self.node("Sub", filled, self.constant(np.array(float(rule.shift))))
-        return self.node("Div", shifted, self.constant(np.array(float(rule.scale))))
+        value = self.node("Where", self.node("IsNaN", rule.name), self.constant(np.array(float(rule.fill))), rule.name)
+        difference = self.node("Sub", value, self.constant(np.array(float(rule.shift))))
+        return self.node("Div", difference, self.constant(np.array(float(rule.scale))))
 
-    def codes(self, column: str, known: dict[str, int], other: int) -> str:
+    def codes(self, column: str, code_of: dict[str, int], other: int) -> str:
+        """The code of each word, and `other` for a word without one."""
         return self.node(
             "LabelEncoder",
             column,
             domain="ai.onnx.ml",
-            keys_strings=list(known),
-            values_int64s=list(known.values()),
+            keys_strings=list(code_of),
+            values_int64s=list(code_of.values()),
             default_int64=other,
         )
 
     def words(self, rule: Category) -> str:
-        """One 0/1 column for each level; a missing or unknown word whose level was never seen is 0 in all."""
+        """One 0/1 column for each level; a word that no site had in training is 0 in all of them."""
         self._input(rule.name, words=True)
-        # each word becomes its place, and every other one a place beyond the last, which no column stands for
-        known = {level: place for place, level in enumerate(rule.levels)}
-        known |= dict.fromkeys(MISSING, known.get(ABSENT, len(known)))
-        place = self.codes(rule.name, known, len(rule.levels))
+        # every other word gets a place beyond the last level, which equals the number of no column
+        code_of = {level: place for place, level in enumerate(rule.levels)}
+        code_of |= dict.fromkeys(MISSING, code_of.get(ABSENT, len(code_of)))
+        place = self.codes(rule.name, code_of, len(rule.levels))
         hot = self.node("Equal", place, self.constant(np.arange(len(rule.levels))[None, :]))
         return self.node("Cast", hot, to=self.type("DOUBLE"))
 
@@ -136,7 +142,8 @@ class _Graph:
         flat = self.node("Reshape", together, self.constant(np.array([-1])))
         return self.node("Where", flat, self.constant(np.array(np.nan)), score)
 
-    def prediction(self, score: str, labels: tuple[str, ...]) -> Any:
+    def prediction(self, score: str, labels: tuple[str, ...]) -> "ValueInfoProto":
+        """The output `prediction`: the score itself in a regression, else the label that its sign says."""
         if not labels:
             return self.output("prediction", score)
         # 0 and 1 are the labels, 2 the empty answer to a row with no score

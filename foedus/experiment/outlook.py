@@ -1,9 +1,8 @@
-"""What an experiment would do, told without training: sites, rows, classes, dimension, messages, rounds."""
+"""The outlook of `foedus check`: what a run would do, without training; sites, classes, columns, messages, rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,9 +13,9 @@ from rich.text import Text
 from foedus.algorithm import name_of
 from foedus.data.doubts import side_by_side
 from foedus.data.preprocess import Category, Number
-from foedus.data.tables import listed, missing_in
+from foedus.data.tables import listing, missing_in
 from foedus.experiment import build
-from foedus.experiment.build import Built
+from foedus.experiment.build import RunSetup
 from foedus.experiment.screen import size
 from foedus.pooled import Pooled
 from foedus.runtime.simulate import start
@@ -33,6 +32,8 @@ TYPICAL: dict[str, tuple[int, int]] = {
     "Scaffold": (5700, 9100),
 }
 UNENDING = ("FedAvg", "FedProx", "LocalSGD")  # they come near the optimum and did not pass the test in 20,000 rounds
+SITES, FIRST, LAST = 30, 15, 10  # a longer list of sites shows its first and its last ones
+COLUMNS = 40  # the most rows in the table of columns
 
 
 @dataclass(frozen=True)
@@ -41,124 +42,132 @@ class Messages:
 
     kinds: tuple[tuple[int, int], ...]
 
-    def most(self, rounds: int, asked: int) -> int:
-        """The most that the rounds can add up to."""
-        return rounds * asked * max(down + up for down, up in self.kinds)
+    def most(self, rounds: int, sites: int) -> int:
+        """Return the most bytes that so many rounds with so many sites can add up to."""
+        return rounds * sites * max(down + up for down, up in self.kinds)
 
 
-def messages(built: Built) -> Messages:
-    """From the shapes of the messages alone; nothing is computed."""
-    fit = built.algorithm.fit(built.problem)
-    algorithm, run_on, terms = fit.algorithm, fit.problem, fit.problem.terms
+def messages(setup: RunSetup) -> Messages:
+    """Return the sizes of the messages, from their shapes alone; nothing is computed."""
+    fit = setup.algorithm.fit(setup.problem)
+    algorithm, problem, terms = fit.algorithm, fit.problem, fit.problem.terms
     w0 = jax.ShapeDtypeStruct((terms.dim,), float)
-    if isinstance(run_on, Pooled):
-        return Messages(((0, nbytes(built.problem.data)),))
-    at = jax.eval_shape(lambda w, data, own: start(algorithm, terms, w, data, own), w0, run_on.data, run_on.server)
-    return Messages(traffic_of(algorithm, terms, at.carry.server, at.clients, run_on.data))
+    if isinstance(problem, Pooled):
+        return Messages(((0, nbytes(setup.problem.data)),))
+    at = jax.eval_shape(lambda w, data, own: start(algorithm, terms, w, data, own), w0, problem.data, problem.server)
+    return Messages(traffic_of(algorithm, terms, at.carry.server, at.clients, problem.data))
 
 
-def sites_table(built: Built) -> Table:
-    """Each site's rows, by class and by group; the ends of a long list."""
-    cohort = built.cohort
-    made = Table(box=None, pad_edge=False, header_style="dim")
-    made.add_column("site")
-    made.add_column("rows", justify="right")
+def sites_table(setup: RunSetup) -> Table:
+    """Return a table of each site's rows, by class and by group; the ends of a long list."""
+    cohort = setup.cohort
+    table_of_sites = Table(box=None, pad_edge=False, header_style="dim")
+    table_of_sites.add_column("site")
+    table_of_sites.add_column("rows", justify="right")
     for label in cohort.labels:
-        made.add_column(f"{cohort.roles.label} {label}", justify="right")
+        table_of_sites.add_column(f"{cohort.roles.label} {label}", justify="right")
     for group in cohort.groups:
-        made.add_column(f"{cohort.roles.group} {group}", justify="right")
+        table_of_sites.add_column(f"{cohort.roles.group} {group}", justify="right")
     if not cohort.labels:
-        made.add_column(f"{cohort.roles.label}, mean", justify="right")
+        table_of_sites.add_column(f"{cohort.roles.label}, mean", justify="right")
     names = list(cohort.everyone)
-    for name in names if len(names) <= 30 else [*names[:15], "", *names[-10:]]:
+    for name in names if len(names) <= SITES else [*names[:FIRST], "", *names[-LAST:]]:
         if not name:
-            made.add_row(f"… {len(names) - 25} more")
+            table_of_sites.add_row(f"… {len(names) - FIRST - LAST} more")
             continue
         table = cohort.everyone[name]
         y, group = cohort.y(table), cohort.group(table)
         cells = [f"{int(np.sum(y == code)):,}" for code in range(len(cohort.labels))] or [f"{float(np.mean(y)):.4g}"]
         if group is not None:
             cells += [f"{int(np.sum(group == code)):,}" for code in range(len(cohort.groups))]
-        made.add_row(name, f"{table.rows:,}", *cells)
-    return made
+        table_of_sites.add_row(name, f"{table.rows:,}", *cells)
+    return table_of_sites
 
 
-def columns_table(built: Built) -> Table:
-    """The columns of the sites side by side: median and range, or the commonest word, and what is missing."""
-    head, rows = side_by_side(built.cohort)
-    made = Table(box=None, pad_edge=False, header_style="dim")
+def columns_table(setup: RunSetup) -> Table:
+    """Return the columns of the sites side by side: median and range, or the commonest word, and the missing share."""
+    head, rows = side_by_side(setup.cohort)
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for place, title in enumerate(head):
-        made.add_column(Text(title), overflow="fold", no_wrap=place == 0)
-    for row in rows if len(rows) <= 40 else [*rows[:39], [f"… {len(rows) - 39} more", *[""] * (len(head) - 1)]]:
-        made.add_row(*map(Text, row))
-    return made
+        table.add_column(Text(title), overflow="fold", no_wrap=place == 0)
+    if len(rows) > COLUMNS:
+        more = len(rows) - COLUMNS + 1
+        rows = [*rows[:-more], [f"… {more} more", *[""] * (len(head) - 1)]]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
-def features_lines(built: Built) -> list[str]:
-    cohort, rules = built.cohort, built.rules
+def features_lines(setup: RunSetup) -> list[str]:
+    """Describe the columns: how they are prepared, what is missing, and which are of no use."""
+    cohort, rules = setup.cohort, setup.rules
     numbers = [c.name for c in rules.columns if isinstance(c, Number)]
     lines = []
     if numbers:
-        scaled = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "used as they are"}[rules.scale]
-        lines.append(f"numbers, {scaled}: {listed(numbers)}")
+        scaling = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "used as they are"}[rules.scale]
+        lines.append(f"numbers, {scaling}: {listing(numbers)}")
     words = [f"{c.name} ({len(c.levels)})" for c in rules.columns if isinstance(c, Category)]
     if words:
-        lines.append(f"categories, a 0/1 column for each word: {listed(words)}")
+        lines.append(f"categories, a 0/1 column for each word: {listing(words)}")
     missing = {
         name: count
         for name in cohort.features
         if (count := sum(int(missing_in(t.columns[name]).sum()) for t in cohort.tables.values()))
     }
     if missing:
-        told = listed(f"{name} ({count:,})" for name, count in missing.items())
-        lines.append(f"missing values, filled with the mean or as a category of their own: {told}")
+        names = listing(f"{name} ({count:,})" for name, count in missing.items())
+        lines.append(f"missing values, filled with the mean or as a category of their own: {names}")
     if cohort.dropped:
-        told = listed(f"{count:,} at {site}" for site, count in cohort.dropped.items())
-        lines.append(f"rows left out because a value is missing: {told}")
+        names = listing(f"{count:,} at {site}" for site, count in cohort.dropped.items())
+        lines.append(f"rows left out because a value is missing: {names}")
     constant = [c.name for c in rules.columns if isinstance(c, Number) and c.scale == 1.0 and rules.scale == "standard"]
     if constant:
-        lines.append(f"the same at every row, so of no use: {listed(constant)}")
+        lines.append(f"the same at every row, so of no use: {listing(constant)}")
     lines.append(f"the model has {len(rules.names)} numbers" + (", with the intercept" if rules.intercept else ""))
     return lines
 
 
-def terms_lines(built: Built) -> list[str]:
-    """The objective and the constraints in words."""
-    problem = built.problem
+def terms_lines(setup: RunSetup) -> list[str]:
+    """Describe the objective and the constraints."""
+    problem = setup.problem
     loss = problem.terms.loss
-    where = built.settings["problem"]["where"]
-    name = "loss" if loss is None else f"{built.settings['problem']['loss']['name'].replace('_', ' ')} loss"
+    where = setup.settings["problem"]["where"]
+    name = "loss" if loss is None else f"{setup.settings['problem']['loss']['name'].replace('_', ' ')} loss"
     lines = [f"make small: the mean {name}{f' on {where}' if where else ''}, averaged over the sites"]
-    held = {"local": "at every site", "global": "on the server's own data", "coupled": "on average over the sites"}
-    for asked, constraint in zip(built.settings["constraints"], problem.terms.constraints, strict=True):
-        told = {
-            "LossCap": lambda a=asked: f"the mean loss on {a.get('where')} is at most {limit(a['at_most'])}",
-            "LossGap": lambda a=asked: (
+    where_it_holds = {
+        "local": "at every site",
+        "global": "on the server's own data",
+        "coupled": "on average over the sites",
+    }
+    for request, constraint in zip(setup.settings["constraints"], problem.terms.constraints, strict=True):
+        sentence = {
+            "LossCap": lambda a=request: f"the mean loss on {a.get('where')} is at most {limit(a['at_most'])}",
+            "LossGap": lambda a=request: (
                 f"the mean losses on {a.get('first')} and {a.get('second')} differ by at most {limit(a['at_most'])}"
             ),
-            "Linear": lambda a=asked: (
+            "Linear": lambda a=request: (
                 " + ".join(f"{v:g}·{k}" for k, v in a["coefficients"].items())
                 + f" {'is' if a.get('kind') == '==' else 'is at most'} {a['at_most']} in the model (of scaled columns)"
             ),
-            "NormBall": lambda a=asked: f"the model's length is at most {limit(a['radius'])}",
-        }.get(asked["type"], lambda a=asked: ", ".join(f"{k} {v}" for k, v in a.items()))()
-        lines.append(f"keep: {told}, {held[constraint.scope]}")
+            "NormBall": lambda a=request: f"the model's length is at most {limit(a['radius'])}",
+        }.get(request["type"], lambda a=request: ", ".join(f"{k} {v}" for k, v in a.items()))()
+        lines.append(f"keep: {sentence}, {where_it_holds[constraint.scope]}")
     return lines
 
 
-def limit(given: Any) -> str:
-    """One number for all sites, or what each has."""
-    return " / ".join(f"{v} ({site})" for site, v in given.items()) if isinstance(given, Mapping) else str(given)
+def limit(value: object) -> str:
+    """Return a limit as text: one number for all sites, or that of each site."""
+    return " / ".join(f"{v} ({site})" for site, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def rounds_of(built: Built, limit: int) -> str:
-    """How many rounds to expect of a run; what was measured is told of an algorithm with its usual settings only."""
-    usual = set(built.settings["algorithm"]) == {"name"} and getattr(built.algorithm, "inner", "newton") == "newton"
-    return rounds_line(name_of(built.algorithm) if usual or name_of(built.algorithm) in UNENDING else "", limit)
+def rounds_of(setup: RunSetup, limit: int) -> str:
+    """Say how many rounds to expect of a run; measured ones are quoted only for an algorithm with default settings."""
+    usual = set(setup.settings["algorithm"]) == {"name"} and getattr(setup.algorithm, "inner", "newton") == "newton"
+    return rounds_line(name_of(setup.algorithm) if usual or name_of(setup.algorithm) in UNENDING else "", limit)
 
 
 def rounds_line(name: str, limit: int) -> str:
-    """How many rounds to expect."""
+    """Say how many rounds to expect of an algorithm; an empty name stands for one that was not measured."""
     if name in UNENDING:
         return f"it comes near the best model without reaching it, so it will mostly play all {limit:,} rounds"
     if name not in TYPICAL:
@@ -171,41 +180,45 @@ def rounds_line(name: str, limit: int) -> str:
     )
 
 
-def describe(built: Built, out: Path, state: str) -> Group:
-    """The whole outlook of one run."""
-    problem, rules = built.problem, built.rules
-    sites, rows = problem.terms.clients, sum(table.rows for table in built.cohort.tables.values())
-    limit = build.rounds_of(built.settings, built.algorithm, built.problem)
-    asked = built.participation.size(sites)
-    found = messages(built)
-    down = sorted({d for d, _ in found.kinds})
-    up = sorted({u for _, u in found.kinds})
+def describe(setup: RunSetup, out: Path, state: str) -> Group:
+    """Return the whole outlook of one run."""
+    problem, rules = setup.problem, setup.rules
+    sites, rows = problem.terms.clients, sum(table.rows for table in setup.cohort.tables.values())
+    limit = build.rounds_of(setup.settings, setup.algorithm, setup.problem)
+    asked_sites = setup.participation.size(sites)
+    bytes_of_round = messages(setup)
+    down = sorted({d for d, _ in bytes_of_round.kinds})
+    up = sorted({u for _, u in bytes_of_round.kinds})
 
     def between(values: list[int]) -> str:
         return size(values[0]) if len(values) == 1 else f"{size(values[0])} to {size(values[-1])}"
 
-    parts: list[Text | Table] = [Text(f"{sites} sites, {rows:,} rows", style="bold"), sites_table(built)]
+    parts: list[Text | Table] = [Text(f"{sites} sites, {rows:,} rows", style="bold"), sites_table(setup)]
 
     def section(title: str, lines: list[str]) -> None:
         parts.append(Text(""))
         parts.append(Text(title, style="bold"))
         parts.extend(Text(f"  {line}") for line in lines)
 
-    section("Columns", features_lines(built))
+    section("Columns", features_lines(setup))
     section("Sites side by side: median [least, greatest], or the commonest word", [])
-    parts.append(columns_table(built))
-    section("Terms", terms_lines(built))
-    who = "all sites" if asked == sites else f"{asked} of {sites} sites"
+    parts.append(columns_table(setup))
+    section("Terms", terms_lines(setup))
+    who = "all sites" if asked_sites == sites else f"{asked_sites} of {sites} sites"
     section(
-        f"Training with {name_of(built.algorithm)}",
+        f"Training with {name_of(setup.algorithm)}",
         [
             f"before it, {rules.rounds} rounds find the scales and words of the columns: {size(rules.up)} up, "
             f"{size(rules.down)} down" + (f", privacy epsilon {rules.epsilon:g}" if rules.epsilon is not None else ""),
             f"each round asks {who}; a site receives {between(down)} and sends {between(up)}",
-            rounds_of(built, limit),
-            f"at most {size(found.most(limit, asked))} travel in all",
+            rounds_of(setup, limit),
+            f"at most {size(bytes_of_round.most(limit, asked_sites))} travel in all",
         ],
     )
-    told = {"new": "does not exist yet", "begun": "holds an unfinished run, which goes on", "finished": "is finished"}
-    section("Result", [f"{out}, which {told.get(state, state)}"])
+    words_of_state = {
+        "new": "does not exist yet",
+        "begun": "holds an unfinished run, which goes on",
+        "finished": "is finished",
+    }
+    section("Result", [f"{out}, which {words_of_state.get(state, state)}"])
     return Group(*parts)

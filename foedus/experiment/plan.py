@@ -1,18 +1,23 @@
-"""Plan: one run of an experiment file, stated without data, for sites that bring their own."""
+"""Plan: one run of an experiment file, stated without data, for sites that bring their own.
+
+The name of the class and of its field are written into the request of a submitted run (`foedus.runtime.flare.spec`).
+"""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms import CentralProxAL, FedGiA
 from foedus.algorithms.minimax import Minimax
-from foedus.data.preprocess import Preprocessing
+from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
+from foedus.data.sums import Answers
 from foedus.errors import FoedusError
 from foedus.experiment import build, sources
-from foedus.experiment.build import Built
+from foedus.experiment.build import PrivacyArguments, RunSetup
+from foedus.experiment.sweep import Settings
+from foedus.files import Json
 from foedus.privacy.releasing import make_private
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
@@ -24,19 +29,19 @@ ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where th
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of one run; every party works out the same terms from them."""
+    """The settings of one run, from which every party works out the same terms."""
 
-    settings: dict[str, Any]
+    settings: Settings
 
     @staticmethod
-    def of(settings: dict[str, Any]) -> "Plan":
-        """The plan of a case; what needs data at the server or at the coordinator is refused."""
+    def of(settings: Settings) -> "Plan":
+        """Return the plan of a case; raise where it needs data at the server or at the coordinator."""
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
         roles = sources.roles_of(settings)
-        kept = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
-        plan = Plan({**settings, "data": {**kept, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
+        roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
+        plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
         algorithm = build.algorithm_of(settings)
         if isinstance(algorithm, CentralProxAL):
             raise FoedusError(f"[algorithm] {name_of(algorithm)} works on all data in one place; here data stay apart.")
@@ -53,48 +58,56 @@ class Plan:
 
     @property
     def roles(self) -> Roles:
+        """The roles of the columns."""
         return sources.roles_of(self.settings)
 
     @property
     def algorithm(self) -> Algorithm:
+        """The algorithm with its noise; a stand-in problem is enough to attach it, for no data are looked at."""
         return self._with_noise(build.algorithm_of(self.settings), self._stand_in(), build.privacy_of(self.settings))
 
     def _stand_in(self) -> Problem:
-        """A problem with this loss and next to no data, for what does not depend on the data."""
+        """Return a problem with this loss and next to no data, for what does not depend on the data."""
         return Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
 
-    def _with_noise(self, algorithm: Algorithm, problem: Problem, told: dict[str, Any]) -> Algorithm:
-        if not told:
+    def _with_noise(self, algorithm: Algorithm, problem: Problem, privacy: PrivacyArguments) -> Algorithm:
+        if "privacy" not in privacy:
             return algorithm
-        return make_private(algorithm, told["privacy"], told.get("budget"), problem, self.max_rounds)
+        return make_private(algorithm, privacy["privacy"], privacy.get("budget"), problem, self.max_rounds)
 
     @property
     def max_rounds(self) -> int:
+        """The most rounds of the run."""
         return build.rounds_of(self.settings, build.algorithm_of(self.settings), self._stand_in())
 
     @property
-    def noise(self) -> dict[str, Any] | None:
-        told = build.stated(self.settings)
-        if told["epsilon"] is None:
+    def noise(self) -> Json | None:
+        """The bounds and the epsilon of noise on what a site sends while preparing; None where sums are exact."""
+        preparation = build.fit_arguments(self.settings)
+        if preparation["epsilon"] is None:
             return None
         return {
-            "bounds": {name: list(ends) for name, ends in told["bounds"].items()},
-            "epsilon": told["epsilon"],
-            "figures": 3 * len(told["bounds"]),
+            "bounds": {name: list(ends) for name, ends in preparation["bounds"].items()},
+            "epsilon": preparation["epsilon"],
+            "figures": FIGURES * len(preparation["bounds"]),
         }
 
     @property
-    def problem(self) -> dict[str, Any]:
+    def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
-        made = build.constraints_of(self.settings, lambda asked, place: label(0.0))
-        terms = sorted(map(constraint_in_words, made))
+        constraints = build.constraints_of(self.settings, lambda words, place: label(0.0))
+        terms = sorted(map(constraint_in_words, constraints))
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
-    def rules(self, cohort: Cohort, answers: Any) -> Preprocessing:
+    def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing:
+        """Fit the preprocessing over the sites."""
         return build.rules_of(self.settings, cohort, answers)
 
-    def built(self, cohort: Cohort, rules: Preprocessing, sites: tuple[str, ...]) -> Built:
-        """The terms as at any site: a stand-in has a row of each label and group, and nothing else is asked of it."""
+    def setup(self, cohort: Cohort, rules: Preprocessing, sites: tuple[str, ...]) -> RunSetup:
+        """Return the setup as any party works it out, without rows.
+
+        Every site is given the same stand-in: one row of each label and group, which is all that the terms look at.
+        """
         labels = [0.0, 1.0] if cohort.labels else sorted({0.0, 1.0, *self._named_labels()})
         groups = range(max(1, len(cohort.groups)))
         y, group = (np.array(part, dtype=float) for part in zip(*((v, g) for v in labels for g in groups), strict=True))
@@ -104,19 +117,20 @@ class Plan:
         return build.build(self.settings, cohort, rules, dict.fromkeys(sites, one))
 
     def _named_labels(self) -> list[float]:
-        """The labels of a regression that the terms name."""
-        named = [self.settings["problem"]["where"]]
-        named += [value for one in self.settings["constraints"] for value in one.values()]
-        found = [build.FORM.fullmatch(words.strip()) for words in named if isinstance(words, str)]
-        return [float(hit[2]) for hit in found if hit is not None and hit[1] == "label"]
+        """The labels that the terms of a regression name."""
+        texts = [self.settings["problem"]["where"]]
+        texts += [value for one in self.settings["constraints"] for value in one.values()]
+        matches = [build.MASK.fullmatch(words.strip()) for words in texts if isinstance(words, str)]
+        return [float(hit[2]) for hit in matches if hit is not None and hit[1] == "label"]
 
     def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order:
-        built = self.built(cohort, rules, sites)
-        w0 = np.zeros(built.problem.terms.dim)
-        problem = built.problem.over(w0)
-        algorithm = self._with_noise(built.algorithm, problem, built.privacy)
+        """Return the order that the sites carry out, once the preprocessing is settled."""
+        setup = self.setup(cohort, rules, sites)
+        w0 = np.zeros(setup.problem.terms.dim)
+        problem = setup.problem.over(w0)
+        algorithm = self._with_noise(setup.algorithm, problem, setup.privacy)
         fit = algorithm.fit(problem)
         return order_of(
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
-            max_rounds=self.max_rounds, participation=built.participation,
+            max_rounds=self.max_rounds, participation=setup.participation,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Predictions for raw rows, from a run directory alone."""
+"""Predicts raw rows with the model of a run directory, which holds all that is needed."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from foedus.run import Run, load
 
 
 @dataclass(frozen=True)
-class Model:
+class SavedModel:
     """A linear model as a run directory holds it."""
 
     run: Run
@@ -22,29 +22,36 @@ class Model:
 
     @property
     def w(self) -> np.ndarray:
+        """The model's numbers, in the order of `rules.names`."""
         return np.asarray(self.run.w)
 
     @property
     def logistic(self) -> bool:
+        """Whether a score is the logarithm of the odds, so that it has a probability."""
         loss = self.run.settings["problem"].get("loss") or {}
         return loss.get("name") == "Logistic"
 
     def check_linear(self) -> None:
+        """Raise where the model is not linear with one number a column."""
         if self.w.ndim != 1 or self.w.size != len(self.rules.names):
             raise FoedusError("only a linear model, one number a column, can be exported.")
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw."""
+    """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw.
+
+    `unknown` counts the rows with a word that no site had in training, by column; `empty` those without an answer.
+    """
 
     answers: list[str]
     scores: np.ndarray
     probabilities: np.ndarray | None
     unknown: dict[str, int]
-    unanswered: int
+    empty: int
 
     def csv(self) -> str:
+        """Return the predictions as CSV text; the cells of a row without an answer are empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         titles = ["row", "prediction"] + (["probability"] if self.probabilities is not None else []) + ["score"]
@@ -56,22 +63,22 @@ class Predictions:
         return text.getvalue()
 
 
-def open_model(folder: Path) -> Model:
-    """The model of a run directory."""
+def open_model(folder: Path) -> SavedModel:
+    """Open the model of a run directory."""
     if not folder.is_dir():
         raise FoedusError(f"{folder} is not a run directory; 'foedus run' makes one.")
     if not (folder / "run.json").is_file():
         inside = sorted(path.parent.name for path in folder.glob("*/run.json"))
-        hint = f"; it holds the runs {tables.listed(inside)}: name one of them" if inside else ""
+        hint = f"; it holds the runs {tables.listing(inside)}: name one of them" if inside else ""
         what = "the run in it is not finished" if (folder / "experiment.json").is_file() else "it holds no finished run"
         raise FoedusError(f"{folder}: {what}{hint}.")
     if not (folder / "preprocessing.json").is_file():
         raise FoedusError(f"{folder}: preprocessing.json is missing, so raw rows cannot be prepared as in training.")
-    return Model(load(folder), Preprocessing.load(folder / "preprocessing.json"))
+    return SavedModel(load(folder), Preprocessing.load(folder / "preprocessing.json"))
 
 
-def predict(model: Model, path: Path, separator: str = ",") -> Predictions:
-    """Predict every row of a raw table; a row the model must not fill gets an empty answer."""
+def predict(model: SavedModel, path: Path, separator: str = ",") -> Predictions:
+    """Predict every row of a raw table; a row with a missing value that the rules do not fill gets an empty answer."""
     rules = model.rules
     table = tables.read(path, separator)
     X = rules.transform(table)
@@ -80,13 +87,13 @@ def predict(model: Model, path: Path, separator: str = ",") -> Predictions:
             f"the model has {model.w.size} numbers, but its preprocessing makes {X.shape[1]}; the folder is damaged."
         )
     scores = X @ model.w
-    known = np.isfinite(scores)
+    has_score = np.isfinite(scores)
     probabilities = None
     if rules.labels:
-        answers = [rules.labels[int(s > 0)] if ok else "" for s, ok in zip(scores, known, strict=True)]
+        answers = [rules.labels[int(s > 0)] if ok else "" for s, ok in zip(scores, has_score, strict=True)]
         if model.logistic:
             with np.errstate(over="ignore", invalid="ignore"):
                 probabilities = 1.0 / (1.0 + np.exp(-scores))
     else:
-        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(scores, known, strict=True)]
-    return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~known)))
+        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(scores, has_score, strict=True)]
+    return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~has_score)))

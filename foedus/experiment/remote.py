@@ -1,4 +1,4 @@
-"""Submits the runs of an experiment file to sites that bring their own rows; the run directories are those of `run`."""
+"""Submits the runs of an experiment file to sites that bring their own rows; the run directories are as for `run`."""
 
 import dataclasses
 import json
@@ -6,19 +6,18 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from foedus.algorithm import name_of
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
 from foedus.experiment import build
-from foedus.experiment.execute import Outcome, asked_of, finish
+from foedus.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.experiment.file import Experiment
 from foedus.experiment.folder import REQUEST, SUBMISSION, Folder, folder_of
 from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
-from foedus.experiment.sweep import Case
-from foedus.files import write_whole
+from foedus.experiment.sweep import RunCase
+from foedus.files import Json, write_whole
 from foedus.privacy.releasing import noise_of
 from foedus.run import Run
 from foedus.runtime import spine
@@ -35,15 +34,15 @@ class Coordinator:
 
     kit: Path
     sites: tuple[str, ...]
-    transport: str | None = None  # what the experiment file says when left out
+    transport: str | None = None  # that of the experiment file when left out
     keep_going: int | None = None
 
 
 def submit(
     experiment: Experiment, coordinator: Coordinator, screen: Screen, *, out: Path | None = None, again: bool = False
-) -> Outcome:
+) -> ExperimentOutcome:
     """Run all cases over the sites, one after the other. Wrong settings raise before anything is written."""
-    plans = {case.name: _planned(experiment, case) for case in experiment.cases}
+    plans = {case.name: _plan_of(experiment, case) for case in experiment.cases}
     folders = {
         case.name: folder_of(experiment, dataclasses.replace(case, settings=plans[case.name].settings), out)
         for case in experiment.cases
@@ -52,17 +51,17 @@ def submit(
     for name, folder in folders.items():
         states[name] = "new" if again and (folder.path / "experiment.json").is_file() else folder.state()
     screen.total = len(experiment.cases)
-    outcome = Outcome()
+    outcome = ExperimentOutcome()
     for case in experiment.cases:
         name, folder, plan = case.name or experiment.name, folders[case.name], plans[case.name]
-        if outcome.opened(name, folder, states[case.name], again, screen):
+        if outcome.register(name, folder, states[case.name], again, screen):
             continue
         if states[case.name] == "begun" and (folder.path / SUBMISSION).is_file():
             run = resume(folder.path, screen)
         else:
-            told = dataclasses.replace(case, settings=plan.settings)
-            folder.begin(experiment, told, dict.fromkeys(coordinator.sites), {})
-            run = _one(folder, _kept(experiment, case, plan, folder, coordinator), screen, "start")
+            planned_case = dataclasses.replace(case, settings=plan.settings)
+            folder.begin(experiment, planned_case, dict.fromkeys(coordinator.sites), {})
+            run = _one(folder, _write_submission(experiment, case, plan, folder, coordinator), screen, "start")
         if run.interrupted:
             outcome.interrupted = True
             break
@@ -70,18 +69,18 @@ def submit(
     return outcome
 
 
-def _planned(experiment: Experiment, case: Case) -> Plan:
+def _plan_of(experiment: Experiment, case: RunCase) -> Plan:
     try:
         return Plan.of(case.settings)
     except FoedusError as error:
         raise FoedusError(f"{experiment.path}: {error}") from None
 
 
-def _kept(
-    experiment: Experiment, case: Case, plan: Plan, folder: Folder, coordinator: Coordinator
-) -> tuple[Request, dict[str, Any]]:
-    """The request and how to submit it, kept so that the run can be resumed."""
-    asked: Flare = build.runtime_of(case.settings).get("runtime", Flare())
+def _write_submission(
+    experiment: Experiment, case: RunCase, plan: Plan, folder: Folder, coordinator: Coordinator
+) -> tuple[Request, Json]:
+    """Write down the request and how to submit it, so that the run can be resumed, and return both."""
+    flare = build.runtime_of(case.settings).get("runtime", Flare())
     request = Request(uuid.uuid4().hex[:12], coordinator.sites, plan)
     write_whole(folder.path / REQUEST, request.to_bytes())
     note = {
@@ -89,9 +88,9 @@ def _kept(
         "command": f"foedus federation submit {experiment.path}",
         "title": experiment.name,
         "kit": str(coordinator.kit.absolute()),
-        "transport": coordinator.transport or asked.transport,
-        "keep_going": asked.keep_going if coordinator.keep_going is None else coordinator.keep_going,
-        "patience": asked.patience,
+        "transport": coordinator.transport or flare.transport,
+        "keep_going": flare.keep_going if coordinator.keep_going is None else coordinator.keep_going,
+        "patience": flare.patience,
     }
     folder.write(SUBMISSION, note)
     return request, note
@@ -114,20 +113,15 @@ def resume(path: Path, screen: Screen, keep_going: int | None = None) -> Run:
     return _one(Folder(path, digest), (request, note), screen, "resume")
 
 
-def _one(folder: Folder, kept: tuple[Request, dict[str, Any]], screen: Screen, how: str) -> Run:
-    request, note = kept
+def _one(folder: Folder, submission: tuple[Request, Json], screen: Screen, how: str) -> Run:
+    """Drive one submitted run to its end; `how` is the event that its beginning is noted as."""
+    request, note = submission
     plan, name = request.plan, note["name"]
-    told = {
-        "run": name,
-        "folder": str(folder.path),
-        "algorithm": name_of(plan.algorithm),
-        "max_rounds": plan.max_rounds,
-    }
-    told |= {"sites": len(request.sites), "id": request.run}
-    screen.note(folder.event(how, **told))
-    screen.begin(
-        f"{name}: {name_of(plan.algorithm)} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites)
-    )
+    algorithm = name_of(plan.algorithm)
+    details = {"run": name, "folder": str(folder.path), "algorithm": algorithm, "max_rounds": plan.max_rounds}
+    details |= {"sites": len(request.sites), "id": request.run}
+    screen.note(folder.event(how, **details))
+    screen.begin(f"{name}: {algorithm} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites))
     try:
         result = drive(
             request,
@@ -150,10 +144,10 @@ def _one(folder: Folder, kept: tuple[Request, dict[str, Any]], screen: Screen, h
     if result.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
-    built = plan.built(cohort_of(rules, plan.roles), rules, request.sites)
-    run.ledger = built.accounted(run.ledger)
-    folder.prepared(rules)
-    finish(folder, run, name, asked_of(note["command"], note["title"], built), screen)
+    setup = plan.setup(cohort_of(rules, plan.roles), rules, request.sites)
+    run.ledger = setup.with_preparation(run.ledger)
+    folder.write_preparation(rules)
+    finish(folder, run, name, description_of(note["command"], note["title"], setup), screen)
     return run
 
 
@@ -166,7 +160,7 @@ def _watch(folder: Folder, name: str, screen: Screen) -> Callable[[Glimpse], Non
 
 
 def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -> Run:
-    """The run as `solve` would return it; the worst case, which is measured on the data, is left out."""
+    """Return the run as `solve` would; the worst case, which is measured on the data, is left out."""
     order = plan.order(cohort_of(rules, plan.roles), rules, request.run, request.sites)
     end, history = result.conclusion, dict(result.history)
     if result.interrupted:

@@ -1,9 +1,9 @@
-"""What `foedus init` writes: a commented experiment file, and an example with four invented hospitals."""
+"""The files that `foedus init` writes: a commented experiment file, and an example with four invented hospitals."""
 
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from foedus.data import tables
 from foedus.data.tables import Table, Words, text_of
 from foedus.errors import FoedusError
 
+# name, rows, mean age, and how much more ill its patients are than elsewhere
 HOSPITALS = (("city", 120, 62, 0.0), ("lakeside", 80, 55, -0.3), ("st-mary", 100, 68, 0.3), ("valley", 60, 59, 0.1))
 AFFIRMATIVE = ("yes", "true", "positive", "malignant", "ill", "sick", "dead", "died")
 WARDS = ("cardiology", "internal medicine", "surgery")
@@ -19,7 +20,7 @@ WARDS = ("cardiology", "internal medicine", "surgery")
 
 @dataclass(frozen=True)
 class Wish:
-    """What is known about the user's experiment."""
+    """What the user wants of an experiment, and what the first data file says about it."""
 
     files: str
     label: str
@@ -34,40 +35,39 @@ class Wish:
     groups: tuple[str, ...] = ()
 
 
-def quoted(text: str) -> str:
-    """A TOML string; JSON's is one."""
+def toml_string(text: str) -> str:
+    """Return a text as a TOML string; a JSON string is one."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def first_table(pattern: str, folder: Path, separator: str) -> Table:
-    """The first file that the pattern names."""
+    """Read the first file that the pattern names."""
     from foedus.experiment.sources import files_of
 
     return tables.read(next(iter(files_of(pattern, folder).values())), separator)
 
 
-def completed(wish: Wish, folder: Path) -> Wish:
-    """The wish checked against the first file: the columns, and which label counts as 1."""
+def complete_wish(wish: Wish, folder: Path) -> Wish:
+    """Check the wish against the first file, and add the columns and which label counts as 1."""
     table = first_table(wish.files, folder, wish.separator)
     label = text_of(table.column(wish.label, "--label")).used().levels
     if wish.group is not None:
         table.column(wish.group, "--group")
     positive = wish.positive
     if positive is None and set(label) not in ({"0", "1"}, {"-1", "1"}) and len(label) <= 10:
-        found = text_of(table.columns[wish.label]).used()
-        counts = np.bincount(found.codes[found.codes >= 0], minlength=len(label))
-        rarer = label[int(np.argmin(counts))]  # what is looked for is mostly the rarer
+        column = text_of(table.columns[wish.label]).used()
+        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(label))
+        rarer = label[int(np.argmin(counts))]  # an illness, a default, a fraud: what one looks for is mostly rarer
         positive = next((level for level in label if level.lower() in AFFIRMATIVE), rarer)
     if positive is not None and positive not in label:
-        raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listed(label)}.")
+        raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listing(label)}.")
     others = [level for level in label if level != (positive or "1")]
     negative = others[0] if len(others) == 1 else f"not {positive or 1}"
     groups = text_of(table.columns[wish.group]).used().levels if wish.group is not None else ()
     if wish.max_gap is not None and len(groups) < 2:
         raise FoedusError(f"--max-gap: the column {wish.group!r} has {len(groups)} values; expected at least two.")
     columns = tuple(name for name in table.columns if name not in (wish.label, wish.group))
-    found = {"positive": positive, "negative": negative, "groups": groups, "columns": columns}
-    return Wish(**{**vars(wish), **found})
+    return replace(wish, positive=positive, negative=negative, groups=groups, columns=columns)
 
 
 def _line(code: str, comment: str) -> str:
@@ -75,32 +75,30 @@ def _line(code: str, comment: str) -> str:
 
 
 def starter(wish: Wish) -> str:
-    """The text of an experiment file, every choice with a comment."""
+    """Return the text of an experiment file, every choice with a comment."""
     one = f"label {wish.positive or '1'}"
-    known = f" (here {tables.listed(wish.columns, 8)})" if wish.columns else ""
+    column_hint = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
     data = [
-        _line(f"files = {quoted(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
+        _line(f"files = {toml_string(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
         '# or one file for all:  file = "all.csv"  and  site = "hospital", the column that tells the sites apart',
-        _line(f"label = {quoted(wish.label)}", "the column to predict"),
-        _line(f"positive = {quoted(wish.positive)}", "the label that counts as 1; the others count as 0")
+        _line(f"label = {toml_string(wish.label)}", "the column to predict"),
+        _line(f"positive = {toml_string(wish.positive)}", "the label that counts as 1; the others count as 0")
         if wish.positive is not None
         else _line('# positive = "yes"', "the label that counts as 1, where labels are words"),
-        _line(f"group = {quoted(wish.group)}", "groups whose losses can be compared; not used to predict")
+        _line(f"group = {toml_string(wish.group)}", "groups whose losses can be compared; not used to predict")
         if wish.group is not None
         else _line('# group = "sex"', "groups whose losses can be compared; not used to predict"),
-        *([f"separator = {quoted(wish.separator)}"] if wish.separator != "," else []),
-        _line('# features = ["age"]', f"the columns to predict from; all others when left out{known}"),
+        *([f"separator = {toml_string(wish.separator)}"] if wish.separator != "," else []),
+        _line('# features = ["age"]', f"the columns to predict from; all others when left out{column_hint}"),
         _line('# drop = ["patient"]', "columns to leave out"),
-        _line(
-            '# categorical = ["code"]', "columns of numbers that are codes; columns of words are found by themselves"
-        ),
+        _line('# categorical = ["code"]', "columns of numbers that are codes; columns of words need not be named"),
         _line('missing = "mean"', '"mean" fills numbers with the mean over all sites and makes a missing word a'),
         _line("", 'category of its own; "drop" leaves such rows out; "error" refuses them'),
     ]
     problem = [_line('loss = "logistic"', 'for two classes; "least_squares" to predict a number')]
     terms = []
     if wish.max_loss is not None:
-        other = quoted(f"label {wish.negative}")
+        other = toml_string(f"label {wish.negative}")
         problem += [
             _line("", "of all rows, while the cap below holds at every site"),
             _line(f"# where = {other}", "Neyman-Pearson's form: the loss of these rows alone."),
@@ -110,7 +108,7 @@ def starter(wish: Wish) -> str:
         terms += [
             _line("[[constraints]]", "a limit that holds at every site:"),
             'type = "LossCap"',
-            f"where = {quoted(one)}",
+            f"where = {toml_string(one)}",
             _line(f"at_most = {wish.max_loss:g}", "the mean loss on these rows; always guessing one half costs 0.69"),
             "",
         ]
@@ -118,8 +116,8 @@ def starter(wish: Wish) -> str:
         terms += [
             _line("[[constraints]]", "the mean losses of two groups are close at every site"),
             'type = "LossGap"',
-            f"first = {quoted(f'group {wish.groups[0]}')}",
-            f"second = {quoted(f'group {wish.groups[1]}')}",
+            f"first = {toml_string(f'group {wish.groups[0]}')}",
+            f"second = {toml_string(f'group {wish.groups[1]}')}",
             f"at_most = {wish.max_gap:g}",
             "",
         ]
@@ -127,12 +125,12 @@ def starter(wish: Wish) -> str:
         terms = [
             _line("# [[constraints]]", "a limit that holds at every site, for instance:"),
             '# type = "LossCap"',
-            f"# where = {quoted(one)}",
+            f"# where = {toml_string(one)}",
             _line("# at_most = 0.5", "the mean loss on these rows; always guessing one half costs 0.69"),
             "",
         ]
     problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
-    method = [_line(f"name = {quoted(wish.algorithm)}", "'foedus check' says what it sends and how often")]
+    method = [_line(f"name = {toml_string(wish.algorithm)}", "'foedus check' says what it sends and how often")]
     lines = [
         "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
         "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",
@@ -142,7 +140,7 @@ def starter(wish: Wish) -> str:
         "[data]",
         *data,
         "",
-        _line("[preprocess]", "found from sums and sets that the sites send; no rows are pooled"),
+        _line("[preprocess]", "from sums and sets that the sites send; no rows are pooled"),
         _line('scale = "standard"', 'mean 0, deviation 1 over all sites; or "minmax", or "none"'),
         "",
         "[problem]",
@@ -174,7 +172,7 @@ EXAMPLE = Wish(
 
 
 def hospitals(seed: int = 0) -> dict[str, str]:
-    """Four invented hospitals as CSV text: who was readmitted depends on age, kidneys and earlier stays."""
+    """Return four invented hospitals as CSV text; who was readmitted depends on age, kidneys and earlier stays."""
     draw = np.random.default_rng(seed)
     texts = {}
     for name, rows, age, ill in HOSPITALS:
@@ -201,8 +199,8 @@ def hospitals(seed: int = 0) -> dict[str, str]:
 
 
 def columns_of(table: Table) -> list[str]:
-    """Each column in a few words, for the questions of `foedus init`."""
+    """Describe each column in a few words, for the questions of `foedus init`."""
     return [
-        f"{name} ({tables.listed(column.used().levels, 3)})" if isinstance(column, Words) else f"{name} (numbers)"
+        f"{name} ({tables.listing(column.used().levels, 3)})" if isinstance(column, Words) else f"{name} (numbers)"
         for name, column in table.columns.items()
     ]

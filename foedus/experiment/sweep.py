@@ -1,39 +1,46 @@
-"""Sweeps: a list in a file where one value is expected makes one run for each; several lists, all combinations."""
+"""Sweeps: a list where a file expects one value makes one run for each; several lists make all combinations."""
 
 import copy
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 
-MOST_RUNS = 1000
+Settings: TypeAlias = Json
+"""All settings of one run, section by section, with the defaults filled in; `file.SECTIONS` has the keys."""
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Where a value stands in the settings: the keys and list positions that lead to it."""
+
+MOST_RUNS = 1000  # more are taken for a mistake: each has a folder, and all are built before the first is run
 
 
 @dataclass(frozen=True)
 class Several:
     """Values of which each makes a run."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Case:
-    """One run that a file asks for: what sets it apart from the others, a word for each list, and all its settings."""
+class RunCase:
+    """One run that a file asks for: all its settings, and a word for each list that sets it apart from the others."""
 
-    settings: dict[str, Any]
-    algorithm: tuple[str, ...] = ()  # words of lists in [algorithm]
-    others: tuple[str, ...] = ()
+    settings: Settings
+    algorithm: tuple[str, ...] = ()  # the words of lists in [algorithm]
+    others: tuple[str, ...] = ()  # the words of all other lists
 
     @property
     def name(self) -> str:
-        """Empty for the only run of a file without lists."""
+        """The words, separated by commas; empty for the only run of a file without lists."""
         return ",".join((*self.algorithm, *self.others))
 
 
-def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
-    """All combinations of the swept values, each with a name of what sets it apart."""
+def expand(settings: Mapping[str, Any]) -> tuple[RunCase, ...]:
+    """Return all combinations of the swept values, each with a name of what sets it apart."""
     points = list(_points(settings, ()))
     total = 1
     for _, several in points:
@@ -41,15 +48,15 @@ def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
     if total > MOST_RUNS:
         raise FoedusError(f"its lists make {total} runs; expected at most {MOST_RUNS}.")
     cases = []
-    for chosen in itertools.product(*(several.values for _, several in points)):
-        made: Any = copy.deepcopy(dict(settings))
-        for (path, _), value in zip(points, chosen, strict=True):
-            _put(made, path, copy.deepcopy(value))
-        for extra, one in expand_algorithms(made):
-            words = [(path, _word(path, value)) for (path, _), value in zip(points, chosen, strict=True)]
+    for combination in itertools.product(*(several.values for _, several in points)):
+        swept_settings: Settings = copy.deepcopy(dict(settings))
+        for (path, _), value in zip(points, combination, strict=True):
+            _set_at(swept_settings, path, copy.deepcopy(value))
+        for extra, one in expand_algorithms(swept_settings):
+            words = [(path, _word(path, value)) for (path, _), value in zip(points, combination, strict=True)]
             words += [(path, _word(path, value)) for path, value in extra]
             own = tuple(word for path, word in words if path[0] == "algorithm")
-            cases.append(Case(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
+            cases.append(RunCase(one, own, tuple(word for path, word in words if path[0] != "algorithm")))
     names = [case.name for case in cases]
     for name in names:
         if names.count(name) > 1:
@@ -57,19 +64,24 @@ def expand(settings: Mapping[str, Any]) -> tuple[Case, ...]:
     return tuple(cases)
 
 
-def expand_algorithms(settings: dict[str, Any]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The lists inside one of several algorithms, which the outer product does not see."""
+def expand_algorithms(settings: Settings) -> list[tuple[tuple[tuple[Place, object], ...], Settings]]:
+    """Expand the lists in [algorithm], with the places and values that were chosen for each.
+
+    Several algorithms are the values of a list themselves, and the lists inside one of them appear only after that one
+    has been chosen. So they are expanded after all other lists.
+    """
     points = list(_points(settings["algorithm"], ("algorithm",)))
-    made = []
-    for chosen in itertools.product(*(several.values for _, several in points)):
+    variants = []
+    for combination in itertools.product(*(several.values for _, several in points)):
         one = copy.deepcopy(settings)
-        for (path, _), value in zip(points, chosen, strict=True):
-            _put(one, path, value)
-        made.append((tuple((path, value) for (path, _), value in zip(points, chosen, strict=True)), one))
-    return made
+        for (path, _), value in zip(points, combination, strict=True):
+            _set_at(one, path, value)
+        variants.append((tuple((path, value) for (path, _), value in zip(points, combination, strict=True)), one))
+    return variants
 
 
-def _points(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Several]]:
+def _points(node: object, path: Place) -> Iterator[tuple[Place, Several]]:
+    """All lists of values in the settings, with their places."""
     if isinstance(node, Several):
         yield path, node
     elif isinstance(node, dict):
@@ -80,13 +92,14 @@ def _points(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
             yield from _points(part, (*path, place))
 
 
-def _put(settings: Any, path: tuple[Any, ...], value: Any) -> None:
+def _set_at(settings: Settings, path: Place, value: object) -> None:
+    node: Any = settings  # a dict or a list, as the path says
     for step in path[:-1]:
-        settings = settings[step]
-    settings[path[-1]] = value
+        node = node[step]
+    node[path[-1]] = value
 
 
-def _word(path: tuple[Any, ...], value: Any) -> str:
+def _word(path: Place, value: object) -> str:
     """A few characters for the name of a run, fit for the name of a folder."""
     if isinstance(value, dict):
         return str(value.get("name", value.get("type")))
