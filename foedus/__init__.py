@@ -14,6 +14,7 @@ from foedus.algorithms import (  # noqa: E402
     WAFL,
     CentralProxAL,
     FedAvg,
+    FedDyn,
     FedEPM,
     FedGiA,
     FedPD,
@@ -28,6 +29,7 @@ from foedus.algorithms import (  # noqa: E402
     WAFLGradient,
 )
 from foedus.algorithms.ens import ens  # noqa: E402
+from foedus.check import check_algorithm  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
@@ -43,7 +45,7 @@ from foedus.terms import Data, group, label  # noqa: E402
 if TYPE_CHECKING:
     from foedus.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AFL",
@@ -56,6 +58,7 @@ __all__ = [
     "Data",
     "FairClassifier",
     "FedAvg",
+    "FedDyn",
     "FedEPM",
     "FedGiA",
     "FedPD",
@@ -82,6 +85,7 @@ __all__ = [
     "Schedule",
     "Spread",
     "WAFLGradient",
+    "check_algorithm",
     "constraints",
     "data",
     "ens",

@@ -6,6 +6,7 @@ from foedus.algorithms.centralproxal import CentralProxAL
 from foedus.algorithms.drfa import DRFA
 from foedus.algorithms.drfl import DRFL
 from foedus.algorithms.fedavg import FedAvg
+from foedus.algorithms.feddyn import FedDyn
 from foedus.algorithms.fedepm import FedEPM
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
@@ -25,6 +26,7 @@ __all__ = [
     "WAFL",
     "CentralProxAL",
     "FedAvg",
+    "FedDyn",
     "FedEPM",
     "FedGiA",
     "FedPD",

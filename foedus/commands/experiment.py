@@ -241,7 +241,7 @@ def init(
         raise FoedusError(f"init needs --label, the column to predict; {table.source} has {columns}.")
     if max_gap is not None and group is None:
         raise FoedusError("--max-gap needs --group, the column with the groups.")
-    method = catalogue.find_offer(algorithm, catalogue.algorithms(), "--algorithm").name
+    method = catalogue.find_algorithm(algorithm, "--algorithm").name
     wish = starter.Wish(data, label, positive, group, max_loss, max_gap, method, separator)
     write_whole(file, starter.starter(starter.complete_wish(wish, file.parent)).encode())
     typer.echo(f"Wrote {file}. Read it, then: foedus check {file}")

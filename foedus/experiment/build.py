@@ -63,7 +63,7 @@ class FitArguments(TypedDict):
 def algorithm_of(settings: Settings) -> Algorithm:
     """Return the algorithm with its settings; one with a setting for the intercept gets that of [preprocess]."""
     request = dict(settings["algorithm"])
-    offer = catalogue.find_offer(request.pop("name"), catalogue.algorithms(), "[algorithm]")
+    offer = catalogue.find_algorithm(request.pop("name"), "[algorithm]")
     if "noise" in request:
         raise FoedusError("[algorithm] noise: noise is asked for in a section of its own, [privacy].")
     if "intercept" in offer.parameters:

@@ -5,6 +5,8 @@ here.
 """
 
 import dataclasses
+import importlib
+import importlib.metadata
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -23,6 +25,8 @@ from foedus.privacy.total import Local
 from foedus.regularizers import Regularizer
 from foedus.runtime.flare.driver import Flare
 from foedus.terms import Mask
+
+ENTRY_POINTS = "foedus.algorithms"  # the group under which a package offers algorithms
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -110,8 +114,9 @@ def _of_dataclass(cls: type[T], what: str) -> Offer[T]:
     parameters = {}
     for field in (f for f in dataclasses.fields(cls) if not f.metadata.get("hidden")):
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        parameters[field.name] = Parameter(
-            field.name,
+        name = field.metadata.get("alias") or field.name
+        parameters[name] = Parameter(
+            name,
             hints.get(field.name),
             is_required,
             None if is_required else field.default,
@@ -162,13 +167,36 @@ def _members(module: ModuleType, kind: type[T], what: str, core: str) -> dict[st
 
 @cache
 def algorithms() -> dict[str, Offer[Algorithm]]:
-    """Return the algorithms that foedus exports."""
+    """Return the algorithms that foedus exports, and those that installed packages offer by an entry point."""
     import foedus as fd
 
     # the estimators are left out by name: to look at them would import scikit-learn
     members = [getattr(fd, name) for name in fd.__all__ if not name.endswith(("Classifier", "Regressor"))]
     classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Algorithm)]
-    return {cls.__name__: _of_dataclass(cls, "algorithm") for cls in classes if dataclasses.is_dataclass(cls)}
+    own = {cls.__name__: _of_dataclass(cls, "algorithm") for cls in classes if dataclasses.is_dataclass(cls)}
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {point.name: _own_algorithm(point.value, f"the entry point {point.name}") for point in points} | own
+
+
+def find_algorithm(name: object, place: str) -> Offer[Algorithm]:
+    """Return the algorithm with this name, or the one that "module:Class" names."""
+    if isinstance(name, str) and ":" in name:
+        return _own_algorithm(name, place)
+    return find_offer(name, algorithms(), place)
+
+
+def _own_algorithm(name: str, place: str) -> Offer[Algorithm]:
+    """An algorithm of a module that is not part of foedus."""
+    module, _, qualname = name.partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), qualname, None)
+    except ImportError as error:
+        raise FoedusError(f"{place} = {name!r}: the module {module!r} cannot be imported ({error}).") from None
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise FoedusError(f"{place} = {name!r}: {module!r} has no algorithm {qualname!r}.")
+    if not dataclasses.is_dataclass(cls):
+        raise FoedusError(f"{place} = {name!r}: write @settings above class {qualname}.")
+    return dataclasses.replace(_of_dataclass(cls, "algorithm"), name=name)
 
 
 @cache

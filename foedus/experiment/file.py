@@ -165,7 +165,7 @@ def load(path: Path, *, elsewhere: bool = False) -> Experiment:
 
 def with_algorithms(experiment: Experiment, names: list[str]) -> Experiment:
     """Return the experiment with each of these algorithms, with default settings, in place of its own."""
-    offers = [catalogue.find_offer(name, catalogue.algorithms(), "--algorithms") for name in names]
+    offers = [catalogue.find_algorithm(name, "--algorithms") for name in names]
     if not offers:
         raise FoedusError(f"--algorithms names none; there are {', '.join(sorted(catalogue.algorithms()))}.")
     cases: dict[str, RunCase] = {}
@@ -304,7 +304,7 @@ def _read_algorithms(section: object) -> Json | Several:
         if names is None:
             raise FoedusError(f"[algorithm] needs a name: one of {', '.join(sorted(catalogue.algorithms()))}.")
         for name in names if isinstance(names, list) else [names]:
-            offer = catalogue.find_offer(name, catalogue.algorithms(), "[algorithm]")
+            offer = catalogue.find_algorithm(name, "[algorithm]")
             rest = {key: _read_several(v, f"[algorithm] {key}") for key, v in one.items() if key != "name"}
             for key in rest:
                 if key not in offer.parameters:
