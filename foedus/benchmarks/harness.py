@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from foedus.errors import FoedusError, did_you_mean
 
 
 @dataclass
@@ -63,37 +62,6 @@ def machine() -> str:
     """Describe the machine and its load in a line."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return f"{platform.machine()}, {os.cpu_count()} cores{load}"
-
-
-def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measurement]:
-    """Run the benchmarks, or the one called `only`, print them as tables and return their lines."""
-    from foedus.benchmarks import constrained, federation, private, robust, scale, speed, startup
-
-    parts: dict[str, tuple[str, Callable[[bool], list[Measurement]]]] = {
-        "gradients": ("gradients of all clients against two passes over the same bytes", speed.gradients),
-        "round": ("a FedAvg round against NumPy and other frameworks", speed.fedavg_round),
-        "fedgia": ("a FedGiA solve against NumPy gradients of all clients", speed.fedgia_solve),
-        "scale": ("seconds per round and per client, by the number of clients", scale.clients),
-        "startup": ("start-up: import, and a first run with a cold and a warm cache", startup.startup),
-        "private": ("ENS, local work, and what clipping and noise cost", private.private),
-        "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
-        "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
-        "federation": ("a round over real sites on loopback", federation.rounds),
-    }
-    if only is not None and only not in parts:
-        raise FoedusError(f"no benchmark is called {only!r}; there are {', '.join(parts)}.{did_you_mean(only, parts)}")
-    lines: list[Measurement] = []
-    for name, (title, measure) in parts.items():
-        if only not in (None, name):
-            continue
-        echo(f"\n{name}: {title} ({machine()})")
-        measurements = measure(quick)
-        for line in measurements:
-            against = f"  {line.ratio:8.3g} x {line.against} ({line.reference:.3g} s)" if line.reference else ""
-            extra = "  " + ", ".join(f"{k} {v}" for k, v in line.extra.items()) if line.extra else ""
-            echo(f"  {line.what:44s} {line.seconds:10.3g} s{against}  {line.verdict}{extra}".rstrip())
-        lines += measurements
-    return lines
 
 
 def to_json(lines: list[Measurement]) -> str:

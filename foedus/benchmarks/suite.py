@@ -1,0 +1,36 @@
+"""The benchmarks by name, and the table that `foedus bench` prints."""
+
+from collections.abc import Callable
+
+from foedus.benchmarks import constrained, federation, private, robust, scale, speed, startup
+from foedus.benchmarks.harness import Measurement, machine
+from foedus.errors import FoedusError, did_you_mean
+
+
+def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measurement]:
+    """Run the benchmarks, or the one called `only`, print them as tables and return their lines."""
+    parts: dict[str, tuple[str, Callable[[bool], list[Measurement]]]] = {
+        "gradients": ("gradients of all clients against two passes over the same bytes", speed.gradients),
+        "round": ("a FedAvg round against NumPy and other frameworks", speed.fedavg_round),
+        "fedgia": ("a FedGiA solve against NumPy gradients of all clients", speed.fedgia_solve),
+        "scale": ("seconds per round and per client, by the number of clients", scale.clients),
+        "startup": ("start-up: import, and a first run with a cold and a warm cache", startup.startup),
+        "private": ("ENS, local work, and what clipping and noise cost", private.private),
+        "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
+        "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
+        "federation": ("a round over real sites on loopback", federation.rounds),
+    }
+    if only is not None and only not in parts:
+        raise FoedusError(f"no benchmark is called {only!r}; there are {', '.join(parts)}.{did_you_mean(only, parts)}")
+    lines: list[Measurement] = []
+    for name, (title, measure) in parts.items():
+        if only not in (None, name):
+            continue
+        echo(f"\n{name}: {title} ({machine()})")
+        measurements = measure(quick)
+        for line in measurements:
+            against = f"  {line.ratio:8.3g} x {line.against} ({line.reference:.3g} s)" if line.reference else ""
+            extra = "  " + ", ".join(f"{k} {v}" for k, v in line.extra.items()) if line.extra else ""
+            echo(f"  {line.what:44s} {line.seconds:10.3g} s{against}  {line.verdict}{extra}".rstrip())
+        lines += measurements
+    return lines
