@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from foedus.engine import configure as _configure
+from foedus.moved import install as _install
 
 _configure()
+_install()
 
 from foedus import constraints, data, losses, penalties, regularizers, robust  # noqa: E402
 from foedus.algorithms import (  # noqa: E402

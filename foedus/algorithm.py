@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus import pytrees
 from foedus.errors import FoedusError
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, T, state
+from foedus.pytrees import PyTree, T
 from foedus.regularizers import Zero
 from foedus.terms import Data, Terms
 
@@ -31,14 +32,14 @@ RUNNING, CONVERGED, STUCK = 0, 1, 2
 """What `ended` answers: the run goes on, has reached its goal, or cannot come nearer to it."""
 
 
-@state
+@pytrees.state
 class Each:
     """Marks a message field with a leading client axis: client i receives row i of `values`."""
 
     values: PyTree
 
 
-@state
+@pytrees.state
 class Present:
     """Who answered a round: row j of the replies is client `index[j]`'s, and counts only where `here[j]`."""
 
@@ -179,7 +180,7 @@ def lacking(algorithm: Algorithm, function: str) -> FoedusError:
 def __getattr__(name: str) -> object:
     import warnings
 
-    from foedus import pytrees, settings
+    from foedus import settings
 
     homes = {"state": pytrees, "select": pytrees, "setting": settings, "settings": settings}
     if name not in homes:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
-
 @dataclass
 class Measurement:
     """One line of a benchmark: the seconds of a thing and of its reference, and the limit on their ratio, if any."""
