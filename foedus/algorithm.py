@@ -13,6 +13,7 @@ What only some algorithms answer is declared in small classes of its own: multip
 `foedus.constrained`, noise in `foedus.privacy.releasing`, worst cases in `foedus.robust.stress`.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -101,6 +102,12 @@ class Algorithm:
             name = type(self).__name__
             raise FoedusError(f"{name} takes no settings ({', '.join(settings)}): write @settings above class {name}.")
 
+    def __getattr__(self, name: str) -> object:
+        if name != "name":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn("write type(algorithm).__name__, not algorithm.name.", DeprecationWarning, stacklevel=2)
+        return name_of(self)
+
     def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
         """The server's state before the first round."""
         raise lacking(self, "init")
@@ -178,8 +185,6 @@ def lacking(algorithm: Algorithm, function: str) -> FoedusError:
 
 
 def __getattr__(name: str) -> object:
-    import warnings
-
     from foedus import settings
 
     homes = {"state": pytrees, "select": pytrees, "setting": settings, "settings": settings}

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import foedus as fd
 import foedus.algorithm
 from foedus.moved import MOVED
 
@@ -26,6 +27,12 @@ def test_names_that_left_the_protocol_are_found_with_a_warning():
             assert getattr(foedus.algorithm, name) is getattr(importlib.import_module(f"foedus.{home}"), name)
     with pytest.raises(AttributeError, match="nonsense"):
         foedus.algorithm.nonsense  # noqa: B018
+
+
+def test_an_algorithm_still_has_its_name_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="__name__"):
+        assert fd.FedAvg().name == "FedAvg"
+    assert not hasattr(fd.FedAvg(), "nonsense")
 
 
 def test_a_module_that_never_was_is_not_found():
