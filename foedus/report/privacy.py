@@ -62,7 +62,8 @@ def solve_arguments(algorithm: Json) -> tuple[Json, Json | None]:
     noise = algorithm.get("noise")
     if not isinstance(noise, Mapping) or "sampler" not in noise:
         return algorithm, None
-    plain = algorithm.get("method") or {k: v for k, v in algorithm.items() if k != "noise"}
+    # version 0.1 kept the settings of a private form's plain algorithm under "method"
+    plain = algorithm.get("plain") or algorithm.get("method") or {k: v for k, v in algorithm.items() if k != "noise"}
     if noise.get("total") is None:
         return plain, {k: v for k, v in noise.items() if k != "total"}
     epsilon, delta = noise["total"]
