@@ -33,7 +33,7 @@ test: $(READY)
 
 test-all: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[flare]'
-	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	XLA_FLAGS= $(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 test-browser: $(READY)
 	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null || \

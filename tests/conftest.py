@@ -11,6 +11,14 @@ from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Most of the time goes into compiling programs that run for milliseconds, so XLA is to optimise little. This holds for
+# the processes that tests start, too. `make test-all` sets XLA_FLAGS to nothing: it compiles as users do.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
+
 # the same examples on every machine and in every run; compilation makes the first example slow
 settings.register_profile("foedus", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("foedus")
