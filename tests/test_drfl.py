@@ -124,7 +124,7 @@ def server_of(algorithm: fd.DRFL, **fields) -> tuple[fd.Problem, Any, Any, Prese
     ("constants", "near", "far"), [("tight", 2.0, 5.0), ("paper", 8.0, 8.0)], ids=["tight", "paper"]
 )
 def test_the_servers_step_of_algorithm_one_has_the_printed_constants(constants, near, far):
-    """With S = 4 clients c' = 2c and c'' = (S+1)c, or 2Sc both: each step of (6) to (10) solves its proximal problem."""
+    """With S = 4 clients c' = 2c and c'' = (S+1)c, or 2Sc both; each of (6) to (10) solves its proximal problem."""
     algorithm = drfl("l1", None, "inf", splitting="linearised", constants=constants, adapt=False, c=0.7)
     rng = np.random.default_rng(1)
     drawn = {name: rng.normal(size=4) for name in ("z", "t", "sigma", "zeta")} | {"eta": rng.random(4)}
