@@ -1,6 +1,6 @@
 """Problems and algorithms that several test modules share, and with them the compiled programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -126,6 +126,12 @@ ROBUST: dict[str, tuple[Case, ...]] = {
 }
 
 ALL = [case for cases in CASES.values() for case in cases]
+
+
+def slow(*cases: Case) -> list[Case]:
+    """The cases for a test that is quick on others."""
+    return [replace(case, slow=True) for case in cases]
+
 
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:

@@ -25,7 +25,7 @@ settings.load_profile("foedus")
 
 
 MOST_MEMORY = 2 * 2**30  # bytes of one worker: a laptop with 8 GB runs two of them
-LET_GO = 0.75 * 2**30  # above this, compiled programs are let go between two modules
+LET_GO = 1.1 * 2**30  # above this, compiled programs are let go between two tests
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,10 +42,8 @@ def _memory() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _programs_are_let_go():
-    """What one module has compiled is of little use to the next, and grows to gigabytes over all of them."""
-    yield
+def pytest_runtest_teardown() -> None:
+    """What is compiled grows to gigabytes over all tests, and is of use to the next few only."""
     if os.path.exists("/proc/self/statm") and _memory() > LET_GO:
         import jax
 
