@@ -133,7 +133,6 @@ def slow(*cases: Case) -> list[Case]:
     return [replace(case, slow=True) for case in cases]
 
 
-
 def over(cases: list[Case]) -> pytest.MarkDecorator:
     """Parametrise a test over cases; under `--dist loadgroup` a case stays with the worker that has compiled it."""
     slow = {True: (pytest.mark.slow,), False: ()}

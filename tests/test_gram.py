@@ -43,11 +43,19 @@ def solver(problem: fd.Problem):
     return lambda i, sigma, v: np.asarray(solve(fd.Data({k: array[i] for k, array in problem.data.items()}), sigma, v))
 
 
-@pytest.mark.parametrize("name", ["least squares", "logistic", "ridge"])
+# every form once, and every problem
+QUICK = {((9, 4, 400, "primal"), "logistic"), ((5, 12, 400, "woodbury"), "ridge"), ((5, 12, 3, "cg"), "least squares")}
+
+
 @pytest.mark.parametrize(
-    ("rows", "dim", "large", "form"),
-    [(9, 4, 400, "primal"), (6, 6, 400, "primal"), (5, 12, 400, "woodbury"), (9, 4, 3, "cg"), (5, 12, 3, "cg")],
-)
+    ("rows", "dim", "large", "form", "name"),
+    [
+        pytest.param(*form, name, marks=[] if (form, name) in QUICK else [pytest.mark.slow])
+        for form in [(9, 4, 400, "primal"), (6, 6, 400, "primal"), (5, 12, 400, "woodbury"), (9, 4, 3, "cg"),
+                     (5, 12, 3, "cg")]
+        for name in ("least squares", "logistic", "ridge")
+    ],
+)  # fmt: skip
 def test_every_form_is_the_dense_solve(monkeypatch, name, rows, dim, large, form):
     monkeypatch.setattr(gram, "LARGE", large)
     problem = made(rows, dim, name)

@@ -226,13 +226,13 @@ def test_the_progress_bar_leaves_the_run_alone(capsys):
 
 
 def test_a_run_comes_back_from_its_folder(tmp_path):
-    run = fd.solve(problem(), CASES["FedGiA"][0].algorithm, participation=SOME, max_rounds=30)
+    run = fd.solve(problem(), CASES["Scaffold"][0].algorithm, participation=SOME, max_rounds=30)
     again = fd.load(run.save(tmp_path / "deep" / "run"))
     same(run, again)
     assert str(again) == str(run)
     assert (again.certificate, again.traffic, again.names) == (run.certificate, run.traffic, run.names)
     assert json.dumps(again.settings) == json.dumps(run.settings)
-    assert again.settings["algorithm"]["name"] == "FedGiA"
+    assert again.settings["algorithm"]["name"] == "Scaffold"
     assert again.settings["seed"] == 0
     assert "jax" in again.settings["versions"]
 
