@@ -134,12 +134,9 @@ def slow(*cases: Case) -> list[Case]:
 
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:
-    """Parametrise a test over cases; under `--dist loadgroup` a case stays with the worker that has compiled it."""
-    slow = {True: (pytest.mark.slow,), False: ()}
-    marked = [
-        pytest.param(case, marks=[pytest.mark.xdist_group(str(case)), *slow[case.slow]], id=str(case)) for case in cases
-    ]
-    return pytest.mark.parametrize("case", marked)
+    """Parametrise a test over cases."""
+    marks = {True: (pytest.mark.slow,), False: ()}
+    return pytest.mark.parametrize("case", [pytest.param(case, marks=marks[case.slow], id=str(case)) for case in cases])
 
 
 def private(algorithm: Algorithm, noise: object) -> Algorithm:

@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,12 +29,44 @@ MOST_MEMORY = 2 * 2**30  # bytes of one worker: a laptop with 8 GB runs two of t
 LET_GO = 1.1 * 2**30  # above this, compiled programs are let go between two tests
 
 
+# Modules that share programs run in one worker, after one another, and come first because they take longest. So do
+# those over real sites: they share a federation, and time what they measure.
+TOGETHER = {
+    "test_algorithms": "algorithms",
+    "test_checkpoint": "algorithms",
+    "test_simulate": "algorithms",
+    "test_proxal": "constrained",
+    "test_infeasible": "constrained",
+    "test_interior_point": "constrained",
+    "test_interior_point_random": "constrained",
+    "test_flare_attacks": "federation",
+    "test_flare_doors": "federation",
+    "test_flare_experiment": "federation",
+    "test_flare_real": "federation",
+    "test_drfl": "robust",
+    "test_robust_gap": "robust",
+    "test_rivals": "robust",
+}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one module go to one worker, which compiles what they share once; some modules name finer groups."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
+    order = {stem: place for place, stem in enumerate(TOGETHER)}
+    items.sort(key=lambda item: order.get(Path(item.path).stem, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of one module go to one worker, which compiles what they share once, and so do modules of one group."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByModule(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            stem = Path(nodeid.split("::")[0]).stem
+            return TOGETHER.get(stem, stem)
+
+    config.option.loadscopereorder = False
+    return ByModule(config, log)
 
 
 def _memory() -> int:

@@ -32,12 +32,7 @@ def quick(case: Case, name: str) -> bool:
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        pytest.param(
-            case,
-            name,
-            marks=[pytest.mark.xdist_group(str(case)), *([] if quick(case, name) else [pytest.mark.slow])],
-            id=f"{case}-{name}",
-        )
+        pytest.param(case, name, marks=[] if quick(case, name) else [pytest.mark.slow], id=f"{case}-{name}")
         for case in ALL
         for name in PROBLEMS
     ],

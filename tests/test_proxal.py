@@ -253,7 +253,7 @@ def test_a_constraint_that_is_not_convex_is_met_and_stationary():
     ("algorithm", "participation"),
     [
         (NEWTON, 0.5),
-        (NEWTON, fd.Fraction(1.0, dropout=0.3)),
+        pytest.param(NEWTON, fd.Fraction(1.0, dropout=0.3), marks=pytest.mark.slow),
         pytest.param(ADMM, fd.Fraction(0.6, dropout=0.2), marks=pytest.mark.slow),
     ],
     ids=["newton half", "newton dropout", "admm both"],
