@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers take all cores already; further threads wait in loops
 
 # Most of the time goes into compiling programs that run for milliseconds, so XLA is to optimise little. This holds for
 # the processes that tests start, too. `make test-all` sets XLA_FLAGS to nothing: it compiles as users do.
