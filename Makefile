@@ -29,11 +29,11 @@ demo: $(BASE)
 test: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser" $(ARGS)
+	$(BIN)/pytest -n 2 -m "not slow and not browser" $(ARGS)
 
 test-all: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[flare]'
-	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	XLA_FLAGS= $(BIN)/pytest -n 2 $(ARGS)
 
 test-browser: $(READY)
 	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null || \

@@ -1,6 +1,6 @@
 """Problems and algorithms that several test modules share, and with them the compiled programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -129,13 +129,15 @@ ROBUST: dict[str, tuple[Case, ...]] = {
 ALL = [case for cases in CASES.values() for case in cases]
 
 
+def slow(*cases: Case) -> list[Case]:
+    """The cases for a test that is quick on others."""
+    return [replace(case, slow=True) for case in cases]
+
+
 def over(cases: list[Case]) -> pytest.MarkDecorator:
-    """Parametrise a test over cases; under `--dist loadgroup` a case stays with the worker that has compiled it."""
-    slow = {True: (pytest.mark.slow,), False: ()}
-    marked = [
-        pytest.param(case, marks=[pytest.mark.xdist_group(str(case)), *slow[case.slow]], id=str(case)) for case in cases
-    ]
-    return pytest.mark.parametrize("case", marked)
+    """Parametrise a test over cases."""
+    marks = {True: (pytest.mark.slow,), False: ()}
+    return pytest.mark.parametrize("case", [pytest.param(case, marks=marks[case.slow], id=str(case)) for case in cases])
 
 
 def private(algorithm: Algorithm, noise: object) -> Algorithm:

@@ -5,11 +5,21 @@ import gc
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers take all cores already; further threads wait in loops
+
+# Most of the time goes into compiling programs that run for milliseconds, so XLA is to optimise little. This holds for
+# the processes that tests start, too. `make test-all` sets XLA_FLAGS to nothing: it compiles as users do.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 
 # the same examples on every machine and in every run; compilation makes the first example slow
 settings.register_profile("foedus", deadline=None, derandomize=True, max_examples=25)
@@ -17,15 +27,47 @@ settings.load_profile("foedus")
 
 
 MOST_MEMORY = 2 * 2**30  # bytes of one worker: a laptop with 8 GB runs two of them
-LET_GO = 0.75 * 2**30  # above this, compiled programs are let go between two modules
+LET_GO = 1.1 * 2**30  # above this, compiled programs are let go between two tests
+
+
+# Modules that share programs run in one worker, after one another, and come first because they take longest. So do
+# those over real sites: they share a federation, and time what they measure.
+TOGETHER = {
+    "test_algorithms": "algorithms",
+    "test_checkpoint": "algorithms",
+    "test_simulate": "algorithms",
+    "test_proxal": "constrained",
+    "test_infeasible": "constrained",
+    "test_interior_point": "constrained",
+    "test_interior_point_random": "constrained",
+    "test_flare_attacks": "federation",
+    "test_flare_doors": "federation",
+    "test_flare_experiment": "federation",
+    "test_flare_real": "federation",
+    "test_drfl": "robust",
+    "test_robust_gap": "robust",
+    "test_rivals": "robust",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one module go to one worker, which compiles what they share once; some modules name finer groups."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
+    order = {stem: place for place, stem in enumerate(TOGETHER)}
+    items.sort(key=lambda item: order.get(Path(item.path).stem, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of one module go to one worker, which compiles what they share once, and so do modules of one group."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByModule(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            stem = Path(nodeid.split("::")[0]).stem
+            return TOGETHER.get(stem, stem)
+
+    config.option.loadscopereorder = False
+    return ByModule(config, log)
 
 
 def _memory() -> int:
@@ -34,10 +76,8 @@ def _memory() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _programs_are_let_go():
-    """What one module has compiled is of little use to the next, and grows to gigabytes over all of them."""
-    yield
+def pytest_runtest_teardown() -> None:
+    """What is compiled grows to gigabytes over all tests, and is of use to the next few only."""
     if os.path.exists("/proc/self/statm") and _memory() > LET_GO:
         import jax
 

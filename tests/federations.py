@@ -12,8 +12,6 @@ from foedus.runtime.flare.names import RUNS
 from foedus.runtime.flare.policy import SITE_FILE
 
 REAL = [
-    # one worker runs them all, after one another: they share the federation, and time what they measure
-    pytest.mark.xdist_group("federation"),
     # what is left when a server is killed under FLARE's threads
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from cases import ALL, CASES, DIM, NAMES, PROBLEMS, RIDGE, SIZES, clients_of, over, problem, regression
+from cases import ALL, CASES, DIM, NAMES, PROBLEMS, RIDGE, SIZES, Case, clients_of, over, problem, regression
 from played import rounds_played
 
 import foedus as fd
@@ -22,8 +22,22 @@ def answer(name: str) -> tuple[np.ndarray, float]:
     return oracles.pooled_minimum(clients_of(name), *LOSS[name])
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-@over(ALL)
+# every algorithm on the first problem, and one of each kind on the others
+ELSEWHERE = {"logistic": ("FedGiA gram", "InteriorPoint"), "ridge": ("Scaffold", "FedEPM")}
+
+
+def quick(case: Case, name: str) -> bool:
+    return not case.slow and (name == PROBLEMS[0] or str(case).startswith(ELSEWHERE[name]))
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        pytest.param(case, name, marks=[] if quick(case, name) else [pytest.mark.slow], id=f"{case}-{name}")
+        for case in ALL
+        for name in PROBLEMS
+    ],
+)
 def test_the_answer_is_scipys_on_the_pooled_data(case, name):
     run = fd.solve(problem(name), case.algorithm, max_rounds=case.rounds)
     w, minimum = answer(name)
@@ -72,12 +86,12 @@ def test_without_a_stopping_rule_all_rounds_are_played():
     assert (run.rounds, run.converged) == (7, False)
 
 
-def test_a_start_that_is_optimal_is_returned_as_it_is():
+@over([case for case in ALL if getattr(case.algorithm, "stop", None) is not None])
+def test_a_start_that_is_optimal_is_returned_as_it_is(case):
     w = answer("least squares")[0]
-    for case in (case for case in ALL if getattr(case.algorithm, "stop", None) is not None):
-        run = fd.solve(problem(), case.algorithm, w0=w)
-        assert run.rounds == 1
-        np.testing.assert_array_equal(run.w, w)
+    run = fd.solve(problem(), case.algorithm, w0=w)
+    assert run.rounds == 1
+    np.testing.assert_array_equal(run.w, w)
 
 
 def test_a_step_that_is_too_long_is_said_so_and_the_last_finite_model_returned():
@@ -179,7 +193,15 @@ def test_the_automatic_step_is_one_over_the_largest_curvature():
 
 @pytest.mark.parametrize(
     ("name", "H", "k0"),
-    [("least squares", "diagonal", 1)] + [(name, H, 5) for name in PROBLEMS for H in ("diagonal", "gram")],
+    [
+        ("least squares", "diagonal", 1),
+        ("logistic", "gram", 5),
+        ("ridge", "diagonal", 5),
+        pytest.param("least squares", "diagonal", 5, marks=pytest.mark.slow),
+        pytest.param("least squares", "gram", 5, marks=pytest.mark.slow),
+        pytest.param("logistic", "diagonal", 5, marks=pytest.mark.slow),
+        pytest.param("ridge", "gram", 5, marks=pytest.mark.slow),
+    ],
 )
 def test_fedgia_in_closed_form_is_the_loop_of_the_paper(name, H, k0):
     loss, mu = LOSS[name]
@@ -242,7 +264,7 @@ def test_fedgia_recovers_from_a_constant_that_is_too_small():
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         {"penalty": fd.penalties.Ridge(RIDGE)},
         {"where": lambda data: data.y > 0},
     ],

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from foedus.numerics import anderson
 
@@ -49,3 +50,13 @@ def test_a_point_far_off_is_not_taken():
     following, memory, worse = advance(memory, following, jnp.asarray([1.0 - 1e-9, 0.0]))
     assert not worse
     np.testing.assert_allclose(following, [2.0, 0.0], rtol=1e-8)
+
+
+def test_a_point_is_taken_up_to_a_hundred_times_the_size_of_the_last():
+    """Along a line, the residual falls from 1 to 1 − 1/reach, so the mixed point is `reach` away from the start."""
+    for reach, taken in ((90.0, True), (210.0, False)):
+        memory = anderson.blank(2)
+        following, memory, _ = advance(memory, jnp.zeros(2), jnp.asarray([1.0, 0.0]))
+        following, memory, _ = advance(memory, following, jnp.asarray([1.0 - 1.0 / reach, 0.0]))
+        # the last point is 1, so the bound is 100·(1 + 1)
+        assert float(following[0]) == pytest.approx(reach if taken else 2.0 - 1.0 / reach, rel=1e-6)

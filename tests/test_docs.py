@@ -18,8 +18,10 @@ PAGES = sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
 SHOWN = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 # pages whose code is a fragment: it speaks of a problem that is stated elsewhere
 FRAGMENTS = {"privacy.md"}
+# pages that run among the quick tests; the code of all others is only read there
+QUICK = {"tutorial.md", "howto/infeasible.md", "howto/own-algorithm.md", "howto/privacy-budget.md", "howto/report.md"}
 RUN = [
-    pytest.param(page, marks=[pytest.mark.slow] if page in FRAGMENTS else [])
+    pytest.param(page, marks=[] if page in QUICK else [pytest.mark.slow])
     for page in PAGES
     if "```python" in (DOCS / page).read_text(encoding="utf-8") and page != "errata.md"
 ]
@@ -39,6 +41,17 @@ def test_code_runs_and_prints_what_is_shown(page: str, tmp_path: Path, monkeypat
             exec(compile(code, page, "exec"), names)
         if shown or page not in FRAGMENTS:
             same(shown.strip(), printed.getvalue().strip())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_can_be_read_and_names_what_foedus_has(page: str):
+    import foedus as fd
+
+    for language, code in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+        if language == "python":
+            compile(code, page, "exec")
+            missing = [name for name in re.findall(r"\bfd\.([a-zA-Z]\w*)", code) if not hasattr(fd, name)]
+            assert not missing, missing
 
 
 @pytest.mark.slow

@@ -1,5 +1,9 @@
 """DRFL against CVXPY's optimum of program (4): losses, metrics, supports, norms of Q; silent clients; settings."""
 
+from dataclasses import replace
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +11,8 @@ import robust_oracles as oracle
 from robust_cases import CLOSED, LOSSES, NORMS, OPEN, clients, support
 
 import foedus as fd
+from foedus.algorithm import Present
+from foedus.algorithms.minimax import Projection
 from foedus.robust.weights import ball_projection, heaviest, weights_projection
 
 KAPPA, THETA, RHO = 0.5, 0.3, 0.03
@@ -100,6 +106,61 @@ def test_algorithm_one_as_printed_reaches_the_same_value(constants):
     above, run = gap("logistic", "l1", None, "inf", clients("logistic", 1), algorithm)
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
+
+
+# --- the server's step, by itself ---
+
+
+def server_of(algorithm: fd.DRFL, **fields) -> tuple[fd.Problem, Any, Any, Present]:
+    """A problem over four clients, a server's state with the fields given, drawn replies, and who answered: all."""
+    problem = algorithm.restate(fd.Problem(clients("logistic", 1), loss=LOSSES["logistic"][0]).over(np.zeros(4)))
+    rng = np.random.default_rng(0)
+    server = replace(algorithm.init(problem.terms, jnp.zeros(4), problem.server), **fields)
+    replies = Projection(jnp.asarray(rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=4)))
+    return problem, server, replies, Present(jnp.arange(4), jnp.ones(4, bool))
+
+
+@pytest.mark.parametrize(
+    ("constants", "near", "far"), [("tight", 2.0, 5.0), ("paper", 8.0, 8.0)], ids=["tight", "paper"]
+)
+def test_the_servers_step_of_algorithm_one_has_the_printed_constants(constants, near, far):
+    """With S = 4 clients c' = 2c and c'' = (S+1)c, or 2Sc both; each of (6) to (10) solves its proximal problem."""
+    algorithm = drfl("l1", None, "inf", splitting="linearised", constants=constants, adapt=False, c=0.7)
+    rng = np.random.default_rng(1)
+    drawn = {name: rng.normal(size=4) for name in ("z", "t", "sigma", "zeta")} | {"eta": rng.random(4)}
+    problem, server, replies, all_here = server_of(algorithm, gamma=jnp.asarray(0.3), **drawn)
+    after = jax.jit(lambda at, heard: algorithm.aggregate(problem.terms, at, heard, all_here))(server, replies)
+    c, z, t, eta, gamma = 0.7, drawn["z"], drawn["t"], drawn["eta"], 0.3
+    sigma = drawn["sigma"] + c * (t - z - gamma - eta)  # the duals move first
+    zeta = drawn["zeta"] + c * (np.asarray(replies.v) - z)
+    q_hat, new = np.asarray(server.q_hat), {k: np.asarray(getattr(after, k)) for k in ("z", "t", "eta", "gamma")}
+    apart, between = t - z - gamma - eta, new["t"] - new["z"] - gamma - eta
+    # z: its own quadratic term, the linearised one, and c'/2 times the squared way from the last z
+    slope = c * (new["z"] - np.asarray(replies.v)) - zeta - sigma - c * apart + near * c * (new["z"] - z)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-12)
+    # t: what is left of the slope is a subgradient of θ‖t‖₁, p being "inf"
+    slope = q_hat + sigma + c * apart + near * c * (new["t"] - t)
+    np.testing.assert_allclose(slope[new["t"] != 0], -THETA * np.sign(new["t"][new["t"] != 0]), atol=1e-12)
+    assert np.max(np.abs(slope)) <= THETA + 1e-12
+    # η >= 0 and γ, with c''
+    np.testing.assert_allclose(new["eta"], np.maximum(eta + (sigma + c * between) / (far * c), 0.0), atol=1e-12)
+    assert new["gamma"] == pytest.approx(gamma + (1.0 + np.sum(sigma + c * between)) / (far * c), abs=1e-12)
+
+
+def test_c_moves_often_at_first_seldom_later_and_never_in_the_end():
+    """Every 10 rounds by a factor 2 up to round 400, then every 100 by what is missing, and not after round 4000."""
+    algorithm = drfl("l1", None, "inf")
+    problem, server, replies, all_here = server_of(algorithm)
+    # what the clients answer is far from w, and has hardly moved: the primal residual is the larger one
+    server = replace(server, w_hat=replies.w_hat, v=replies.v - 0.03, z=replies.v, t=replies.v)
+    step = jax.jit(lambda k: algorithm.aggregate(problem.terms, replace(server, k=k), replies, all_here))
+    moved = {k + 1: float(step(jnp.asarray(k)).c / server.c) for k in (9, 10, 389, 409, 499, 699, 3999, 4099)}
+    after = step(jnp.asarray(9))
+    assert float(after.primal) > 10.0 * float(after.dual)
+    missing = min(float(jnp.sqrt(after.primal / after.dual)), 10.0)
+    assert missing > 3.0
+    expected = {10: 2.0, 11: 1.0, 390: 2.0, 410: 1.0, 500: missing, 700: missing, 4000: missing, 4100: 1.0}
+    assert moved == pytest.approx(expected)
 
 
 def test_one_program_serves_every_radius_and_theta():

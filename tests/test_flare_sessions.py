@@ -216,6 +216,23 @@ CHANGES = {
 }
 
 
+def test_every_bad_reply_is_as_if_its_round_had_not_reached_the_client(tmp_path):
+    """All of them in one run, a round each; the simulator whose plan leaves client b out of them is the oracle."""
+    rounds = dict(enumerate(CHANGES.values(), start=2))
+    plan = np.ones((12, 5), dtype=bool)
+    plan[list(rounds), 1] = False
+    algorithm, told = fd.Scaffold(), {"max_rounds": 12}
+    expected = fd.solve(five(), algorithm, participation=plan, **told)
+    hall = Hall(tmp_path, five(), algorithm, **told)
+    patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4, misses=20)
+    result = hall.play(tampered(hall, "site-2", set(rounds), lambda h, p: rounds[h["round"]][0](h, p)), patience)
+    np.testing.assert_allclose(result.w, expected.w, atol=1e-12)
+    np.testing.assert_array_equal(result.history["answered"], expected.history["answered"])
+    sentences = [sentence for _, sentence in rounds.values() if sentence is not None]
+    assert all(sentence in line for sentence, line in zip(sentences, result.refused, strict=True))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_bad_reply_is_as_if_the_round_had_not_reached_the_client(tmp_path, what):
     """The simulator with a plan that leaves client b out of rounds 4 and 5 is the oracle."""
@@ -244,9 +261,11 @@ def test_one_sites_nan_is_its_own_fault_and_no_divergence(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda h, p: packing.seal(h, p[:-8]), "the arrays take"),
+        pytest.param(lambda h, p: packing.seal(h, p[:-8]), "the arrays take", marks=pytest.mark.slow),
         (lambda h, p: packing.seal(h, np.full(len(p) // 8, np.nan).tobytes()), "array 0 of its reply holds NaN"),
-        (lambda h, p: b"\x00\x40\x00\x00" + b"[" * 0x4000, "a message's header is not JSON"),
+        pytest.param(
+            lambda h, p: b"\x00\x40\x00\x00" + b"[" * 0x4000, "a message's header is not JSON", marks=pytest.mark.slow
+        ),
     ],
     ids=["short", "NaN", "nested"],
 )
@@ -328,7 +347,9 @@ def crash_after(hall: Hall, round: int):
     return ask
 
 
-@pytest.mark.parametrize("damage", ["none", "server", "site", "both", "version"])
+@pytest.mark.parametrize(
+    "damage", ["site", "version", *(pytest.param(d, marks=pytest.mark.slow) for d in ("none", "server", "both"))]
+)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     algorithm, told = fd.Scaffold(), {"max_rounds": 12}
     whole = fd.solve(five(), algorithm, **told)
@@ -351,7 +372,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
         assert any("damaged or of another version" in line and "before is tried" in line for line in hall.notes)
 
 
-@pytest.mark.parametrize("full", ["site-3", "server"])
+@pytest.mark.parametrize("full", ["site-3", pytest.param("server", marks=pytest.mark.slow)])
 def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path, monkeypatch, full):
     """From round 5 on, one party's disk takes no more checkpoints; in round 8 the server dies."""
     algorithm, told = fd.Scaffold(), {"max_rounds": 12}

@@ -7,6 +7,7 @@ import pytest
 from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer, dealt
 
 import foedus as fd
+from foedus.algorithms.proxal import Outer
 
 START = np.zeros(DIM)
 
@@ -108,6 +109,20 @@ def test_the_pooled_method_ends_with_a_sentence_too():
     assert np.all(np.isfinite(run.w))
     stopped = fd.solve(contradictory().problem(), fd.CentralProxAL(), w0=START, max_rounds=2)
     assert "limit of rounds" in stopped.reason
+
+
+@pytest.mark.parametrize(("away", "hopeless"), [(500.0, False), (2000.0, True)])
+def test_terms_are_hopeless_where_no_point_within_a_thousand_sizes_of_the_model_can_meet_them(away, hopeless):
+    """θ is half the sum of squared violations; where its slope is s, no point closer than θ/s meets convex terms."""
+    problem = Quadratic.random(1).problem().over(START)
+    server = NEWTON.init(problem.terms, np.full(DIM, 2.0 / DIM), problem.server)
+    slope = np.zeros((3, DIM))
+    slope[:, 0] = 1e-3 / 3
+    excess = replace(server.accounts.excess, theta=np.full(3, 1e-3 * away), gradient=slope)  # ‖w‖₁ = 2, so 3·away off
+    # the rows of the server are met: they add nothing to θ
+    own = {name: np.zeros_like(rows) for name, rows in server.own.items()}
+    server = replace(server, own=fd.Data(own), accounts=replace(server.accounts, excess=excess))
+    assert bool(Outer(NEWTON).hopeless(problem.terms, server)) == hopeless
 
 
 def test_a_limit_of_outer_steps_is_said():

@@ -53,7 +53,15 @@ def test_what_prepares_the_data_is_part_of_the_total(delta):
         fd.Local(epsilon=0.3, delta=delta, before=((0.05, 600),)).noise(10, clip=1.0)
 
 
-@pytest.mark.parametrize("algorithm", [fd.FedAvg(k0=1), fd.FedEPM(rho=1.0, restart=True), fd.FedGiA(), fd.FedProx()])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fd.FedAvg(k0=1),
+        fd.FedEPM(rho=1.0, restart=True),
+        pytest.param(fd.FedGiA(), marks=pytest.mark.slow),
+        pytest.param(fd.FedProx(), marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_with_a_total_spends_it_and_no_more(algorithm):
     run = fd.solve(problem("logistic"), algorithm, privacy=TOTAL, max_rounds=6)
     assert np.all(run.ledger.releases == 6)

@@ -73,7 +73,9 @@ def test_instances_of_v1_share_their_shapes_and_differ_by_trial(instances: list[
     assert np.array_equal(again.data["x"], instances[0].data["x"])
 
 
-@pytest.mark.parametrize(("k0", "most"), [(1, 16), (5, 9), (10, 9)])
+@pytest.mark.parametrize(
+    ("k0", "most"), [pytest.param(1, 16, marks=pytest.mark.slow), (5, 9), pytest.param(10, 9, marks=pytest.mark.slow)]
+)
 def test_fedgia_meets_rule_35_on_v1_within_the_stated_mean_of_rounds_at_the_optimum(
     instances: list[Problem], k0: int, most: int
 ) -> None:

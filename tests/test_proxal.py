@@ -206,6 +206,18 @@ def test_a_regulariser_goes_with_constraints_and_leaves_the_decoupling_variables
         np.testing.assert_allclose(run.multipliers[scope], best.multipliers[scope], atol=1e-4)
 
 
+# --- the subproblems' accuracy ---
+
+
+def test_the_accuracy_of_subproblems_falls_with_the_square_of_the_outer_step():
+    """τ_k = s̄/(k+1)² with k from 0. Where the start is the answer, a run ends with the first τ_k ≤ ε1: 1/16 ≤ 0.1."""
+    np.testing.assert_allclose(fd.ProxAL(s_bar=0.5).tau(np.arange(4)), [0.5, 0.5 / 4, 0.5 / 9, 0.5 / 16])
+    problem = fd.Problem([(np.ones((2, 1)), np.zeros(2))], loss=fd.losses.least_squares)
+    run = fd.solve(problem, fd.ProxAL(inner="newton", s_bar=1.0, eps1=0.1))
+    assert run.converged, run.reason
+    assert run.history["outer"][-1] == 4
+
+
 # --- constraints that are not convex ---
 
 
@@ -241,7 +253,7 @@ def test_a_constraint_that_is_not_convex_is_met_and_stationary():
     ("algorithm", "participation"),
     [
         (NEWTON, 0.5),
-        (NEWTON, fd.Fraction(1.0, dropout=0.3)),
+        pytest.param(NEWTON, fd.Fraction(1.0, dropout=0.3), marks=pytest.mark.slow),
         pytest.param(ADMM, fd.Fraction(0.6, dropout=0.2), marks=pytest.mark.slow),
     ],
     ids=["newton half", "newton dropout", "admm both"],

@@ -6,7 +6,7 @@ import threading
 import jax
 import numpy as np
 import pytest
-from cases import ALL, CASES, DIM, NAMES, SIZES, SOME, Case, classification, over, problem, regression
+from cases import ALL, CASES, DIM, NAMES, SIZES, SOME, Case, classification, over, problem, regression, slow
 from played import rounds_played
 
 import foedus as fd
@@ -14,7 +14,6 @@ from foedus.runtime import simulate as simulator
 
 every = over(ALL)
 FEW = 9  # rounds, far from convergence
-STATEFUL = [*CASES["FedPD"], *CASES["Scaffold"], *CASES["FedGiA"]]
 
 
 def same(a: fd.Run, b: fd.Run) -> None:
@@ -55,7 +54,7 @@ def test_what_the_filling_holds_changes_nothing(case):
     close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(other, case.algorithm, max_rounds=FEW))
 
 
-@over([*CASES["FedAvg"], CASES["FedGiA"][1], *CASES["LocalSGD"]])
+@over([*slow(*CASES["FedAvg"]), CASES["FedGiA"][1], *CASES["LocalSGD"]])
 def test_how_much_filling_there_is_changes_nothing(case):
     other = filled(max(SIZES) + 5)
     close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(other, case.algorithm, max_rounds=FEW))
@@ -123,14 +122,14 @@ def test_dropping_a_client_does_not_change_the_others_state(case):
         np.testing.assert_array_equal(np.delete(full, 2, axis=0), np.delete(part, 2, axis=0))
 
 
-@over(STATEFUL)
+@over([*slow(*CASES["FedPD"]), *CASES["Scaffold"], *slow(CASES["FedGiA"][0]), *CASES["FedGiA"][1:]])
 def test_methods_with_a_memory_reach_the_answer_when_only_some_take_part(case):
     expected = fd.solve(problem(), CASES["FedAvg"][0].algorithm)
     run = fd.solve(problem(), case.algorithm, participation=SOME, max_rounds=3000)
     np.testing.assert_allclose(run.w, expected.w, atol=1e-6)
 
 
-@over([Case(fd.FedPD()), Case(fd.FedGiA(t=1.0))])
+@over([*slow(Case(fd.FedPD())), Case(fd.FedGiA(t=1.0))])
 def test_a_run_that_says_it_has_converged_has(case):
     """After the first round only client a is heard, and what the others said then is no word on the model now."""
     plan = np.zeros((300, len(NAMES)), dtype=bool)
@@ -217,13 +216,13 @@ def test_the_progress_bar_leaves_the_run_alone(capsys):
 
 
 def test_a_run_comes_back_from_its_folder(tmp_path):
-    run = fd.solve(problem(), CASES["FedGiA"][0].algorithm, participation=SOME, max_rounds=30)
+    run = fd.solve(problem(), CASES["Scaffold"][0].algorithm, participation=SOME, max_rounds=30)
     again = fd.load(run.save(tmp_path / "deep" / "run"))
     same(run, again)
     assert str(again) == str(run)
     assert (again.certificate, again.traffic, again.names) == (run.certificate, run.traffic, run.names)
     assert json.dumps(again.settings) == json.dumps(run.settings)
-    assert again.settings["algorithm"]["name"] == "FedGiA"
+    assert again.settings["algorithm"]["name"] == "Scaffold"
     assert again.settings["seed"] == 0
     assert "jax" in again.settings["versions"]
 
