@@ -6,7 +6,7 @@ algorithms use, so a mistake in those shows up as a certificate that does not ho
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,9 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.constraints import Linear
+from foedus.gap import Curves, measure_gap
+from foedus.penalties import Ridge
 from foedus.problem import Problem
+from foedus.pytrees import PyTree
 from foedus.terms import Constraint, Data, Terms, rows
 
+GAP_COLUMNS = 200  # columns up to which the gap is measured: a site's matrix takes 0.3 MB
+GAP_NUMBERS = 2 * 10**7  # of all sites' matrices together
 SCOPES = ("local", "global", "coupled")
 Multipliers: TypeAlias = Mapping[str, np.ndarray]
 """Multipliers by scope."""
@@ -68,6 +74,7 @@ class Certificate:
     stationarity     dist_∞(0, ∇f + ∂h + Σ ∇c μ)
     feasibility      ‖[c]₊‖_∞, |c| on equalities
     complementarity  |μ·c|_∞ on inequalities
+    gap              an estimate of how far the objective is above the best possible one; see `foedus.gap`
     distance         dist_∞(c, N(μ)): |c| where μ > 0, [c]₊ where μ = 0
     by_site          ‖∇f_i/n + ∇c_i μ_i‖_∞ is not a residual; a site's rows are: see `rows`
     """
@@ -79,6 +86,9 @@ class Certificate:
     eps1: float = 1e-3
     eps2: float = 1e-3
     rows: tuple[Row, ...] = ()
+    gap: float | None = None  # an estimate of the objective that is still to be had, None where it is not measured
+    gap_bound: float | None = None  # a proved bound on it, where a ridge gives one
+    kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
     clients: int = 0  # how many sites there are, where some did not measure
 
@@ -100,6 +110,15 @@ class Certificate:
         for row in self.rows:
             sites[row.site] = (*sites.get(row.site, ()), row)
         return sites
+
+    def optimality(self, objective: float) -> str | None:
+        """How far the objective is above the best possible one, in words; None where that is not measured."""
+        if self.kind != "minimum":
+            return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
+        for gap, how, note in ((self.gap_bound, "at most", ""), (self.gap, "about", " (an estimate)")):
+            if gap is not None and math.isfinite(gap) and not math.isnan(objective):
+                return f"the objective is {how} {gap:.2g} above the best possible one, {objective - gap:.6g}{note}"
+        return "the objective still falls along a direction without curvature" if self.gap == math.inf else None
 
     def verdict(self) -> str:
         """One sentence: what holds, or which residual does not."""
@@ -179,6 +198,10 @@ class SitePart:
     local_caps: Array
     coupled: Array
     coupled_caps: Array
+    hessian: PyTree = ()  # of the Lagrangian's part; () where there are too many columns or sites
+    pull: PyTree = ()  # Σ (μ∇c)(μ∇c)ᵀ over the local rows
+    coupled_slopes: PyTree = ()  # ∇c̃_i of each coupled row
+    strong: PyTree = ()  # σ: the least curvature that a ridge gives f_i
 
 
 def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
@@ -188,15 +211,41 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
         coupled = jnp.sum(nu * _rows(terms, "coupled", u, data)) / terms.clients
         return terms.value(u, data) / terms.clients + jnp.sum(mu * _rows(terms, "local", u, data)) + coupled
 
+    gradient = jax.grad(lagrangian)
+    second: dict[str, Array] = {}
+    if measures_gap(terms):
+        local = mu[:, None] * jax.jacrev(lambda u: _rows(terms, "local", u, data))(w)
+        second = {
+            # one column after the other: a smaller program than the whole matrix at once
+            "hessian": jax.lax.map(lambda e: jax.jvp(gradient, (w,), (e,))[1], jnp.eye(terms.dim)),
+            "pull": local.T @ local,
+            "coupled_slopes": jax.jacrev(lambda u: _rows(terms, "coupled", u, data))(w),
+            "strong": ridge_of(terms, data),
+        }
     return SitePart(
         f=terms.value(w, data),
-        gradient=jax.grad(lagrangian)(w),
+        gradient=gradient(w),
         mu=mu,
         local=_rows(terms, "local", w, data),
         local_caps=_caps(terms, "local", data),
         coupled=_rows(terms, "coupled", w, data),
         coupled_caps=_caps(terms, "coupled", data),
+        **second,
     )
+
+
+def measures_gap(terms: Terms) -> bool:
+    """Whether the gap is measured: sites then send a matrix, and all sites' matrices are held at once."""
+    smooth = terms.loss is None or terms.loss.curvature is not None
+    return smooth and terms.dim <= GAP_COLUMNS and terms.clients * terms.dim**2 <= GAP_NUMBERS
+
+
+def ridge_of(terms: Terms, data: Data) -> Array:
+    """The strong convexity that a ridge gives f_i; 0 where there is none, or the loss is not known to be convex."""
+    convex = terms.loss is not None and terms.loss.convex
+    if not convex or type(terms.penalty) is not Ridge:
+        return jnp.zeros(())
+    return jnp.asarray(terms.penalty.curvature(data.count))
 
 
 @partial(jax.jit, static_argnames=("terms",))
@@ -206,7 +255,7 @@ def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Site
 
 
 @partial(jax.jit, static_argnames=("terms",))
-def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array):
+def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: Array):
     """f + h, the stationarity and the rows of each scope; `mu` are the multipliers of global scope."""
     h = terms.regularizer
     gradient = jax.grad(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w) + jnp.sum(parts.gradient, axis=0)
@@ -220,7 +269,16 @@ def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array):
         "global": _caps(terms, "global", own),
         "coupled": jnp.mean(parts.coupled_caps, axis=0),
     }
-    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps
+    second: tuple[Array, ...] = ()
+    if measures_gap(terms):
+        slopes = mu[:, None] * jax.jacrev(lambda u: _rows(terms, "global", u, own))(w)
+        coupled = nu[:, None] * jnp.mean(parts.coupled_slopes, axis=0)
+        hessian = jnp.sum(parts.hessian, axis=0) + jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(
+            w
+        )
+        pull = jnp.sum(parts.pull, axis=0) + slopes.T @ slopes + coupled.T @ coupled
+        second = (gradient, hessian, pull, jnp.mean(parts.strong))
+    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, second
 
 
 def join_parts(
@@ -242,9 +300,24 @@ def join_parts(
         "global": jnp.asarray(multipliers.get("global", np.zeros(count))),
         "coupled": jnp.asarray(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
     }
-    objective, stationarity, c, caps = jax.tree.map(np.asarray, _joined(terms, w, parts, own, mu["global"]))
-    held = {k: np.asarray(v) for k, v in mu.items()}
-    return float(objective), certified(terms, names, one, own, float(stationarity), c, caps, held, eps1, eps2)
+    measured = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
+    objective, stationarity, c, caps, second = jax.tree.map(np.asarray, measured)
+    weights = {k: np.asarray(v) for k, v in mu.items()}
+    made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
+    if second:
+        gradient, hessian, pull, strong = second
+        slack = sum(row.complementarity for row in made.rows if row.kind == "<=")
+        convex = _is_convex(terms) and all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+        curves = Curves(gradient, hessian, pull, slack, float(strong), convex)
+        gap = measure_gap(curves, terms.regularizer, np.asarray(w))
+        made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
+    return float(objective), made
+
+
+def _is_convex(terms: Terms) -> bool:
+    """Whether the Lagrangian is known to be convex for multipliers that are not negative."""
+    objective = terms.loss is not None and terms.loss.convex and (terms.penalty is None or terms.penalty.convex)
+    return objective and all(c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
 
 
 def measure(

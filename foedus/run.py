@@ -62,6 +62,9 @@ class Run:
             f"({self.compile_seconds:.2f} s of it compiling)",
             str(self.certificate) if self.worst_case is None else str(self.worst_case),
         ]
+        optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
+        if optimality is not None:
+            lines.insert(1, optimality)
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
         return "\n".join(lines)

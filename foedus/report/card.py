@@ -76,6 +76,7 @@ def _certificate(run: Run) -> list[str]:
     lines = [
         "Measured after training, at the returned model and over all sites, by code that the training has no part in.",
         "",
+        *(f"{line}\n" for line in words.optimality(run)),
         "| | measured | counts as reached up to |",
         "|---|---:|---:|",
         f"| stationarity | {number(c.stationarity)} | {number(c.eps1)} |",

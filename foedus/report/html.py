@@ -124,7 +124,7 @@ def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[
         if worst_case is not None
         else ("Distance from optimality", "–", "not measured")
         if silent
-        else ("Distance from optimality", number(run.certificate.stationarity), "stationarity; 0 is exact"),
+        else words.gap_tile(run),
         ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
         ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),
         ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),

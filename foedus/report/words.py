@@ -173,6 +173,7 @@ def verdict(run: Run) -> Verdict:
             "good",
             "Certified",
             (
+                *optimality(run),
                 f"{promise}. No small change of the model that keeps the terms lowers the objective at a rate above "
                 f"the tolerance ({number(eps1)}): it is optimal to first order.",
                 *_price(run),
@@ -218,6 +219,22 @@ def verdict(run: Run) -> Verdict:
         (f"Every term is kept at every site, but {join_names(short)}: a better model may exist.", ending),
         ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
     )
+
+
+def gap_tile(run: Run) -> tuple[str, str, str]:
+    """Return the title, the figure and the note that say how far a run is from the best possible objective."""
+    certificate = run.certificate
+    if certificate.gap_bound is not None:
+        return "Above the best objective", number(certificate.gap_bound), "at most; proved by the ridge"
+    if certificate.gap is not None and math.isfinite(certificate.gap):
+        return "Above the best objective", number(certificate.gap), "about; an estimate"
+    return "Distance from optimality", number(certificate.stationarity), "stationarity; 0 is exact"
+
+
+def optimality(run: Run) -> tuple[str, ...]:
+    """Return a sentence on how far a run is from the best possible objective, or none where it is not measured."""
+    sentence = run.certificate.optimality(run.objective) if getattr(run, "worst_case", None) is None else None
+    return () if sentence is None else (_sentence(sentence),)
 
 
 def not_measured(run: Run) -> str:

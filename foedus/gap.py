@@ -1,0 +1,103 @@
+"""How much of the objective is still to be had at a point: an estimate, and where there is a ridge a proved bound.
+
+At (w, μ) let r be the residual of the stationarity condition and K the Hessian of the Lagrangian. On the face of the
+rows that bind (∇cᵀd = 0) and of the coordinates that a regulariser holds, one more Newton step would gain ½rᵀK⁺r. Rows
+with a multiplier that are not at their cap add μ|c|. The sum does not change when a column or a row is given in other
+units: a column's unit multiplies r, K and ∇c alike, and a row enters as μ∇c only.
+
+If the Lagrangian is convex with strong convexity σ, it is at most ‖r‖²/2σ above its minimum, and its minimum is at most
+the best possible objective: ‖r‖²/2σ + Σμ|c| is a bound.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from foedus.regularizers import Box, ElasticNet, Regularizer, Zero
+
+FLAT = 1e-11  # of the largest eigenvalue: directions in which there is no curvature, or on which no row acts
+LEFT_OVER = 1e-6  # of ‖r‖: a residual along flat directions that is larger than this gains without end
+CURVED = 1e-7  # of the largest eigenvalue: negative curvature beyond this is not rounding
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What is still to be had: an `estimate` and a proved `bound`, None where they are not known; what the point is.
+
+    `kind` is "minimum", "saddle point" or "maximum", as the curvature on the binding face says.
+    """
+
+    estimate: float | None
+    bound: float | None
+    kind: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The second-order part of a measurement, summed over all parties."""
+
+    gradient: np.ndarray  # of the Lagrangian's smooth part
+    hessian: np.ndarray  # K
+    pull: np.ndarray  # Σ (μ∇c)(μ∇c)ᵀ over all rows
+    slack: float  # Σ μ|c| over inequalities
+    strong: float  # σ of the objective, 0 where none is proved
+    convex: bool  # whether the Lagrangian is proved to be convex
+
+
+def residual(h: Regularizer, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The least element of g + ∂h(w) and the coordinates that h leaves free; None for an h that is not separable."""
+    free = np.ones_like(w, dtype=bool)
+    if isinstance(h, Zero):
+        return g, free
+    if isinstance(h, ElasticNet):
+        g = g + h.lam2 * w
+        shrunk = np.sign(g) * np.maximum(np.abs(g) - h.lam1, 0.0)
+        r = np.where(w != 0, g + h.lam1 * np.sign(w), shrunk) if h.lam1 > 0 else g
+        return r, (w != 0) | (r != 0) if h.lam1 > 0 else free
+    if isinstance(h, Box):
+        r = np.where(w <= h.low, np.minimum(g, 0.0), np.where(w >= h.high, np.maximum(g, 0.0), g))
+        return r, ((w > h.low) & (w < h.high)) | (r != 0)
+    return None
+
+
+def measure_gap(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
+    """The gap at w."""
+    there = residual(h, w, curves.gradient)
+    if there is None or not (np.all(np.isfinite(curves.hessian)) and np.all(np.isfinite(curves.gradient))):
+        return Gap(None, None, "minimum")
+    r, free = there
+    ridge = h.lam2 if isinstance(h, ElasticNet) else 0.0
+    bound = None
+    if curves.convex and curves.strong + ridge > 0:
+        bound = float(r @ r) / (2.0 * (curves.strong + ridge)) + curves.slack
+    K = curves.hessian + ridge * np.eye(len(w))
+    K, pull, r = K[np.ix_(free, free)], curves.pull[np.ix_(free, free)], r[free]
+    # columns in units in which each has curvature 1; a column without curvature keeps its own
+    diagonal = np.abs(np.diag(K))
+    scale = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    K, pull, r = K * scale[:, None] * scale, pull * scale[:, None] * scale, r * scale
+    face = _null_space(pull)
+    K, r = face.T @ K @ face, face.T @ r
+    if not len(r):
+        return Gap(curves.slack, bound, "minimum")
+    values, vectors = np.linalg.eigh(0.5 * (K + K.T))
+    top = float(np.max(np.abs(values)))
+    if np.min(values) < -CURVED * top:
+        return Gap(None, None, "maximum" if np.all(values < CURVED * top) else "saddle point")
+    along = vectors.T @ r
+    curved = values > FLAT * max(top, 1e-300)
+    flat = float(np.linalg.norm(along[~curved]))
+    if flat > LEFT_OVER * max(float(np.linalg.norm(along)), 1e-300) and flat > np.sqrt(np.finfo(float).eps):
+        return Gap(math.inf, bound, "minimum")
+    gain = 0.5 * float(np.sum(along[curved] ** 2 / values[curved]))
+    return Gap(gain + curves.slack, bound, "minimum")
+
+
+def _null_space(pull: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the directions along which no binding row changes."""
+    if not pull.size or not np.any(pull):
+        return np.eye(len(pull))
+    size = np.sqrt(np.abs(np.diag(pull)))
+    values, vectors = np.linalg.eigh(pull / max(float(np.max(size)) ** 2, 1e-300))
+    return vectors[:, values <= FLAT * max(float(np.max(values)), 1e-300)]

@@ -1,0 +1,130 @@
+"""The gap of a certificate: near the truth, the same in any units, and honest about points that are no minimum."""
+
+import numpy as np
+import pytest
+from constrained_cases import breast_cancer
+from hypothesis import given
+from hypothesis import strategies as st
+
+import foedus as fd
+from foedus.certificate import measure
+
+
+def drawn(seed: int = 0, columns: int = 4) -> list:
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=columns)
+    sites = []
+    for rows in (30, 20, 25):
+        x = rng.normal(size=(rows, columns))
+        sites.append((x, (3.0 * x @ w + rng.normal(size=rows) > 0).astype(float)))
+    return sites
+
+
+def capped(scale=1.0, **more) -> fd.Problem:
+    sites = [(x * scale, y) for x, y in drawn()]
+    cap = fd.constraints.LossCap(fd.label(1), at_most=0.5)
+    return fd.Problem(sites, loss=fd.losses.logistic, where=fd.label(0), constraints=[cap], **more)
+
+
+@pytest.fixture(scope="module")
+def best() -> fd.Run:
+    return fd.solve(capped(), fd.InteriorPoint(eps1=1e-9, eps2=1e-9))
+
+
+def test_at_the_optimum_nothing_is_left(best):
+    assert best.certificate.gap < 1e-12
+    assert best.certificate.kind == "minimum"
+
+
+def test_near_the_optimum_the_estimate_is_what_is_left(best):
+    """Along the binding face; moves off it break or loosen caps, which is not the gap's to say."""
+    problem = capped()
+    rng = np.random.default_rng(1)
+    rows = []
+    for x, y in drawn():
+        sick = x[y == 1]
+        rows.append(-(1.0 / (1.0 + np.exp(sick @ best.w))) @ sick / len(sick))
+    binding = np.array(rows)[np.asarray(best.multipliers["local"])[:, 0] > 0]
+    assert len(binding)
+    for _ in range(5):
+        step = rng.normal(size=4)
+        step -= np.linalg.pinv(binding) @ (binding @ step)
+        objective, found = measure(problem, best.w + 1e-3 * step, best.multipliers)
+        assert found.gap == pytest.approx(objective - best.objective, rel=0.1, abs=1e-9)
+
+
+@given(seed=st.integers(0, 10**6))
+def test_the_gap_does_not_change_with_the_units_of_columns(seed, best):
+    scale = 10.0 ** np.random.default_rng(seed).uniform(-6, 6, size=4)
+    w = best.w + np.array([0.1, -0.05, 0.02, 0.0])
+    _, plain = measure(capped(), w, best.multipliers)
+    _, other = measure(capped(scale), w / scale, best.multipliers)
+    assert other.gap == pytest.approx(plain.gap, rel=1e-6)
+
+
+def test_with_a_ridge_the_bound_holds_and_is_told():
+    problem = fd.Problem(drawn(), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(1.0))
+    least = fd.solve(problem, fd.InteriorPoint(eps1=1e-10)).objective
+    for w in np.random.default_rng(0).normal(size=(20, 4)):
+        objective, found = measure(problem, w)
+        assert objective - least <= found.gap_bound
+    run = fd.solve(problem, fd.FedGiA(tol=1e-6))
+    assert "at most" in str(run).splitlines()[1]
+
+
+def test_a_column_that_repeats_another_leaves_the_gap_as_it_is():
+    sites = drawn()
+    twice = [(np.column_stack([x, x[:, 0]]), y) for x, y in sites]
+    w = np.array([0.3, -0.2, 0.1, 0.4])
+    _, plain = measure(fd.Problem(sites, loss=fd.losses.logistic), w)
+    _, other = measure(fd.Problem(twice, loss=fd.losses.logistic), np.append(w, 0.0))
+    assert other.gap == pytest.approx(plain.gap, rel=1e-6)
+
+
+def saddle(w, data):
+    return 0.5 * (w[0] ** 2 - w[1] ** 2) + 0.0 * data.mean(data["x"][:, 0])
+
+
+def hill(w, data):
+    return -0.5 * (w[0] ** 2 + w[1] ** 2) + 0.0 * data.mean(data["x"][:, 0])
+
+
+@pytest.mark.parametrize(("objective", "kind"), [(saddle, "saddle point"), (hill, "maximum")])
+def test_a_point_that_is_no_minimum_is_called_what_it_is(objective, kind):
+    problem = fd.Problem(drawn(), objective=objective).over(np.zeros(2))
+    _, found = measure(problem, np.zeros(2))
+    assert found.stationarity == 0
+    assert found.kind == kind
+    assert found.gap is None
+    assert found.optimality(0.0).startswith(f"the point is a {kind}, not a minimum")
+
+
+def slope(w, data):
+    return w[0] + 0.5 * w[1] ** 2 + 0.0 * data.mean(data["x"][:, 0])
+
+
+def test_an_objective_that_falls_without_end_has_no_finite_gap():
+    problem = fd.Problem(drawn(), objective=slope).over(np.zeros(2))
+    _, found = measure(problem, np.array([0.0, 0.3]))
+    assert found.gap == np.inf
+
+
+@pytest.mark.parametrize(
+    "regularizer", [fd.regularizers.L1(0.05), fd.regularizers.ElasticNet(0.03, 0.1), fd.regularizers.Box(-0.2, 0.2)]
+)
+def test_a_regulariser_holds_its_coordinates(regularizer):
+    problem = fd.Problem(drawn(), loss=fd.losses.logistic, regularizer=regularizer)
+    run = fd.solve(problem, fd.InteriorPoint(eps1=1e-9, eps2=1e-9))
+    assert run.certificate.gap < 1e-9
+    free = np.abs(run.w) > 0 if not isinstance(regularizer, fd.regularizers.Box) else np.abs(run.w) < 0.2
+    objective, found = measure(problem, run.w + 1e-3 * free)
+    assert found.gap == pytest.approx(objective - run.objective, rel=0.1)
+
+
+def test_separable_data_have_a_gap_that_is_not_small_at_a_loose_certificate():
+    """A certificate of 1e-3 says little there; the gap says so."""
+    case = breast_cancer()
+    loose = fd.solve(case.problem(), fd.ProxAL())
+    tight = fd.solve(case.problem(), fd.InteriorPoint(eps1=1e-7, eps2=1e-7))
+    left = loose.objective - tight.objective
+    assert left / 5 < loose.certificate.gap < 5 * left
