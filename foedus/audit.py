@@ -47,8 +47,8 @@ def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys:
 
     Returns an array (trials, rounds, dim). The client is the algorithm's own `local`, noise included.
     """
-    made = algorithm.fit(problem).algorithm
-    return np.asarray(_answers(made, problem.terms, problem.client(0), jnp.asarray(messages), keys))
+    ready = algorithm.fit(problem).algorithm
+    return np.asarray(_answers(ready, problem.terms, problem.client(0), jnp.asarray(messages), keys))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
@@ -92,23 +92,23 @@ def audit(
         confidence: of the bound.
         seed: of the trials.
     """
-    sent = np.asarray(messages, dtype=float)
+    models = np.asarray(messages, dtype=float)
     keys = jax.random.split(jax.random.key(seed), 2 * trials).reshape(2, trials)
     quiet = replace(noise, epsilon=1e12)  # hardly any noise: where the releases lie under each data set
-    centres = [releases(problem, make(quiet), sent, keys[0, :1])[0] for problem in pair]
-    drawn = [releases(problem, make(noise), sent, mine) for problem, mine in zip(pair, keys, strict=True)]
+    centres = [releases(problem, make(quiet), models, keys[0, :1])[0] for problem in pair]
+    samples = [releases(problem, make(noise), models, mine) for problem, mine in zip(pair, keys, strict=True)]
     half = trials // 2
     scales = [
-        np.maximum(np.mean(np.abs(z[:half] - c), axis=(0, 2)), 1e-12) for z, c in zip(drawn, centres, strict=True)
+        np.maximum(np.mean(np.abs(z[:half] - c), axis=(0, 2)), 1e-12) for z, c in zip(samples, centres, strict=True)
     ]
     square = isinstance(noise, Gaussian)
-    ratios = [_ratio(z, centres, scales, square) for z in drawn]
+    ratios = [_ratio(z, centres, scales, square) for z in samples]
     level = (1.0 - confidence) / 2.0  # one sentence for each of the two directions
     bounds = [
-        _bound(ratios[0], ratios[1], half, delta, level),
-        _bound(-ratios[1], -ratios[0], half, delta, level),
+        _lower_bound(ratios[0], ratios[1], half, delta, level),
+        _lower_bound(-ratios[1], -ratios[0], half, delta, level),
     ]
-    return Audit(max(0.0, *bounds), delta, confidence, trials, len(sent))
+    return Audit(max(0.0, *bounds), delta, confidence, trials, len(models))
 
 
 def _ratio(z: np.ndarray, centres: list[np.ndarray], scales: list[np.ndarray], square: bool) -> np.ndarray:
@@ -123,7 +123,7 @@ def _ratio(z: np.ndarray, centres: list[np.ndarray], scales: list[np.ndarray], s
     return log_density(centres[0], scales[0]) - log_density(centres[1], scales[1])
 
 
-def _bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, level: float) -> float:
+def _lower_bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, level: float) -> float:
     """The bound from 'the ratio is at least t', more likely under `high`; t is chosen on the first half."""
     candidates = np.unique(np.quantile(high[:half], np.linspace(0.0, 0.999, 200)))
     counts = [(np.sum(high[:half] >= t), np.sum(low[:half] >= t)) for t in candidates]
@@ -149,14 +149,14 @@ def opposite_pair(loss: Any, dim: int = 3, examples: int = 2, size: float = 100.
 
     Both are clipped to C along the same coordinate, so that the means differ by all of 2C/d; the other examples are 0.
     """
-    made = []
+    problems = []
     for label in (0.0, 1.0):
         x = np.zeros((examples, dim))
         x[0, 0] = size
         y = np.zeros(examples)
         y[0] = label
-        made.append(Problem([(x, y)], loss=loss))
-    return made[0], made[1]
+        problems.append(Problem([(x, y)], loss=loss))
+    return problems[0], problems[1]
 
 
 def vanishing_pair(loss: Any, dim: int = 3) -> tuple[Problem, Problem]:
@@ -180,7 +180,7 @@ class Case:
     rounds: int
     weak: bool = False  # whether the audit is expected to disprove the nominal ε
 
-    def promised(self) -> tuple[float, float]:
+    def promise(self) -> tuple[float, float]:
         """ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
         if not isinstance(self.noise, Sound):
             return self.noise.epsilon * self.rounds, 0.0
@@ -198,7 +198,7 @@ def cases() -> list[Case]:
     def epm(**settings: Any) -> Callable[[Any], Algorithm]:
         return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, **settings)
 
-    def attached(plain: Algorithm) -> Callable[[Any], Algorithm]:
+    def private(plain: Algorithm) -> Callable[[Any], Algorithm]:
         return lambda noise: make_private(plain, noise, None, far[0], 1000)
 
     one: Any = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
@@ -210,13 +210,13 @@ def cases() -> list[Case]:
         Case("FedEPM, Laplace, gradient that vanishes", near, epm(k0=4), Laplace(epsilon=1.0, clip=1.0), 1),
         Case("SFedAvg, k0 = 3, Laplace", far, lambda noise: SFedAvg(k0=3, lr=0.5, rho=1.0, noise=noise),
              Laplace(epsilon=1.0, **one), 1),
-        Case("FedAvg, k0 = 1, Laplace", far, attached(FedAvg(k0=1, lr=0.5)), Laplace(epsilon=1.0, clip=1.0), 1),
-        Case("FedAvg, k0 = 3, Gaussian", far, attached(FedAvg(k0=3, lr=0.5)),
+        Case("FedAvg, k0 = 1, Laplace", far, private(FedAvg(k0=1, lr=0.5)), Laplace(epsilon=1.0, clip=1.0), 1),
+        Case("FedAvg, k0 = 3, Gaussian", far, private(FedAvg(k0=3, lr=0.5)),
              Gaussian(epsilon=1.0, delta=1e-3, **one), 1),
-        Case("FedAvg, k0 = 1, a total for 4 rounds", far, attached(FedAvg(k0=1, lr=0.5)),
+        Case("FedAvg, k0 = 1, a total for 4 rounds", far, private(FedAvg(k0=1, lr=0.5)),
              Local(epsilon=1.0, delta=1e-3).noise(4, clip=1.0), 4),
-        Case("FedProx, Laplace", far, attached(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
-        Case("FedGiA, Laplace, 4 rounds", far, attached(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
+        Case("FedProx, Laplace", far, private(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
+        Case("FedGiA, Laplace, 4 rounds", far, private(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
         Case("FedEPM, Eq. (39), gradient that vanishes", near, epm(k0=1), PaperLaplace(0.1), 1, weak=True),
         Case("FedEPM, Eq. (39), released draw, same pair", near, epm(k0=1), PaperLaplace(0.1, standardised=True), 1,
              weak=True),
@@ -227,14 +227,14 @@ def run(
     trials: int, seed: int = 0, confidence: float = CONFIDENCE, begin: Callable[[str], None] = lambda what: None
 ) -> list[tuple[Case, Audit]]:
     """Audit every case; `begin` is called with its name before each."""
-    found = []
+    results = []
     for case in cases():
         begin(case.what)
-        sent = np.zeros((case.rounds, case.pair[0].terms.dim))
-        _, delta = case.promised()
-        found.append((case, audit(case.pair, case.make, case.noise, sent, trials=trials, delta=delta, seed=seed,
+        models = np.zeros((case.rounds, case.pair[0].terms.dim))
+        _, delta = case.promise()
+        results.append((case, audit(case.pair, case.make, case.noise, models, trials=trials, delta=delta, seed=seed,
                                   confidence=confidence)))  # fmt: skip
-    return found
+    return results
 
 
 ABOUT = (
@@ -248,20 +248,20 @@ READ = (
 )
 
 
-def table(found: list[tuple[Case, Audit]]) -> str:
+def table(results: list[tuple[Case, Audit]]) -> str:
     """The audit as text: what is promised, what was measured, and whether the two agree."""
     rows = [("mechanism and pair of data sets", "promised epsilon", "at delta", "true epsilon at least", "verdict")]
-    for case, result in found:
-        promised, delta = case.promised()
-        above = result.epsilon > promised
+    for case, result in results:
+        promise, delta = case.promise()
+        above = result.epsilon > promise
         words = "DISPROVED" if above else "not disproved"
-        told = f"{promised:.4g}" + ("" if isinstance(case.noise, Sound) else " (nominal)")
-        rows.append((case.what, told, f"{delta:g}", f"{result.epsilon:.4g}", words))
+        promise_cell = f"{promise:.4g}" + ("" if isinstance(case.noise, Sound) else " (nominal)")
+        rows.append((case.what, promise_cell, f"{delta:g}", f"{result.epsilon:.4g}", words))
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    one = found[0][1]
-    counted = (
+    one = results[0][1]
+    footnote = (
         f"{one.trials:,} runs on each data set, half of them to choose the test and half to count; each bound holds by "
         f"itself with {100 * one.confidence:g} % confidence."
     )
-    return "\n".join([*ABOUT, "", lines[0], "-" * len(lines[0]), *lines[1:], "", *READ, counted])
+    return "\n".join([*ABOUT, "", lines[0], "-" * len(lines[0]), *lines[1:], "", *READ, footnote])

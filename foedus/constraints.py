@@ -39,25 +39,25 @@ class Capped(Constraint):
 
     key: str = field(default="", repr=False, metadata={"hidden": True})
     count: ClassVar[int] = 1
-    limited: ClassVar[str] = "at_most"
+    limit_name: ClassVar[str] = "at_most"
     least: ClassVar[tuple[float, str]] = (-np.inf, "a finite number")  # what lies above it is allowed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.limit, list | np.ndarray):
-            object.__setattr__(self, self.limited, tuple(self.limit))
-        given = tuple(self.limit.values()) if isinstance(self.limit, Mapping) else self.limit
-        for one in given if isinstance(given, tuple) else (given,):
+            object.__setattr__(self, self.limit_name, tuple(self.limit))
+        limits = tuple(self.limit.values()) if isinstance(self.limit, Mapping) else self.limit
+        for one in limits if isinstance(limits, tuple) else (limits,):
             if not (isinstance(one, Real) and self.least[0] < float(one) < np.inf):
-                what = f"The {self.limited!r} of {type(self).__name__} must be {self.least[1]}"
+                what = f"The {self.limit_name!r} of {type(self).__name__} must be {self.least[1]}"
                 raise FoedusError(f"{what}. Got {one!r} instead.")
 
     @property
     def limit(self) -> Any:
-        return getattr(self, self.limited)
+        return getattr(self, self.limit_name)
 
     def _identity(self) -> tuple[Any, ...]:
-        fields = (f.name for f in dataclasses.fields(self) if f.name != self.limited)
+        fields = (f.name for f in dataclasses.fields(self) if f.name != self.limit_name)
         return (type(self), *(getattr(self, name) for name in fields), "" if self.key else repr(self.limit))
 
     def __eq__(self, other: object) -> bool:
@@ -66,39 +66,39 @@ class Capped(Constraint):
     def __hash__(self) -> int:
         return hash(self._identity())
 
-    def keyed(self, number: int, names: list[str]) -> "Capped":
+    def with_key(self, number: int, names: list[str]) -> "Capped":
         limit = self.limit
         if isinstance(limit, tuple):
             if len(limit) != len(names):
                 raise FoedusError(
-                    f"The {self.limited!r} of {type(self).__name__} must be a number, or one for each of the "
+                    f"The {self.limit_name!r} of {type(self).__name__} must be a number, or one for each of the "
                     f"{len(names)} clients. Got {limit!r} instead."
                 )
             limit = dict(zip(names, limit, strict=True))
-        return dataclasses.replace(self, key=f"cap{number}", **{self.limited: limit})
+        return dataclasses.replace(self, key=f"cap{number}", **{self.limit_name: limit})
 
     def at(self, name: str) -> "Capped":
         """As the client of this name holds it."""
-        return (
-            dataclasses.replace(self, **{self.limited: self.limit[name]}) if isinstance(self.limit, Mapping) else self
-        )
+        if not isinstance(self.limit, Mapping):
+            return self
+        return dataclasses.replace(self, **{self.limit_name: self.limit[name]})
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
-        what = f"The {self.limited!r} of {type(self).__name__}"
-        given = self.limit
-        if not isinstance(given, Real) and self.scope != "local":
-            raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {given!r} instead.")
-        limits = np.asarray(by_client(given, names, what) if isinstance(given, Mapping) else given, dtype=float)
-        return {f"{self.key}.cap": np.broadcast_to(self.held(limits)[..., None], (clients, self.count))}
+        what = f"The {self.limit_name!r} of {type(self).__name__}"
+        limit = self.limit
+        if not isinstance(limit, Real) and self.scope != "local":
+            raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {limit!r} instead.")
+        limits = np.asarray(by_client(limit, names, what) if isinstance(limit, Mapping) else limit, dtype=float)
+        return {f"{self.key}.cap": np.broadcast_to(self.cap_from(limits)[..., None], (clients, self.count))}
 
-    def held(self, limit: np.ndarray) -> np.ndarray:
+    def cap_from(self, limit: np.ndarray) -> np.ndarray:
         """What a row's value is held against, from the number that was given."""
         return limit
 
     def caps(self, terms: Terms, data: Data) -> Array:
         if self.key and f"{self.key}.cap" in data:
             return data[f"{self.key}.cap"]
-        return jnp.full(self.count, self.held(np.asarray(self.limit)))
+        return jnp.full(self.count, self.cap_from(np.asarray(self.limit)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,13 +189,13 @@ class Linear(Constraint):
     """
 
     key: str
-    _given: tuple[Any, Any]
+    _coefficients: tuple[Any, Any]
 
     def __init__(self, C: Any, d: Any, kind: str = "<=", *, scope: str = "local"):
         for name, value in (("scope", scope), ("kind", kind), ("key", "")):
             object.__setattr__(self, name, value)
         super().__post_init__()
-        object.__setattr__(self, "_given", (C, d))
+        object.__setattr__(self, "_coefficients", (C, d))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Linear) and hash(self) == hash(other)
@@ -203,21 +203,23 @@ class Linear(Constraint):
     def __hash__(self) -> int:
         return hash((type(self), self.scope, self.kind, self.key))
 
-    def keyed(self, number: int, names: list[str]) -> "Linear":
+    def with_key(self, number: int, names: list[str]) -> "Linear":
         """This constraint, knowing the name under which its arrays are kept."""
-        made = object.__new__(Linear)
-        for name, value in (("scope", self.scope), ("kind", self.kind), ("_given", self._given)):
-            object.__setattr__(made, name, value)
-        object.__setattr__(made, "key", f"linear{number}")
-        return made
+        copy = object.__new__(Linear)
+        for name, value in (("scope", self.scope), ("kind", self.kind), ("_coefficients", self._coefficients)):
+            object.__setattr__(copy, name, value)
+        object.__setattr__(copy, "key", f"linear{number}")
+        return copy
 
     def __repr__(self) -> str:
         return f"Linear(kind={self.kind!r}, scope={self.scope!r})"
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
         try:
-            given = (by_client(part, names, "Linear") if isinstance(part, Mapping) else part for part in self._given)
-            C, d = (np.asarray(part, dtype=float) for part in given)
+            parts = (
+                by_client(part, names, "Linear") if isinstance(part, Mapping) else part for part in self._coefficients
+            )
+            C, d = (np.asarray(part, dtype=float) for part in parts)
         except (TypeError, ValueError) as error:
             if isinstance(error, FoedusError):
                 raise
@@ -252,15 +254,15 @@ class Linear(Constraint):
         return data[f"{self.key}.C"] @ w
 
 
-def by_client(given: Mapping[str, Any], names: list[str], what: str) -> list[Any]:
+def by_client(values: Mapping[str, Any], names: list[str], what: str) -> list[Any]:
     """What is given by name, in the order of the clients."""
     for name in names:
-        if name not in given:
-            raise FoedusError(f"{what} gives nothing for client {name!r}.{did_you_mean(name, given)}")
-    for name in given:
+        if name not in values:
+            raise FoedusError(f"{what} gives nothing for client {name!r}.{did_you_mean(name, values)}")
+    for name in values:
         if name not in names:
             raise FoedusError(f"{what} is given for {name!r}, but there is no such client.{did_you_mean(name, names)}")
-    return [given[name] for name in names]
+    return [values[name] for name in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +270,7 @@ class NormBall(Capped):
     """‖w‖ ≤ radius, as the smooth row ‖w‖² − radius²."""
 
     radius: Limit
-    limited: ClassVar[str] = "radius"
+    limit_name: ClassVar[str] = "radius"
     least: ClassVar[tuple[float, str]] = (0.0, "a number > 0")
 
     def __post_init__(self) -> None:
@@ -279,7 +281,7 @@ class NormBall(Capped):
     def labels(self, terms: Terms, data: Data) -> list[str]:
         return ["‖w‖²"]
 
-    def held(self, limit: np.ndarray) -> np.ndarray:
+    def cap_from(self, limit: np.ndarray) -> np.ndarray:
         return limit**2
 
     def value(self, terms: Terms, w: Array, data: Data) -> Array:

@@ -71,9 +71,9 @@ def relieve(share: float = 0.6) -> bool:
     ends the process without a word when there is none left: after a hundred problems of different shapes, say. Programs
     that are asked for again come from the cache on the disk.
     """
-    held, granted = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+    maps, limit = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
     try:
-        full = held.read_bytes().count(b"\n") > share * int(granted.read_text())
+        full = maps.read_bytes().count(b"\n") > share * int(limit.read_text())
     except (OSError, ValueError):  # another system, with other limits
         return False
     if full:

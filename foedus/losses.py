@@ -161,23 +161,23 @@ class Custom(Loss):
 
 def huber(eps: float) -> Loss:
     """Huber's loss with threshold `eps` > 0."""
-    return Huber(_checked("huber", eps, low=0.0, strict=True))
+    return Huber(_check_eps("huber", eps, low=0.0, strict=True))
 
 
 def epsilon_insensitive(eps: float) -> Loss:
     """The support-vector-regression loss with tolerance `eps` ≥ 0."""
-    return EpsilonInsensitive(_checked("epsilon_insensitive", eps, low=0.0))
+    return EpsilonInsensitive(_check_eps("epsilon_insensitive", eps, low=0.0))
 
 
 def pinball(eps: float) -> Loss:
     """The quantile loss at level `eps` in [0, 1]."""
-    return Pinball(_checked("pinball", eps, low=0.0, high=1.0))
+    return Pinball(_check_eps("pinball", eps, low=0.0, high=1.0))
 
 
-def _checked(name: str, eps: float, low: float, high: float = float("inf"), strict: bool = False) -> float:
+def _check_eps(name: str, eps: float, low: float, high: float = float("inf"), strict: bool = False) -> float:
     if not isinstance(eps, Real) or not (low < eps if strict else low <= eps) or not eps <= high:
-        expected = f"> {low:g}" if strict else f">= {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]"
-        raise FoedusError(f"The 'eps' parameter of {name} must be {expected}. Got {eps!r} instead.")
+        range_words = f"> {low:g}" if strict else f">= {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]"
+        raise FoedusError(f"The 'eps' parameter of {name} must be {range_words}. Got {eps!r} instead.")
     return float(eps)
 
 

@@ -62,10 +62,12 @@ class Problem:
         self.server: Data | None = None if server is None else server_data(server, width)
         if isinstance(constraints, Constraint):
             raise FoedusError("constraints must be a list: write constraints=[...] around the one you have.")
-        keyed = tuple(c.keyed(j, self.names) if isinstance(c, Constraint) else c for j, c in enumerate(constraints))
-        for wrong in (c for c in keyed if not isinstance(c, Constraint)):
+        with_keys = tuple(
+            c.with_key(j, self.names) if isinstance(c, Constraint) else c for j, c in enumerate(constraints)
+        )
+        for wrong in (c for c in with_keys if not isinstance(c, Constraint)):
             raise FoedusError(f"constraints must come from fd.constraints. Got {wrong!r} instead.")
-        if len({c.kind for c in keyed if c.scope == "coupled"}) > 1:
+        if len({c.kind for c in with_keys if c.scope == "coupled"}) > 1:
             raise FoedusError("constraints of coupled scope must be all '<=' or all '=='.")
         self.terms = Terms(
             clients=self.stacked.clients,
@@ -75,7 +77,7 @@ class Problem:
             where=where,
             penalty=penalty,
             regularizer=regularizer or Zero(),
-            constraints=keyed,
+            constraints=with_keys,
         )
         if where is not None and not callable(where):
             raise FoedusError(f"where must be fd.label(v), fd.group(v) or a function of the data. Got {where!r}.")
@@ -128,35 +130,35 @@ class Problem:
         """A constraint on losses needs X and y where it is evaluated, known labels, and one parameter a column."""
         loss, what = constraint.loss_in(self.terms), _kind_of(constraint)
         at_server = constraint.scope == "global"
-        held = self.server if at_server else self.data
-        if held is None:
+        data = self.server if at_server else self.data
+        if data is None:
             return
         for key in ("x", "y"):
-            if key not in held:
+            if key not in data:
                 who = "server has" if at_server else "clients have"
                 raise FoedusError(f"the {who} no array {key!r}, which a {what} needs.")
-        if held["x"].shape[-1] != dim:
+        if data["x"].shape[-1] != dim:
             raise FoedusError(
-                f"a {what} needs parameters like a row of X, {held['x'].shape[-1]} numbers. Got {dim} instead."
+                f"a {what} needs parameters like a row of X, {data['x'].shape[-1]} numbers. Got {dim} instead."
             )
         if loss.kind == "classification":
-            y = np.asarray(held["y"])
+            y = np.asarray(data["y"])
             check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
 
     def _check_custom(self, w0: Any) -> None:
         """A user's own rows must be finite at w0, and must not see the rows that fill a ragged client."""
         small = int(np.argmin(self.counts))
         name, w = self.stacked.name(small), self.terms.shape.ravel(w0)
-        filled = Data({k: v[small] for k, v in self.data.items()})
+        padded_data = Data({k: v[small] for k, v in self.data.items()})
         for constraint in self.terms.constraints:
             if not isinstance(constraint, Custom) or constraint.scope == "global":
                 continue
-            rows = constraint.value(self.terms, w, filled)
+            rows = constraint.value(self.terms, w, padded_data)
             if not np.all(np.isfinite(rows)):
                 raise FoedusError(f"client {name!r}: a row of Custom is not finite at w0; start elsewhere.")
             for point in (w, w + 0.1) if self.stacked.counts is not None else ():
                 pair = (
-                    constraint.value(self.terms, point, filled),
+                    constraint.value(self.terms, point, padded_data),
                     constraint.value(self.terms, point, self.client(small)),
                 )
                 if np.all(np.isfinite(pair)) and not np.allclose(*pair, rtol=1e-9, atol=1e-12):
@@ -218,9 +220,9 @@ class Problem:
         key = getattr(where, "key", None)
         if key is not None and key not in self.data:
             raise FoedusError(f"the clients have no array {key!r}, which {where} needs; give (X, y, group).")
-        chosen = np.asarray(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d)))(self.data))
-        if np.any(chosen == 0):
-            name = self.stacked.name(int(np.argmin(chosen)))
+        counts = np.asarray(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d)))(self.data))
+        if np.any(counts == 0):
+            name = self.stacked.name(int(np.argmin(counts)))
             which = where if key is not None else "the chosen property"
             raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 
@@ -238,20 +240,18 @@ class Problem:
                 "the objective cannot be differentiated: it uses NumPy, float() or 'if' on values that depend on w or "
                 f"on the data ({type(error).__name__}); write it with jax.numpy, as in jnp.log for np.log."
             ) from None
-        filled = objective(w0, data)
-        if jnp.shape(filled) != ():
-            raise FoedusError(
-                f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(filled)} instead."
-            )
-        if not np.isfinite(filled):
-            raise FoedusError(f"client {name!r}: the objective at w0 is {float(filled)!r}; expected a finite number.")
+        value = objective(w0, data)
+        if jnp.shape(value) != ():
+            raise FoedusError(f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(value)} instead.")
+        if not np.isfinite(value):
+            raise FoedusError(f"client {name!r}: the objective at w0 is {float(value)!r}; expected a finite number.")
         if self.stacked.counts is None:
             return
         # at w0 itself every row may have the same loss, so a second point is tried
         start = Shape.of(w0).ravel(w0)
         for w in (w0, Shape.of(w0).unravel(start + 0.1 * jnp.cos(1.0 + jnp.arange(start.size)))):
-            filled = objective(w, Data({k: v[small] for k, v in self.data.items()}))
-            if not np.isclose(filled, objective(w, self.client(small)), rtol=1e-9, atol=1e-12, equal_nan=True):
+            value = objective(w, Data({k: v[small] for k, v in self.data.items()}))
+            if not np.isclose(value, objective(w, self.client(small)), rtol=1e-9, atol=1e-12, equal_nan=True):
                 raise FoedusError(
                     f"client {name!r}: the objective changes when the client is filled up with rows of weight 0; "
                     "take means over examples with data.mean(values), which leaves them out."
@@ -261,8 +261,8 @@ class Problem:
         counts = self.counts
         what = self.terms.loss.name if self.terms.loss else getattr(self.terms.objective, "__name__", "objective")
         size = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
-        held = len(self.terms.constraints)
-        return f"Problem({self.terms.clients} clients of {size} examples, {what}, {held} constraints)"
+        constraints = len(self.terms.constraints)
+        return f"Problem({self.terms.clients} clients of {size} examples, {what}, {constraints} constraints)"
 
 
 def _kind_of(constraint: Constraint) -> str:

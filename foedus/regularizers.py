@@ -44,8 +44,8 @@ class Regularizer:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            limited = name in ("lam", "lam1", "lam2", "radius", "total")
-            if limited and not (isinstance(value, Real) and 0 <= float(value) < float("inf")):
+            has_limit = name in ("lam", "lam1", "lam2", "radius", "total")
+            if has_limit and not (isinstance(value, Real) and 0 <= float(value) < float("inf")):
                 raise FoedusError(
                     f"The {name!r} parameter of {type(self).__name__} must be a number >= 0. Got {value!r} instead."
                 )

@@ -93,14 +93,14 @@ class Run:
         arrays = {f"w{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
         write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
-        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        kept["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
+        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        record["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
         for apart in ("w", "history", "multipliers", "ledger"):
-            del kept[apart]
+            del record[apart]
         if self.ledger is not None:
             self.ledger.save(folder / "ledger.npz")
-        kept |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
-        write_whole(folder / "run.json", (json.dumps(kept, indent=1, default=float) + "\n").encode())
+        record |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
+        write_whole(folder / "run.json", (json.dumps(record, indent=1, default=float) + "\n").encode())
         return folder
 
 
@@ -108,27 +108,27 @@ def load(folder: str | Path) -> Run:
     """Read back a run that `Run.save` wrote."""
     folder = Path(folder)
     try:
-        kept = json.loads((folder / "run.json").read_text())
+        record = json.loads((folder / "run.json").read_text())
         history, _ = unpack((folder / "history.npz").read_bytes())
         arrays, note = unpack((folder / "parameters.npz").read_bytes())
     except FileNotFoundError as error:
         raise FoedusError(f"{folder} is not a run folder: {Path(error.filename).name} is missing.") from None
     except Exception as error:
         raise FoedusError(f"{folder} cannot be read as a run: {error}.") from None
-    if not isinstance(kept, dict) or kept.pop("schema", None) != SCHEMA:
+    if not isinstance(record, dict) or record.pop("schema", None) != SCHEMA:
         raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
     leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
-    kept["refused"] = tuple(kept.get("refused", ()))
-    kept["certificate"] = Certificate.from_json(kept["certificate"])
-    if kept.get("worst_case") is not None:
+    record["refused"] = tuple(record.get("refused", ()))
+    record["certificate"] = Certificate.from_json(record["certificate"])
+    if record.get("worst_case") is not None:
         from foedus.robust.stress import Stress
 
-        kept["worst_case"] = Stress.from_json(kept["worst_case"])
-    kept["traffic"] = Traffic(**kept["traffic"])
+        record["worst_case"] = Stress.from_json(record["worst_case"])
+    record["traffic"] = Traffic(**record["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
     ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None
     w = rebuild(note["tree"], iter(leaves))
-    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **kept)
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **record)
 
 
 def plain_tree(tree: Any) -> Any:
@@ -157,8 +157,8 @@ def describe(thing: Any) -> Any:
     if isinstance(thing, str | int | float | bool | type(None)):
         return thing
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        named = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
-        return {"name": type(thing).__name__} | named
+        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        return {"name": type(thing).__name__} | fields
     if isinstance(thing, dict):
         return {str(k): describe(v) for k, v in thing.items()}
     if isinstance(thing, list | tuple):
@@ -172,10 +172,10 @@ def describe(thing: Any) -> Any:
 
 def versions() -> dict[str, str]:
     """What the numbers were computed with."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    table = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("foedus", "jax", "numpy", "scikit-learn"):
         try:
-            found[package] = version(package)
+            table[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            table[package] = "not installed"
+    return table

@@ -26,18 +26,20 @@ def settings(cls: type[T]) -> type[T]:
                 value = f.metadata["convert"](value)
                 object.__setattr__(self, f.name, value)
             _check_setting(type(self).__name__, f, value)
-            ranged = f.metadata and (f.metadata["integer"] or any(v is not None for v in f.metadata["limits"].values()))
-            if ranged and value is not None and _is_number(value):  # a number among choices stays the one it is
+            limits = f.metadata["limits"].values() if f.metadata else ()
+            has_range = f.metadata and (f.metadata["integer"] or any(v is not None for v in limits))
+            if has_range and value is not None and _is_number(value):  # a number among choices stays the one it is
                 object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
         if inner is not None:
             inner(self)
 
     cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
-    made: Any = dataclass(frozen=True, kw_only=True)(cls)
-    aliases = {f.metadata["alias"]: f.name for f in dataclasses.fields(made) if f.metadata and f.metadata["alias"]}
+    decorator_result: Any = dataclass(frozen=True, kw_only=True)(cls)
+    fields = [f for f in dataclasses.fields(decorator_result) if f.metadata]
+    aliases = {f.metadata["alias"]: f.name for f in fields if f.metadata["alias"]}
     if aliases:
-        _accept(made, aliases)
-    return made
+        _accept(decorator_result, aliases)
+    return decorator_result
 
 
 def _accept(cls: Any, aliases: dict[str, str]) -> None:
@@ -102,9 +104,9 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
         if whole and not math.isnan(value) and all(tests[k] for k in limits):
             return
     words = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
+    bounds = [f"{words[k]} {v:g}" for k, v in limits.items()]
     kind = "a whole number " if meta["integer"] else "a number " if limits else ""
-    options = [kind + " and ".join(expected)] if kind else []
+    options = [kind + " and ".join(bounds)] if kind else []
     options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
     options += [meta["also"][0]] if meta.get("also") is not None else []
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")

@@ -35,8 +35,8 @@ class Stacked:
             raise FoedusError(f"stacked arrays need one common number of clients > 0. Got {lengths} instead.")
         for key in ("y", "group") if "x" in self.arrays else ():
             if key in self.arrays and np.shape(self.arrays[key])[:2] != (self.clients, self.rows):
-                found = np.shape(self.arrays[key])
-                raise FoedusError(f"stacked {key} must have one entry for each of {self.rows} rows. Got shape {found}.")
+                shape = np.shape(self.arrays[key])
+                raise FoedusError(f"stacked {key} must have one entry for each of {self.rows} rows. Got shape {shape}.")
         if self.names is not None and len(set(self.names)) != self.clients:
             raise FoedusError(f"stacked arrays of {self.clients} clients need as many different names.")
         if self.counts is not None:
@@ -97,15 +97,15 @@ def _dtype(array: Any) -> Any:
 def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
     """One client's arrays by name, from any of the accepted forms."""
     if isinstance(client, Mapping):
-        named = dict(client)
+        by_name = dict(client)
     elif isinstance(client, tuple | list) and len(client) in (2, 3):
-        named = dict(zip(("x", "y", "group"), client, strict=False))
+        by_name = dict(zip(("x", "y", "group"), client, strict=False))
     else:
         raise FoedusError(
             f"client {name!r}: expected (X, y), (X, y, group) or a dict of arrays. Got {type(client).__name__} instead."
         )
     arrays = {}
-    for key, value in named.items():
+    for key, value in by_name.items():
         if key == "weight":
             raise FoedusError(f"client {name!r}: the array name 'weight' is taken; call yours something else.")
         try:
@@ -115,8 +115,8 @@ def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
             if array.dtype.kind not in "biuf":
                 array = array.astype(float)
         except (TypeError, ValueError):
-            found = getattr(np.asarray(value, dtype=object), "dtype", "objects")
-            raise FoedusError(f"client {name!r}: {_title(key)} must hold numbers. Got {found} instead.") from None
+            kind = getattr(np.asarray(value, dtype=object), "dtype", "objects")
+            raise FoedusError(f"client {name!r}: {_title(key)} must hold numbers. Got {kind} instead.") from None
         arrays[key] = array
     if not arrays:
         raise FoedusError(f"client {name!r}: it holds no arrays.")
@@ -158,17 +158,17 @@ def stack(clients: "Sequence[Client] | Mapping[str, Client] | Stacked") -> Stack
         raise FoedusError(f"clients must be a list, a dict by name or a Stacked. Got {type(clients).__name__} instead.")
     if not members:
         raise FoedusError("a problem needs at least one client. Got none.")
-    called = names or tuple(str(i) for i in range(len(members)))
-    arrays = [_arrays_of(n, c) for n, c in zip(called, members, strict=True)]
-    counts = np.array([_row_count(n, a) for n, a in zip(called, arrays, strict=True)])
+    labels = names or tuple(str(i) for i in range(len(members)))
+    arrays = [_arrays_of(n, c) for n, c in zip(labels, members, strict=True)]
+    counts = np.array([_row_count(n, a) for n, a in zip(labels, arrays, strict=True)])
     keys = list(arrays[0])
-    for name, mine in zip(called, arrays, strict=True):
+    for name, mine in zip(labels, arrays, strict=True):
         if set(mine) != set(keys):
             raise FoedusError(
-                f"client {name!r}: it has arrays {sorted(mine)}, but client {called[0]!r} has {sorted(keys)}."
+                f"client {name!r}: it has arrays {sorted(mine)}, but client {labels[0]!r} has {sorted(keys)}."
             )
-    stacked = {key: _stack_one(key, called, [a[key] for a in arrays], counts) for key in keys}
-    result = Stacked(stacked, None if len(set(counts)) == 1 else counts, names)
+    by_key = {key: _stack_one(key, labels, [a[key] for a in arrays], counts) for key in keys}
+    result = Stacked(by_key, None if len(set(counts)) == 1 else counts, names)
     _check_finite(result)
     return result
 
@@ -226,19 +226,19 @@ def check_rows(stacked: Stacked) -> None:
     if x[1] == 0:
         raise FoedusError(f"client {name!r}: X has no columns. Got shape {x} instead.")
     for key in ("y", "group"):
-        found = np.shape(stacked.arrays[key])[1:] if key in stacked.arrays else x[:1]
-        if found != x[:1]:
+        shape = np.shape(stacked.arrays[key])[1:] if key in stacked.arrays else x[:1]
+        if shape != x[:1]:
             raise FoedusError(
-                f"client {name!r}: {key} must have one entry per row of X ({x[0]}). Got shape {found} instead."
+                f"client {name!r}: {key} must have one entry per row of X ({x[0]}). Got shape {shape} instead."
             )
 
 
 def check_labels(stacked: Stacked, loss: Loss) -> None:
     y = np.asarray(stacked.arrays["y"])
-    found = set(np.unique(y).tolist())
-    if found <= {0.0, 1.0} or found <= {-1.0, 1.0}:
+    labels = set(np.unique(y).tolist())
+    if labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}:
         return
-    wrong = sorted(found - {0.0, 1.0}) if 0.0 in found else sorted(found - {-1.0, 1.0})
+    wrong = sorted(labels - {0.0, 1.0}) if 0.0 in labels else sorted(labels - {-1.0, 1.0})
     client, row = np.argwhere(y == wrong[0])[0]
     raise FoedusError(
         f"client {stacked.name(int(client))!r}: y has the label {wrong[0]:g} at row {row}; "
@@ -253,5 +253,5 @@ def server_data(server: Client, width: int | None) -> Data:
     if width is not None and "x" in arrays and arrays["x"].ndim == 2 and arrays["x"].shape[1] != width:
         raise FoedusError(f"server: X has {arrays['x'].shape[1]} columns, but the clients have {width}.")
     _check_finite(Stacked({k: v[None] for k, v in arrays.items()}, names=("server",)))
-    named = {k: jnp.asarray(v, dtype=float) for k, v in arrays.items()}
-    return Data(named | {"weight": jnp.ones(rows)})
+    numbers = {k: jnp.asarray(v, dtype=float) for k, v in arrays.items()}
+    return Data(numbers | {"weight": jnp.ones(rows)})

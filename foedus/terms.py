@@ -112,22 +112,22 @@ class Where:
 
 def label(value: float, said: str = "") -> Where:
     """The examples with this label, which messages call by what is `said`."""
-    return Where("y", _coded("label", value), said)
+    return Where("y", _code("label", value), said)
 
 
 def group(value: float, said: str = "") -> Where:
     """The examples of this group, the third array of (X, y, group), which messages call by what is `said`."""
-    return Where("group", _coded("group", value), said)
+    return Where("group", _code("group", value), said)
 
 
-def _coded(kind: str, value: float) -> float:
+def _code(kind: str, value: float) -> float:
     """The number by which the data call a label or a group."""
     try:
         return float(value)
     except (TypeError, ValueError):
-        held = "y" if kind == "label" else "the third array of (X, y, group)"
+        place = "y" if kind == "label" else "the third array of (X, y, group)"
         raise FoedusError(
-            f"fd.{kind} takes the number that {held} holds for a {kind}. Got {value!r} instead; write "
+            f"fd.{kind} takes the number that {place} holds for a {kind}. Got {value!r} instead; write "
             f"fd.{kind}(NUMBER, said={str(value)!r})."
         ) from None
 
@@ -179,10 +179,10 @@ class Constraint:
     convex: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name, known in (("scope", SCOPES), ("kind", KINDS)):
-            if getattr(self, name) not in known:
+        for name, choices in (("scope", SCOPES), ("kind", KINDS)):
+            if getattr(self, name) not in choices:
                 raise FoedusError(
-                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, known))}. "
+                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, choices))}. "
                     f"Got {getattr(self, name)!r} instead."
                 )
 
@@ -206,7 +206,7 @@ class Constraint:
         """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
         return {}
 
-    def keyed(self, number: int, names: list[str]) -> "Constraint":
+    def with_key(self, number: int, names: list[str]) -> "Constraint":
         """This constraint, knowing the name under which its arrays are kept."""
         return self
 
@@ -270,9 +270,9 @@ class Terms:
         if self.loss is None:
             return jax.value_and_grad(self.value)(w, data)
         if data.moments is not None:
-            bent = data.moments.gram @ w
-            f = 0.5 * (jnp.dot(w, bent - 2.0 * data.moments.moment) + data.moments.square)
-            g = bent - data.moments.moment
+            gram_w = data.moments.gram @ w
+            f = 0.5 * (jnp.dot(w, gram_w - 2.0 * data.moments.moment) + data.moments.square)
+            g = gram_w - data.moments.moment
         else:
             share, x, y = self.share(data), data["x"], data["y"]
             z = x @ w

@@ -17,18 +17,18 @@ from foedus.problem import Problem
 from foedus.pytrees import state
 from foedus.terms import Data, Terms
 
-BOUND = "x.bound"  # the array that `condensed` adds
+BOUND = "x.bound"  # the array that `condense` adds
 
 
 @state
-class Rows:
+class RowBounds:
     """What clipping needs to know of a client's rows of X: the most that |s| may be, and by what a row is shortened."""
 
     bound: Any
     shrink: Any
 
 
-def condensed(terms: Terms, data: Data, noise: Sound) -> Data:
+def condense(terms: Terms, data: Data, noise: Sound) -> Data:
     """The data with rows of X no longer than is allowed, and the bounds on |s|, once for all rounds of a run."""
     if terms.loss is None:
         return data
@@ -37,22 +37,22 @@ def condensed(terms: Terms, data: Data, noise: Sound) -> Data:
     return Data({**data, "x": x, BOUND: rows.bound})
 
 
-def rows_of(terms: Terms, data: Data, noise: Sound) -> Rows:
+def rows_of(terms: Terms, data: Data, noise: Sound) -> RowBounds:
     """C/‖x‖ for the rows of X, once for all gradients of a round; nothing for a user's own objective."""
     if terms.loss is None:
-        return Rows((), ())
+        return RowBounds((), ())
     if BOUND in data:
-        return Rows(data[BOUND], 1.0)
-    size, shape = _scaled(data["x"])
+        return RowBounds(data[BOUND], 1.0)
+    size, shape = _scale_rows(data["x"])
     length = jnp.linalg.norm(shape, ord=noise.order, axis=1)
     if noise.rows is None:
-        return Rows(noise.clip / size / _positive(length), 1.0)
+        return RowBounds(noise.clip / size / _positive(length), 1.0)
     euclidean = length if noise.order == 2 else jnp.linalg.norm(shape, axis=1)
     shrink = jnp.minimum(1.0, noise.rows / size / _positive(euclidean))
-    return Rows(noise.clip / (size * shrink) / _positive(length), shrink)
+    return RowBounds(noise.clip / (size * shrink) / _positive(length), shrink)
 
 
-def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Rows | None = None) -> Array:
+def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: RowBounds | None = None) -> Array:
     """(1/d_i) Σ_j clip(∇ℓ_j(w)) + the gradient of the penalty, in which no example takes part."""
     share = data["weight"] / data.count
     if terms.loss is not None:
@@ -70,7 +70,7 @@ def _positive(a: Array) -> Array:
     return jnp.maximum(a, 1e-300)
 
 
-def _scaled(rows: Array) -> tuple[Array, Array]:
+def _scale_rows(rows: Array) -> tuple[Array, Array]:
     """The largest entry of each row, and the rows divided by it: their norms cannot overflow, whatever they hold."""
     size = _positive(jnp.max(jnp.abs(rows), axis=1))
     return size, rows / size[:, None]
@@ -79,7 +79,7 @@ def _scaled(rows: Array) -> tuple[Array, Array]:
 def _clip(gradients: Array, noise: Sound) -> Array:
     finite = jnp.all(jnp.isfinite(gradients), axis=1, keepdims=True)
     gradients = jnp.where(finite, gradients, 0.0)  # an example without a gradient adds nothing, and the bound holds
-    size, shape = _scaled(gradients)
+    size, shape = _scale_rows(gradients)
     length = jnp.linalg.norm(shape, ord=noise.order, axis=1)
     return gradients * jnp.minimum(1.0, noise.clip / size / _positive(length))[:, None]
 

@@ -26,12 +26,12 @@ LARGEST = 100.0  # a total above this protects nobody, so that PLD has no use
 HIDDEN = 1e100  # a ratio of sensitivity to noise from which on nothing is hidden
 
 
-def tallied(ratios: Iterable[tuple[float, int]]) -> Counter[float]:
+def tally_ratios(ratios: Iterable[tuple[float, int]]) -> Counter[float]:
     """How often each ratio occurs, those that differ in their last digits counted as the larger."""
-    counted: Counter[float] = Counter()
+    tally: Counter[float] = Counter()
     for ratio, count in ratios:
-        counted[float(f"{ratio * (1.0 + 1e-11):.12g}")] += int(count)
-    return counted
+        tally[float(f"{ratio * (1.0 + 1e-11):.12g}")] += int(count)
+    return tally
 
 
 def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -> float:
@@ -39,18 +39,18 @@ def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -
 
     With Laplace noise, basic composition holds at δ = 0 too; the other methods need δ > 0, as Gaussian noise does.
     """
-    counted = tuple(sorted((ratio, count) for ratio, count in releases.items() if count > 0 and ratio > 0))
-    if not counted:
+    counts = tuple(sorted((ratio, count) for ratio, count in releases.items() if count > 0 and ratio > 0))
+    if not counts:
         return 0.0
     if kind == "laplace" and method == "basic":
-        return sum(ratio * count for ratio, count in counted)
+        return sum(ratio * count for ratio, count in counts)
     if not delta > 0:
         return math.inf
     if method == "basic":
-        return _basic_gaussian(counted, delta)
+        return _basic_gaussian(counts, delta)
     if method == "advanced":
-        return _advanced(kind, counted, delta)
-    return _accounted(kind, counted, delta, method)
+        return _advanced_composition(kind, counts, delta)
+    return _by_accountant(kind, counts, delta, method)
 
 
 def tightest(releases: Mapping[tuple[str, float], int], delta: float, *, adaptive: bool = False) -> float:
@@ -63,14 +63,14 @@ def tightest(releases: Mapping[tuple[str, float], int], delta: float, *, adaptiv
     run to run. Sums of ε, the exact Gaussian curve (Smith and Thakurta 2022) and Rényi divergences (Feldman and Zrnic
     2021; Lécuyer 2021) bound such a sequence too; advanced and PLD composition are proved for noise fixed in advance.
     """
-    counted = tuple(sorted((kind, float(ratio), int(count)) for (kind, ratio), count in releases.items() if count > 0))
-    for kind, ratio, _ in counted:
+    counts = tuple(sorted((kind, float(ratio), int(count)) for (kind, ratio), count in releases.items() if count > 0))
+    for kind, ratio, _ in counts:
         if kind not in KINDS:
             raise FoedusError(f"a release is of kind 'laplace' or 'gaussian'. Got {kind!r} instead.")
         if not 0 <= ratio < HIDDEN:
             return math.inf  # a release without noise, or one of which nothing is known
-    laplace = tuple((ratio, count) for kind, ratio, count in counted if kind == "laplace" and ratio > 0)
-    gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counted if kind == "gaussian"))
+    laplace = tuple((ratio, count) for kind, ratio, count in counts if kind == "laplace" and ratio > 0)
+    gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counts if kind == "gaussian"))
     return _tightest(laplace, gaussian, float(delta), adaptive)
 
 
@@ -86,7 +86,7 @@ def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: fl
     if not laplace or max(ratio for ratio, _ in laplace) > LARGEST:  # beyond it, the other bounds overflow
         return best
     if gaussian == 0 and not adaptive:
-        best = min(best, _advanced("laplace", laplace, delta))
+        best = min(best, _advanced_composition("laplace", laplace, delta))
     if not have_library():
         return best
     best = min(best, _mixed_rdp(laplace, gaussian, delta))
@@ -132,18 +132,18 @@ def _mixed_pld(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: f
     return float(whole.get_epsilon_for_delta(delta))
 
 
-def _basic_gaussian(counted: tuple[tuple[float, int], ...], delta: float) -> float:
+def _basic_gaussian(counts: tuple[tuple[float, int], ...], delta: float) -> float:
     """Each release at an equal share of δ, the ε summed."""
-    share = delta / sum(count for _, count in counted)
-    return sum(count * gaussian_epsilon(1.0 / ratio, share) for ratio, count in counted)
+    share = delta / sum(count for _, count in counts)
+    return sum(count * gaussian_epsilon(1.0 / ratio, share) for ratio, count in counts)
 
 
-def _advanced(kind: str, counted: tuple[tuple[float, int], ...], delta: float) -> float:
+def _advanced_composition(kind: str, counts: tuple[tuple[float, int], ...], delta: float) -> float:
     """Dwork, Rothblum and Vadhan 2010: half of δ for the theorem, the rest for Gaussian releases."""
     slack, share = delta, 0.0
     if kind == "gaussian":
-        slack, share = delta / 2, delta / 2 / sum(count for _, count in counted)
-    parts = [(ratio if kind == "laplace" else gaussian_epsilon(1.0 / ratio, share), count) for ratio, count in counted]
+        slack, share = delta / 2, delta / 2 / sum(count for _, count in counts)
+    parts = [(ratio if kind == "laplace" else gaussian_epsilon(1.0 / ratio, share), count) for ratio, count in counts]
     squares = sum(count * e**2 for e, count in parts)
     return math.sqrt(2.0 * math.log(1.0 / slack) * squares) + sum(count * e * math.expm1(e) for e, count in parts)
 
@@ -169,13 +169,13 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 @lru_cache(maxsize=512)
-def _accounted(kind: str, counted: tuple[tuple[float, int], ...], delta: float, method: str) -> float:
+def _by_accountant(kind: str, counts: tuple[tuple[float, int], ...], delta: float, method: str) -> float:
     dp = library()
     if method == "pld" and kind == "laplace":
         from dp_accounting.pld import common, privacy_loss_distribution
 
         whole = None
-        for ratio, count in counted:
+        for ratio, count in counts:
             worst = common.DifferentialPrivacyParameters(ratio, 0.0)
             part = privacy_loss_distribution.from_privacy_parameters(worst).self_compose(count)
             whole = part if whole is None else whole.compose(part)
@@ -192,7 +192,7 @@ def _accounted(kind: str, counted: tuple[tuple[float, int], ...], delta: float, 
 
         accountant = RdpAccountant(neighboring_relation=relation)
     event = dp.LaplaceDpEvent if kind == "laplace" else dp.GaussianDpEvent
-    for ratio, count in counted:
+    for ratio, count in counts:
         accountant.compose(event(1.0 / ratio), count)
     return float(accountant.get_epsilon(delta))
 

@@ -39,8 +39,8 @@ class Budget:
         for name, low, high in (("epsilon", 0.0, np.inf), ("delta", -1e-300, 1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-                expected = "> 0" if name == "epsilon" else "in [0, 1)"
-                raise FoedusError(f"The {name!r} of a Budget must be a number {expected}. Got {value!r} instead.")
+                allowed_range = "> 0" if name == "epsilon" else "in [0, 1)"
+                raise FoedusError(f"The {name!r} of a Budget must be a number {allowed_range}. Got {value!r} instead.")
         if self.composition not in composition.METHODS:
             words = ", ".join(map(repr, composition.METHODS))
             raise FoedusError(
@@ -71,7 +71,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One release: who, when (from 1; 0 is before the training), and with what noise; ε and δ are of it alone.
 
     Sensitivity and scale are NaN where a site has kept them to itself.
@@ -104,7 +104,7 @@ class Ledger:
     most: int | None = None
     delta: float = DELTA  # at which totals are printed
     counted: np.ndarray | None = None  # releases of each round and client, where it is not one for each scale
-    before: tuple[Entry, ...] = ()
+    before: tuple[LedgerEntry, ...] = ()
     exact: tuple[str, ...] = ()  # columns about which exact figures were sent before the training
 
     @property
@@ -127,13 +127,13 @@ class Ledger:
         """How often each client has released, (clients,)."""
         return np.sum(self.made, axis=0)
 
-    def entries(self, client: str | None = None) -> list[Entry]:
+    def entries(self, client: str | None = None) -> list[LedgerEntry]:
         """The releases in order, of one client or of all."""
         if client is not None and client not in self.names:
             raise FoedusError(f"the ledger has no client {client!r}; there are {', '.join(self.names[:5])} ….")
-        chosen = range(len(self.names)) if client is None else [self.names.index(client)]
+        clients = range(len(self.names)) if client is None else [self.names.index(client)]
         return [entry for entry in self.before if client in (None, entry.client)] + [
-            Entry(
+            LedgerEntry(
                 self.names[i],
                 int(r) + 1,
                 self.what,
@@ -143,7 +143,7 @@ class Ledger:
                 self.noise["delta"],
             )
             for r in range(len(self.scale))
-            for i in chosen
+            for i in clients
             for _ in range(int(self.made[r, i]))
         ]
 
@@ -162,28 +162,29 @@ class Ledger:
         if not self.sound:
             raise FoedusError("this noise has no formal guarantee, so there is no total epsilon.")
         relation = neighbours or self.noise["neighbours"]
-        known = (TIGHT, *composition.METHODS)
-        if relation not in NEIGHBOURS or method not in known:
-            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {known}. Got {relation!r}, {method!r}.")
+        methods = (TIGHT, *composition.METHODS)
+        if relation not in NEIGHBOURS or method not in methods:
+            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {methods}. Got {relation!r}, {method!r}.")
         i = self.names.index(client) if isinstance(client, str) else client
         # every sensitivity is proportional to what one example can change, which is twice as much when one is replaced
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
         kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
         here = self.made[:, i] > 0
-        counted = composition.tallied(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
+        ratios = composition.tally_ratios(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
         if method == TIGHT:
-            before = composition.tallied((entry.epsilon, 1) for entry in self.before if entry.client == self.names[i])
-            mixture = Counter({(kind, ratio): count for ratio, count in counted.items()})
+            own = (entry for entry in self.before if entry.client == self.names[i])
+            before = composition.tally_ratios((entry.epsilon, 1) for entry in own)
+            mixture = Counter({(kind, ratio): count for ratio, count in ratios.items()})
             mixture.update({("laplace", ratio): count for ratio, count in before.items()})
             return composition.tightest(mixture, at)
-        return composition.total(kind, counted, at, method) + self.prepared(i)
+        return composition.total(kind, ratios, at, method) + self.prepared(i)
 
     def _ratios(self, client: int) -> np.ndarray:
         """Sensitivity over scale of one client's releases in each round; that of the settings where it is not told."""
         sensitivity, scale = self.sensitivity[:, client], self.scale[:, client]
-        told = scale > 0
-        return np.where(told, sensitivity / np.where(told, scale, 1.0), self.noise.get("ratio", np.inf))
+        is_known = scale > 0
+        return np.where(is_known, sensitivity / np.where(is_known, scale, 1.0), self.noise.get("ratio", np.inf))
 
     def prepared(self, client: int) -> float:
         """The ε that preparing the data took of one client: the sum over its releases before the training."""
@@ -236,8 +237,8 @@ class Ledger:
         rows = []
         for i in order[:SHOWN]:
             here = self.made[:, i] > 0
-            told = str(self.counts[i]) if self.counts[i] >= 0 else NOT_TOLD
-            row = [self.names[i], told, str(int(self.releases[i]))]
+            examples = str(self.counts[i]) if self.counts[i] >= 0 else NOT_TOLD
+            row = [self.names[i], examples, str(int(self.releases[i]))]
             row += [_range(self.sensitivity[here, i]), _range(self.scale[here, i])]
             row += [f"{self.total(int(i), m, neighbours=n):.4g}" for n in NEIGHBOURS for m in methods]
             rows.append(row)
@@ -263,21 +264,21 @@ class Ledger:
         if self.before:
             first = int(order[0])
             figures = sum(entry.client == self.names[first] for entry in self.before)
-            drawn = ", drawn from the seed, for simulation only" if self.simulated else ""
+            source = ", drawn from the seed, for simulation only" if self.simulated else ""
             notes.append(
                 f"epsilon {self.prepared(first):.4g} of every total went to preparing the data, before the training: "
-                f"{figures} figures of each client with Laplace noise{drawn}"
+                f"{figures} figures of each client with Laplace noise{source}"
             )
         if self.exact:
-            shown = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
+            columns = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
             notes.append(
                 f"NOT covered: to prepare the data, clients sent exact sums, ranges or words of {len(self.exact)} "
-                f"columns ({shown}); state bounds and categories in [preprocess], with an epsilon, to cover them"
+                f"columns ({columns}); state bounds and categories in [preprocess], with an epsilon, to cover them"
             )
         if self.most is not None:
-            ended = int(np.sum(self.releases >= self.most))
+            finished = int(np.sum(self.releases >= self.most))
             notes.append(
-                f"budget: {self.most} releases a client; {ended} of {len(self.names)} clients have spent theirs"
+                f"budget: {self.most} releases a client; {finished} of {len(self.names)} clients have spent theirs"
             )
         return [*head, *table, *[f"- {note}" for note in notes]]
 
@@ -298,7 +299,7 @@ class Ledger:
 
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}
-        note["before"] = tuple(Entry(**entry) for entry in note.get("before", ()))
+        note["before"] = tuple(LedgerEntry(**entry) for entry in note.get("before", ()))
         return Ledger(
             **note,
             sensitivity=arrays["sensitivity"],
@@ -307,15 +308,17 @@ class Ledger:
         )
 
 
-def prepared(ledger: Ledger, noted: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()) -> Ledger:
+def with_preparation(
+    ledger: Ledger, figures: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()
+) -> Ledger:
     """The ledger with what every client sent to prepare the data: (what, sensitivity, scale), or columns sent exactly.
 
     Each figure has Laplace noise, so that it costs sensitivity/scale.
     """
     before = tuple(
-        Entry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
+        LedgerEntry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
         for name in ledger.names
-        for what, sensitivity, scale in noted
+        for what, sensitivity, scale in figures
     )
     return replace(ledger, before=before, exact=exact)
 
@@ -342,15 +345,15 @@ def ledger_of(
     sensitivity, scale = (history.pop(f"ledger.{key}", untold) for key in ("sensitivity", "scale"))
     if noise is None:
         return None
-    made = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
+    releases = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
     # a row keeps what was released last until the next release
-    sensitivity, scale = np.where(made > 0, sensitivity, 0.0), np.where(made > 0, scale, 0.0)
-    told: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
-    told |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
+    sensitivity, scale = np.where(releases > 0, sensitivity, 0.0), np.where(releases > 0, scale, 0.0)
+    record: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
+    record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
-        told |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
-        told |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
+        record |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
+        record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
     most = noise.most if isinstance(noise, Sound) else None
     delta = noise.total[1] if isinstance(noise, Sound) and noise.total is not None else DELTA
     examples = tuple(int(c) for c in counts)
-    return Ledger(told, tuple(names), examples, sensitivity, scale, what, most, delta, made)
+    return Ledger(record, tuple(names), examples, sensitivity, scale, what, most, delta, releases)

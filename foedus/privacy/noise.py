@@ -116,7 +116,7 @@ class Sound(Noise):
         return type(self).__name__
 
     @property
-    def changed(self) -> float:
+    def gradient_change(self) -> float:
         """By how much the sum of clipped gradients can change between neighbours."""
         return (2.0 if self.neighbours == "replace" else 1.0) * self.clip
 

@@ -34,7 +34,7 @@ def release(
     w: Array,
     increment: Array,
     sensitivity: Array,
-    carried: Array,
+    state_change: Array,
     key: Array,
     speaking: Array,
 ) -> tuple[Spent, Array]:
@@ -45,11 +45,11 @@ def release(
     """
     reach = jnp.maximum(spent.reach, jnp.sum(jnp.abs(w)))
     rounding = bounds.allowance(reach)
-    sensitivity, carried = sensitivity + rounding, carried + rounding
+    sensitivity, state_change = sensitivity + rounding, state_change + rounding
     scale = noise.scale(sensitivity)
-    made = Spent(spent.releases + 1, sensitivity, scale, carried, reach)
-    kept = select(speaking, made, spent)
-    return kept, w + noise.release(increment, scale, key)
+    after = Spent(spent.releases + 1, sensitivity, scale, state_change, reach)
+    record = select(speaking, after, spent)
+    return record, w + noise.release(increment, scale, key)
 
 
 def release_columns(spent: PyTree) -> dict[str, Array]:

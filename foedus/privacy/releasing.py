@@ -66,14 +66,14 @@ def make_private(
         if budget is not None:
             raise FoedusError("Local is a total already; leave the budget out.")
         needs_rows = isinstance(algorithm, Releasing) and algorithm.needs_rows
-        privacy = privacy.settled(problem.terms, rounds, needs_rows=needs_rows)
+        privacy = privacy.noise_for(problem.terms, rounds, needs_rows=needs_rows)
     noise = noise_of(algorithm) if privacy is None else privacy
     if not isinstance(noise, Noise):
         argument = "privacy" if privacy is not None else "budget"
-        expected = (
+        remedy = (
             "fd.Local(...), fd.Laplace(...) or fd.Gaussian(...)" if privacy is not None else "privacy= to spend it on"
         )
-        raise FoedusError(f"The {argument!r} argument of solve needs {expected}. Got {noise!r} instead.")
+        raise FoedusError(f"The {argument!r} argument of solve needs {remedy}. Got {noise!r} instead.")
     if privacy is not None and noise_of(algorithm) is not None:
         raise FoedusError(f"{name_of(algorithm)} has noise= already; give it there or as privacy=, not both.")
     if budget is not None:

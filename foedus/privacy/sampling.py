@@ -32,8 +32,8 @@ def measurement(kind: str, scale: float) -> Any:
     """
     dp = load()
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), _distance(dp, kind)
-    made = dp.m.make_laplace if kind == "laplace" else dp.m.make_gaussian
-    return made(*space, scale=scale)  # on the grid of all floating-point numbers, so that no rounding adds to the loss
+    make = dp.m.make_laplace if kind == "laplace" else dp.m.make_gaussian
+    return make(*space, scale=scale)  # on the grid of all floating-point numbers, so that no rounding adds to the loss
 
 
 def _distance(dp: Any, kind: str) -> Any:
@@ -57,8 +57,8 @@ def release_inside(kind: str, value: Array, scale: Array) -> Array:
     def draw(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
         values, scales = np.asarray(values), np.asarray(scales)
         flat, each = values.reshape(-1, values.shape[-1]), np.broadcast_to(scales, values.shape[:-1]).ravel()
-        made = [release(kind, v, float(s)) for v, s in zip(flat, each, strict=True)]
-        return np.stack(made).reshape(values.shape)
+        rows = [release(kind, v, float(s)) for v, s in zip(flat, each, strict=True)]
+        return np.stack(rows).reshape(values.shape)
 
     shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
     return jax.pure_callback(draw, shape, value, scale, vmap_method="expand_dims")

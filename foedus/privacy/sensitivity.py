@@ -32,7 +32,7 @@ from foedus.terms import Terms
 
 def change(noise: Sound, count: Array) -> Array:
     """Δ: by how much the mean of clipped gradients at one point differs between neighbours, rounding included."""
-    return (1.0 + 2.0**-30) * noise.changed / count + (count + 8.0) * 2.0**-51 * noise.clip
+    return (1.0 + 2.0**-30) * noise.gradient_change / count + (count + 8.0) * 2.0**-51 * noise.clip
 
 
 def allowance(reach: Array) -> Array:
@@ -51,7 +51,7 @@ def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) ->
 
 
 def inexact_admm(
-    delta: Array, change: Array, a: Array, sigma: Array | float, k0: int, chosen: Array
+    delta: Array, change: Array, a: Array, sigma: Array | float, k0: int, in_c: Array
 ) -> tuple[Array, Array]:
     """δ of π_i and of z_i after FedGiA's round with H_i = r·I, from δ of π_i before; `change` is of ḡ_i = ∇f_i/m.
 
@@ -64,8 +64,8 @@ def inexact_admm(
     c = 1.0 - sigma * a
     power, before = c**k0, c ** (k0 - 1)
     inside = jnp.abs(before * (1.0 / sigma - 2.0 * a)) * delta + (a * before + (1.0 - power) / sigma) * change
-    of_pi = jnp.where(chosen, power * delta + (1.0 - power) * change, change)
-    return of_pi, jnp.where(chosen, inside, change / sigma)
+    of_pi = jnp.where(in_c, power * delta + (1.0 - power) * change, change)
+    return of_pi, jnp.where(in_c, inside, change / sigma)
 
 
 def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
@@ -77,8 +77,8 @@ def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
     """
     assert terms.loss is not None and terms.loss.curvature is not None
     high = terms.loss.curvature * rows**2
-    known = terms.loss.convex and not isinstance(terms.loss, Custom)  # nobody has proved a user's loss convex
-    low = 0.0 if known else -high
+    is_convex = terms.loss.convex and not isinstance(terms.loss, Custom)  # nobody has proved a user's loss convex
+    low = 0.0 if is_convex else -high
     if terms.penalty is None:
         return low, high
     own = terms.penalty.curvature(count)
@@ -141,15 +141,15 @@ def check_several(terms: Terms, noise: Sound, name: str) -> None:
 
 def several_steps(terms: Terms, noise: Sound, count: Array, rates: list[Array], pull: float = 0.0) -> Array:
     """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
-    moved = change(noise, count)
+    gradient_change = change(noise, count)
     if len(rates) == 1:
-        return jnp.abs(rates[0]) * moved
+        return jnp.abs(rates[0]) * gradient_change
     assert noise.rows is not None
     low, high = curvature(terms, noise.rows, count)
     low, high = low + pull, high + pull
     delta = jnp.zeros(())
     for rate in rates[:-1]:
-        delta = descent(delta, rate, low, high, moved)
+        delta = descent(delta, rate, low, high, gradient_change)
     if noise.order == 1:
-        return in_the_one_norm(delta, rates[-1], low, high, moved, terms.dim)
-    return descent(delta, rates[-1], low, high, moved)
+        return in_the_one_norm(delta, rates[-1], low, high, gradient_change, terms.dim)
+    return descent(delta, rates[-1], low, high, gradient_change)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.privacy.composition import gaussian_epsilon, tallied, tightest
+from foedus.privacy.composition import gaussian_epsilon, tally_ratios, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
 from foedus.terms import Terms
 
@@ -63,14 +63,14 @@ class Local:
         rest: Any = {"clip": clip, "rows": rows, "neighbours": self.neighbours, "sampler": self.sampler}
         rest |= {"most": releases, "total": (float(self.epsilon), float(self.delta))}
         before = self._before()
-        spent = tightest(before, self.delta)
-        if not spent < self.epsilon:
+        before_epsilon = tightest(before, self.delta)
+        if not before_epsilon < self.epsilon:
             raise FoedusError(
-                f"preparing the data spends epsilon {spent:.4g} of {self.epsilon:g}, which leaves nothing for the "
-                "training; spend less on the preparation, or raise the total."
+                f"preparing the data spends epsilon {before_epsilon:.4g} of {self.epsilon:g}, which leaves nothing for "
+                "the training; spend less on the preparation, or raise the total."
             )
         if self.delta == 0:
-            return Laplace(epsilon=(self.epsilon - spent) / releases, **rest)
+            return Laplace(epsilon=(self.epsilon - before_epsilon) / releases, **rest)
         ratio = self._ratio(releases, before)
         # as (ε, δ/releases) of one release; how a release is named does not matter, for its noise is 1/ratio either way
         share = self.delta / releases
@@ -78,7 +78,7 @@ class Local:
 
     def _before(self) -> dict[tuple[str, float], int]:
         # what prepares the data costs the same for both relations
-        return {("laplace", ratio): count for ratio, count in tallied(self.before).items()}
+        return {("laplace", ratio): count for ratio, count in tally_ratios(self.before).items()}
 
     def _ratio(self, releases: int, before: Mapping[tuple[str, float], int]) -> float:
         """The largest sensitivity/σ of Gaussian releases that keeps within the total, by bisection."""
@@ -95,7 +95,7 @@ class Local:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def settled(self, terms: Terms, rounds: int, *, needs_rows: bool) -> Sound:
+    def noise_for(self, terms: Terms, rounds: int, *, needs_rows: bool) -> Sound:
         """The noise for so many rounds on these terms, with clip and rows chosen where they are left open."""
         if self.clip is None and terms.loss is None:
             raise FoedusError(

@@ -17,7 +17,7 @@ from foedus.terms import Data
 
 
 @contextmanager
-def explained(algorithm: Algorithm, problem: Problem) -> Iterator[None]:
+def explain_mistakes(algorithm: Algorithm, problem: Problem) -> Iterator[None]:
     """Turn an error of the first trace into a sentence, where the algorithm's functions show what is wrong."""
     try:
         yield
@@ -65,14 +65,14 @@ class _Untraceable(Exception):
 
 def _shape(what: str, function) -> PyTree:
     """The shapes of what a function returns, without running it."""
-    kept: list[PyTree] = []
+    results: list[PyTree] = []
 
     def run() -> tuple[()]:
-        kept.append(function())
+        results.append(function())
         return ()
 
     jax.eval_shape(run)
-    return _shapes_of(what, kept[0])
+    return _shapes_of(what, results[0])
 
 
 def _shapes_of(what: str, value: PyTree) -> PyTree:

@@ -88,8 +88,8 @@ class Coverage(Fraction):
         # the last hands start earlier, so that they stay within the deck and hold k different clients
         start = jnp.minimum(place * k, n - k)
         extra = jnp.argsort(client_uniforms(round_key(seed_key, SELECT, -1 - round), uids))[:k]
-        dealt = jax.lax.dynamic_slice(order, (start,), (k,))
-        return jnp.sort(jnp.where(place * k >= n, extra, dealt))
+        hand = jax.lax.dynamic_slice(order, (start,), (k,))
+        return jnp.sort(jnp.where(place * k >= n, extra, hand))
 
 
 @jax.tree_util.register_pytree_node_class
@@ -106,8 +106,8 @@ class Schedule:
         self.dropout = dropout
         table = np.full((plan.shape[0], width), n)
         for r, row in enumerate(plan):
-            chosen = np.flatnonzero(row)
-            table[r, : len(chosen)] = chosen
+            clients = np.flatnonzero(row)
+            table[r, : len(clients)] = clients
         self.clients, self.table = n, jnp.asarray(table)
 
     def check(self, n: int) -> None:
@@ -128,10 +128,10 @@ class Schedule:
 
     @classmethod
     def tree_unflatten(cls, aux, children):
-        made = object.__new__(cls)
-        made.clients, made.dropout = aux
-        (made.table,) = children
-        return made
+        schedule = object.__new__(cls)
+        schedule.clients, schedule.dropout = aux
+        (schedule.table,) = children
+        return schedule
 
 
 Participation = Fraction | Schedule
@@ -151,35 +151,35 @@ def as_participation(value: Any) -> Participation:
     )
 
 
-def described(who: Participation, named: bool) -> dict[str, Any]:
+def describe_participation(who: Participation, by_name: bool) -> dict[str, Any]:
     """The settings of `who` as JSON can hold them, and what its draws are keyed by: clients' names or places."""
-    keyed = {"keyed_by": "names" if named else "places"}
+    key_source = {"keyed_by": "names" if by_name else "places"}
     if isinstance(who, Schedule):
         table = np.asarray(who.table)
         rows = [row[row < who.clients].tolist() for row in table] if table.size <= 100_000 else None
-        return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | keyed
+        return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | key_source
     fields = {f.name: getattr(who, f.name) for f in dataclasses.fields(who)}
-    return {"name": type(who).__name__} | fields | keyed
+    return {"name": type(who).__name__} | fields | key_source
 
 
-def restored(told: dict[str, Any]) -> Participation | None:
-    """The inverse of `described`, or None where it was kept too short for that."""
-    kept = {k: v for k, v in told.items() if k not in ("name", "keyed_by")}
-    if told.get("name") in ("Fraction", "Coverage"):
-        return (Fraction if told["name"] == "Fraction" else Coverage)(**kept)
-    if told.get("name") != "Schedule" or kept.get("plan") is None:
+def participation_from(record: dict[str, Any]) -> Participation | None:
+    """The inverse of `describe_participation`; None where the plan was too long to be written down."""
+    settings = {k: v for k, v in record.items() if k not in ("name", "keyed_by")}
+    if record.get("name") in ("Fraction", "Coverage"):
+        return (Fraction if record["name"] == "Fraction" else Coverage)(**settings)
+    if record.get("name") != "Schedule" or settings.get("plan") is None:
         return None
-    plan = np.zeros((len(kept["plan"]), kept["clients"]), dtype=bool)
-    for row, chosen in zip(plan, kept["plan"], strict=True):
-        row[chosen] = True
-    return Schedule(plan, kept["dropout"])
+    plan = np.zeros((len(settings["plan"]), settings["clients"]), dtype=bool)
+    for row, clients in zip(plan, settings["plan"], strict=True):
+        row[clients] = True
+    return Schedule(plan, settings["dropout"])
 
 
 @jax.jit
 def _attendance(who: Participation, key: Array, uids: Array, rounds: Array) -> tuple[Array, Array]:
     def one(round: Array) -> tuple[Array, Array]:
-        asked = jnp.zeros(len(uids), bool).at[who.choose(key, round, uids)].set(True, mode="drop")
-        return asked, asked & (client_uniforms(round_key(key, LOSE, round), uids) >= who.dropout)
+        is_asked = jnp.zeros(len(uids), bool).at[who.choose(key, round, uids)].set(True, mode="drop")
+        return is_asked, is_asked & (client_uniforms(round_key(key, LOSE, round), uids) >= who.dropout)
 
     return jax.lax.map(one, rounds, batch_size=256)
 
@@ -187,6 +187,6 @@ def _attendance(who: Participation, key: Array, uids: Array, rounds: Array) -> t
 def attendance(who: Participation, seed: int, uids: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Who was asked and who answered in each round of a simulated run, drawn again from the keys. (rounds, n) each"""
     # a length that few runs differ in, so that few programs are compiled
-    padded = jnp.arange(256 * max(1, math.ceil(rounds / 256)))
-    asked, answered = _attendance(who, jax.random.key(seed), jnp.asarray(uids), padded)
-    return np.asarray(asked)[:rounds], np.asarray(answered)[:rounds]
+    round_numbers = jnp.arange(256 * max(1, math.ceil(rounds / 256)))
+    is_asked, has_answered = _attendance(who, jax.random.key(seed), jnp.asarray(uids), round_numbers)
+    return np.asarray(is_asked)[:rounds], np.asarray(has_answered)[:rounds]

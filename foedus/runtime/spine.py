@@ -33,7 +33,7 @@ from foedus.pytrees import PyTree, state
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.participation import Participation, described
+from foedus.runtime.participation import Participation, describe_participation
 from foedus.terms import Data, Terms
 
 RELEASED = "each client's noisy parameters, in each round"
@@ -71,13 +71,13 @@ class Job:
 
 
 def settings_of(
-    algorithm: Algorithm, terms: Terms, participation: Participation, named: bool, seed: int, max_rounds: int
+    algorithm: Algorithm, terms: Terms, participation: Participation, by_name: bool, seed: int, max_rounds: int
 ) -> Json:
     """The settings of a run in words and numbers."""
     return {
         "algorithm": describe(algorithm) | {"name": name_of(algorithm)},
         "problem": describe(terms) | {"name": "Problem", "shape": [list(s) for s in terms.shape.shapes]},
-        "participation": described(participation, named),
+        "participation": describe_participation(participation, by_name),
         "seed": seed,
         "max_rounds": max_rounds,
         "versions": versions(),

@@ -22,7 +22,7 @@ from foedus.runtime import simulate, spine
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.participation import Schedule
 from foedus.runtime.spine import Job, Outcome, Recorder, Watch
-from foedus.runtime.workload import condensed
+from foedus.runtime.workload import condense_data
 from foedus.terms import Data, Terms
 
 ROUNDS = 256  # in one chunk: every process must ask for as many
@@ -44,23 +44,23 @@ class Spread:
             raise FoedusError(
                 "Spread asks every client in every round; choosing some would move data between machines."
             )
-        layout = Layout.of(problem.terms.clients)
+        layout = ClientSharding.of(problem.terms.clients)
         terms = replace(problem.terms, clients=layout.clients)
-        data = jax.tree.map(layout.spread, condensed(job.fit, problem.data))
+        data = jax.tree.map(layout.spread, condense_data(job.fit, problem.data))
         own = None if problem.server is None else jax.tree.map(layout.share, problem.server)
         key = jax.random.wrap_key_data(layout.share(jax.random.key_data(jax.random.key(job.seed))))
-        uids = gathered(problem.stacked.uids())
+        uids = gather(problem.stacked.uids())
         if problem.stacked.names is None:  # a client without a name is known by its place among all
             uids[:, 1] = np.arange(layout.clients)
-        fixed = simulate.Fixed(data, layout.share(uids), key, who)
+        inputs = simulate.RunInputs(data, layout.share(uids), key, who)
         start = simulate.start(algorithm, terms, layout.share(job.w0), data, own)
         at = replace(start, clients=jax.tree.map(layout.settle, start.clients))
         recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, at.clients, data))
-        at, _, _ = simulate.chunk(algorithm, terms, at, fixed, np.int64(0))
-        compiled = time.perf_counter()
+        at, _, _ = simulate.chunk(algorithm, terms, at, inputs, np.int64(0))
+        compiled_at = time.perf_counter()
         while recorder.rounds < job.max_rounds and not bool(at.carry.done):
             limit = min(ROUNDS, job.max_rounds - recorder.rounds)
-            at, records, used = simulate.chunk(algorithm, terms, at, fixed, np.int64(limit))
+            at, records, used = simulate.chunk(algorithm, terms, at, inputs, np.int64(limit))
             recorder.add({name: np.asarray(values)[: int(used)] for name, values in records.items()})
             if watch is not None:
                 watch(recorder)
@@ -69,13 +69,13 @@ class Spread:
             history=recorder.columns,
             interrupted=False,
             seconds=time.perf_counter() - began,
-            compile_seconds=compiled - began,
+            compile_seconds=compiled_at - began,
             everyone=jax.process_count() == 1,
         )
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClientSharding:
     """The client axis over all processes' devices."""
 
     clients: int
@@ -83,12 +83,12 @@ class Layout:
     whole: NamedSharding
 
     @staticmethod
-    def of(mine: int) -> "Layout":
-        counts = gathered(np.array([mine]))
+    def of(mine: int) -> "ClientSharding":
+        counts = gather(np.array([mine]))
         if len(set(counts.tolist())) > 1 or mine % jax.local_device_count():
             raise FoedusError(f"Spread needs as many clients at every process. Got {counts.tolist()} instead.")
         mesh = Mesh(np.array(jax.devices()), ("clients",))
-        return Layout(
+        return ClientSharding(
             int(counts.sum()), NamedSharding(mesh, PartitionSpec("clients")), NamedSharding(mesh, PartitionSpec())
         )
 
@@ -105,7 +105,7 @@ class Layout:
         return jax.jit(lambda a: a, out_shardings=self.rows)(states)
 
 
-def gathered(local: np.ndarray) -> np.ndarray:
+def gather(local: np.ndarray) -> np.ndarray:
     """The rows of all processes, one after the other."""
     from jax.experimental import multihost_utils
 
@@ -128,7 +128,7 @@ def conclusion(job: Job, terms: Terms, at: simulate.Simulation) -> spine.Conclus
     nu = jnp.asarray(multipliers.get("coupled", np.zeros(terms.rows[2])))
     w = jnp.asarray(np.asarray(at.carry.w))
     parts = site_parts(terms, w, mu, nu, problem.data)
-    whole = jax.tree.map(lambda a: jnp.asarray(gathered(np.asarray(a))), parts)
+    whole = jax.tree.map(lambda a: jnp.asarray(gather(np.asarray(a))), parts)
     names = [f"{i}" for i in range(terms.clients)] if problem.stacked.names is None else _names(problem.names)
     one = Data({k: v[0] for k, v in problem.data.items()})
     return spine.conclude(algorithm, terms, names, at.carry, whole, one, problem.server, multipliers)
@@ -144,4 +144,4 @@ def _names(mine: list[str]) -> list[str]:
     text = np.zeros((1, 65536), np.uint8)
     content = "\n".join(mine).encode()[:65536]
     text[0, : len(content)] = np.frombuffer(content, np.uint8)
-    return [name for row in gathered(text) for name in bytes(row[row > 0]).decode().split("\n")]
+    return [name for row in gather(text) for name in bytes(row[row > 0]).decode().split("\n")]

@@ -25,7 +25,7 @@ LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeez
 """Operations that only show the same numbers in another form."""
 
 
-def condensed(fit: Fit, data: Data) -> Data:
+def condense_data(fit: Fit, data: Data) -> Data:
     """The clients' data, stacked, with all that is the same in every round."""
     algorithm, terms = fit.algorithm, fit.problem.terms
     if terms.has_moments(data["x"].shape[1:] if "x" in data else ()):
@@ -51,9 +51,9 @@ def most_reads(fit: Fit, data: Data, leaf: jax.ShapeDtypeStruct) -> int:
     for kind in algorithm.kinds:
         message, _, _ = spine.exchange_shapes(kind, terms, server, client, data)
         args = (client, message, data, key)
-        traced = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
+        program = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
         marks = [any(part is leaf for part in (given,)) for given in jax.tree.leaves(args)]
-        reads.append(reads_in(traced.jaxpr, marks))
+        reads.append(reads_in(program.jaxpr, marks))
     return max(reads)
 
 
@@ -74,11 +74,11 @@ def block_size(one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: Seque
     single = tuple(jax.tree.map(partial(shape, axis=axis), arg) for arg, axis in zip(args, axes, strict=True))
     largest = max(leaf.size for leaf in jax.tree.leaves(single[1]))
     leaves = jax.tree.leaves(single)
-    traced = jax.make_jaxpr(one)(*single).jaxpr
+    program = jax.make_jaxpr(one)(*single).jaxpr
     gram = () if single[1].moments is None else (single[1].moments.gram,)
     inside = {id(leaf) for leaf in jax.tree.leaves(single[1])}
     marks = [id(leaf) in inside and (leaf.size == largest or any(leaf is g for g in gram)) for leaf in leaves]
-    if reads_in(traced, marks) < OFTEN * (1 if gram else READS_PER_GRADIENT):
+    if reads_in(program, marks) < OFTEN * (1 if gram else READS_PER_GRADIENT):
         return n
     fits = max(1, n * BLOCK_BYTES // total)
     return max((b for b in range(max(1, fits // 4), min(n, 2 * fits) + 1) if n % b == 0), default=fits)
@@ -86,10 +86,10 @@ def block_size(one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: Seque
 
 def reads_in(jaxpr: Jaxpr, marks: Sequence[bool]) -> int:
     """How often the program reads the inputs that are marked, loops counted as often as they turn."""
-    watched: set[Var] = {var for var, mark in zip(jaxpr.invars, marks, strict=True) if mark}
+    aliases: set[Var] = {var for var, mark in zip(jaxpr.invars, marks, strict=True) if mark}
     reads = 0
     for equation in jaxpr.eqns:
-        used = [isinstance(var, Var) and var in watched for var in equation.invars]
+        used = [isinstance(var, Var) and var in aliases for var in equation.invars]
         if not any(used):
             continue
         name, inner = equation.primitive.name, _programs(equation.params)
@@ -102,7 +102,7 @@ def reads_in(jaxpr: Jaxpr, marks: Sequence[bool]) -> int:
         elif name == "cond":
             reads += max(reads_in(branch.jaxpr, used[1:]) for branch in equation.params["branches"])
         elif name in LAYOUT:
-            watched |= set(equation.outvars)
+            aliases |= set(equation.outvars)
         elif len(inner) == 1 and len(inner[0].invars) == len(used):
             reads += reads_in(inner[0], used)
         else:

@@ -24,9 +24,9 @@ MOST_ROUNDS = 10**6
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
 
-def statement(asked: Mapping[str, Any]) -> str:
+def statement(header: Mapping[str, Any]) -> str:
     """What a greeting and a join must say alike."""
-    return json.dumps([asked[name] for name in ("algorithm", "terms", "max_rounds")], sort_keys=True)
+    return json.dumps([header[name] for name in ("algorithm", "terms", "max_rounds")], sort_keys=True)
 
 
 def whole(value: Any, least: int, most: int, name: str) -> int:
@@ -82,10 +82,10 @@ def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], No
     """Refuse terms over fewer rows than `least`, or over all but so few: a difference of sums would be about those."""
     weight = np.asarray(data["weight"])
     for mask in _masks(terms):
-        chosen = np.asarray(mask(data))
-        if chosen.shape != weight.shape or not np.all((chosen == 0) | (chosen == 1)):
+        subset = np.asarray(mask(data))
+        if subset.shape != weight.shape or not np.all((subset == 0) | (subset == 1)):
             raise unfit("a subset of the terms is not a choice of rows", note)
-        inside = float(np.sum(weight * chosen))
+        inside = float(np.sum(weight * subset))
         outside = float(np.sum(weight)) - inside
         if inside < least or 0 < outside < least:
             raise unfit(f"a subset of the terms has {inside:g} rows here, the others {outside:g}", note)

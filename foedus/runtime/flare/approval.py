@@ -42,38 +42,38 @@ class Statement:
     preparation: float = 0.0  # the epsilon of what is told before the first round
 
     @staticmethod
-    def of_table(asked: Mapping[str, Any], algorithm: Algorithm) -> "Statement":
+    def of_table(header: Mapping[str, Any], algorithm: Algorithm) -> "Statement":
         """The statement of a run that begins with the columns of a table."""
-        roles, problem = asked["roles"], asked["problem"]
+        roles, problem = header["roles"], header["problem"]
         columns = [f"label {roles['label']}"] + ([f"group {roles['group']}"] if roles["group"] else [])
         columns.append("features " + (", ".join(map(str, roles["features"])) if roles["features"] else "all others"))
-        prepared = asked["noise"]["epsilon"] if asked["noise"] else 0.0
+        epsilon = header["noise"]["epsilon"] if header["noise"] else 0.0
         return Statement(
-            **_common(asked, algorithm, int(asked["sites"])),
+            **_common(header, algorithm, int(header["sites"])),
             loss=str(problem["loss"]),
             terms=tuple(sorted(map(str, problem["terms"]))),
             columns=tuple(columns),
-            preparation=float(prepared),
+            preparation=float(epsilon),
         )
 
     @staticmethod
-    def of_terms(asked: Mapping[str, Any], algorithm: Algorithm, terms: Terms) -> "Statement":
+    def of_terms(header: Mapping[str, Any], algorithm: Algorithm, terms: Terms) -> "Statement":
         """The statement of a run whose terms are all known."""
-        named = terms_in_words(terms)
-        return Statement(**_common(asked, algorithm, terms.clients), loss=named["loss"], terms=tuple(named["terms"]))
+        words = terms_in_words(terms)
+        return Statement(**_common(header, algorithm, terms.clients), loss=words["loss"], terms=tuple(words["terms"]))
 
     @property
     def essence(self) -> dict[str, Any]:
         """What must not change between the preparation and the rounds; settings found in between may."""
         noise = self.noise
         strength = [noise.kind, noise.multiplier, noise.neighbours, noise.delta] if isinstance(noise, Sound) else None
-        said = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
-        return said | {"algorithm": self.algorithm, "noise": strength}
+        essence = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
+        return essence | {"algorithm": self.algorithm, "noise": strength}
 
     @property
     def id(self) -> str:
-        kept = asdict(replace(self, noise=None))
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+        fields = asdict(replace(self, noise=None))
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
     def summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
         """The request in plain language."""
@@ -91,11 +91,11 @@ class Statement:
             ]
         noise = self.noise
         one = Release("", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
-        planned = [one] * self.rounds
+        releases = [one] * self.rounds
         if self.preparation:
-            planned.append(Release("", "laplace", self.preparation, 1.0))
+            releases.append(Release("", "laplace", self.preparation, 1.0))
         at = policy.max_delta
-        now, before, after = _epsilon(planned, at), ledger.total(at), ledger.total(at, None, planned, self.run)
+        now, before, after = _epsilon(releases, at), ledger.total(at), ledger.total(at, None, releases, self.run)
         return [
             *lines,
             "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
@@ -108,13 +108,13 @@ def _epsilon(releases: list[Release], delta: float) -> float:
     return composition.tightest(Counter((one.kind, one.ratio) for one in releases), delta)
 
 
-def _common(asked: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict[str, Any]:
+def _common(header: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict[str, Any]:
     return {
-        "run": str(asked["run"]),
+        "run": str(header["run"]),
         "algorithm": name_of(algorithm),
-        "rounds": int(asked["max_rounds"]),
+        "rounds": int(header["max_rounds"]),
         "sites": sites,
-        "settings": json.dumps(asked["algorithm"], sort_keys=True),
+        "settings": json.dumps(header["algorithm"], sort_keys=True),
         "noise": getattr(algorithm, "noise", None),
     }
 
@@ -136,7 +136,7 @@ def constraint_in_words(constraint: Constraint) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
+class ApprovalRequest:
     """A request as the site keeps it."""
 
     id: str
@@ -161,7 +161,7 @@ class Approvals:
         if request is None:
             now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
             summary = statement.summary(policy, ledger)
-            request = Request(statement.id, statement.run, summary, time=now, essence=statement.essence)
+            request = ApprovalRequest(statement.id, statement.run, summary, time=now, essence=statement.essence)
             self._save(request)
         self._demand(request)
 
@@ -174,38 +174,38 @@ class Approvals:
                 return self._demand(request)
         raise Refusal("policy", "what it is asked to join is not what a person at the site has approved")
 
-    def _demand(self, request: Request) -> None:
+    def _demand(self, request: ApprovalRequest) -> None:
         if request.decision == REFUSED:
             raise Refusal("policy", "a person at the site has refused this experiment")
         if request.decision != APPROVED:
             raise Refusal("waiting", f"it waits for the approval of a person at the site (request {request.id})")
 
-    def decide(self, id: str, decision: str) -> Request:
+    def decide(self, id: str, decision: str) -> ApprovalRequest:
         """Record what a person at the site has decided."""
         request = self._load(id)
         if request is None:
-            known = ", ".join(r.id for r in self.all()) or "none"
-            raise FoedusError(f"there is no request {id!r}; there are: {known}.")
-        decided = replace(request, decision=decision)
-        self._save(decided)
-        return decided
+            ids = ", ".join(r.id for r in self.all()) or "none"
+            raise FoedusError(f"there is no request {id!r}; there are: {ids}.")
+        request = replace(request, decision=decision)
+        self._save(request)
+        return request
 
-    def all(self) -> list[Request]:
+    def all(self) -> list[ApprovalRequest]:
         """All requests, oldest first."""
         paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
-        found = [request for path in paths if (request := self._load(path.stem)) is not None]
-        return sorted(found, key=lambda request: request.time)
+        requests = [request for path in paths if (request := self._load(path.stem)) is not None]
+        return sorted(requests, key=lambda request: request.time)
 
-    def _load(self, id: str) -> Request | None:
+    def _load(self, id: str) -> ApprovalRequest | None:
         path = self.folder / f"{id}.json"
         if not id.isalnum() or not path.is_file():
             return None
         try:
-            return Request(**json.loads(path.read_text()))
+            return ApprovalRequest(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             raise FoedusError(f"the request {path} is damaged; delete it, and it will be asked anew.") from None
 
-    def _save(self, request: Request) -> None:
+    def _save(self, request: ApprovalRequest) -> None:
         self.folder.mkdir(exist_ok=True, mode=0o700)
         content = json.dumps(asdict(request), indent=1).encode()
         write_whole(self.folder / f"{request.id}.json", content, private=True)

@@ -45,9 +45,9 @@ def request(kit: Path) -> tuple[Path, str]:
         with open(os.open(kit / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(serialize_pri_key(key))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)])
-    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     path = kit / f"{site}.csr"
-    write_whole(path, made.public_bytes(serialization.Encoding.PEM))
+    write_whole(path, csr.public_bytes(serialization.Encoding.PEM))
     return path, fingerprint(key.public_key())
 
 
@@ -63,15 +63,15 @@ def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
 
     project, authority, root = _authority(folder)
     try:
-        asked = x509.load_pem_x509_csr(file.read_bytes())
-        (name,) = asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        csr = x509.load_pem_x509_csr(file.read_bytes())
+        (name,) = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except (OSError, ValueError):
         raise FoedusError(f"{file} is no certificate request; 'foedus site request' at a site makes one.") from None
     site = str(name.value)
     sites = [one["name"] for one in project["participants"] if one["type"] == "client"]
     if site not in sites:
         raise FoedusError(f"{file} asks for {site!r}, which is no site of this project: {', '.join(sites)}.")
-    if not asked.is_signature_valid:
+    if not csr.is_signature_valid:
         raise FoedusError(f"{file} is not signed with the key that it names.")
     path = folder / "signed" / f"{site}.crt"
     if path.exists() and not again:
@@ -79,17 +79,17 @@ def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
             f"{site!r} has a certificate already ({path}); if it has lost its key, sign the new request with --again."
         )
     now = datetime.datetime.now(datetime.UTC)
-    made = generate_cert(
+    certificate = generate_cert(
         Identity(site, organisation(site)),
         Identity(project["name"]),
         authority,
-        asked.public_key(),
+        csr.public_key(),
         not_valid_before=now,
         not_valid_after=min(root.not_valid_after_utc, now + datetime.timedelta(days=DAYS)),
     )
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    write_whole(path, serialize_cert(made))
-    return path, fingerprint(asked.public_key())
+    write_whole(path, serialize_cert(certificate))
+    return path, fingerprint(csr.public_key())
 
 
 def install(kit: Path, file: Path) -> str:
@@ -104,15 +104,15 @@ def install(kit: Path, file: Path) -> str:
         raise FoedusError(f"the kit {kit} has no key; 'foedus site request' makes one.")
     try:
         content = file.read_bytes()
-        made = x509.load_pem_x509_certificate(content)
-        (name,) = made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        certificate = x509.load_pem_x509_certificate(content)
+        (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except (OSError, ValueError):
         raise FoedusError(f"{file} is no certificate; the coordinator makes one from the site's request.") from None
     own = _load_key(kit / KEY).public_key()
-    if name.value != site or fingerprint(made.public_key()) != fingerprint(own):
+    if name.value != site or fingerprint(certificate.public_key()) != fingerprint(own):
         raise FoedusError(f"{file} is a certificate for {name.value!r} and not for the key of {site!r} in {kit}.")
     try:
-        made.verify_directly_issued_by(x509.load_pem_x509_certificate((kit / ROOT).read_bytes()))
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((kit / ROOT).read_bytes()))
     except (InvalidSignature, ValueError, TypeError):
         raise FoedusError(f"{file} was not signed by the authority of this kit ({kit / ROOT}).") from None
     write_whole(kit / CERTIFICATE, content)
@@ -152,8 +152,8 @@ def _authority(folder: Path) -> tuple[dict[str, Any], Any, Any]:
 
     try:
         project = json.loads((folder / "project.yml").read_text())
-        kept = json.loads((folder / "made" / project["name"] / "state" / "cert.json").read_text())
-        key = load_pem_private_key(kept["root_pri_key"].encode(), None)
-        return project, key, x509.load_pem_x509_certificate(kept["root_cert"].encode())
+        state = json.loads((folder / "made" / project["name"] / "state" / "cert.json").read_text())
+        key = load_pem_private_key(state["root_pri_key"].encode(), None)
+        return project, key, x509.load_pem_x509_certificate(state["root_cert"].encode())
     except (OSError, ValueError, KeyError, TypeError):
         raise FoedusError(f"{folder} holds no project; 'foedus federation provision' makes one.") from None

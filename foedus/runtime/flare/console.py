@@ -53,8 +53,8 @@ class Console:
 
     def sites(self, since: Mapping[str, float] | None = None) -> list[str]:
         """The sites that are connected; of one in `since`, only where the server has heard of it after this time."""
-        known = self._do(lambda: self.session.get_system_info()).client_info
-        return sorted(one.name for one in known if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
+        clients = self._do(lambda: self.session.get_system_info()).client_info
+        return sorted(one.name for one in clients if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
 
     def submit(self, job: Path) -> str:
         return str(self._do(lambda: self.session.submit_job(str(job))))
@@ -65,8 +65,8 @@ class Console:
 
     def refusal(self, job: str) -> str | None:
         """What a site said when it refused a job at its door, or None."""
-        told = self._do(lambda: self.session.get_job_meta(job)).get("job_deploy_detail") or []
-        for line in map(str, told):
+        details = self._do(lambda: self.session.get_job_meta(job)).get("job_deploy_detail") or []
+        for line in map(str, details):
             site, _, words = line.partition(": ")
             if "refused: " in words:
                 return f"site {site!r} refused the job: {words.rpartition('refused: ')[2]}"
@@ -83,24 +83,24 @@ class Console:
         """Let a revoked site in again."""
         self._do(lambda: self.session.enable_client(site))
 
-    def look(self, job: str, **said: Any) -> Glimpse:
+    def look(self, job: str, **command: Any) -> Glimpse:
         """How far a running job is; `do="stop"` ends it after this round."""
-        found = self._do(lambda: self.session.do_app_command(job, TOPIC, said or {"do": "look"}))
-        return Glimpse(int(found["rounds"]), dict(found["record"]))
+        reply = self._do(lambda: self.session.do_app_command(job, TOPIC, command or {"do": "look"}))
+        return Glimpse(int(reply["rounds"]), dict(reply["record"]))
 
     def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> None:
         """Return when the job is over; `watch` sees each new state of it, and ends it with a true result.
 
         Ctrl-C ends it in the same way: after the round, with a certificate. `keep` says whether it can be resumed then.
         """
-        seen, stopping, looked = 0, False, time.monotonic()
+        rounds_seen, stopping, last_look = 0, False, time.monotonic()
         while True:
             try:
                 if over():
                     return
                 time.sleep(POLL_SECONDS)
-                if time.monotonic() - looked > STATUS_SECONDS:
-                    looked = time.monotonic()
+                if time.monotonic() - last_look > STATUS_SECONDS:
+                    last_look = time.monotonic()
                     if self.status(job).startswith(FINISHED):
                         return
                 if watch is None or stopping:
@@ -109,8 +109,8 @@ class Console:
                     glimpse = self.look(job)
                 except Unreachable:  # it has not begun, or is over
                     continue
-                if glimpse.rounds > seen:
-                    seen = glimpse.rounds
+                if glimpse.rounds > rounds_seen:
+                    rounds_seen = glimpse.rounds
                     stopping = bool(watch(glimpse))
                     if stopping:
                         self.look(job, do="stop", keep=keep)
@@ -128,10 +128,10 @@ class Console:
     def download(self, job: str, name: str) -> bytes | None:
         """A file of the job's folder at the server, after the job."""
         with tempfile.TemporaryDirectory() as folder:
-            got = self._do(lambda: self.session.download_job_result(job, folder))
-            found = sorted(Path(got or folder).rglob(name)) or sorted(Path(folder).rglob(name))
-            content = found[0].read_bytes() if found else None
-            shutil.rmtree(Path(got), ignore_errors=True) if got else None
+            place = self._do(lambda: self.session.download_job_result(job, folder))
+            paths = sorted(Path(place or folder).rglob(name)) or sorted(Path(folder).rglob(name))
+            content = paths[0].read_bytes() if paths else None
+            shutil.rmtree(Path(place), ignore_errors=True) if place else None
             return content
 
     def _do(self, call: Callable[[], Any]) -> Any:

@@ -47,25 +47,25 @@ def mend(cell: Any) -> bool:
         return False
     if "abort_signal" not in inspect.signature(send).parameters:
 
-        def without_signal(*told: Any, abort_signal: Any = None, **more: Any) -> Any:
-            return send(*told, **more)
+        def without_signal(*args: Any, abort_signal: Any = None, **kwargs: Any) -> Any:
+            return send(*args, **kwargs)
 
         core.broadcast_multi_requests = without_signal
     return True
 
 
-def _read(found: Mapping[str, Any], asked: int) -> dict[str, Any]:
+def _read(answers: Mapping[str, Any], count: int) -> dict[str, Any]:
     """What the sites answered, of those that did."""
     replies = {}
-    for name, reply in found.items():
+    for name, reply in answers.items():
         if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
             replies[name] = reply[FIELD]
-    if len(replies) < asked:
+    if len(replies) < count:
         time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
     return replies
 
 
-def revoked(path: Path) -> list[str]:
+def revoked_sites(path: Path) -> list[str]:
     """The sites that the coordinator has revoked, from the server's list."""
     if not path.exists():
         return []
@@ -107,16 +107,16 @@ class FoedusController(Controller):
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_config_dir(job))
         content = (config / ORDER).read_bytes()
-        told = json.loads((config / "run.json").read_text())
-        folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
+        run_config = json.loads((config / "run.json").read_text())
+        folder = Path(workspace.get_root_dir()) / RUNS / run_config["run"]
         folder.mkdir(parents=True, exist_ok=True)
         os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
         make_private(Path(workspace.get_root_dir()))
-        self.revoked = Path(workspace.get_root_dir()) / REVOKED
-        ended: dict[str, Any] = {"job": job}
+        self.revocation_list = Path(workspace.get_root_dir()) / REVOKED
+        ending: dict[str, Any] = {"job": job}
         window = Window()
         engine: Any = fl_ctx.get_engine()
-        engine.register_app_command(TOPIC, lambda topic, asked, fl_ctx: window.answer(asked))
+        engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: window.answer(command))
         try:
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
@@ -134,16 +134,16 @@ class FoedusController(Controller):
             if not (result.interrupted and window.keep):  # nobody will go on from what single sites have sent
                 for path in folder.glob("server-*.ckpt"):
                     path.unlink(missing_ok=True)
-            ended |= {"how": "done"}
+            ending |= {"how": "done"}
         except Paused as pause:
-            ended |= {"how": "paused", "sentence": str(pause)}
+            ending |= {"how": "paused", "sentence": str(pause)}
         except FoedusError as error:
-            ended |= {"how": "refused", "sentence": str(error)}
+            ending |= {"how": "refused", "sentence": str(error)}
         except Exception as error:
             self.log_exception(fl_ctx, "the run failed")
-            ended |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
+            ending |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
         for place in (folder, Path(workspace.get_run_dir(job))):
-            write_whole(place / ENDED, json.dumps(ended).encode())
+            write_whole(place / ENDED, json.dumps(ending).encode())
 
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
@@ -151,7 +151,8 @@ class FoedusController(Controller):
         """The replies, by site, of those that answered in time."""
         if not messages:
             return {}
-        for site in revoked(self.revoked):  # FLARE refuses it at the door; one that is inside gets no further message
+        # FLARE refuses a revoked site at the door; one that is inside already gets no further message
+        for site in revoked_sites(self.revocation_list):
             if site in messages:
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
         if self.transport == "task":
@@ -159,12 +160,12 @@ class FoedusController(Controller):
         engine: Any = fl_ctx.get_engine()
 
         if self.direct:
-            told = {name: Shareable({FIELD: message}) for name, message in messages.items()}
-            found = engine.multicast_aux_requests(TOPIC, told, timeout, fl_ctx, optional=True)
-            return _read(found or {}, len(messages))
+            requests = {name: Shareable({FIELD: message}) for name, message in messages.items()}
+            answers = engine.multicast_aux_requests(TOPIC, requests, timeout, fl_ctx, optional=True)
+            return _read(answers or {}, len(messages))
 
         def one(name: str) -> Any:
-            found = engine.send_aux_request(
+            answers = engine.send_aux_request(
                 targets=[name],
                 topic=TOPIC,
                 request=Shareable({FIELD: messages[name]}),
@@ -172,7 +173,7 @@ class FoedusController(Controller):
                 fl_ctx=fl_ctx,
                 optional=True,
             )
-            return (found or {}).get(name)
+            return (answers or {}).get(name)
 
         return _read(dict(zip(messages, self.pool.map(one, messages), strict=True)), len(messages))
 
@@ -184,13 +185,13 @@ class FoedusController(Controller):
         open_tasks = set(messages)
         finished = threading.Event()
 
-        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+        def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
             result = client_task.result
             if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK and FIELD in result:
                 replies[client_task.client.name] = result[FIELD]
             client_task.result = None
 
-        def done(task: Task, fl_ctx: FLContext) -> None:
+        def on_done(task: Task, fl_ctx: FLContext) -> None:
             open_tasks.discard(task.props["site"])
             if not open_tasks:
                 finished.set()
@@ -201,8 +202,8 @@ class FoedusController(Controller):
                 data=Shareable({FIELD: message}),
                 props={"site": name},
                 timeout=max(1, round(timeout)),
-                result_received_cb=received,
-                task_done_cb=done,
+                result_received_cb=on_result,
+                task_done_cb=on_done,
             )
             self.send(task=task, fl_ctx=fl_ctx, targets=[name])
         until = time.monotonic() + timeout + 1.0

@@ -82,7 +82,7 @@ def check_app(files: Mapping[str, bytes]) -> None:
         )
 
 
-def packed(app: bytes) -> dict[str, bytes]:
+def files_in_archive(app: bytes) -> dict[str, bytes]:
     """The files of an app as it arrives; what is too large to be one of ours is not unpacked."""
     try:
         with zipfile.ZipFile(io.BytesIO(app)) as archive:
@@ -95,7 +95,7 @@ def packed(app: bytes) -> dict[str, bytes]:
         raise FoedusError("a job cannot be unpacked.") from None
 
 
-def unpacked(app: Path) -> dict[str, bytes]:
+def files_in_folder(app: Path) -> dict[str, bytes]:
     """The files of an app in its folder; a folder that is empty, and a link, count as files too."""
     files: dict[str, bytes] = {}
     for path in sorted(app.rglob("*")):
@@ -152,7 +152,7 @@ class Door(FLComponent, AppDeployer):
         """Unpack a job where it is one of ours and the site's terms stand; otherwise a sentence for the server."""
         try:
             check_number(job_id)
-            check_app(packed(app_data))
+            check_app(files_in_archive(app_data))
         except FoedusError as error:
             self.note(f"refused a job: {error}")
             return f"refused: {error}"
@@ -171,5 +171,5 @@ class Launcher(ClientProcessJobLauncher):
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> Any:
         workspace: Any = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         number = check_number(job_meta.get(JobConstants.JOB_ID))
-        check_app(unpacked(Path(workspace.get_app_dir(number))))
+        check_app(files_in_folder(Path(workspace.get_app_dir(number))))
         return super().launch_job(job_meta, fl_ctx)

@@ -100,11 +100,11 @@ class Flare:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
 
-    def _alone(self, folder: Path, names: tuple[str, ...], *told: Any) -> Result:
+    def _alone(self, folder: Path, names: tuple[str, ...], *args: Any) -> Result:
         """A run over sites that are there for it alone."""
         federation = Federation.again(folder, names, self.policy)
         try:
-            return self.run(federation, *told)
+            return self.run(federation, *args)
         finally:
             federation.down()
 
@@ -143,9 +143,10 @@ class Flare:
             sentence = "the server stopped"
             try:
                 federation.wait()
-                with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as made:
-                    made_job = job(Path(made) / "job", order.run, content, order.sites, self.transport, self.patience)
-                    number = console.submit(made_job)
+                with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as scratch:
+                    folder_of_job = Path(scratch) / "job"
+                    job(folder_of_job, order.run, content, order.sites, self.transport, self.patience)
+                    number = console.submit(folder_of_job)
                     console.follow(number, (folder / ENDED).exists, watch, keep)
                     if (no := console.refusal(number)) is not None:
                         raise FoedusError(no)
@@ -153,10 +154,10 @@ class Flare:
                 sentence = str(error)
             if (folder / RESULT).exists():
                 return Result.from_bytes((folder / RESULT).read_bytes())
-            ended = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
-            if ended.get("how") == "refused":
-                raise FoedusError(ended["sentence"])
-            sentence = ended.get("sentence", sentence)
+            ending = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
+            if ending.get("how") == "refused":
+                raise FoedusError(ending["sentence"])
+            sentence = ending.get("sentence", sentence)
             attempts += 1
             if attempts > self.keep_going:
                 raise FoedusError(

@@ -61,45 +61,45 @@ class Gate:
         self.ledger = SiteLedger(folder)
         self.limits = Limits(policy.max_epsilon, policy.max_epsilon_total, policy.max_delta)
 
-    def repeat(self, asked: dict[str, Any], message: bytes) -> bytes | None:
+    def repeat(self, header: dict[str, Any], message: bytes) -> bytes | None:
         """What was sent for this very request before, or None."""
-        run = asked.get("run")
+        run = header.get("run")
         if not (isinstance(run, str) and RUN.fullmatch(run)):
             return None
         request = request_digest(message)
         for path in self._place(run).glob(SENT.format(round="*", request=request)):
             if any(line.request == request and line.run == run for line in self.ledger.lines):
                 reply = path.read_bytes()
-                self._record(asked, "ok", len(reply))
+                self._record(header, "ok", len(reply))
                 return reply
         return None
 
-    def send(self, asked: dict[str, Any], message: bytes, out: Outgoing) -> bytes:
+    def send(self, header: dict[str, Any], message: bytes, out: Outgoing) -> bytes:
         """The sealed reply, once everything that must be on record is on the disk."""
         policy = self.policy
         if out.exact and policy.limits_privacy:
             raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
-        reply = packing.seal({"code": "ok"} | out.header | self._address(asked), out.payload)
+        reply = packing.seal({"code": "ok"} | out.header | self._address(header), out.payload)
         if len(reply) > policy.max_message:
             raise Refusal("policy", f"its policy allows no message of more than {policy.max_message} bytes")
         if out.releases:
-            self._charge(str(asked["run"]), request_digest(message), list(out.releases))
+            self._charge(str(header["run"]), request_digest(message), list(out.releases))
         try:
             out.before()
             if out.releases:
-                self._keep(asked, message, reply)
-            self._record(asked, "ok", len(reply))
+                self._keep(header, message, reply)
+            self._record(header, "ok", len(reply))
         except (OSError, FoedusError) as error:
             raise self._full(error) from None
         return reply
 
-    def refuse(self, asked: dict[str, Any], code: str, sentence: str) -> bytes:
+    def refuse(self, header: dict[str, Any], code: str, sentence: str) -> bytes:
         """A no, which holds nothing of the data."""
-        reply = packing.seal({"code": code, "sentence": sentence} | self._address(asked))
+        reply = packing.seal({"code": code, "sentence": sentence} | self._address(header))
         try:
-            self._record(asked, code, len(reply))
+            self._record(header, code, len(reply))
         except OSError as error:
-            return packing.seal(self._failure(error) | self._address(asked))
+            return packing.seal(self._failure(error) | self._address(header))
         return reply
 
     def check(self, run: str, releases: list[Release]) -> None:
@@ -128,28 +128,28 @@ class Gate:
             raise self._full(error) from None
 
     def _full(self, error: Exception) -> Refusal:
-        told = self._failure(error)
-        return Refusal(told["code"], told["sentence"])
+        failure = self._failure(error)
+        return Refusal(failure["code"], failure["sentence"])
 
     def _failure(self, error: Exception) -> dict[str, str]:
         self.note(f"cannot write in {self.folder}: {getattr(error, 'strerror', None) or error}")
         return {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
 
-    def _keep(self, asked: dict[str, Any], message: bytes, reply: bytes) -> None:
-        place = self._place(str(asked["run"]))
+    def _keep(self, header: dict[str, Any], message: bytes, reply: bytes) -> None:
+        place = self._place(str(header["run"]))
         place.mkdir(exist_ok=True, mode=0o700)
-        number = asked.get("round")
+        number = header.get("round")
         name = SENT.format(round=number if isinstance(number, int) else PREPARATION, request=request_digest(message))
         write_whole(place / name, reply, private=True)
 
     def _place(self, run: str) -> Path:
         return self.folder / f"run-{run}"
 
-    def _address(self, asked: dict[str, Any]) -> dict[str, Any]:
-        return {"site": self.site, "run": asked.get("run"), "round": asked.get("round"), "ask": asked.get("ask")}
+    def _address(self, header: dict[str, Any]) -> dict[str, Any]:
+        return {"site": self.site, "run": header.get("run"), "round": header.get("round"), "ask": header.get("ask")}
 
-    def _record(self, asked: dict[str, Any], code: str, size: int) -> None:
-        self.log.add(asked, code, size)
+    def _record(self, header: dict[str, Any], code: str, size: int) -> None:
+        self.log.add(header, code, size)
 
 
 class MessageLog:
@@ -158,12 +158,12 @@ class MessageLog:
     def __init__(self, path: Path):
         self.path = path
 
-    def add(self, asked: dict[str, Any], code: str, size: int) -> None:
+    def add(self, header: dict[str, Any], code: str, size: int) -> None:
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
-            "run": asked.get("run"),
-            "purpose": asked.get("ask"),
-            "round": asked.get("round"),
+            "run": header.get("run"),
+            "purpose": header.get("ask"),
+            "round": header.get("round"),
             "bytes": size,
             "code": code,
         }

@@ -115,14 +115,15 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     os.chmod(folder, 0o700)
     source = folder / "project.yml"
     source.write_text(project.to_yaml())
-    told = ["-p", str(source), "-w", str(folder / "made"), "--force"]  # a project that is there gets further kits
-    command = [sys.executable, "-m", "nvflare.cli", "provision", *told]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, umask=0o077)
-    made = sorted((folder / "made" / project.name).glob("prod_*"))
-    if done.returncode != 0 or not made:
-        raise FoedusError(f"the kits could not be made: {(done.stderr or done.stdout).strip().splitlines()[-1:]}.")
-    kits = {site: made[-1] / site for site in project.sites}
-    kits |= {"server": made[-1] / project.server, "admin": made[-1] / ADMIN}
+    options = ["-p", str(source), "-w", str(folder / "made"), "--force"]  # a project that is there gets further kits
+    command = [sys.executable, "-m", "nvflare.cli", "provision", *options]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, umask=0o077)
+    builds = sorted((folder / "made" / project.name).glob("prod_*"))
+    if process.returncode != 0 or not builds:
+        complaint = (process.stderr or process.stdout).strip().splitlines()[-1:]
+        raise FoedusError(f"the kits could not be made: {complaint}.")
+    kits = {site: builds[-1] / site for site in project.sites}
+    kits |= {"server": builds[-1] / project.server, "admin": builds[-1] / ADMIN}
     for kit in kits.values():
         (kit / "local").mkdir(exist_ok=True)
         write_whole(kit / "local" / "comm_config.json", json.dumps(STREAMS).encode())
@@ -137,11 +138,11 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     return kits
 
 
-def forget_keys(made: Path) -> None:
+def forget_keys(project: Path) -> None:
     """Of the keys that FLARE's provisioner writes down, keep that of the authority: a party has its own in its kit."""
-    state = made / "state" / "cert.json"
-    kept = json.loads(state.read_text())
-    write_whole(state, json.dumps({key: kept[key] for key in ("root_cert", "root_pri_key")}).encode())
+    state = project / "state" / "cert.json"
+    content = json.loads(state.read_text())
+    write_whole(state, json.dumps({key: content[key] for key in ("root_cert", "root_pri_key")}).encode())
 
 
 def _authorize(kit: Path, rights: tuple[str, ...]) -> None:
@@ -165,8 +166,8 @@ def _finish_server(kit: Path) -> None:
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "storage" / "snapshots")
     write_whole(kit / "local" / "resources.json", json.dumps(resources, indent=1).encode())
     write_whole(kit / "local" / SITE_FILE, b"[policy]\nmodules = []\n")
-    told = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
-    ports = (told["service"]["target"].rpartition(":")[2], told["admin_port"])
+    server = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
+    ports = (server["service"]["target"].rpartition(":")[2], server["admin_port"])
     text = SERVER_README.format(ports=" and ".join(str(port) for port in ports), storage=kit / "storage")
     write_whole(kit / "README.txt", text.encode())
     (kit / "readme.txt").unlink(missing_ok=True)  # FLARE's own, which names steps that are done here

@@ -19,9 +19,9 @@ Shapes = dict[str, list[int | None]]
 
 def schema(arrays: Mapping[str, Any]) -> Shapes:
     """The names and shapes of a party's arrays; where there is an X, its number of rows is left out."""
-    hidden = PER_ROW if "x" in arrays else ()
+    per_row = PER_ROW if "x" in arrays else ()
     return {
-        name: [None if name in hidden and axis == 0 else int(n) for axis, n in enumerate(jnp.shape(value))]
+        name: [None if name in per_row and axis == 0 else int(n) for axis, n in enumerate(jnp.shape(value))]
         for name, value in arrays.items()
     }
 
@@ -56,13 +56,13 @@ def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
     ]
 
 
-def replies(algorithm: Algorithm, terms: Terms, told: list[Any], data: Data) -> list[Any]:
+def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[Any], data: Data) -> list[Any]:
     """For each kind of round, what one client sends back."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, vector(terms.dim))
     return [
         jax.eval_shape(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)[1], client, one, data, key)
-        for kind, one in zip(algorithm.kinds, told, strict=True)
+        for kind, one in zip(algorithm.kinds, message_shapes, strict=True)
     ]
 
 

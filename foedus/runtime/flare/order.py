@@ -47,11 +47,11 @@ class Order:
         return pack(arrays, note | {"run": self.run, "seed": self.seed, "max_rounds": self.max_rounds})
 
     @staticmethod
-    def from_bytes(content: bytes, allowed: tuple[str, ...] = ()) -> "Order":
+    def from_bytes(content: bytes, modules: tuple[str, ...] = ()) -> "Order":
         arrays, note = unpack(content)
-        told = {k: spec.decode(note[k], allowed) for k in ("terms", "algorithm", "participation", "sites", "names")}
+        fields = {k: spec.decode(note[k], modules) for k in ("terms", "algorithm", "participation", "sites", "names")}
         own = {k[4:]: jnp.asarray(v) for k, v in arrays.items() if k.startswith("own.")}
-        extra: list[dict[str, np.ndarray]] = [{} for _ in told["sites"]]
+        extra: list[dict[str, np.ndarray]] = [{} for _ in fields["sites"]]
         for key, value in arrays.items():
             if key.startswith("extra."):
                 _, i, name = key.split(".", 2)
@@ -64,7 +64,7 @@ class Order:
             uids=arrays["uids"],
             own=Data(own) if own else None,
             extra=tuple(extra),
-            **told,
+            **fields,
         )
 
 
@@ -115,8 +115,8 @@ def over_a_network(algorithm: Algorithm) -> Algorithm:
 
 def _extra(problem: Problem, i: int) -> dict[str, np.ndarray]:
     """A client's arrays that are not its data: the matrices of linear constraints."""
-    known = {*problem.stacked.arrays, "weight"}
-    return {k: np.asarray(v[i]) for k, v in problem.data.items() if k not in known}
+    own = {*problem.stacked.arrays, "weight"}
+    return {k: np.asarray(v[i]) for k, v in problem.data.items() if k not in own}
 
 
 def site_arrays(problem: Problem, i: int) -> dict[str, np.ndarray]:

@@ -68,9 +68,9 @@ def to_bytes(tree: Any, layout: Any) -> bytes:
 
 def from_bytes(content: bytes, layout: Any) -> Any:
     """The tree of NumPy arrays that `to_bytes` wrote."""
-    expected = size_of(layout)
-    if len(content) != expected:
-        raise FoedusError(f"the arrays take {len(content)} bytes, where the terms make it {expected}.")
+    size = size_of(layout)
+    if len(content) != size:
+        raise FoedusError(f"the arrays take {len(content)} bytes, where the terms make it {size}.")
     arrays, start = [], 0
     for leaf in _leaves(layout):
         kind = _wire_type(leaf)
@@ -87,9 +87,9 @@ def _wire_type(leaf: Any) -> np.dtype[Any]:
     return np.dtype(leaf.dtype).newbyteorder("<")
 
 
-def unbounded(tree: Any) -> list[bool]:
+def may_be_infinite(tree: Any) -> list[bool]:
     """For each array of a reply: whether infinity is a word in it, as the reply's class says with `infinite`."""
-    found: list[bool] = []
+    flags: list[bool] = []
 
     def walk(node: Any, free: bool) -> None:
         if dataclasses.is_dataclass(node) and not isinstance(node, type | jax.ShapeDtypeStruct):
@@ -97,10 +97,10 @@ def unbounded(tree: Any) -> list[bool]:
             for f in dataclasses.fields(node):
                 walk(getattr(node, f.name), free or f.name in words)
             return
-        found.extend([free] * len(jax.tree.leaves(node)))
+        flags.extend([free] * len(jax.tree.leaves(node)))
 
     walk(tree, False)
-    return found
+    return flags
 
 
 def check_finite(tree: Any, free: list[bool]) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sketch import Sketch, agreed, sketch
-from foedus.data.sums import Ask, Noise, Replies, Sums, word_counts
+from foedus.data.sketch import Sketch, cohort_from, sketch
+from foedus.data.sums import FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
 from foedus.files import pack, unpack
@@ -30,7 +30,7 @@ from foedus.runtime.flare.policy import Policy, Refusal, Source
 from foedus.runtime.flare.site_ledger import Release
 
 
-class Plan(Protocol):
+class RunPlan(Protocol):
     """An experiment stated without data: what is known before, and what it becomes when the sites have told."""
 
     @property
@@ -71,12 +71,12 @@ class Request:
         return pack({}, {"run": self.run, "sites": list(self.sites), "plan": spec.encode(self.plan)})
 
 
-def read(content: bytes, allowed: tuple[str, ...] = ()) -> Order | Request:
+def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
     """An order, or a request that becomes one."""
     _, note = unpack(content)
     if "plan" not in note:
-        return Order.from_bytes(content, allowed)
-    plan = spec.decode(note["plan"], (*allowed, "foedus.experiment.plan"))
+        return Order.from_bytes(content, modules)
+    plan = spec.decode(note["plan"], (*modules, "foedus.experiment.plan"))
     return Request(note["run"], tuple(note["sites"]), plan)
 
 
@@ -90,24 +90,26 @@ class Apart:
     def sites(self) -> int:
         return len(self.exchange.client)
 
-    def first(self, ask: Ask) -> list[Sums]:
-        told = {"columns": dataclasses.asdict(ask), "noise": self.noise}
-        return [_sums(header["sums"]) for header in self.exchange.everyone("sums", told).values()]
+    def first(self, request: FiguresRequest) -> list[Sums]:
+        content = {"columns": dataclasses.asdict(request), "noise": self.noise}
+        return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
 
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
-        found = self.exchange.everyone("squares", {"means": dict(means)}).values()
-        return [{str(name): float(value) for name, value in header["squares"].items()} for header in found]
+        headers = self.exchange.everyone("squares", {"means": dict(means)}).values()
+        return [{str(name): float(value) for name, value in header["squares"].items()} for header in headers]
 
 
-def _sums(told: Mapping[str, Any]) -> Sums:
-    parts: dict[str, Any] = {k: {n: float(v) for n, v in told[k].items()} for k in ("count", "total", "least", "most")}
-    return Sums(**parts, words={n: tuple(map(str, words)) for n, words in told["words"].items()})
+def _sums(record: Mapping[str, Any]) -> Sums:
+    parts: dict[str, Any] = {
+        k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")
+    }
+    return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
 def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]:
     """Play the preparation at the server."""
     plan = request.plan
-    told = {
+    statement = {
         "roles": dataclasses.asdict(plan.roles),
         "algorithm": spec.encode(over_a_network(plan.algorithm)),
         "max_rounds": plan.max_rounds,
@@ -115,8 +117,8 @@ def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]
         "problem": plan.problem,
         "noise": plan.noise,
     }
-    found = exchange.greet("columns", told)
-    cohort = agreed({site: Sketch.from_json(header["sketch"]) for site, header in found.items()}, plan.roles)
+    headers = exchange.greet("columns", statement)
+    cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
     rules = plan.rules(cohort, Apart(exchange, plan.noise))
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
@@ -143,9 +145,9 @@ class Desk:
         self.run, self.source, self.policy, self.note = run, source, policy, note
         self.replies: Replies | None = None
 
-    def columns(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in asked["roles"].items()}
-        self.roles = Roles(**told)
+    def columns(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
+        self.roles = Roles(**fields)
         try:
             table = self.source.table(self.roles)
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
@@ -168,15 +170,16 @@ class Desk:
 
     def _common_words(self, name: str) -> tuple[str, ...]:
         """The words of a column that stand in enough rows to be told."""
-        counted = word_counts(self.table.columns[name])
-        return tuple(word for word, count in counted.items() if count >= max(1, self.policy.min_subset))
+        counts = word_counts(self.table.columns[name])
+        return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
 
-    def sums(self, asked: Mapping[str, Any]) -> Outgoing:
-        columns = {str(k): tuple(map(str, v)) for k, v in asked["columns"].items()}
-        ask = Ask(columns["sums"], columns["ranges"], columns["words"])
+    def sums(self, header: Mapping[str, Any]) -> Outgoing:
+        columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
+        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
-        spoken = {*self.sketch.features, self.roles.group, *([self.roles.label] if self.roles.classification else [])}
-        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= spoken:
+        word_columns = {*self.sketch.features, self.roles.group}
+        word_columns |= {self.roles.label} if self.roles.classification else set()
+        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= word_columns:
             raise Refusal("unknown", "it is asked for sums of columns that are no features")
         if ask.ranges and not self.policy.ranges:
             raise Refusal(
@@ -184,7 +187,7 @@ class Desk:
                 "the least and the greatest value of a column are single rows' values, which its policy does not tell; "
                 "state bounds in [preprocess], or use another scale",
             )
-        noise = self._noise(asked["noise"], ask)
+        noise = self._noise(header["noise"], ask)
         beyond = {*ask.words} - {self.roles.label, self.roles.group}
         if self.policy.limits_privacy and (ask.ranges or beyond or (ask.sums and noise is None)):
             raise Refusal(
@@ -195,12 +198,12 @@ class Desk:
         self.replies = Replies(self.table, noise)
         if noise is None:
             self._check_known(ask.sums)
-        found = self.replies.first(ask)
-        found = dataclasses.replace(found, words={name: self._common_words(name) for name in ask.words})
-        for words in found.words.values():
+        sums = self.replies.first(ask)
+        sums = dataclasses.replace(sums, words={name: self._common_words(name) for name in ask.words})
+        for words in sums.words.values():
             self._check_words(len(words))
         exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
-        return Outgoing({"sums": dataclasses.asdict(found)}, exact=exact, releases=self._releases(noise))
+        return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=self._releases(noise))
 
     def _check_known(self, columns: tuple[str, ...]) -> None:
         """No exact sum over few values leaves."""
@@ -208,47 +211,49 @@ class Desk:
             if 0 < int(np.sum(~missing_in(self.table.columns[name]))) < self.policy.min_subset:
                 raise unfit(f"column {name!r} has fewer than {self.policy.min_subset} values", self.note)
 
-    def _noise(self, told: Mapping[str, Any] | None, ask: Ask) -> Noise | None:
-        if told is None:
+    def _noise(self, record: Mapping[str, Any] | None, ask: FiguresRequest) -> FigureNoise | None:
+        if record is None:
             return None
-        bounds = {str(name): (float(low), float(high)) for name, (low, high) in told["bounds"].items()}
+        bounds = {str(name): (float(low), float(high)) for name, (low, high) in record["bounds"].items()}
         for name in ask.sums:
             if name not in bounds or not -math.inf < bounds[name][0] < bounds[name][1] < math.inf:
                 raise Refusal("unknown", f"noise on the sums of {name!r} needs its bounds, a low and a high number")
-        epsilon, figures = float(told["epsilon"]), int(told["figures"])
+        epsilon, figures = float(record["epsilon"]), int(record["figures"])
         if not 0 < epsilon < math.inf or figures < 1:
             raise Refusal("unknown", "noise on sums needs an epsilon > 0 and the number of figures it is for")
-        return Noise(bounds, epsilon, figures, exact_laplace)
+        return FigureNoise(bounds, epsilon, figures, exact_laplace)
 
     @staticmethod
-    def _releases(noise: Noise | None) -> tuple[Release, ...]:
+    def _releases(noise: FigureNoise | None) -> tuple[Release, ...]:
         """What the noise has been added to since the last look."""
         if noise is None:
             return ()
-        made = tuple(Release(f"preparation: {what}", "laplace", change, scale) for what, change, scale in noise.noted)
+        releases = tuple(
+            Release(f"preparation: {what}", "laplace", change, scale) for what, change, scale in noise.noted
+        )
         noise.noted.clear()
-        return made
+        return releases
 
-    def squares(self, asked: Mapping[str, Any]) -> Outgoing:
+    def squares(self, header: Mapping[str, Any]) -> Outgoing:
         if self.replies is None:
             raise Refusal("unknown", "it is asked for squares before sums")
-        means = {str(name): float(mean) for name, mean in asked["means"].items()}
+        means = {str(name): float(mean) for name, mean in header["means"].items()}
         noise = self.replies.noise
         if noise is None and self.policy.limits_privacy:
             raise Refusal("policy", "its policy asks for privacy, and the preparation would send exact sums")
-        known = {*self.sketch.features} if noise is None else {*noise.bounds}
-        if not {*means} <= known or not all(map(math.isfinite, means.values())):
+        columns = {*self.sketch.features} if noise is None else {*noise.bounds}
+        if not {*means} <= columns or not all(map(math.isfinite, means.values())):
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
         if noise is None:
             self._check_known(tuple(means))
         else:  # the sensitivity of a squared deviation is that of a mean within the bounds
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
-        found = self.replies.second(means)
-        return Outgoing({"squares": found}, exact=noise is None, releases=self._releases(noise))
+        squares = self.replies.second(means)
+        return Outgoing({"squares": squares}, exact=noise is None, releases=self._releases(noise))
 
-    def prepare(self, asked: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def prepare(self, header: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The arrays that the rounds work on."""
-        rules = Preprocessing.from_json(asked["rules"])
+        rules = Preprocessing.from_json(header["rules"])
         try:
             arrays = arrays_of(cohort_of(rules, self.roles), self._without_rare(rules), self.table)
         except FoedusError as error:

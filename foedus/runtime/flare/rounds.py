@@ -50,7 +50,7 @@ def aggregate(
 
 
 @jax.jit
-def chosen(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
+def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
     """Who is asked in a round; (clients,) booleans."""
     n = uids.shape[0]
     return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")

@@ -22,7 +22,7 @@ from foedus.privacy.releasing import sound_noise
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, rounds, spec
-from foedus.runtime.flare.exchange import HEADERS, Ask, Exchange, Missing, Paused
+from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import STARTED, Play
@@ -34,20 +34,20 @@ __all__ = ["Missing", "Paused", "ServerSession", "play"]
 
 
 def play(
-    asked: Order | Request,
+    work: Order | Request,
     folder: Path,
-    ask: Ask,
+    ask: AskSites,
     patience: Patience,
     note: Callable[[str], None],
-    stopped: Callable[[], bool],
+    should_stop: Callable[[], bool],
     window: Window | None = None,
 ) -> Result:
     """Play an order; a request is prepared with the sites first."""
-    if isinstance(asked, Order):
-        return ServerSession(asked, folder, ask, patience, note, stopped, window).play()
-    names = {site: site for site in asked.sites}
-    order, rules = prepare(asked, Exchange(asked.run, names, ask, patience, note, stopped))
-    result = ServerSession(order, folder, ask, patience, note, stopped, window).play()
+    if isinstance(work, Order):
+        return ServerSession(work, folder, ask, patience, note, should_stop, window).play()
+    names = {site: site for site in work.sites}
+    order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+    result = ServerSession(order, folder, ask, patience, note, should_stop, window).play()
     result.rules = rules.to_json()
     return result
 
@@ -59,22 +59,22 @@ class ServerSession:
         self,
         order: Order,
         folder: Path,
-        ask: Ask,
+        ask: AskSites,
         patience: Patience | None = None,
         note: Callable[[str], None] = lambda line: None,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
         window: Window | None = None,
     ):
-        self.order, self.folder, self.ask, self.note, self.stopped = order, Path(folder), ask, note, stopped
+        self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.window = patience or Patience(), window or Window()
         self.client = dict(zip(order.sites, order.names, strict=True))
-        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, stopped)
+        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop)
         self.pace: list[float] = []
         self.misses = dict.fromkeys(order.sites, 0)
-        self.greeted = dict.fromkeys(order.sites, 0.0)
+        self.greeting_times = dict.fromkeys(order.sites, 0.0)
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.kept: list[tuple[int, np.ndarray]] = []
+        self.checkpoints: list[tuple[int, np.ndarray]] = []
         self._sign()
 
     def play(self) -> Result:
@@ -87,34 +87,35 @@ class ServerSession:
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
         self.exchange.most = largest + HEADERS
-        self.free = [packing.unbounded(reply) for reply in self.replies]
+        self.free = [packing.may_be_infinite(reply) for reply in self.replies]
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
         noisy = sound_noise(algorithm) is not None
         # how often each site says that it has released, for the run's ledger: all that the server learns of its noise
-        self.released = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
-        kept = self._join()
-        at, columns = self._resume(rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own), kept)
+        self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
+        site_rounds = self._join()
+        start = rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
+        at, columns = self._resume(start, site_rounds)
         recorder = Recorder(self.traffic, columns)
-        self.released |= {name: columns[name][-1].copy() for name in self.released if name in columns}
-        compiled = time.perf_counter()
+        self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
+        compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
         self.window.recorder = recorder
         while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
-            if self.stopped():
+            if self.should_stop():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
             at = self._round(at, recorder)
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
-                compiled = time.perf_counter()
+                compiled_at = time.perf_counter()
             if time.monotonic() - kept_at >= self.patience.keep_every:
                 self._keep(at, recorder)
                 kept_at = time.monotonic()
         self._keep(at, recorder)
-        return self._finish(at, recorder, time.perf_counter() - began, compiled - began)
+        return self._finish(at, recorder, time.perf_counter() - began, compiled_at - began)
 
     # --- before the rounds ---
 
@@ -129,8 +130,8 @@ class ServerSession:
                     f"client {self.client[site]!r}: its arrays are {_words(mine)}, "
                     f"but client {self.client[first]!r} has {_words(theirs)}."
                 )
-        given = layout.schema(self.order.extra[0]) if self.order.extra else {}
-        self.party = layout.party(schemas[first] | {k: list(v) for k, v in given.items()})
+        extra_shapes = layout.schema(self.order.extra[0]) if self.order.extra else {}
+        self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
 
     def _statement(self) -> dict[str, Any]:
         """What a site is asked to agree to before it joins."""
@@ -140,8 +141,8 @@ class ServerSession:
 
     def _sign(self) -> None:
         order = self.order
-        told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
-        self.mark = fingerprint(json.dumps(told, sort_keys=True), order.w0)
+        statement = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
+        self.mark = fingerprint(json.dumps(statement, sort_keys=True), order.w0)
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; returns the rounds whose states each has kept."""
@@ -158,14 +159,14 @@ class ServerSession:
             uid = [int(v) for v in order.uids[i]]
             header = self.exchange.header("join") | common | {"index": i, "uid": uid, "extra": shapes}
             messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
-        found = self.ask(messages, max(self.patience.timeout, 60.0))
-        kept: dict[str, set[int]] = {}
+        answers = self.ask(messages, max(self.patience.timeout, 60.0))
+        site_rounds: dict[str, set[int]] = {}
         for site in order.sites:
-            header, _ = self.exchange.opened(site, found.get(site), "join", None)
+            header, _ = self.exchange.open_reply(site, answers.get(site), "join", None)
             if header is None:
                 raise Paused(f"client {self.client[site]!r} did not join")
-            kept[site] = {STARTED, *header["kept"]}
-        return kept
+            site_rounds[site] = {STARTED, *header["kept"]}
+        return site_rounds
 
     # --- a round ---
 
@@ -174,55 +175,59 @@ class ServerSession:
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         who = order.participation
         if who.size(n) == n and not isinstance(who, Schedule):
-            asked = np.ones(n, bool)
+            is_asked = np.ones(n, bool)
         else:
-            asked = np.asarray(rounds.chosen(who, self.key, carry.round, self.uids))
-        lost = np.zeros(n, bool)
+            is_asked = np.asarray(rounds.asked_clients(who, self.key, carry.round, self.uids))
+        is_lost = np.zeros(n, bool)
         if who.dropout > 0:
-            lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
+            is_lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
         message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
         rows: dict[int, Any] = {}
         tries = 0
-        wanted = [i for i in range(n) if asked[i]]
-        minimum = len(wanted) if self.patience.minimum is None else min(self.patience.minimum, len(wanted))
+        asked_indices = [i for i in range(n) if is_asked[i]]
+        minimum = len(asked_indices)
+        if self.patience.minimum is not None:
+            minimum = min(minimum, self.patience.minimum)
         while True:
             self._probe()
-            missing = [i for i in wanted if i not in rows and not self._given_up(order.sites[i])]
-            sealed = {}
+            missing = [i for i in asked_indices if i not in rows and not self._given_up(order.sites[i])]
+            messages = {}
             for i in missing:
                 header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
                 one = spine.message_for(message, i)
-                sealed[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
-            found = self.ask(sealed, self.patience.timeout) if sealed else {}
+                messages[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
+            answers = self.ask(messages, self.patience.timeout) if messages else {}
             wild = 0
             for i in missing:
-                row, infinite = self._row(order.sites[i], found.get(order.sites[i]), round, phase)
+                row, infinite = self._row(order.sites[i], answers.get(order.sites[i]), round, phase)
                 wild += infinite
                 if row is not None:
                     rows[i] = row
             tries += 1
-            diverged = wild >= len(wanted) > 0  # nobody's numbers are finite any more; one site's NaN is its own fault
-            if len(rows) >= minimum or diverged:
+            # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
+            all_infinite = wild >= len(asked_indices) > 0
+            if len(rows) >= minimum or all_infinite:
                 break
-            if tries > self.patience.misses or self.stopped():
-                silent = next(i for i in wanted if i not in rows)
+            if tries > self.patience.misses or self.should_stop():
+                silent = next(i for i in asked_indices if i not in rows)
                 why = self.exchange.why(order.sites[silent])
                 raise Paused(f"client {order.names[silent]!r} does not answer in round {round}{why}")
-        here = np.array([i in rows and not lost[i] for i in range(n)])
+        here = np.array([i in rows and not is_lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
-        after, report = rounds.aggregate(order.algorithm, order.terms, phase, at, stacked, here)
-        if diverged:
+        replies = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
+        after, report = rounds.aggregate(order.algorithm, order.terms, phase, at, replies, here)
+        if all_infinite:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
-        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.released
+        record = {"phase": phase, "asked": int(is_asked.sum()), "answered": int(here.sum())}
+        record |= report | self.release_counts
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
 
     def _row(self, site: str, raw: Any, round: int, phase: int) -> tuple[Any, bool]:
         """A site's reply as a tree, or None; and whether it was refused for not being finite."""
-        header, payload = self.exchange.opened(site, raw, "round", round)
+        header, payload = self.exchange.open_reply(site, raw, "round", round)
         try:
             if header is not None:
                 row = packing.from_bytes(payload, self.replies[phase])
@@ -241,11 +246,11 @@ class ServerSession:
 
     def _note_releases(self, site: str, header: dict[str, Any]) -> None:
         """How often the site has released by now, as it says; a silent one's entry stays."""
-        for column in self.released.values():
-            told = header.get("releases")
-            if isinstance(told, bool) or not isinstance(told, int) or not 0 <= told < 2**53:
+        for column in self.release_counts.values():
+            count = header.get("releases")
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**53:
                 raise FoedusError("its reply does not say how often it has released")
-            column[self.order.sites.index(site)] = told
+            column[self.order.sites.index(site)] = count
 
     def _given_up(self, site: str) -> bool:
         return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
@@ -253,17 +258,18 @@ class ServerSession:
     def _probe(self) -> None:
         """Greet the sites that are not asked any more; one that answers is asked again."""
         now = time.monotonic()
-        silent = [s for s in self.order.sites if self._given_up(s) and now - self.greeted[s] >= self.patience.probe]
+        waits = {site: now - self.greeting_times[site] for site in self.order.sites}
+        silent = [s for s in self.order.sites if self._given_up(s) and waits[s] >= self.patience.probe]
         if not silent:
             return
         for site in silent:
-            self.greeted[site] = now
-        found = self.ask(
+            self.greeting_times[site] = now
+        answers = self.ask(
             {site: packing.seal(self.exchange.header("hello") | self._statement()) for site in silent},
             min(1.0, self.patience.timeout),
         )
         for site in silent:
-            header, _ = self.exchange.opened(site, found.get(site), "hello", None)
+            header, _ = self.exchange.open_reply(site, answers.get(site), "hello", None)
             if header is not None:
                 self.misses[site] = 0
 
@@ -278,14 +284,14 @@ class ServerSession:
     def _keep(self, at: Play, recorder: Recorder) -> None:
         """Have every site keep its state, then keep the server's: a checkpoint is one that all can go back to."""
         last, carry = np.asarray(at.last), at.carry
-        before = self._needed()
+        before = self._rounds_needed()
         messages = {}
         for i, site in enumerate(self.order.sites):
             header = self.exchange.header("keep") | {"since": int(last[i]), "needed": sorted(before[i])}
             messages[site] = packing.seal(header)
-        found = self.ask(messages, self.patience.timeout)
+        answers = self.ask(messages, self.patience.timeout)
         for site in self.order.sites:
-            header, _ = self.exchange.opened(site, found.get(site), "keep", None)
+            header, _ = self.exchange.open_reply(site, answers.get(site), "keep", None)
             if header is None:
                 self.note(
                     f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state"
@@ -297,32 +303,32 @@ class ServerSession:
         except FoedusError as error:  # a full disk must not end a run that can go on
             self.note(str(error))
             return
-        self.kept = [(int(carry.round), last.copy()), *self.kept][:2]
+        self.checkpoints = [(int(carry.round), last.copy()), *self.checkpoints][:2]
         for old in self._files()[2:]:
             old.unlink(missing_ok=True)
 
-    def _needed(self) -> list[set[int]]:
+    def _rounds_needed(self) -> list[set[int]]:
         """For each client, the rounds whose states the newest checkpoint would ask for."""
-        kept = self.kept[:1]
-        return [{int(last[i]) for _, last in kept} for i in range(self.order.terms.clients)]
+        newest = self.checkpoints[:1]
+        return [{int(last[i]) for _, last in newest} for i in range(self.order.terms.clients)]
 
     def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
         """The newest checkpoint that is whole and whose states all sites have; the start where there is none."""
         for path in self._files():
             try:
-                found = Checkpoint(path, self.mark).load(fresh)
+                content = Checkpoint(path, self.mark).load(fresh)
             except FoedusError as error:
                 self.note(f"{error} The one before is tried.")
                 continue
-            if found is None:
+            if content is None:
                 continue
-            at, columns = found
+            at, columns = content
             last = np.asarray(at.last)
             lacking = [s for i, s in enumerate(self.order.sites) if int(last[i]) not in states[s]]
             if lacking:
                 self.note(f"{path.name}: client {self.client[lacking[0]]!r} lacks its state; the one before is tried.")
                 continue
-            self.kept = [(int(at.carry.round), last)]
+            self.checkpoints = [(int(at.carry.round), last)]
             self.note(f"resumed after round {int(at.carry.round)}")
             return at, columns
         return fresh, {}
@@ -339,13 +345,13 @@ class ServerSession:
         plan = layout.parts(terms, self.party)
         parts: dict[str, Any] = {}  # None for a site that does not measure
         for _ in range(1 + self.patience.misses):
-            asked = {
+            messages = {
                 s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
                 for i, s in enumerate(order.sites)
                 if s not in parts
             }
-            for site, raw in self.ask(asked, self.patience.timeout).items() if asked else ():
-                header, content = self.exchange.opened(site, raw, "measure", None)
+            for site, raw in self.ask(messages, self.patience.timeout).items() if messages else ():
+                header, content = self.exchange.open_reply(site, raw, "measure", None)
                 try:
                     if header is not None:
                         parts[site] = _part(content, plan, finite) if header.get("measured") is True else None
@@ -355,8 +361,8 @@ class ServerSession:
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
         silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
-        joined = silent or jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[site] for site in order.sites))
-        end = spine.conclude(algorithm, terms, order.names, carry, joined, self.party, order.own, multipliers)
+        parts_or_names = silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
+        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         if not (interrupted and self.window.keep):
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, 5.0)
@@ -367,7 +373,7 @@ class ServerSession:
             compile_seconds=compile_seconds,
             interrupted=interrupted,
             pace=np.array(self.pace),
-            refused=self.exchange.refused,
+            refused=self.exchange.refusals,
         )
 
 
@@ -375,7 +381,7 @@ def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
     """A site's part of the measurement; at a model that has not diverged its numbers are finite."""
     part = packing.from_bytes(content, plan)
     if finite:
-        packing.check_finite(part, packing.unbounded(plan))
+        packing.check_finite(part, packing.may_be_infinite(plan))
     return part
 
 

@@ -108,10 +108,10 @@ class SiteLedger:
         releases: list[tuple[str, Release]] = []
         if before.exists():
             try:
-                spent = {str(run): float(value) for run, value in json.loads(before.read_text()).items()}
+                epsilons = {str(run): float(value) for run, value in json.loads(before.read_text()).items()}
             except (OSError, ValueError, AttributeError, TypeError):
                 raise Damaged(f"the record of spent privacy {before} is damaged; it must not be lost.") from None
-            releases = [(run, Release("recorded by version 0.1", "laplace", v, 1.0)) for run, v in spent.items()]
+            releases = [(run, Release("recorded by version 0.1", "laplace", v, 1.0)) for run, v in epsilons.items()]
         self.path.touch(mode=0o600)
         self._write_head()
         for run, release in releases:
@@ -127,27 +127,27 @@ class SiteLedger:
 
     def _refresh(self) -> None:
         """Read what was added since the last look, and check the chain."""
-        damaged = f"the site's ledger {self.path} is damaged or was changed; nothing is released until it is restored."
+        sentence = f"the site's ledger {self.path} is damaged or was changed; nothing is released until it is restored."
         try:
             content = self.path.read_bytes()
             head = json.loads(self.head.read_text())
             count, last = int(head["lines"]), str(head["last"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise Damaged(damaged) from None
+            raise Damaged(sentence) from None
         if len(content) < self._read_bytes:
-            raise Damaged(damaged)
+            raise Damaged(sentence)
         for raw in content[self._read_bytes :].split(b"\n"):
             if not raw:
                 continue
             line = _line(raw)
             if line is None or line.previous != self._last():
                 if len(self.lines) < count:
-                    raise Damaged(damaged)
+                    raise Damaged(sentence)
                 break  # torn by a crash while it was written, so its release was never sent
             self.lines.append(line)
             self._read_bytes += len(raw) + 1
         if len(self.lines) < count or (count and _digest(self.lines[count - 1].text()) != last):
-            raise Damaged(damaged)
+            raise Damaged(sentence)
         if self._read_bytes < len(content):
             with open(self.path, "r+b") as file:
                 file.truncate(self._read_bytes)
@@ -159,14 +159,14 @@ class SiteLedger:
         write_whole(self.head, json.dumps({"lines": len(self.lines), "last": self._last()}).encode(), private=True)
 
     def _append(self, run: str, request: str, releases: Iterable[Release]) -> None:
-        added: list[Line] = []
+        lines: list[Line] = []
         previous = self._last()
         now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for r in releases:
             noise = (r.kind, r.neighbours, float(r.sensitivity), float(r.scale), float(r.ratio), float(r.delta))
-            added.append(Line(now, run, request, r.what, *noise, previous))
-            previous = _digest(added[-1].text())
-        content = "".join(line.text() + "\n" for line in added).encode()
+            lines.append(Line(now, run, request, r.what, *noise, previous))
+            previous = _digest(lines[-1].text())
+        content = "".join(line.text() + "\n" for line in lines).encode()
         with open(self.path, "r+b") as file:
             file.seek(self._read_bytes)
             try:
@@ -176,7 +176,7 @@ class SiteLedger:
             except OSError:
                 file.truncate(self._read_bytes)
                 raise
-        self.lines += added
+        self.lines += lines
         self._read_bytes += len(content)
         self._write_head()
 
@@ -189,11 +189,11 @@ class SiteLedger:
 
     def counts(self, run: str | None = None, more: Iterable[Release] = ()) -> Counter[tuple[str, float]]:
         """How often each kind of release with each ratio occurs, in one run or in all."""
-        counted = Counter(
+        tally = Counter(
             (line.kind, float(format(line.ratio, DIGITS))) for line in self.lines if run in (None, line.run)
         )
-        counted.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
-        return counted
+        tally.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
+        return tally
 
     def total(self, delta: float, run: str | None = None, more: Iterable[Release] = (), by: str | None = None) -> float:
         """The total ε at δ, for replacing one row, of one run or of all; with `more` releases that a run `by` asks for.

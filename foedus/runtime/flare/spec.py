@@ -79,29 +79,29 @@ def _check_findable(thing: Any) -> None:
 
 def _encode_shape(shape: Shape) -> dict[str, Any]:
     nesting = plain_tree(shape.unravel(jnp.zeros(shape.dim)))
-    kept = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
-    if _decode_shape(kept) != shape:
+    record = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
+    if _decode_shape(record) != shape:
         raise FoedusError("the parameters are a tree of a kind that cannot be told to a site; use dicts and lists.")
-    return kept
+    return record
 
 
-def _decode_shape(kept: dict[str, Any]) -> Shape:
-    leaves = iter(np.zeros([int(n) for n in s]) for s in kept["shapes"])
-    return Shape.of(rebuild(kept["tree"], leaves))
+def _decode_shape(record: dict[str, Any]) -> Shape:
+    leaves = iter(np.zeros([int(n) for n in s]) for s in record["shapes"])
+    return Shape.of(rebuild(record["tree"], leaves))
 
 
-def decode(text: Any, allowed: Iterable[str] = ()) -> Any:
-    """The inverse of `encode`; `allowed` names modules beside those of foedus whose contents may be used."""
-    known = (*STATEMENTS, *allowed)
+def decode(text: Any, modules: Iterable[str] = ()) -> Any:
+    """The inverse of `encode`; `modules` names modules beside those of foedus whose contents may be used."""
+    places = (*STATEMENTS, *modules)
     try:
-        return _decode(text, known)
+        return _decode(text, places)
     except FoedusError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise FoedusError("a statement of the experiment cannot be read; the versions of foedus may differ.") from None
 
 
-def _decode(text: Any, known: tuple[str, ...]) -> Any:
+def _decode(text: Any, modules: tuple[str, ...]) -> Any:
     if not isinstance(text, dict):
         if text is None or isinstance(text, bool | int | float | str):
             return text
@@ -109,51 +109,51 @@ def _decode(text: Any, known: tuple[str, ...]) -> Any:
     match text["of"]:
         case "tuple" | "list" | "frozenset" as kind:
             return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](
-                _decode(v, known) for v in text["items"]
+                _decode(v, modules) for v in text["items"]
             )
         case "dict":
-            return {_decode(k, known): _decode(v, known) for k, v in text["items"]}
+            return {_decode(k, modules): _decode(v, modules) for k, v in text["items"]}
         case "Shape":
             return _decode_shape(text)
         case "Linear":
-            return Linear(None, None, text["kind"], scope=text["scope"]).keyed(
+            return Linear(None, None, text["kind"], scope=text["scope"]).with_key(
                 int(text["key"].removeprefix("linear")), []
             )
         case "Schedule":
             plan = np.zeros((len(text["plan"]), text["clients"]), dtype=bool)
-            for row, chosen in zip(plan, text["plan"], strict=True):
-                row[chosen] = True
+            for row, clients in zip(plan, text["plan"], strict=True):
+                row[clients] = True
             return Schedule(plan, text["dropout"])
         case "class":
-            cls = _find(text["name"], known)
+            cls = _find(text["name"], modules)
             if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
                 raise FoedusError(f"{text['name']} is no statement of a problem or an algorithm.")
-            return cls(**{k: _decode(v, known) for k, v in text["fields"].items()})
+            return cls(**{k: _decode(v, modules) for k, v in text["fields"].items()})
         case "function":
-            fn = _find(text["name"], known)
+            fn = _find(text["name"], modules)
             if isinstance(fn, type) or not callable(fn):
                 raise FoedusError(f"{text['name']} is not a function.")
             return fn
     raise TypeError
 
 
-def _find(name: str, known: tuple[str, ...]) -> Any:
+def _find(name: str, modules: tuple[str, ...]) -> Any:
     """The class or function defined under this name, in a module that is known."""
     module, _, qualname = name.partition(":")
-    if not any(module == k or module.startswith(k + ".") for k in known):
+    if not any(module == k or module.startswith(k + ".") for k in modules):
         raise FoedusError(f"the experiment uses {name}, of a module that is not allowed here.")
     try:
-        found: Any = importlib.import_module(module)
+        thing: Any = importlib.import_module(module)
         for part in qualname.split("."):
-            found = getattr(found, part)
+            thing = getattr(thing, part)
     except (ImportError, AttributeError):
         raise FoedusError(f"the experiment uses {name}, which is not installed here.") from None
-    if isinstance(found, types.ModuleType) or (getattr(found, "__module__", None), _qualname(found)) != (
+    if isinstance(thing, types.ModuleType) or (getattr(thing, "__module__", None), _qualname(thing)) != (
         module,
         qualname,
     ):
         raise FoedusError(f"the experiment uses {name}, which is defined elsewhere.")
-    return found
+    return thing
 
 
 def _qualname(thing: Any) -> str | None:

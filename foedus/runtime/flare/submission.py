@@ -22,18 +22,18 @@ def drive(
     for attempt in range(keep_going + 1):
         sentence = "its job ended without a word"
         try:
-            with Console(kit) as console, tempfile.TemporaryDirectory() as made:
+            with Console(kit) as console, tempfile.TemporaryDirectory() as scratch:
                 console.wait_for_sites(request.sites, 60.0)
                 number = console.submit(
-                    job(Path(made) / "job", request.run, content, request.sites, transport, patience)
+                    job(Path(scratch) / "job", request.run, content, request.sites, transport, patience)
                 )
                 console.follow(number, lambda: False, watch, keep=True)
                 if (no := console.refusal(number)) is not None:
                     raise FoedusError(no)
-                result, ended = console.download(number, RESULT), console.download(number, ENDED)
+                result, ending = console.download(number, RESULT), console.download(number, ENDED)
             if result is not None:
                 return Result.from_bytes(result)
-            how = json.loads(ended) if ended else {}
+            how = json.loads(ending) if ending else {}
             sentence = how.get("sentence", sentence)
             if how.get("how") == "refused":
                 raise FoedusError(sentence)

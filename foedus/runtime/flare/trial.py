@@ -25,7 +25,7 @@ START_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
-class Party:
+class PartyStatus:
     """One process of the federation."""
 
     name: str
@@ -132,24 +132,24 @@ class Federation:
 
     def heal(self) -> list[str]:
         """Start every party that is not running, and again every site whose file has changed; returns their names."""
-        started = self.refresh()
+        names = self.refresh()
         for party in ("server", *self.sites):
             if _alive(self.state["processes"].get(party)) is None:
                 self._end(party)  # jobs of a parent that was killed
                 self._start(party)
-                started.append(party)
-        return started
+                names.append(party)
+        return names
 
     def refresh(self) -> list[str]:
         """Start every running site again whose file has changed, for a site reads it once; returns their names."""
-        changed = []
+        names = []
         for site in self.sites:
-            known = self.state["processes"].get(site)
-            if known and _alive(known) is not None and known.get("terms") != self._terms(site):
+            process = self.state["processes"].get(site)
+            if process and _alive(process) is not None and process.get("terms") != self._terms(site):
                 self._end(site)
                 self._start(site)
-                changed.append(site)
-        return changed
+                names.append(site)
+        return names
 
     def _terms(self, party: str) -> str:
         """The digest of a site's file; the server reads its own for every run."""
@@ -158,18 +158,18 @@ class Federation:
     def _start(self, party: str) -> None:
         kit, terms = self.kit(party), self._terms(party)
         role, file = ("server", "fed_server.json") if party == "server" else ("client", "fed_client.json")
-        told = ["secure_train=true", "org=foedus", "config_folder=config"]
-        told += [] if party == "server" else [f"uid={party}"]
+        options = ["secure_train=true", "org=foedus", "config_folder=config"]
+        options += [] if party == "server" else [f"uid={party}"]
         command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train", "-m", str(kit)]
         (kit / "transfer").mkdir(exist_ok=True)
-        for left in ("pid.fl", "shutdown.fl", "restart.fl"):
-            (kit / left).unlink(missing_ok=True)
+        for stale in ("pid.fl", "shutdown.fl", "restart.fl"):
+            (kit / stale).unlink(missing_ok=True)
         environment = os.environ | {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
         # a mark that the party's job processes inherit: they are found by it when their parent is gone
         environment["FOEDUS_PARTY"] = self._mark(party)
         with (kit / "out.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "-s", file, "--set", *told],
+                [*command, "-s", file, "--set", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -193,11 +193,11 @@ class Federation:
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Return when the server answers and every site is connected."""
         until = time.monotonic() + seconds
-        started = {site: self.state["processes"].get(site, {}).get("started", 0.0) for site in self.sites}
+        start_times = {site: self.state["processes"].get(site, {}).get("started", 0.0) for site in self.sites}
         while True:
             try:
                 with Console(self.kit("admin"), timeout=5.0) as console:
-                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()), started)
+                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()), start_times)
                 return
             except Unreachable:
                 dead = [p.name for p in self.status() if not p.running]
@@ -206,29 +206,29 @@ class Federation:
                     raise FoedusError(f"the federation did not start: {what}; see {self.folder}/kits.") from None
                 time.sleep(0.3)
 
-    def status(self) -> list[Party]:
+    def status(self) -> list[PartyStatus]:
         """Every party and whether its process runs."""
-        known = self.state["processes"]
-        found = []
+        processes = self.state["processes"]
+        parties = []
         for name in ("server", *self.sites):
-            process = _alive(known.get(name))
-            found.append(Party(name, process, process is not None))
-        return found
+            process = _alive(processes.get(name))
+            parties.append(PartyStatus(name, process, process is not None))
+        return parties
 
     def processes(self, party: str) -> list[int]:
         """The ids of a party's processes: its own first, then those of its jobs."""
         own = _alive(self.state["processes"].get(party))
-        marked = _marked(self._mark(party))
-        return [own, *(pid for pid in marked if pid != own)] if own is not None else marked
+        pids = _pids_with_mark(self._mark(party))
+        return [own, *(pid for pid in pids if pid != own)] if own is not None else pids
 
     def _end(self, party: str) -> None:
         import signal
 
         for _ in range(50):
-            left = self.processes(party)
-            if not left:
+            pids = self.processes(party)
+            if not pids:
                 return
-            for pid in left:
+            for pid in pids:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -267,29 +267,29 @@ def _began(pid: int) -> float:
     return psutil.Process(pid).create_time()
 
 
-def _alive(known: dict[str, Any] | None) -> int | None:
+def _alive(record: dict[str, Any] | None) -> int | None:
     """The id, if the process with this id is still the one that was started."""
     import psutil
 
-    if not known:
+    if not record:
         return None
     try:
-        process = psutil.Process(known["pid"])
-        same = abs(process.create_time() - known["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        return known["pid"] if same else None
+        process = psutil.Process(record["pid"])
+        same = abs(process.create_time() - record["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return record["pid"] if same else None
     except psutil.NoSuchProcess:
         return None
 
 
-def _marked(mark: str) -> list[int]:
+def _pids_with_mark(mark: str) -> list[int]:
     """The processes that carry this party's mark in their environment."""
     import psutil
 
-    found = []
+    pids = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("FOEDUS_PARTY") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+                pids.append(process.pid)
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
-    return found
+    return pids

@@ -14,11 +14,11 @@ class Window:
         self.stop = False
         self.keep = True  # whether a run that is ended early can be resumed
 
-    def answer(self, asked: Any) -> dict[str, Any]:
+    def answer(self, command: Any) -> dict[str, Any]:
         """The reply to a coordinator; `{"do": "stop"}` ends the run after this round."""
-        told = asked if isinstance(asked, dict) else {}
-        if told.get("do") == "stop":
-            self.keep, self.stop = bool(told.get("keep", True)), True
+        fields = command if isinstance(command, dict) else {}
+        if fields.get("do") == "stop":
+            self.keep, self.stop = bool(fields.get("keep", True)), True
         recorder = self.recorder
         if recorder is None or recorder.rounds == 0:
             return {"rounds": 0, "record": {}}
