@@ -10,25 +10,30 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, Kind
 from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
-from foedus.losses import logistic
+from foedus.files import Json
+from foedus.losses import Loss, logistic
 from foedus.privacy.composition import tightest
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
 from foedus.privacy.releasing import make_private
 from foedus.privacy.total import Local
 from foedus.problem import Problem
+from foedus.pytrees import PyTree
 from foedus.runtime.spine import message_for
 from foedus.terms import Data, Terms
 
 CONFIDENCE = 0.95
+
+AuditNoise: TypeAlias = PaperLaplace | Sound
+"""Noise that an audit can be about."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,10 @@ def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys:
 def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, keys: Array) -> Array:
     server, first = algorithm.init(terms, messages[0], None), algorithm.join(terms, data, messages[0])
     draws = jnp.linspace(0.0, 1.0, terms.clients)
-    kind: Any = algorithm.kinds[-1]
+    kind: Kind = algorithm.kinds[-1]
 
     def trial(key: Array) -> Array:
-        def step(client: Any, at: tuple[Array, Array]) -> tuple[Any, Array]:
+        def step(client: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, Array]:
             w, t = at
             message = message_for(kind.broadcast(terms, replace(server, w=w, round=t), draws), 0)
             client, reply = kind.local(terms, client, message, data, jax.random.fold_in(key, t))
@@ -71,8 +76,8 @@ def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, ke
 
 def audit(
     pair: tuple[Problem, Problem],
-    make: Callable[[Any], Algorithm],
-    noise: Any,
+    make: Callable[[AuditNoise], Algorithm],
+    noise: AuditNoise,
     messages: Sequence[Sequence[float]] | np.ndarray,
     *,
     trials: int = 50_000,
@@ -132,7 +137,7 @@ def _lower_bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, lev
     return _epsilon(np.sum(high[half:] >= t), np.sum(low[half:] >= t), rest, delta, level)
 
 
-def _epsilon(yes: Any, no: Any, trials: int, delta: float, level: float) -> float:
+def _epsilon(yes: int, no: int, trials: int, delta: float, level: float) -> float:
     """ln((p − δ)/q) for the least p and the largest q that the counts allow, each at confidence 1 − level/2."""
     from scipy.stats import beta
 
@@ -144,7 +149,7 @@ def _epsilon(yes: Any, no: Any, trials: int, delta: float, level: float) -> floa
 # --- pairs made to be hard ---
 
 
-def opposite_pair(loss: Any, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
+def opposite_pair(loss: Loss, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
     """One client; its first example has a huge gradient one way in one data set, the other way in the other.
 
     Both are clipped to C along the same coordinate, so that the means differ by all of 2C/d; the other examples are 0.
@@ -159,7 +164,7 @@ def opposite_pair(loss: Any, dim: int = 3, examples: int = 2, size: float = 100.
     return problems[0], problems[1]
 
 
-def vanishing_pair(loss: Any, dim: int = 3) -> tuple[Problem, Problem]:
+def vanishing_pair(loss: Loss, dim: int = 3) -> tuple[Problem, Problem]:
     """One client of two examples whose gradients at 0 all but cancel in one data set and add up in the other.
 
     Noise that is scaled with the client's own gradient is almost nothing under the first.
@@ -175,8 +180,8 @@ class Case:
 
     what: str
     pair: tuple[Problem, Problem]
-    make: Callable[[Any], Algorithm]
-    noise: Any
+    make: Callable[[AuditNoise], Algorithm]
+    noise: AuditNoise
     rounds: int
     weak: bool = False  # whether the audit is expected to disprove the nominal ε
 
@@ -195,13 +200,13 @@ def cases() -> list[Case]:
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
 
-    def epm(**settings: Any) -> Callable[[Any], Algorithm]:
-        return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, **settings)
+    def epm(k0: int, restart: bool = False) -> Callable[[AuditNoise], Algorithm]:
+        return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, k0=k0, restart=restart)
 
-    def private(plain: Algorithm) -> Callable[[Any], Algorithm]:
+    def private(plain: Algorithm) -> Callable[[AuditNoise], Algorithm]:
         return lambda noise: make_private(plain, noise, None, far[0], 1000)
 
-    one: Any = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
+    one: Json = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
     return [
         Case("FedEPM, restart, Laplace", far, epm(k0=4, restart=True), Laplace(epsilon=1.0, clip=1.0), 1),
         Case("FedEPM, restart, Laplace, 4 rounds", far, epm(k0=4, restart=True), Laplace(epsilon=0.5, clip=1.0), 4),

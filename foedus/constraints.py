@@ -8,16 +8,20 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError, did_you_mean
 from foedus.losses import Loss, as_loss
+from foedus.pytrees import PyTree
 from foedus.terms import Constraint, Data, Mask, Terms
+
+T = TypeVar("T")
 
 
 def _mean_weights(data: Data, mask: Mask) -> Array:
@@ -25,7 +29,10 @@ def _mean_weights(data: Data, mask: Mask) -> Array:
     return weight / jnp.sum(weight)
 
 
-Limit = float | Sequence[float] | Mapping[str, float]
+ByClient: TypeAlias = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
+"""An array for all clients, or one for each: in their order, or by name."""
+
+Limit: TypeAlias = float | Sequence[float] | Mapping[str, float]
 """A number, or one for each client: in their order, or by name."""
 
 
@@ -53,10 +60,10 @@ class Capped(Constraint):
                 raise FoedusError(f"{what}. Got {one!r} instead.")
 
     @property
-    def limit(self) -> Any:
+    def limit(self) -> Limit:
         return getattr(self, self.limit_name)
 
-    def _identity(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[object, ...]:
         fields = (f.name for f in dataclasses.fields(self) if f.name != self.limit_name)
         return (type(self), *(getattr(self, name) for name in fields), "" if self.key else repr(self.limit))
 
@@ -189,9 +196,9 @@ class Linear(Constraint):
     """
 
     key: str
-    _coefficients: tuple[Any, Any]
+    _coefficients: tuple[ByClient | None, ByClient | None]
 
-    def __init__(self, C: Any, d: Any, kind: str = "<=", *, scope: str = "local"):
+    def __init__(self, C: ByClient | None, d: ByClient | None, kind: str = "<=", *, scope: str = "local"):
         for name, value in (("scope", scope), ("kind", kind), ("key", "")):
             object.__setattr__(self, name, value)
         super().__post_init__()
@@ -254,7 +261,7 @@ class Linear(Constraint):
         return data[f"{self.key}.C"] @ w
 
 
-def by_client(values: Mapping[str, Any], names: list[str], what: str) -> list[Any]:
+def by_client(values: Mapping[str, T], names: list[str], what: str) -> list[T]:
     """What is given by name, in the order of the clients."""
     for name in names:
         if name not in values:
@@ -295,7 +302,7 @@ class Custom(Constraint):
     Take means over examples with `data.mean(values)`. Say `is_convex=True` only where every row is convex in w.
     """
 
-    fn: Callable[[Any, Data], Array]
+    fn: Callable[[PyTree, Data], Array]
     name: str = ""
     is_convex: bool = False
 

@@ -4,7 +4,6 @@ import hashlib
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -39,7 +38,7 @@ def _write_entries_whole() -> None:
     if in_place.__module__ == __name__:
         return
 
-    def put(self: Any, key: str, value: bytes) -> None:
+    def put(self: LRUCache, key: str, value: bytes) -> None:
         entry = Path(str(self.path)) / f"{key}-cache"
         if self.eviction_enabled or entry.exists():
             in_place(self, key, value)

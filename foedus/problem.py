@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from foedus.constraints import Custom, Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
+from foedus.pytrees import PyTree
 from foedus.regularizers import Regularizer, Zero
 from foedus.stacked import Client, Stacked, check_labels, check_rows, server_data, stack
 from foedus.terms import Constraint, Data, Mask, Shape, Terms
@@ -37,10 +37,10 @@ class Problem:
         clients: "Sequence[Client] | Mapping[str, Client] | Stacked",
         *,
         loss: "Loss | Callable[[Array, Array], Array] | None" = None,
-        objective: Callable[[Any, Data], Array] | None = None,
+        objective: Callable[[PyTree, Data], Array] | None = None,
         where: Mask | None = None,
         penalty: Penalty | None = None,
-        constraints: Sequence[Any] = (),
+        constraints: Sequence[Constraint] = (),
         regularizer: Regularizer | None = None,
         server: Client | None = None,
     ):
@@ -145,7 +145,7 @@ class Problem:
             y = np.asarray(data["y"])
             check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
 
-    def _check_custom(self, w0: Any) -> None:
+    def _check_custom(self, w0: PyTree) -> None:
         """A user's own rows must be finite at w0, and must not see the rows that fill a ragged client."""
         small = int(np.argmin(self.counts))
         name, w = self.stacked.name(small), self.terms.shape.ravel(w0)
@@ -176,7 +176,7 @@ class Problem:
         """The number of examples of each client."""
         return np.asarray(jnp.sum(self.data["weight"], axis=1)).astype(int)
 
-    def over(self, w0: Any) -> "Problem":
+    def over(self, w0: PyTree) -> "Problem":
         """This problem with its parameters shaped like `w0`."""
         shape = Shape.of(w0)
         if self.terms.linear and shape != self.terms.shape:
@@ -226,7 +226,7 @@ class Problem:
             which = where if key is not None else "the chosen property"
             raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 
-    def _check_objective(self, w0: Any) -> None:
+    def _check_objective(self, w0: PyTree) -> None:
         """A user's objective must give a finite scalar, and must not see the rows that fill a ragged client."""
         objective = self.terms.objective
         assert objective is not None

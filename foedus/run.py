@@ -3,20 +3,25 @@
 import dataclasses
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
-from foedus.files import pack, unpack, write_whole
+from foedus.files import Json, pack, unpack, write_whole
 from foedus.privacy.ledger import Ledger
+from foedus.pytrees import PyTree
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = 1  # of the files that `Run.save` writes
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Run:
     `objective` is f(w) + h(w) over all clients, measured at `w` after the run. `history` has one entry a round.
     """
 
-    w: Any
+    w: PyTree
     objective: float
     rounds: int
     converged: bool
@@ -44,13 +49,14 @@ class Run:
     traffic: Traffic
     seconds: float
     compile_seconds: float
-    settings: dict[str, Any]
+    settings: Json
     multipliers: dict[str, np.ndarray] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     interrupted: bool = False
     ledger: Ledger | None = None
     refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
-    worst_case: Any = None  # of a robust algorithm: each client's worst-case loss, the adversarial weights and moves
+    # of a robust algorithm, a `foedus.robust.stress.Stress`: each client's worst-case loss, the weights and the moves
+    worst_case: Any = None
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -68,7 +74,7 @@ class Run:
 
     __repr__ = __str__
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> "pandas.DataFrame":
         """The history as a pandas table, one row a round, with columns that hold several numbers taken apart."""
         try:
             import pandas
@@ -131,7 +137,7 @@ def load(folder: str | Path) -> Run:
     return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **record)
 
 
-def plain_tree(tree: Any) -> Any:
+def plain_tree(tree: PyTree) -> PyTree:
     """The nesting of a pytree of dicts, lists and tuples as JSON; a leaf is null."""
     if isinstance(tree, dict):
         return {"dict": [[k, plain_tree(tree[k])] for k in sorted(tree)]}
@@ -141,7 +147,7 @@ def plain_tree(tree: Any) -> Any:
     return None if len(leaves) == 1 else {"list": [None] * len(leaves)}
 
 
-def rebuild(nesting: Any, leaves: Any) -> Any:
+def rebuild(nesting: PyTree, leaves: Iterator[np.ndarray]) -> PyTree:
     """The inverse of `plain_tree`, given the leaves in order."""
     if nesting is None:
         return next(leaves)
@@ -152,7 +158,7 @@ def rebuild(nesting: Any, leaves: Any) -> Any:
     return tuple(values) if kind == "tuple" else values
 
 
-def describe(thing: Any) -> Any:
+def describe(thing: object) -> Any:
     """Any settings object in words and numbers that JSON can hold; functions by their qualified name."""
     if isinstance(thing, str | int | float | bool | type(None)):
         return thing

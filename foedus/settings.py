@@ -34,12 +34,12 @@ def settings(cls: type[T]) -> type[T]:
             inner(self)
 
     cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
-    decorator_result: Any = dataclass(frozen=True, kw_only=True)(cls)
-    fields = [f for f in dataclasses.fields(decorator_result) if f.metadata]
+    result: Any = dataclass(frozen=True, kw_only=True)(cls)
+    fields = [f for f in dataclasses.fields(result) if f.metadata]
     aliases = {f.metadata["alias"]: f.name for f in fields if f.metadata["alias"]}
     if aliases:
-        _accept(decorator_result, aliases)
-    return decorator_result
+        _accept(result, aliases)
+    return result
 
 
 def _accept(cls: Any, aliases: dict[str, str]) -> None:
@@ -47,23 +47,23 @@ def _accept(cls: Any, aliases: dict[str, str]) -> None:
     build = cls.__init__
 
     @functools.wraps(build)
-    def init(self: Any, **values: Any) -> None:
+    def init(self: object, **values: object) -> None:
         build(self, **{aliases.get(name, name): value for name, value in values.items()})
 
     cls.__init__ = init
 
 
 def setting(
-    default: Any,
+    default: object,
     doc: str,
     *,
     gt: float | None = None,
     ge: float | None = None,
     lt: float | None = None,
     le: float | None = None,
-    choices: tuple[Any, ...] = (),
+    choices: tuple[object, ...] = (),
     integer: bool = False,
-    also: tuple[str, Callable[[Any], bool]] | None = None,
+    also: tuple[str, Callable[[object], bool]] | None = None,
     travels: bool = False,
     alias: str = "",
     convert: Callable[[Any], Any] | None = None,
@@ -81,11 +81,11 @@ def setting(
     return field(default=default, metadata=meta, compare=not travels)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
+def _check_setting(owner: str, f: dataclasses.Field[Any], value: object) -> None:
     meta = f.metadata
     choices = meta.get("choices", ())
     if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):

@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
 from foedus.losses import Loss
 from foedus.terms import Data
 
-Client = tuple[Any, ...] | Mapping[str, Any]
+Client = tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Stacked:
     falling size, has a simulation work on several smaller ones; problems that share them share compiled programs.
     """
 
-    arrays: Mapping[str, Any]
-    counts: Any = None
+    arrays: Mapping[str, ArrayLike]
+    counts: ArrayLike | None = None
     names: tuple[str, ...] | None = None
     rectangles: tuple[tuple[int, int], ...] | None = None
 
@@ -90,11 +90,11 @@ class Stacked:
         return Data(arrays | {"weight": jnp.asarray(weight)})
 
 
-def _dtype(array: Any) -> Any:
+def _dtype(array: ArrayLike) -> type[float] | None:
     return float if np.issubdtype(np.asarray(array).dtype, np.number) or np.asarray(array).dtype == bool else None
 
 
-def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
+def _arrays_of(name: str, client: object) -> dict[str, np.ndarray]:
     """One client's arrays by name, from any of the accepted forms."""
     if isinstance(client, Mapping):
         by_name = dict(client)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from foedus.errors import FoedusError
 from foedus.losses import Loss
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.penalties import Penalty
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.regularizers import Regularizer, Zero
 
 
@@ -41,7 +41,7 @@ class Data(Mapping[str, Array]):
     the data, so that data made from some of the rows, or from other ones, does not have them.
     """
 
-    def __init__(self, arrays: Mapping[str, Any], moments: Moments | None = None):
+    def __init__(self, arrays: Mapping[str, PyTree], moments: Moments | None = None):
         self._arrays = dict(arrays)
         self._moments = moments
 
@@ -136,11 +136,11 @@ def _code(kind: str, value: float) -> float:
 class Shape:
     """How a flat vector w stands for the user's parameters: any pytree of arrays."""
 
-    tree: Any
+    tree: PyTree  # the structure, as jax.tree.structure gives it
     shapes: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(params: Any) -> "Shape":
+    def of(params: PyTree) -> "Shape":
         leaves, tree = jax.tree.flatten(params)
         return Shape(tree, tuple(tuple(jnp.shape(leaf)) for leaf in leaves))
 
@@ -152,11 +152,11 @@ class Shape:
     def dim(self) -> int:
         return sum(self.sizes)
 
-    def ravel(self, params: Any) -> Array:
+    def ravel(self, params: PyTree) -> Array:
         leaves = [jnp.ravel(jnp.asarray(leaf, dtype=float)) for leaf in jax.tree.leaves(params)]
         return jnp.concatenate(leaves) if leaves else jnp.zeros(0)
 
-    def unravel(self, w: Array) -> Any:
+    def unravel(self, w: Array) -> PyTree:
         if len(self.shapes) == 1 and len(self.shapes[0]) == 1:
             return jax.tree.unflatten(self.tree, [w])
         leaves, start = [], 0
@@ -222,7 +222,7 @@ class Terms:
     clients: int
     shape: Shape
     loss: Loss | None = None
-    objective: Callable[[Any, Data], Array] | None = None
+    objective: Callable[[PyTree, Data], Array] | None = None
     where: Mask | None = None
     penalty: Penalty | None = None
     regularizer: Regularizer = Zero()

@@ -4,8 +4,6 @@ For a loss of xᵀw the gradient of one example is s·x with s a number, so its 
 s: no per-example gradient is formed. For a user's own objective they are formed by `vmap`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,7 @@ from jax import Array
 from foedus.errors import FoedusError
 from foedus.privacy.noise import Sound
 from foedus.problem import Problem
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
 BOUND = "x.bound"  # the array that `condense` adds
@@ -24,8 +22,8 @@ BOUND = "x.bound"  # the array that `condense` adds
 class RowBounds:
     """What clipping needs to know of a client's rows of X: the most that |s| may be, and by what a row is shortened."""
 
-    bound: Any
-    shrink: Any
+    bound: PyTree  # an array, (rows,); () for a user's own objective, whose gradients are formed one by one
+    shrink: PyTree  # an array, (rows,), or 1.0; () likewise
 
 
 def condense(terms: Terms, data: Data, noise: Sound) -> Data:
@@ -123,7 +121,7 @@ def check_examples(problem: Problem, w0: Array) -> None:
     for w in (w0, w0 + 0.1 * jnp.cos(1.0 + jnp.arange(w0.size))):
         params = terms.shape.unravel(w)
 
-        def alone(row: dict[str, Array], params: Any = params) -> Array:
+        def alone(row: dict[str, Array], params: PyTree = params) -> Array:
             return objective(params, Data({k: v[None] for k, v in row.items()} | {"weight": jnp.ones(1)}))
 
         mean, whole = float(jnp.mean(jax.vmap(alone)(rest))), float(objective(params, data))

@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy import composition
 from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
 
@@ -95,7 +95,7 @@ class Ledger:
     are the releases that prepared the data; their ε is the same for both kinds of neighbours.
     """
 
-    noise: dict[str, Any]  # the kind of noise, its settings, and the promise of one release in words
+    noise: Json  # the kind of noise, its settings, and the promise of one release in words
     names: tuple[str, ...]
     counts: tuple[int, ...]  # examples of each client; public, and -1 where a site has not told
     sensitivity: np.ndarray
@@ -348,7 +348,7 @@ def ledger_of(
     releases = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
     # a row keeps what was released last until the next release
     sensitivity, scale = np.where(releases > 0, sensitivity, 0.0), np.where(releases > 0, scale, 0.0)
-    record: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
+    record: Json = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
     record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
         record |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}

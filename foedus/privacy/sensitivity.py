@@ -19,8 +19,6 @@ cover the difference; u = 2^-53.
     have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
@@ -68,7 +66,7 @@ def inexact_admm(
     return of_pi, jnp.where(in_c, inside, change / sigma)
 
 
-def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
+def curvature(terms: Terms, rows: float, count: Array) -> tuple[Array | float, Array | float]:
     """Bounds on the eigenvalues of the Hessian of f_i with clipped gradients, for rows of norm at most `rows`.
 
     The gradient s(z)x of a loss of z = xᵀw is clipped by clamping s to ±C/‖x‖, which keeps a non-decreasing s so, and
@@ -100,7 +98,7 @@ def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
     return guess if terms.penalty is None else guess + terms.penalty.curvature(count)
 
 
-def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Array) -> Array:
+def descent(delta: Array, rate: Array | float, low: Array | float, high: Array | float, change: Array) -> Array:
     """δ in the 2-norm after a gradient step u ← u − γ∇F_D(u), where the Hessian of F_D lies between `low` and `high`.
 
     u⁺ − u⁺' = [T_D(u) − T_D(u')] + γ(∇F_D'(u') − ∇F_D(u')), T_D = id − γ∇F_D. The first part is at most q·δ with q =
@@ -110,12 +108,14 @@ def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Arra
     return contraction(rate, low, high) * delta + jnp.abs(rate) * change
 
 
-def contraction(rate: Array | float, low: Any, high: Any) -> Array:
+def contraction(rate: Array | float, low: Array | float, high: Array | float) -> Array:
     """q of `descent`."""
     return jnp.maximum(jnp.abs(1.0 - rate * low), jnp.abs(1.0 - rate * high))
 
 
-def in_the_one_norm(delta: Array, rate: Array | float, low: Any, high: Any, change: Array, dim: int) -> Array:
+def in_the_one_norm(
+    delta: Array, rate: Array | float, low: Array | float, high: Array | float, change: Array, dim: int
+) -> Array:
     """The bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
 
     ‖T_D(u) − T_D(u')‖₁ ≤ √dim·q·δ, and the second part of the difference is at most |γ|Δ in the 1-norm itself. (A Δ in

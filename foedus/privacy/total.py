@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy.composition import gaussian_epsilon, tally_ratios, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
 from foedus.terms import Terms
@@ -43,7 +43,7 @@ class Local:
     def __post_init__(self) -> None:
         for name, least, most in (("epsilon", ">", math.inf), ("delta", ">=", 1.0), ("clip", ">", math.inf),
                                   ("rows", ">", math.inf)):  # fmt: skip
-            value: Any = getattr(self, name)
+            value: object = getattr(self, name)
             if value is None and name in ("clip", "rows"):
                 continue
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
@@ -60,7 +60,7 @@ class Local:
 
     def noise(self, releases: int, clip: float, rows: float | None = None) -> Sound:
         """The noise of one of so many releases, and no client releases more often."""
-        rest: Any = {"clip": clip, "rows": rows, "neighbours": self.neighbours, "sampler": self.sampler}
+        rest: Json = {"clip": clip, "rows": rows, "neighbours": self.neighbours, "sampler": self.sampler}
         rest |= {"most": releases, "total": (float(self.epsilon), float(self.delta))}
         before = self._before()
         before_epsilon = tightest(before, self.delta)

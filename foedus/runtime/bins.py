@@ -1,7 +1,6 @@
 """Clients of very different sizes in a few rectangles, instead of one as high as the largest client needs."""
 
 from itertools import combinations, pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jax import Array
 from foedus.algorithm import Algorithm
 from foedus.constrained import Constrained
 from foedus.privacy.releasing import Releasing
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.runtime.participation import Participation, Schedule
 from foedus.terms import Data, Terms
 
@@ -99,7 +98,7 @@ def _bin(data: Data, group: np.ndarray, height: int, uids: np.ndarray) -> Bin:
     return Bin(jnp.asarray(group), jnp.asarray(uids[group]), Data(cut))
 
 
-def join_bins(parts: list[Any], bins: tuple[Bin, ...]) -> Any:
+def join_bins(parts: list[PyTree], bins: tuple[Bin, ...]) -> PyTree:
     """The bins' replies, or states, in the clients' own order."""
     order = jnp.argsort(jnp.concatenate([bin.index for bin in bins]))
     return jax.tree.map(lambda *rows: jnp.concatenate(rows)[order], *parts)

@@ -3,7 +3,6 @@
 import hashlib
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +10,13 @@ import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.files import pack, unpack, write_whole
+from foedus.pytrees import PyTree
 
 MAGIC = b"foedus checkpoint 2\n"  # then the SHA-256 of the rest, then the rest
 MARK = len(MAGIC) + hashlib.sha256().digest_size
 
 
-def _tokens(tree: Any) -> list[str]:
+def _tokens(tree: PyTree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
@@ -29,7 +29,7 @@ class Checkpoint:
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise FoedusError(f"checkpoint {str(path)!r}: expected a file name in a folder that exists.")
 
-    def load(self, like: Any) -> tuple[Any, dict[str, np.ndarray]] | None:
+    def load(self, like: PyTree) -> tuple[PyTree, dict[str, np.ndarray]] | None:
         """The carry and history kept earlier, or None where there is no file yet."""
         if not self.path.exists():
             return None
@@ -50,7 +50,7 @@ class Checkpoint:
         carry = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in leaves])
         return carry, {name[8:]: array for name, array in arrays.items() if name.startswith("history.")}
 
-    def keep(self, carry: Any, history: dict[str, np.ndarray], final: bool = False) -> None:
+    def keep(self, carry: PyTree, history: dict[str, np.ndarray], final: bool = False) -> None:
         """Write the file if the last one is old enough, or if this is the last chance."""
         now = time.monotonic()
         if not final and now - self.last < self.every:
@@ -71,7 +71,7 @@ def _digest(leaves: list[np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def fingerprint(*parts: Any) -> str:
+def fingerprint(*parts: PyTree) -> str:
     """A name for what a run depends on: settings by their text, arrays by their bytes."""
     total = hashlib.sha256()
     for part in parts:

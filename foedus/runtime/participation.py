@@ -3,14 +3,15 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 
 # what a key is for: the streams of one seed never overlap
 LOCAL, SELECT, LOSE, SERVER = range(4)
@@ -96,7 +97,7 @@ class Coverage(Fraction):
 class Schedule:
     """The user's own plan: row r (repeated from the top) marks the clients asked in round r. (rounds, n) booleans."""
 
-    def __init__(self, plan: Any, dropout: float = 0.0):
+    def __init__(self, plan: ArrayLike, dropout: float = 0.0):
         plan = np.asarray(plan, dtype=bool)
         if plan.ndim != 2 or plan.shape[0] == 0:
             raise FoedusError(f"A Schedule needs an array (rounds, clients). Got shape {plan.shape} instead.")
@@ -137,7 +138,7 @@ class Schedule:
 Participation = Fraction | Schedule
 
 
-def as_participation(value: Any) -> Participation:
+def as_participation(value: object) -> Participation:
     """Accept a number, a plan, or one of the classes here."""
     if isinstance(value, Fraction | Schedule):
         return value
@@ -151,7 +152,7 @@ def as_participation(value: Any) -> Participation:
     )
 
 
-def describe_participation(who: Participation, by_name: bool) -> dict[str, Any]:
+def describe_participation(who: Participation, by_name: bool) -> Json:
     """The settings of `who` as JSON can hold them, and what its draws are keyed by: clients' names or places."""
     key_source = {"keyed_by": "names" if by_name else "places"}
     if isinstance(who, Schedule):
@@ -162,7 +163,7 @@ def describe_participation(who: Participation, by_name: bool) -> dict[str, Any]:
     return {"name": type(who).__name__} | fields | key_source
 
 
-def participation_from(record: dict[str, Any]) -> Participation | None:
+def participation_from(record: Json) -> Participation | None:
     """The inverse of `describe_participation`; None where the plan was too long to be written down."""
     settings = {k: v for k, v in record.items() if k not in ("name", "keyed_by")}
     if record.get("name") in ("Fraction", "Coverage"):

@@ -12,7 +12,8 @@ The simulator adds `vmap` over clients, `Spread` a client axis over several proc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,10 @@ from foedus.constrained import Constrained, tolerances
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pooled import Pooled
-from foedus.privacy.ledger import Ledger, ledger_of
+from foedus.privacy.ledger import Budget, Ledger, ledger_of
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
+from foedus.privacy.total import Local
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
 from foedus.robust.stress import Robust, Stress
@@ -62,7 +64,7 @@ class Job:
             self.seed, self.max_rounds,
         )  # fmt: skip
 
-    def checkpoint(self, path: Any) -> Checkpoint:
+    def checkpoint(self, path: str | Path) -> Checkpoint:
         """The file that the run is kept in; it belongs to a run with these settings, data and start alone."""
         statement = {k: v for k, v in self.settings.items() if k not in ("max_rounds", "versions")}
         problem, uids = self.problem, self.problem.stacked.uids()
@@ -92,8 +94,8 @@ def prepare(
     seed: int,
     max_rounds: int | None,
     participation: Participation,
-    privacy: Any = None,
-    budget: Any = None,
+    privacy: Local | Noise | None = None,
+    budget: Budget | float | None = None,
 ) -> Job:
     """Make the algorithm ready for the problem; what does not fit raises FoedusError before any round is played."""
     problem = problem.over(w0)
@@ -221,7 +223,7 @@ def exchange_shapes(
 
 
 @lru_cache(maxsize=256)
-def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[Any, ...], tree: PyTree) -> Bytes:
+def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: PyTree) -> Bytes:
     server, client, data = jax.tree.unflatten(tree, leaves)
     sizes = []
     for kind in algorithm.kinds:
@@ -357,7 +359,7 @@ def conclude(
     return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
 
 
-def finish(job: Job, outcome: Outcome, checkpoint: Any = None) -> Run:
+def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> Run:
     """The run, with its ledger and its worst case."""
     problem, algorithm, end, history = job.problem, job.fit.algorithm, outcome.conclusion, outcome.history
     reason, converged = end.reason, end.converged

@@ -52,7 +52,7 @@ def most_reads(fit: Fit, data: Data, leaf: jax.ShapeDtypeStruct) -> int:
         message, _, _ = spine.exchange_shapes(kind, terms, server, client, data)
         args = (client, message, data, key)
         program = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
-        marks = [any(part is leaf for part in (given,)) for given in jax.tree.leaves(args)]
+        marks = [part is leaf for part in jax.tree.leaves(args)]
         reads.append(reads_in(program.jaxpr, marks))
     return max(reads)
 

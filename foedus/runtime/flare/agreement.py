@@ -4,17 +4,18 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
 from foedus.algorithm import Algorithm, Fit, name_of
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.pooled import Pooled
 from foedus.privacy import sampling
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
+from foedus.pytrees import PyTree
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
 from foedus.terms import Data, Mask, Terms, Where
@@ -24,19 +25,19 @@ MOST_ROUNDS = 10**6
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
 
-def statement(header: Mapping[str, Any]) -> str:
+def statement(header: Json) -> str:
     """What a greeting and a join must say alike."""
     return json.dumps([header[name] for name in ("algorithm", "terms", "max_rounds")], sort_keys=True)
 
 
-def whole(value: Any, least: int, most: int, name: str) -> int:
+def whole(value: object, least: int, most: int, name: str) -> int:
     """A whole number within its range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise Refusal("unknown", f"{name} must be a whole number from {least} to {most}")
     return value
 
 
-def check_moderate(tree: Any, private: bool) -> None:
+def check_moderate(tree: PyTree, private: bool) -> None:
     """Refuse numbers that no honest run sends; under privacy also large ones, whose rounding could show through."""
     for leaf in jax.tree.leaves(tree):
         array = np.asarray(leaf)
@@ -46,20 +47,21 @@ def check_moderate(tree: Any, private: bool) -> None:
             raise Refusal("unknown", f"a message holds NaN or a number beyond {LARGEST if private else math.inf:g}")
 
 
-def check_extra(names: Iterable[str], own: Mapping[str, Any]) -> None:
+def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:
     """Refuse arrays of the server's that are no part of the terms, or would take the place of the site's own."""
     for name in names:
         if not EXTRA.fullmatch(name) or name in own:
             raise Refusal("policy", f"the experiment brings an array {name!r}, which is no part of its terms")
 
 
-def check_terms(terms: Any) -> None:
-    """Refuse what is no statement of a problem, and subsets that are not named by a label or a group."""
+def check_terms(terms: object) -> Terms:
+    """The terms; refuse what is no statement of a problem, and subsets that are not named by a label or a group."""
     if not isinstance(terms, Terms):
         raise Refusal("unknown", "the experiment names no terms")
     for mask in _masks(terms):
         if isinstance(mask, Where) and mask.key not in ("y", "group"):
             raise Refusal("policy", "a subset of rows must be named by its label or its group")
+    return terms
 
 
 def fitting(algorithm: Algorithm, terms: Terms) -> Fit:

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.privacy import composition
-from foedus.privacy.noise import Sound
+from foedus.privacy.noise import Noise, Sound
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Release, SiteLedger
 from foedus.terms import Constraint, Terms
@@ -38,11 +37,11 @@ class Statement:
     terms: tuple[str, ...]
     columns: tuple[str, ...] = ()
     settings: str = ""  # the algorithm with all its settings
-    noise: Any = field(default=None, compare=False)  # of the rounds, for the summary
+    noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
     preparation: float = 0.0  # the epsilon of what is told before the first round
 
     @staticmethod
-    def of_table(header: Mapping[str, Any], algorithm: Algorithm) -> "Statement":
+    def of_table(header: Json, algorithm: Algorithm) -> "Statement":
         """The statement of a run that begins with the columns of a table."""
         roles, problem = header["roles"], header["problem"]
         columns = [f"label {roles['label']}"] + ([f"group {roles['group']}"] if roles["group"] else [])
@@ -57,13 +56,13 @@ class Statement:
         )
 
     @staticmethod
-    def of_terms(header: Mapping[str, Any], algorithm: Algorithm, terms: Terms) -> "Statement":
+    def of_terms(header: Json, algorithm: Algorithm, terms: Terms) -> "Statement":
         """The statement of a run whose terms are all known."""
         words = terms_in_words(terms)
         return Statement(**_common(header, algorithm, terms.clients), loss=words["loss"], terms=tuple(words["terms"]))
 
     @property
-    def essence(self) -> dict[str, Any]:
+    def essence(self) -> Json:
         """What must not change between the preparation and the rounds; settings found in between may."""
         noise = self.noise
         strength = [noise.kind, noise.multiplier, noise.neighbours, noise.delta] if isinstance(noise, Sound) else None
@@ -108,7 +107,7 @@ def _epsilon(releases: list[Release], delta: float) -> float:
     return composition.tightest(Counter((one.kind, one.ratio) for one in releases), delta)
 
 
-def _common(header: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict[str, Any]:
+def _common(header: Json, algorithm: Algorithm, sites: int) -> Json:
     return {
         "run": str(header["run"]),
         "algorithm": name_of(algorithm),
@@ -119,7 +118,7 @@ def _common(header: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict
     }
 
 
-def terms_in_words(terms: Terms) -> dict[str, Any]:
+def terms_in_words(terms: Terms) -> Json:
     """The loss and the terms of a problem, said alike by a coordinator and by a site."""
     loss = terms.loss.name if terms.loss is not None else getattr(terms.objective, "__name__", "an objective")
     return {"loss": loss, "terms": sorted(map(constraint_in_words, terms.constraints))}
@@ -144,7 +143,7 @@ class ApprovalRequest:
     summary: list[str]
     decision: str = WAITING
     time: str = ""
-    essence: dict[str, Any] = field(default_factory=dict)
+    essence: Json = field(default_factory=dict)
 
 
 class Approvals:

@@ -17,11 +17,15 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.kits import organisation, require_nvflare
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+    from cryptography.x509 import Certificate
 
 KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
 DAYS = 360  # a certificate is valid for so long, and no longer than that of the authority
@@ -120,7 +124,7 @@ def install(kit: Path, file: Path) -> str:
     return fingerprint(own)
 
 
-def fingerprint(public: Any) -> str:
+def fingerprint(public: "PublicKeyTypes") -> str:
     """The SHA-256 digest of a public key, in groups that can be read out."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -136,7 +140,7 @@ def name_of(kit: Path) -> str:
         raise FoedusError(f"{kit} is no kit of a site.") from None
 
 
-def _load_key(path: Path) -> Any:
+def _load_key(path: Path) -> "PrivateKeyTypes":
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -145,7 +149,7 @@ def _load_key(path: Path) -> Any:
         raise FoedusError(f"the key {path} cannot be read.") from None
 
 
-def _authority(folder: Path) -> tuple[dict[str, Any], Any, Any]:
+def _authority(folder: Path) -> tuple[Json, "PrivateKeyTypes", "Certificate"]:
     """The project of a folder of kits, the key of its authority and that authority's certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from foedus.errors import FoedusError
 from foedus.runtime.flare.kits import ADMIN, require_nvflare
@@ -22,6 +22,7 @@ from foedus.runtime.flare.window import Glimpse
 FINISHED = "FINISHED"
 POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0
 
+T = TypeVar("T")
 Watch = Callable[[Glimpse], bool | None]
 
 
@@ -83,7 +84,7 @@ class Console:
         """Let a revoked site in again."""
         self._do(lambda: self.session.enable_client(site))
 
-    def look(self, job: str, **command: Any) -> Glimpse:
+    def look(self, job: str, **command: str | bool) -> Glimpse:
         """How far a running job is; `do="stop"` ends it after this round."""
         reply = self._do(lambda: self.session.do_app_command(job, TOPIC, command or {"do": "look"}))
         return Glimpse(int(reply["rounds"]), dict(reply["record"]))
@@ -134,7 +135,7 @@ class Console:
             shutil.rmtree(Path(place), ignore_errors=True) if place else None
             return content
 
-    def _do(self, call: Callable[[], Any]) -> Any:
+    def _do(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception as error:

@@ -22,7 +22,7 @@ from nvflare.apis.signal import Signal
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
@@ -47,15 +47,15 @@ def mend(cell: Any) -> bool:
         return False
     if "abort_signal" not in inspect.signature(send).parameters:
 
-        def without_signal(*args: Any, abort_signal: Any = None, **kwargs: Any) -> Any:
+        def without_signal(*args: object, abort_signal: object = None, **kwargs: object) -> object:
             return send(*args, **kwargs)
 
         core.broadcast_multi_requests = without_signal
     return True
 
 
-def _read(answers: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """What the sites answered, of those that did."""
+def _read(answers: Mapping[str, Shareable], count: int) -> dict[str, object]:
+    """The content of the answers; a site that did not answer has None, or a code that says so."""
     replies = {}
     for name, reply in answers.items():
         if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
@@ -75,10 +75,15 @@ def revoked_sites(path: Path) -> list[str]:
         raise FoedusError(f"the server's list of revoked sites {path} is damaged; mend it before a run.") from None
 
 
+def _engine_of(fl_ctx: FLContext) -> Any:
+    """The engine of FLARE's server; FLARE declares another class than the one that is there."""
+    return fl_ctx.get_engine()
+
+
 class FoedusController(Controller):
     """The coordinator of one run."""
 
-    def __init__(self, transport: str = "aux", patience: dict[str, Any] | None = None):
+    def __init__(self, transport: str = "aux", patience: Json | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
         self.transport, self.patience = transport, Patience(**(patience or {}))
         self.direct = False
@@ -91,7 +96,7 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
-        engine: Any = fl_ctx.get_engine()
+        engine = _engine_of(fl_ctx)
         self.direct = mend(engine.get_cell())
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -113,9 +118,9 @@ class FoedusController(Controller):
         os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
         make_private(Path(workspace.get_root_dir()))
         self.revocation_list = Path(workspace.get_root_dir()) / REVOKED
-        ending: dict[str, Any] = {"job": job}
+        ending: Json = {"job": job}
         window = Window()
-        engine: Any = fl_ctx.get_engine()
+        engine = _engine_of(fl_ctx)
         engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: window.answer(command))
         try:
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
@@ -147,7 +152,7 @@ class FoedusController(Controller):
 
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """The replies, by site, of those that answered in time."""
         if not messages:
             return {}
@@ -157,14 +162,14 @@ class FoedusController(Controller):
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
         if self.transport == "task":
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
-        engine: Any = fl_ctx.get_engine()
+        engine = _engine_of(fl_ctx)
 
         if self.direct:
             requests = {name: Shareable({FIELD: message}) for name, message in messages.items()}
             answers = engine.multicast_aux_requests(TOPIC, requests, timeout, fl_ctx, optional=True)
             return _read(answers or {}, len(messages))
 
-        def one(name: str) -> Any:
+        def one(name: str) -> Shareable:
             answers = engine.send_aux_request(
                 targets=[name],
                 topic=TOPIC,
@@ -179,9 +184,9 @@ class FoedusController(Controller):
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """One task a site, so that each gets its own message; the sites' filters apply."""
-        replies: dict[str, Any] = {}
+        replies: dict[str, object] = {}
         open_tasks = set(messages)
         finished = threading.Event()
 

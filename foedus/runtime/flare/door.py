@@ -34,6 +34,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.runtime.flare.kits import CLIENT_CONFIG, CLIENT_FILE
 from foedus.runtime.flare.names import RUNS
 from foedus.runtime.flare.terms import DIGEST, make_private, read_terms
@@ -60,12 +61,12 @@ def close_commands() -> None:
     commands[:] = [one for one in commands if one.get_command_name() in COMMANDS]
 
 
-def check_number(job: Any) -> str:
+def check_number(job: object) -> str:
     """A job's number, which names its folder in the kit; FLARE's own are UUIDs, and 'local' or 'startup' is none."""
     try:
-        if str(uuid.UUID(job)) == job:
+        if isinstance(job, str) and str(uuid.UUID(job)) == job:
             return job
-    except (ValueError, AttributeError, TypeError):
+    except ValueError:
         pass
     raise FoedusError(f"the number of a job must be a UUID. Got {job!r} instead.")
 
@@ -144,7 +145,7 @@ class Door(FLComponent, AppDeployer):
         self,
         workspace: Workspace,
         job_id: str,
-        job_meta: dict[str, Any],
+        job_meta: Json,
         app_name: str,
         app_data: bytes,
         fl_ctx: FLContext,
@@ -168,7 +169,7 @@ class Door(FLComponent, AppDeployer):
 class Launcher(ClientProcessJobLauncher):
     """Starts the process of a job whose folder holds the one file, and nothing else."""
 
-    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> Any:
+    def launch_job(self, job_meta: Json, fl_ctx: FLContext) -> Any:
         workspace: Any = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         number = check_number(job_meta.get(JobConstants.JOB_ID))
         check_app(files_in_folder(Path(workspace.get_app_dir(number))))

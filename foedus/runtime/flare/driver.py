@@ -5,13 +5,14 @@ import json
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.problem import Problem
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.flare.console import Console, Unreachable
@@ -59,11 +60,11 @@ class Flare:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
     @property
-    def patience(self) -> dict[str, Any]:
+    def patience(self) -> Json:
         return dataclasses.asdict(Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses))
 
     @property
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> Json:
         """What the sites of a trial allow: all of them are the caller's own, and their data may be small."""
         return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1}
 
@@ -88,23 +89,26 @@ class Flare:
         )
         content = order.to_bytes()
         Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started
-        content_of_run = (order, content, problem, watch, checkpoint is not None)
+
+        def run_in(federation: Federation) -> Result:
+            return self.run(federation, order, content, problem, watch, checkpoint is not None)
+
         if self.at is not None:
-            return _outcome(self.run(Federation.at(Path(self.at)), *content_of_run))
+            return _outcome(run_in(Federation.at(Path(self.at))))
         if checkpoint is None:
             with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
-                return _outcome(self._alone(Path(folder), names, *content_of_run))
+                return _outcome(self._alone(Path(folder), names, run_in))
         folder = checkpoint.path.with_suffix(KEPT)  # the parties' own checkpoints are in there
-        result = self._alone(folder, names, *content_of_run)
+        result = self._alone(folder, names, run_in)
         if not result.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
 
-    def _alone(self, folder: Path, names: tuple[str, ...], *args: Any) -> Result:
+    def _alone(self, folder: Path, names: tuple[str, ...], run_in: Callable[[Federation], Result]) -> Result:
         """A run over sites that are there for it alone."""
         federation = Federation.again(folder, names, self.policy)
         try:
-            return self.run(federation, *args)
+            return run_in(federation)
         finally:
             federation.down()
 

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
 
-AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
+AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
 
 
 HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
@@ -41,12 +41,10 @@ class Exchange:
         self.most = HEADERS  # bytes of a reply; more are not unpacked
         self.waiting: dict[str, str] = {}  # sites whose people have not decided yet, and what they say
 
-    def header(self, ask: str, round: int | None = None) -> dict[str, Any]:
+    def header(self, ask: str, round: int | None = None) -> Json:
         return {"ask": ask, "run": self.run, "round": round}
 
-    def open_reply(
-        self, site: str, raw: Any, ask: str, round: int | None = None
-    ) -> tuple[dict[str, Any] | None, bytes]:
+    def open_reply(self, site: str, raw: object, ask: str, round: int | None = None) -> tuple[Json | None, bytes]:
         """A reply's header and payload; None where it is missing or refused. A site's no ends the run."""
         if raw is None:
             return None, b""
@@ -84,9 +82,9 @@ class Exchange:
         self.refusals.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
         self.note(self.refusals[-1])
 
-    def greet(self, ask: str, more: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    def greet(self, ask: str, more: Json | None = None) -> dict[str, Json]:
         """Ask until every site has answered; versions that differ end the run."""
-        headers: dict[str, dict[str, Any]] = {}
+        headers: dict[str, Json] = {}
         until = time.monotonic() + self.patience.hello
         while True:
             message = packing.seal(self.header(ask) | dict(more or {}))
@@ -105,10 +103,10 @@ class Exchange:
                 raise Paused(f"client {self.client[silent]!r}: {self.waiting.get(silent, 'it is not there')}")
             time.sleep(1.0 if self.waiting else 0.2)
 
-    def everyone(self, ask: str, more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def everyone(self, ask: str, more: Json) -> dict[str, Json]:
         """One message to all sites, which all must answer."""
         messages = {site: packing.seal(self.header(ask) | dict(more)) for site in self.client}
-        headers: dict[str, dict[str, Any]] = {}
+        headers: dict[str, Json] = {}
         for _ in range(1 + self.patience.misses):
             missing = {site: message for site, message in messages.items() if site not in headers}
             for site, raw in self.ask(missing, max(self.patience.timeout, 60.0)).items() if missing else ():

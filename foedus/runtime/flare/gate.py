@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
@@ -35,7 +34,7 @@ REFUSED = "its data do not fit the experiment; its own log says how"
 class Outgoing:
     """An answer that has not left yet. `exact`: whether it holds figures of the data without noise."""
 
-    header: dict[str, Any] = field(default_factory=dict)
+    header: Json = field(default_factory=dict)
     payload: bytes = b""
     exact: bool = False
     releases: tuple[Release, ...] = ()
@@ -61,7 +60,7 @@ class Gate:
         self.ledger = SiteLedger(folder)
         self.limits = Limits(policy.max_epsilon, policy.max_epsilon_total, policy.max_delta)
 
-    def repeat(self, header: dict[str, Any], message: bytes) -> bytes | None:
+    def repeat(self, header: Json, message: bytes) -> bytes | None:
         """What was sent for this very request before, or None."""
         run = header.get("run")
         if not (isinstance(run, str) and RUN.fullmatch(run)):
@@ -74,7 +73,7 @@ class Gate:
                 return reply
         return None
 
-    def send(self, header: dict[str, Any], message: bytes, out: Outgoing) -> bytes:
+    def send(self, header: Json, message: bytes, out: Outgoing) -> bytes:
         """The sealed reply, once everything that must be on record is on the disk."""
         policy = self.policy
         if out.exact and policy.limits_privacy:
@@ -93,7 +92,7 @@ class Gate:
             raise self._full(error) from None
         return reply
 
-    def refuse(self, header: dict[str, Any], code: str, sentence: str) -> bytes:
+    def refuse(self, header: Json, code: str, sentence: str) -> bytes:
         """A no, which holds nothing of the data."""
         reply = packing.seal({"code": code, "sentence": sentence} | self._address(header))
         try:
@@ -135,7 +134,7 @@ class Gate:
         self.note(f"cannot write in {self.folder}: {getattr(error, 'strerror', None) or error}")
         return {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
 
-    def _keep(self, header: dict[str, Any], message: bytes, reply: bytes) -> None:
+    def _keep(self, header: Json, message: bytes, reply: bytes) -> None:
         place = self._place(str(header["run"]))
         place.mkdir(exist_ok=True, mode=0o700)
         number = header.get("round")
@@ -145,10 +144,10 @@ class Gate:
     def _place(self, run: str) -> Path:
         return self.folder / f"run-{run}"
 
-    def _address(self, header: dict[str, Any]) -> dict[str, Any]:
+    def _address(self, header: Json) -> Json:
         return {"site": self.site, "run": header.get("run"), "round": header.get("round"), "ask": header.get("ask")}
 
-    def _record(self, header: dict[str, Any], code: str, size: int) -> None:
+    def _record(self, header: Json, code: str, size: int) -> None:
         self.log.add(header, code, size)
 
 
@@ -158,7 +157,7 @@ class MessageLog:
     def __init__(self, path: Path):
         self.path = path
 
-    def add(self, header: dict[str, Any], code: str, size: int) -> None:
+    def add(self, header: Json, code: str, size: int) -> None:
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
             "run": header.get("run"),
@@ -170,7 +169,7 @@ class MessageLog:
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(line) + "\n")
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Json]:
         """The lines so far; one that was cut short by a crash is left out."""
         lines = []
         for text in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():

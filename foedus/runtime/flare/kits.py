@@ -15,10 +15,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private
@@ -67,7 +66,7 @@ class Project:
 
     def to_yaml(self) -> str:
         """The project as FLARE's provisioner reads it; JSON is YAML."""
-        parties: list[dict[str, Any]] = [
+        parties: list[Json] = [
             {
                 "name": self.server,
                 "type": "server",
@@ -80,7 +79,7 @@ class Project:
             {"name": s, "type": "client", "org": organisation(s), "allow_log_streaming": False} for s in self.sites
         ]
         parties += [{"name": ADMIN, "type": "admin", "org": "foedus", "role": "project_admin"}]
-        builders: list[dict[str, Any]] = [
+        builders: list[Json] = [
             {"path": f"{IMPL}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
             {"path": f"{IMPL}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
             {"path": f"{IMPL}.cert.CertBuilder"},
@@ -148,7 +147,7 @@ def forget_keys(project: Path) -> None:
 def _authorize(kit: Path, rights: tuple[str, ...]) -> None:
     """The kit's own authorisation file, which takes the place of FLARE's default: roles and what each may do."""
     never = dict.fromkeys(("byoc", "shell_commands", "server-predeployed-flwr"), "none")
-    roles: dict[str, Any] = {"project_admin": dict.fromkeys(rights, "any") | never}
+    roles: Json = {"project_admin": dict.fromkeys(rights, "any") | never}
     roles |= {"member": dict.fromkeys(LOOK, "any") | never, "lead": "none", "org_admin": "none"}
     content = {"format_version": "1.0", "permissions": roles}
     write_whole(kit / "local" / "authorization.json", json.dumps(content, indent=1).encode())
@@ -266,7 +265,7 @@ def _finish_site(kit: Path) -> None:
     (kit / RUNS).mkdir(exist_ok=True)
 
 
-def write_site_file(kit: Path, data: Path | None, policy: dict[str, Any]) -> None:
+def write_site_file(kit: Path, data: Path | None, policy: Json) -> None:
     """The site file of a kit on this machine."""
     lines = ["[data]", f"file = {json.dumps(str(data))}", ""] if data is not None else []
     lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
@@ -275,7 +274,7 @@ def write_site_file(kit: Path, data: Path | None, policy: dict[str, Any]) -> Non
     os.chmod(path, 0o600)
 
 
-def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: dict[str, Any]) -> Path:
+def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: Json) -> Path:
     """A job: three JSON files that name our classes, and the order at the server alone."""
     for app in ("app_server", "app_site"):
         (folder / app / "config").mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,15 @@
 """What travels between server and sites, as types and shapes that each side works out for itself."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
+from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.terms import Data, Terms
 
@@ -17,7 +19,7 @@ PER_ROW = ("x", "y", "group", "weight")
 Shapes = dict[str, list[int | None]]
 
 
-def schema(arrays: Mapping[str, Any]) -> Shapes:
+def schema(arrays: Mapping[str, np.ndarray | Array]) -> Shapes:
     """The names and shapes of a party's arrays; where there is an X, its number of rows is left out."""
     per_row = PER_ROW if "x" in arrays else ()
     return {
@@ -46,7 +48,7 @@ def vector(size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size,), float)
 
 
-def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
+def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[PyTree]:
     """For each kind of round, what one client receives."""
     server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
     draws = vector(terms.clients)
@@ -56,7 +58,7 @@ def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
     ]
 
 
-def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[Any], data: Data) -> list[Any]:
+def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[PyTree], data: Data) -> list[PyTree]:
     """For each kind of round, what one client sends back."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, vector(terms.dim))

@@ -2,15 +2,15 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
-from foedus.files import pack, unpack
+from foedus.files import Json, pack, unpack
 from foedus.pooled import Pooled
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
@@ -71,7 +71,7 @@ class Order:
 def order_of(
     problem: Problem,
     algorithm: Algorithm,
-    w0: Any,
+    w0: ArrayLike,
     *,
     run: str,
     sites: tuple[str, ...],
@@ -149,7 +149,7 @@ class Result:
     interrupted: bool = False  # ended early, by the coordinator's word
     pace: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the seconds of each round since the last start
     refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
-    rules: dict[str, Any] | None = None  # how the sites' tables became arrays, where the run prepared them
+    rules: Json | None = None  # how the sites' tables became arrays, where the run prepared them
 
     def to_bytes(self) -> bytes:
         end = self.conclusion

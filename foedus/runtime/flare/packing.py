@@ -7,25 +7,26 @@ else. What does not fit to the last byte is refused.
 import dataclasses
 import json
 import struct
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.pytrees import PyTree
 
 LENGTH = struct.Struct("<I")
 LONGEST_HEADER = 2**24
 
 
-def seal(header: dict[str, Any], payload: bytes = b"") -> bytes:
+def seal(header: Json, payload: bytes = b"") -> bytes:
     """A header and a payload as one run of bytes."""
     head = json.dumps(header, sort_keys=True).encode()
     return LENGTH.pack(len(head)) + head + payload
 
 
-def unseal(message: Any) -> tuple[dict[str, Any], bytes]:
+def unseal(message: object) -> tuple[Json, bytes]:
     """The inverse of `seal`."""
     if not isinstance(message, bytes | bytearray) or len(message) < LENGTH.size:
         raise FoedusError("a message is cut short: its header is missing.")
@@ -41,21 +42,21 @@ def unseal(message: Any) -> tuple[dict[str, Any], bytes]:
     return header, bytes(message[LENGTH.size + size :])
 
 
-def structure(tree: Any) -> Any:
+def structure(tree: PyTree) -> PyTree:
     """The types and shapes of a tree's arrays, without their values."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), tree)
 
 
-def size_of(layout: Any) -> int:
+def size_of(layout: PyTree) -> int:
     """The bytes that a tree with this layout takes."""
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize for leaf in _leaves(layout))
 
 
-def _leaves(layout: Any) -> list[Any]:
+def _leaves(layout: PyTree) -> list[jax.ShapeDtypeStruct]:
     return jax.tree.leaves(layout)
 
 
-def to_bytes(tree: Any, layout: Any) -> bytes:
+def to_bytes(tree: PyTree, layout: PyTree) -> bytes:
     """A tree's arrays in the layout's types, little end first."""
     parts = []
     for value, leaf in zip(jax.tree.leaves(tree), _leaves(layout), strict=True):
@@ -66,7 +67,7 @@ def to_bytes(tree: Any, layout: Any) -> bytes:
     return b"".join(parts)
 
 
-def from_bytes(content: bytes, layout: Any) -> Any:
+def from_bytes(content: bytes, layout: PyTree) -> PyTree:
     """The tree of NumPy arrays that `to_bytes` wrote."""
     size = size_of(layout)
     if len(content) != size:
@@ -83,15 +84,15 @@ def from_bytes(content: bytes, layout: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(layout), arrays)
 
 
-def _wire_type(leaf: Any) -> np.dtype[Any]:
+def _wire_type(leaf: jax.ShapeDtypeStruct) -> np.dtype:
     return np.dtype(leaf.dtype).newbyteorder("<")
 
 
-def may_be_infinite(tree: Any) -> list[bool]:
+def may_be_infinite(tree: PyTree) -> list[bool]:
     """For each array of a reply: whether infinity is a word in it, as the reply's class says with `infinite`."""
     flags: list[bool] = []
 
-    def walk(node: Any, free: bool) -> None:
+    def walk(node: PyTree, free: bool) -> None:
         if dataclasses.is_dataclass(node) and not isinstance(node, type | jax.ShapeDtypeStruct):
             words = getattr(type(node), "infinite", ())
             for f in dataclasses.fields(node):
@@ -103,7 +104,7 @@ def may_be_infinite(tree: Any) -> list[bool]:
     return flags
 
 
-def check_finite(tree: Any, free: list[bool]) -> None:
+def check_finite(tree: PyTree, free: list[bool]) -> None:
     """Raise where an array holds NaN, or infinity where that is no word; the sentence holds no values."""
     for number, (leaf, may) in enumerate(zip(jax.tree.leaves(tree), free, strict=True)):
         array = np.asarray(leaf)

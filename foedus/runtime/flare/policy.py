@@ -5,15 +5,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.data import tables
 from foedus.data.sites import Roles
-from foedus.data.tables import Table
+from foedus.data.tables import Column, Table
 from foedus.errors import FoedusError, did_you_mean
+from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 
 SITE_FILE = "foedus.toml"
@@ -117,7 +117,7 @@ class Source:
         if roles.group is not None:
             self._check_role(roles.group, "group", (*self.groups, *((self.group,) if self.group else ())), names)
         visible = {roles.label, roles.group, *(self.x and (names.get(own, own) for own in self.x))}
-        columns: dict[str, Any] = {}
+        columns: dict[str, Column] = {}
         for own, column in table.columns.items():
             name = names.get(own, own)
             if self.x and name not in visible:
@@ -168,9 +168,9 @@ class SiteFile:
         return SiteFile(source, policy)
 
 
-def _fields(path: Path, part: str, cls: type, table: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(path: Path, part: str, cls: type, table: Json) -> Json:
     kinds = {f.name: getattr(f.type, "__name__", str(f.type)) for f in fields(cls)}
-    values: dict[str, Any] = {}
+    values: Json = {}
     for key, value in table.items():
         if (part, key) == ("policy", "own_keys"):
             continue  # of version 0.1: noise now always comes from the operating system, so there is nothing to choose

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from foedus.algorithm import Algorithm
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
-from foedus.data.sums import FigureNoise, FiguresRequest, Replies, Sums, word_counts
+from foedus.data.sums import Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
-from foedus.files import pack, unpack
+from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.exchange import Exchange
@@ -45,27 +45,30 @@ class RunPlan(Protocol):
     def max_rounds(self) -> int: ...
 
     @property
-    def noise(self) -> dict[str, Any] | None:
+    def noise(self) -> Json | None:
         """The bounds and ε of noise on what a site sends while preparing; None where sums are exact."""
         ...
 
     @property
-    def problem(self) -> dict[str, Any]:
+    def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site."""
         ...
 
-    def rules(self, cohort: Cohort, answers: Any) -> Preprocessing: ...
+    def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing: ...
 
     def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order: ...
 
 
+PlanT = TypeVar("PlanT", bound=RunPlan)
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(Generic[PlanT]):
     """What a coordinator without data submits."""
 
     run: str
     sites: tuple[str, ...]
-    plan: Any
+    plan: PlanT
 
     def to_bytes(self) -> bytes:
         return pack({}, {"run": self.run, "sites": list(self.sites), "plan": spec.encode(self.plan)})
@@ -83,7 +86,7 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 class Apart:
     """Sites that answer over a network."""
 
-    def __init__(self, exchange: Exchange, noise: dict[str, Any] | None):
+    def __init__(self, exchange: Exchange, noise: Json | None):
         self.exchange, self.noise = exchange, noise
 
     @property
@@ -99,14 +102,12 @@ class Apart:
         return [{str(name): float(value) for name, value in header["squares"].items()} for header in headers]
 
 
-def _sums(record: Mapping[str, Any]) -> Sums:
-    parts: dict[str, Any] = {
-        k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")
-    }
+def _sums(record: Json) -> Sums:
+    parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
-def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]:
+def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
     """Play the preparation at the server."""
     plan = request.plan
     statement = {
@@ -145,8 +146,8 @@ class Desk:
         self.run, self.source, self.policy, self.note = run, source, policy, note
         self.replies: Replies | None = None
 
-    def columns(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
+    def columns(self, header: Json) -> Json:
+        fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
         self.roles = Roles(**fields)
         try:
             table = self.source.table(self.roles)
@@ -173,7 +174,7 @@ class Desk:
         counts = word_counts(self.table.columns[name])
         return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
 
-    def sums(self, header: Mapping[str, Any]) -> Outgoing:
+    def sums(self, header: Json) -> Outgoing:
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
         ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
@@ -211,7 +212,7 @@ class Desk:
             if 0 < int(np.sum(~missing_in(self.table.columns[name]))) < self.policy.min_subset:
                 raise unfit(f"column {name!r} has fewer than {self.policy.min_subset} values", self.note)
 
-    def _noise(self, record: Mapping[str, Any] | None, ask: FiguresRequest) -> FigureNoise | None:
+    def _noise(self, record: Json | None, ask: FiguresRequest) -> FigureNoise | None:
         if record is None:
             return None
         bounds = {str(name): (float(low), float(high)) for name, (low, high) in record["bounds"].items()}
@@ -234,7 +235,7 @@ class Desk:
         noise.noted.clear()
         return releases
 
-    def squares(self, header: Mapping[str, Any]) -> Outgoing:
+    def squares(self, header: Json) -> Outgoing:
         if self.replies is None:
             raise Refusal("unknown", "it is asked for squares before sums")
         means = {str(name): float(mean) for name, mean in header["means"].items()}
@@ -251,7 +252,7 @@ class Desk:
         squares = self.replies.second(means)
         return Outgoing({"squares": squares}, exact=noise is None, releases=self._releases(noise))
 
-    def prepare(self, header: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def prepare(self, header: Json) -> dict[str, np.ndarray]:
         """The arrays that the rounds work on."""
         rules = Preprocessing.from_json(header["rules"])
         try:

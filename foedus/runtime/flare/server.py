@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,9 @@ import numpy as np
 
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
+from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, rounds, spec
@@ -133,7 +134,7 @@ class ServerSession:
         extra_shapes = layout.schema(self.order.extra[0]) if self.order.extra else {}
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
 
-    def _statement(self) -> dict[str, Any]:
+    def _statement(self) -> Json:
         """What a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
@@ -184,7 +185,7 @@ class ServerSession:
         message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
-        rows: dict[int, Any] = {}
+        rows: dict[int, PyTree] = {}
         tries = 0
         asked_indices = [i for i in range(n) if is_asked[i]]
         minimum = len(asked_indices)
@@ -225,7 +226,7 @@ class ServerSession:
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
 
-    def _row(self, site: str, raw: Any, round: int, phase: int) -> tuple[Any, bool]:
+    def _row(self, site: str, raw: object, round: int, phase: int) -> tuple[PyTree, bool]:
         """A site's reply as a tree, or None; and whether it was refused for not being finite."""
         header, payload = self.exchange.open_reply(site, raw, "round", round)
         try:
@@ -244,7 +245,7 @@ class ServerSession:
         self.misses[site] += 1
         return None, False
 
-    def _note_releases(self, site: str, header: dict[str, Any]) -> None:
+    def _note_releases(self, site: str, header: Json) -> None:
         """How often the site has released by now, as it says; a silent one's entry stays."""
         for column in self.release_counts.values():
             count = header.get("releases")
@@ -343,7 +344,7 @@ class ServerSession:
         w, last = np.asarray(carry.w), np.asarray(at.last)
         payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
         plan = layout.parts(terms, self.party)
-        parts: dict[str, Any] = {}  # None for a site that does not measure
+        parts: dict[str, SitePart | None] = {}  # None for a site that does not measure
         for _ in range(1 + self.patience.misses):
             messages = {
                 s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
@@ -385,9 +386,9 @@ def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
     return part
 
 
-def _beyond_rows(shapes: dict[str, Any]) -> dict[str, list[Any]]:
+def _beyond_rows(shapes: layout.Shapes) -> layout.Shapes:
     return {name: list(shape[1:]) if shape else [] for name, shape in sorted(shapes.items())}
 
 
-def _words(shapes: dict[str, list[Any]]) -> str:
+def _words(shapes: layout.Shapes) -> str:
     return ", ".join(f"{name} (rows{''.join(f' × {n}' for n in rest)})" for name, rest in shapes.items())

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +24,11 @@ from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import SitePart, site_part
 from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
-from foedus.pytrees import strong
+from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -55,22 +55,22 @@ from foedus.terms import Data, Terms
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _join(algorithm: Algorithm, terms: Terms, data: Data, w0: Array) -> Any:
+def _join(algorithm: Algorithm, terms: Terms, data: Data, w0: Array) -> PyTree:
     return strong(algorithm.join(terms, data, w0))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
 def _local(
-    algorithm: Algorithm, terms: Terms, phase: int, client: Any, message: Any, data: Data, key: Array, round: Array,
-    uid: Array,
-) -> tuple[Any, Any]:  # fmt: skip
+    algorithm: Algorithm, terms: Terms, phase: int, client: PyTree, message: PyTree, data: Data, key: Array,
+    round: Array, uid: Array,
+) -> tuple[PyTree, PyTree]:  # fmt: skip
     own = client_key(round_key(key, LOCAL, round), uid)
     mine, reply = algorithm.kinds[phase].local(terms, client, message, data, own)
     return strong(mine), reply
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _part(algorithm: Algorithm, terms: Terms, client: Any, w: Array, nu: Array, data: Data) -> SitePart:
+def _part(algorithm: Algorithm, terms: Terms, client: PyTree, w: Array, nu: Array, data: Data) -> SitePart:
     return site_part(terms, w, spine.client_multipliers(algorithm, terms, client), nu, data)
 
 
@@ -90,9 +90,9 @@ class SiteSession:
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
 
-    def answer(self, message: Any) -> bytes:
+    def answer(self, message: bytes) -> bytes:
         """The reply to a message of the server."""
-        header: dict[str, Any] = {}
+        header: Json = {}
         with self.lock:  # transports may deliver on several threads; a late round must not overlap the next
             try:
                 header, payload = packing.unseal(message)
@@ -108,7 +108,7 @@ class SiteSession:
                 self.note(f"failed in {header.get('ask')}: {type(error).__name__}: {error}")
                 return self.gate.refuse(header, "failed", "it failed; its own log says why")
 
-    def _answers(self, header: dict[str, Any]) -> Callable[[dict[str, Any], bytes], Outgoing]:
+    def _answers(self, header: Json) -> Callable[[Json, bytes], Outgoing]:
         answers = {
             "columns": self._columns,
             "sums": self._sums,
@@ -129,7 +129,7 @@ class SiteSession:
 
     # --- before the rounds ---
 
-    def _accept_algorithm(self, header: dict[str, Any], sites: int) -> Algorithm:
+    def _accept_algorithm(self, header: Json, sites: int) -> Algorithm:
         """The algorithm, where the policy and the ledger allow it; no data has been looked at."""
         algorithm = self._decode(header["algorithm"])
         if not isinstance(algorithm, Algorithm):
@@ -153,13 +153,13 @@ class SiteSession:
         """How many rounds of a run stand in the ledger."""
         return sum(line.run == run and line.what.startswith("round ") for line in self.gate.ledger.lines)
 
-    def _decode(self, text: Any) -> Any:
+    def _decode(self, text: object) -> object:
         try:
             return spec.decode(text, self.policy.modules)
         except FoedusError as error:  # of the experiment alone
             raise Refusal("policy", str(error).removesuffix(".")) from None
 
-    def _columns(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
@@ -168,22 +168,22 @@ class SiteSession:
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
-    def _desk(self, header: dict[str, Any]) -> Desk:
+    def _desk(self, header: Json) -> Desk:
         if self.desk is None or self.desk.run != header["run"]:
             raise Refusal("other-run", "it has not been asked for the columns of this run")
         return self.desk
 
-    def _sums(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _sums(self, header: Json, payload: bytes) -> Outgoing:
         return self._desk(header).sums(header)
 
-    def _squares(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _squares(self, header: Json, payload: bytes) -> Outgoing:
         return self._desk(header).squares(header)
 
-    def _prepare(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         self.arrays = self._desk(header).prepare(header)
         return Outgoing()
 
-    def _hello(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """The greeting states the whole run; what the site agrees to here is what it will join, and nothing else."""
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
@@ -202,10 +202,8 @@ class SiteSession:
         self.agreement, self.run = (header["run"], statement(header)), None
         return Outgoing({"versions": _versions(), "schema": layout.schema(data)})
 
-    def _terms(self, header: dict[str, Any]) -> Terms:
-        terms = self._decode(header["terms"])
-        check_terms(terms)
-        return terms
+    def _terms(self, header: Json) -> Terms:
+        return check_terms(self._decode(header["terms"]))
 
     def _read(self) -> dict[str, np.ndarray]:
         if self.arrays is None:
@@ -218,7 +216,7 @@ class SiteSession:
                 raise Refusal("data", "its data cannot be read; its own log says why") from None
         return self.arrays
 
-    def _join(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _join(self, header: Json, payload: bytes) -> Outgoing:
         if self.agreement != (header["run"], statement(header)):
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(header)
@@ -271,7 +269,7 @@ class SiteSession:
 
     # --- the rounds ---
 
-    def _round(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _round(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)
         round = whole(header["round"], 0, MOST_ROUNDS, "round")
         if round >= self.rounds:
@@ -299,7 +297,7 @@ class SiteSession:
 
         return Outgoing({"releases": self._release_count(str(self.run)) + fresh}, content, False, releases, keep)
 
-    def _release(self, round: int, following: Any, noise: Sound) -> Release:
+    def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
         """What a round releases, as the client's own record says; its noise is what the experiment has stated."""
         release = Release(
             f"round {round} of {name_of(self.algorithm)}",
@@ -314,7 +312,7 @@ class SiteSession:
             raise Refusal("policy", "the noise would be smaller than the experiment states")
         return release
 
-    def _state(self, number: int) -> Any:
+    def _state(self, number: int) -> PyTree:
         """The client state after a round: the one in memory, or the one on disk."""
         if self.noise is not None and number in self.states:
             return self.states[max(self.states)]
@@ -325,7 +323,7 @@ class SiteSession:
             self.states = {number: content[0]}
         return self.states[number]
 
-    def _keep(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _keep(self, header: Json, payload: bytes) -> Outgoing:
         """Write the state after a round to disk, and forget those that nobody will ask for."""
         self._check_run(header)
         since = whole(header["since"], STARTED, MOST_ROUNDS, "since")
@@ -338,12 +336,12 @@ class SiteSession:
         self.gate.forget(str(self.run), min(needed_rounds | {since}))
         return Outgoing()
 
-    def _write_state(self, number: int, state: Any) -> None:
+    def _write_state(self, number: int, state: PyTree) -> None:
         Checkpoint(self._file(number), self.mark).keep(state, {}, final=True)
 
     # --- after the rounds ---
 
-    def _measure(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _measure(self, header: Json, payload: bytes) -> Outgoing:
         """The site's part of the certificate; under privacy it is not measured, for it would be exact."""
         self._check_run(header)
         if self.noise is not None or self.policy.limits_privacy:
@@ -353,7 +351,7 @@ class SiteSession:
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
         return Outgoing({"measured": True}, packing.to_bytes(part, self.parts), exact=True)
 
-    def _end(self, header: dict[str, Any], payload: bytes) -> Outgoing:
+    def _end(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)
         for path in self._place().glob("state-*.ckpt"):
             path.unlink(missing_ok=True)
@@ -362,7 +360,7 @@ class SiteSession:
         self.run, self.agreement = None, None
         return Outgoing()
 
-    def _check_run(self, header: dict[str, Any]) -> None:
+    def _check_run(self, header: Json) -> None:
         if self.run is None or header.get("run") != self.run:
             raise Refusal("other-run", "it has not joined this run")
 

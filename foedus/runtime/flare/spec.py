@@ -8,16 +8,28 @@ import dataclasses
 import importlib
 import types
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.run import plain_tree, rebuild
 from foedus.runtime.participation import Schedule
 from foedus.terms import Shape
+
+JsonValue: TypeAlias = Json | str | int | float | bool | None
+"""What a statement becomes: a JSON object, or a plain value."""
+
+
+class Named(Protocol):
+    """A class or a function, which its module and its name find again."""
+
+    __module__: str
+    __qualname__: str
+
 
 STATEMENTS = (
     "foedus.losses",
@@ -33,7 +45,7 @@ STATEMENTS = (
 """The modules of foedus whose classes and functions state a problem or an algorithm."""
 
 
-def encode(thing: Any) -> Any:
+def encode(thing: object) -> JsonValue:
     """A statement as JSON can hold it."""
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
@@ -64,11 +76,11 @@ def encode(thing: Any) -> Any:
     )
 
 
-def _name(thing: Any) -> str:
+def _name(thing: Named) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
-def _check_findable(thing: Any) -> None:
+def _check_findable(thing: Named) -> None:
     if thing.__module__ == "__main__" or "<" in thing.__qualname__:
         where = "in the main script" if thing.__module__ == "__main__" else "inside a function"
         raise FoedusError(
@@ -77,7 +89,7 @@ def _check_findable(thing: Any) -> None:
         )
 
 
-def _encode_shape(shape: Shape) -> dict[str, Any]:
+def _encode_shape(shape: Shape) -> Json:
     nesting = plain_tree(shape.unravel(jnp.zeros(shape.dim)))
     record = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
     if _decode_shape(record) != shape:
@@ -85,12 +97,12 @@ def _encode_shape(shape: Shape) -> dict[str, Any]:
     return record
 
 
-def _decode_shape(record: dict[str, Any]) -> Shape:
+def _decode_shape(record: Json) -> Shape:
     leaves = iter(np.zeros([int(n) for n in s]) for s in record["shapes"])
     return Shape.of(rebuild(record["tree"], leaves))
 
 
-def decode(text: Any, modules: Iterable[str] = ()) -> Any:
+def decode(text: object, modules: Iterable[str] = ()) -> Any:
     """The inverse of `encode`; `modules` names modules beside those of foedus whose contents may be used."""
     places = (*STATEMENTS, *modules)
     try:
@@ -101,7 +113,7 @@ def decode(text: Any, modules: Iterable[str] = ()) -> Any:
         raise FoedusError("a statement of the experiment cannot be read; the versions of foedus may differ.") from None
 
 
-def _decode(text: Any, modules: tuple[str, ...]) -> Any:
+def _decode(text: object, modules: tuple[str, ...]) -> Any:
     if not isinstance(text, dict):
         if text is None or isinstance(text, bool | int | float | str):
             return text
@@ -156,5 +168,5 @@ def _find(name: str, modules: tuple[str, ...]) -> Any:
     return thing
 
 
-def _qualname(thing: Any) -> str | None:
+def _qualname(thing: object) -> str | None:
     return getattr(thing, "__qualname__", None)

@@ -4,9 +4,9 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.runtime.flare.console import Console, Unreachable, Watch
 from foedus.runtime.flare.kits import job
 from foedus.runtime.flare.names import ENDED, RESULT
@@ -15,7 +15,7 @@ from foedus.runtime.flare.preparation import Request
 
 
 def drive(
-    request: Request, kit: Path, *, transport: str, patience: dict[str, Any], keep_going: int, watch: Watch | None
+    request: Request, kit: Path, *, transport: str, patience: Json, keep_going: int, watch: Watch | None
 ) -> Result:
     """Submit a request under the coordinator's certificate, and again where its job ends without a result."""
     content, sentence = request.to_bytes(), ""

@@ -11,10 +11,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import Project, provision, require_nvflare, write_site_file
 from foedus.runtime.flare.policy import SITE_FILE
@@ -36,7 +35,7 @@ class PartyStatus:
 class Federation:
     """The federation in a folder. `up` makes and starts it, `at` finds it again."""
 
-    def __init__(self, folder: Path, state: dict[str, Any]):
+    def __init__(self, folder: Path, state: Json):
         self.folder, self.state = Path(folder), state
 
     @property
@@ -53,7 +52,7 @@ class Federation:
         return folder / f"{site}.npz"
 
     @staticmethod
-    def up(folder: Path, sites: int | tuple[str, ...], policy: dict[str, Any] | None = None) -> "Federation":
+    def up(folder: Path, sites: int | tuple[str, ...], policy: Json | None = None) -> "Federation":
         """Provision kits, start the server and the sites, and wait until they are connected.
 
         With a policy, the sites are those of a trial: their files name where its data will be placed. Without, each
@@ -89,7 +88,7 @@ class Federation:
         return federation
 
     @staticmethod
-    def again(folder: Path, sites: tuple[str, ...], policy: dict[str, Any]) -> "Federation":
+    def again(folder: Path, sites: tuple[str, ...], policy: Json) -> "Federation":
         """The trial federation that was left in this folder, started again; or a new one."""
         if not (Path(folder) / STATE).exists():
             return Federation.up(folder, sites, policy)
@@ -267,7 +266,7 @@ def _began(pid: int) -> float:
     return psutil.Process(pid).create_time()
 
 
-def _alive(record: dict[str, Any] | None) -> int | None:
+def _alive(record: Json | None) -> int | None:
     """The id, if the process with this id is still the one that was started."""
     import psutil
 

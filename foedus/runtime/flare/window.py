@@ -1,8 +1,8 @@
 """What a coordinator sees of a run while it goes, and the word with which it ends one early."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from foedus.files import Json
 from foedus.runtime.spine import Recorder
 
 
@@ -14,7 +14,7 @@ class Window:
         self.stop = False
         self.keep = True  # whether a run that is ended early can be resumed
 
-    def answer(self, command: Any) -> dict[str, Any]:
+    def answer(self, command: object) -> Json:
         """The reply to a coordinator; `{"do": "stop"}` ends the run after this round."""
         fields = command if isinstance(command, dict) else {}
         if fields.get("do") == "stop":
