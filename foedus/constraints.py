@@ -1,4 +1,4 @@
-"""Constraints c(w) ≤ 0 or c(w) = 0: at every client (local), on the server's data (global), or on the clients' mean.
+"""Constraints c(w) ≤ 0 or c(w) = 0: at every client, on the server's data, or on the mean over the clients.
 
 A constraint is written as rows `value(w) − cap`. `scope="local"` holds it at each client, `"global"` on the data the
 server holds, `"coupled"` on the mean over clients of its rows, which no single party can evaluate.
@@ -38,16 +38,16 @@ Limit: TypeAlias = float | Sequence[float] | Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capped(Constraint):
-    """Rows held against one number, which may be another at each client.
+    """Rows with one limit, which may be a different number at each client.
 
-    The number travels with the parties' data, so problems that differ only in it share a compiled program: once a
-    problem has given it a `key`, it is no part of what two constraints are compared by.
+    The limit is stored among the parties' arrays, so problems that differ only in it share a compiled program: once a
+    problem has given the constraint a `key`, the limit takes no part in comparing two constraints.
     """
 
     key: str = field(default="", repr=False, metadata={"hidden": True})
     count: ClassVar[int] = 1
-    limit_name: ClassVar[str] = "at_most"
-    least: ClassVar[tuple[float, str]] = (-np.inf, "a finite number")  # what lies above it is allowed
+    limit_name: ClassVar[str] = "at_most"  # the field that holds the limit
+    least: ClassVar[tuple[float, str]] = (-np.inf, "a finite number")  # a limit must lie above it; and that in words
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +61,7 @@ class Capped(Constraint):
 
     @property
     def limit(self) -> Limit:
+        """The limit as it was given."""
         return getattr(self, self.limit_name)
 
     def _identity(self) -> tuple[object, ...]:
@@ -85,7 +86,7 @@ class Capped(Constraint):
         return dataclasses.replace(self, key=f"cap{number}", **{self.limit_name: limit})
 
     def at(self, name: str) -> "Capped":
-        """As the client of this name holds it."""
+        """Return the constraint with the limit of the client of this name."""
         if not isinstance(self.limit, Mapping):
             return self
         return dataclasses.replace(self, **{self.limit_name: self.limit[name]})
@@ -99,7 +100,7 @@ class Capped(Constraint):
         return {f"{self.key}.cap": np.broadcast_to(self.cap_from(limits)[..., None], (clients, self.count))}
 
     def cap_from(self, limit: np.ndarray) -> np.ndarray:
-        """What a row's value is held against, from the number that was given."""
+        """Return the cap of a row's value, from the limit that was given."""
         return limit
 
     def caps(self, terms: Terms, data: Data) -> Array:
@@ -142,7 +143,17 @@ class LossRows(Capped):
 class LossCap(LossRows):
     """The mean loss over a subgroup is at most `at_most` (Neyman-Pearson: the loss on label 1).
 
-    `at_most` is a number, or one for each client: a list, or a dict by name.
+    Args:
+        where: the subgroup: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
+        at_most: the limit, a number; or one for each client, as a list or as a dict by name.
+        loss: another loss than the problem's.
+        scope: "local", "global" or "coupled".
+        kind: "<=" or "==".
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.constraints.LossCap(fd.label(1), at_most=0.3).scope
+        'local'
     """
 
     where: Mask
@@ -162,7 +173,18 @@ class LossCap(LossRows):
 class LossGap(LossRows):
     """The mean losses over two subgroups differ by at most `at_most`: two one-sided rows, neither convex.
 
-    `at_most` is a number, or one for each client: a list, or a dict by name.
+    Args:
+        first: one subgroup: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
+        second: the other subgroup.
+        at_most: the largest difference, >= 0; or one for each client, as a list or as a dict by name.
+        loss: another loss than the problem's.
+        scope: "local", "global" or "coupled".
+
+    Example:
+        >>> import foedus as fd
+        >>> gap = fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.05, scope="coupled")
+        >>> gap.convex
+        False
     """
 
     first: Mask
@@ -190,9 +212,23 @@ class LossGap(LossRows):
 
 
 class Linear(Constraint):
-    """C·w ≤ d or C·w = d; one C for all, or one per client as a list, a dict by name or an array (clients, rows, dim).
+    """The linear constraint C·w ≤ d, or C·w = d.
 
-    The matrices travel with the parties' data, so problems that differ only in them share a compiled program.
+    The matrices are stored among the parties' arrays, so problems that differ only in them share a compiled program.
+
+    Args:
+        C: a matrix (rows, dim) for all clients; or one for each, as a list, a dict by name or an array (clients, rows,
+            dim).
+        d: the right-hand side, (rows,); or one for each client likewise.
+        kind: "<=" or "==".
+        scope: "local", "global" or "coupled".
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = [(np.eye(2), np.array([1.0, 2.0]))]
+        >>> sum_is_one = fd.constraints.Linear([[1.0, 1.0]], [1.0], "==")
+        >>> fd.Problem(sites, loss=fd.losses.least_squares, constraints=[sum_is_one]).terms.rows
+        (1, 0, 0)
     """
 
     key: str
@@ -211,7 +247,7 @@ class Linear(Constraint):
         return hash((type(self), self.scope, self.kind, self.key))
 
     def with_key(self, number: int, names: list[str]) -> "Linear":
-        """This constraint, knowing the name under which its arrays are kept."""
+        """Return this constraint with the name under which its matrices lie beside a party's data."""
         copy = object.__new__(Linear)
         for name, value in (("scope", self.scope), ("kind", self.kind), ("_coefficients", self._coefficients)):
             object.__setattr__(copy, name, value)
@@ -262,7 +298,7 @@ class Linear(Constraint):
 
 
 def by_client(values: Mapping[str, T], names: list[str], what: str) -> list[T]:
-    """What is given by name, in the order of the clients."""
+    """Return the values that are given by name in the order of the clients."""
     for name in names:
         if name not in values:
             raise FoedusError(f"{what} gives nothing for client {name!r}.{did_you_mean(name, values)}")
@@ -274,7 +310,17 @@ def by_client(values: Mapping[str, T], names: list[str], what: str) -> list[T]:
 
 @dataclass(frozen=True, eq=False)
 class NormBall(Capped):
-    """‖w‖ ≤ radius, as the smooth row ‖w‖² − radius²."""
+    """The ball ‖w‖ ≤ radius, as the smooth row ‖w‖² − radius².
+
+    Args:
+        radius: its radius, > 0; or one for each client, as a list or as a dict by name.
+        scope: "local" or "global".
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.constraints.NormBall(2.0, scope="global").radius
+        2.0
+    """
 
     radius: Limit
     limit_name: ClassVar[str] = "radius"
@@ -297,9 +343,22 @@ class NormBall(Capped):
 
 @dataclass(frozen=True)
 class Custom(Constraint):
-    """Your own rows `fn(w, data)`, a scalar or a vector, differentiable in JAX; held to be ≤ 0 or = 0.
+    """Your own rows, which must be ≤ 0 or = 0.
 
-    Take means over examples with `data.mean(values)`. Say `is_convex=True` only where every row is convex in w.
+    Args:
+        fn: `fn(w, data)`, a scalar or a vector, differentiable in JAX; take means over examples with
+            `data.mean(values)`.
+        name: what messages and reports call it; the function's name when left out.
+        is_convex: say True only where every row is convex in w.
+        scope: "local", "global" or "coupled".
+        kind: "<=" or "==".
+
+    Example:
+        >>> import foedus as fd
+        >>> def below_one(w, data):
+        ...     return data.mean(data.x @ w) - 1.0
+        >>> fd.constraints.Custom(below_one, is_convex=True).convex
+        True
     """
 
     fn: Callable[[PyTree, Data], Array]

@@ -1,4 +1,4 @@
-"""Problem: the clients' data, checked at the door and stacked, together with the terms they agree on."""
+"""Problem: the clients' data, checked and stacked, together with the terms that all clients agree on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +30,15 @@ class Problem:
         constraints: from `fd.constraints`.
         regularizer: h, from `fd.regularizers`.
         server: data that the server itself holds, in the form of one client; for constraints of global scope.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> problem = fd.Problem(sites, loss=fd.losses.least_squares, penalty=fd.penalties.Ridge(0.1))
+        >>> problem
+        Problem(2 clients of 2 examples, LeastSquares, 0 constraints)
+        >>> problem.names
+        ['north', 'south']
     """
 
     def __init__(
@@ -90,7 +99,7 @@ class Problem:
             self._take_constraints(width)
 
     def _take_constraints(self, dim: int) -> None:
-        """Check the constraints against the data, and lay their own arrays beside it."""
+        """Check the constraints against the data, and put the constraints' own arrays beside the data."""
         n, local, own, at_server = self.terms.clients, {}, {}, self.server is not None
         for constraint in self.terms.constraints:
             if constraint.scope == "global":
@@ -127,7 +136,7 @@ class Problem:
         self.terms = replace(self.terms, rows=(counts["local"], counts["global"], counts["coupled"]))
 
     def _check_loss_rows(self, constraint: LossRows, dim: int) -> None:
-        """A constraint on losses needs X and y where it is evaluated, known labels, and one parameter a column."""
+        """Raise where a constraint on losses lacks X or y, meets an unknown label, or does not fit the length of w."""
         loss, what = constraint.loss_in(self.terms), _kind_of(constraint)
         at_server = constraint.scope == "global"
         data = self.server if at_server else self.data
@@ -146,7 +155,7 @@ class Problem:
             check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
 
     def _check_custom(self, w0: PyTree) -> None:
-        """A user's own rows must be finite at w0, and must not see the rows that fill a ragged client."""
+        """Raise where a user's own rows are not finite at w0, or depend on the rows that fill up a small client."""
         small = int(np.argmin(self.counts))
         name, w = self.stacked.name(small), self.terms.shape.ravel(w0)
         padded_data = Data({k: v[small] for k, v in self.data.items()})
@@ -169,6 +178,7 @@ class Problem:
 
     @property
     def names(self) -> list[str]:
+        """The clients' names; their places, as text, where they have none."""
         return [self.stacked.name(i) for i in range(self.stacked.clients)]
 
     @property
@@ -177,7 +187,7 @@ class Problem:
         return np.asarray(jnp.sum(self.data["weight"], axis=1)).astype(int)
 
     def over(self, w0: PyTree) -> "Problem":
-        """This problem with its parameters shaped like `w0`."""
+        """Return this problem with its parameters shaped like `w0`; raise where they do not fit."""
         shape = Shape.of(w0)
         if self.terms.linear and shape != self.terms.shape:
             raise FoedusError(
@@ -196,7 +206,7 @@ class Problem:
         return problem
 
     def with_data(self, data: Data, server: Data | None) -> "Problem":
-        """This problem with other arrays beside the clients' own, or at the server; nothing is checked again."""
+        """Return this problem with other arrays at the clients and at the server; nothing is checked again."""
         problem = object.__new__(Problem)
         problem.__dict__.update(self.__dict__)
         problem.data, problem.server = data, server
@@ -204,7 +214,7 @@ class Problem:
 
     @staticmethod
     def without_data(terms: Terms) -> "Problem":
-        """The problem that the terms state, before anybody has opened their data."""
+        """Return the problem that the terms state, for a party that has not read any data yet."""
         problem = object.__new__(Problem)
         nothing = {"weight": np.zeros((terms.clients, 0))}
         problem.terms, problem.stacked, problem.server = terms, Stacked(nothing), None
@@ -212,7 +222,7 @@ class Problem:
         return problem
 
     def client(self, i: int) -> Data:
-        """One client's arrays without filling rows."""
+        """Return one client's arrays without the rows that only fill the rectangle."""
         count, by_row = int(self.counts[i]), {*self.stacked.arrays, "weight"}
         return Data({k: v[i][:count] if k in by_row else v[i] for k, v in self.data.items()})
 
@@ -227,7 +237,7 @@ class Problem:
             raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 
     def _check_objective(self, w0: PyTree) -> None:
-        """A user's objective must give a finite scalar, and must not see the rows that fill a ragged client."""
+        """Raise where a user's objective is no finite scalar at w0, or depends on the rows that fill up a client."""
         objective = self.terms.objective
         assert objective is not None
         small = int(np.argmin(self.counts))

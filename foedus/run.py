@@ -1,4 +1,4 @@
-"""Run: an answer with what is known about it, and the folder it is kept in."""
+"""Run: the result of `solve` with everything that is known about it, and the folder that it is saved in."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ SCHEMA = 1  # of the files that `Run.save` writes
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of the messages' arrays over the whole run, to (down) and from (up) all clients."""
+    """The bytes of all messages' arrays over a run: `up` from the clients, `down` to them."""
 
     up: int
     down: int
@@ -34,9 +34,32 @@ class Traffic:
 
 @dataclass
 class Run:
-    """The result of `solve`. Print it to read it; `save` it to keep it.
+    """The result of `solve`. Print it to read it; `save` writes it into a folder.
 
-    `objective` is f(w) + h(w) over all clients, measured at `w` after the run. `history` has one entry a round.
+    Attributes:
+        w: the model, in the shape of `w0`.
+        objective: f(w) + h(w) over all clients, measured at `w` after the run.
+        rounds: the communication rounds that were played.
+        converged: whether the algorithm's stopping test was met.
+        reason: a sentence on why the run ended.
+        certificate: what was measured at `w`: every constraint's slack, and the distance from stationarity.
+        history: one entry a round in each named column.
+        traffic: the bytes that were sent.
+        seconds: the time of the run; `compile_seconds` of it went into compiling.
+        settings: everything that the run was made with, as JSON holds it.
+        multipliers: the dual values by scope: "local", "global", "coupled".
+        names: the clients' names.
+        interrupted: whether the run was ended from outside before it was over.
+        ledger: the privacy ledger of a run with noise.
+        refused: replies of real sites that were not accepted: whose, and why.
+        worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))], loss=fd.losses.least_squares)
+        >>> run = fd.solve(problem, fd.FedGiA())
+        >>> run.converged, run.certificate.holds(), run.w.round(3).tolist()
+        (True, True, [1.0, 2.0])
     """
 
     w: PyTree
@@ -75,7 +98,7 @@ class Run:
     __repr__ = __str__
 
     def to_frame(self) -> "pandas.DataFrame":
-        """The history as a pandas table, one row a round, with columns that hold several numbers taken apart."""
+        """Return the history as a pandas table, one row a round; a column of vectors becomes several columns."""
         try:
             import pandas
         except ImportError:
@@ -88,7 +111,14 @@ class Run:
         return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.rounds + 1, name="round"))
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run into `folder`: run.json, history.npz, parameters.npz; each appears whole or not at all."""
+        """Write the run into a folder: run.json, history.npz, parameters.npz; each appears whole or not at all.
+
+        Args:
+            folder: where to; it is made if it is missing.
+
+        Returns:
+            The folder.
+        """
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +141,24 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """Read back a run that `Run.save` wrote."""
+    """Read a run that `Run.save` wrote.
+
+    Args:
+        folder: the folder that the run was saved in.
+
+    Returns:
+        The run, equal to the one that was saved.
+
+    Example:
+        >>> import tempfile
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))], loss=fd.losses.least_squares)
+        >>> run = fd.solve(problem, fd.FedGiA())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = fd.load(run.save(folder))
+        >>> bool(np.all(again.w == run.w)), again.objective == run.objective
+        (True, True)
+    """
     folder = Path(folder)
     try:
         record = json.loads((folder / "run.json").read_text())
@@ -138,7 +185,7 @@ def load(folder: str | Path) -> Run:
 
 
 def plain_tree(tree: PyTree) -> PyTree:
-    """The nesting of a pytree of dicts, lists and tuples as JSON; a leaf is null."""
+    """Return the nesting of a pytree of dicts, lists and tuples as JSON; a leaf is null."""
     if isinstance(tree, dict):
         return {"dict": [[k, plain_tree(tree[k])] for k in sorted(tree)]}
     if isinstance(tree, list | tuple):
@@ -148,7 +195,7 @@ def plain_tree(tree: PyTree) -> PyTree:
 
 
 def rebuild(nesting: PyTree, leaves: Iterator[np.ndarray]) -> PyTree:
-    """The inverse of `plain_tree`, given the leaves in order."""
+    """Return the pytree with this nesting and these leaves in order: the inverse of `plain_tree`."""
     if nesting is None:
         return next(leaves)
     ((kind, parts),) = nesting.items()
@@ -159,7 +206,7 @@ def rebuild(nesting: PyTree, leaves: Iterator[np.ndarray]) -> PyTree:
 
 
 def describe(thing: object) -> Any:
-    """Any settings object in words and numbers that JSON can hold; functions by their qualified name."""
+    """Return any settings object in words and numbers that JSON can hold; functions by their qualified name."""
     if isinstance(thing, str | int | float | bool | type(None)):
         return thing
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
@@ -177,7 +224,7 @@ def describe(thing: object) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were computed with."""
+    """Return the versions of Python and of the packages that the numbers were computed with."""
     table = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("foedus", "jax", "numpy", "scikit-learn"):
         try:

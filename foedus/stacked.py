@@ -1,4 +1,4 @@
-"""Clients' data at the door: any of the accepted forms, checked and put on a leading client axis."""
+"""The clients' data: any of the accepted forms, checked and stacked on a leading client axis."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,23 @@ Client = tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 @dataclass(frozen=True)
 class Stacked:
-    """Clients' arrays on a leading client axis, ragged ones filled up with rows of weight 0.
+    """Arrays of many clients on a leading client axis; a client with fewer rows is filled up with rows of weight 0.
 
-    Give one to `Problem` when there are too many clients for a Python list: `Stacked({"x": (n, rows, dim), "y":
-    (n, rows)})`, with `counts` where clients have fewer rows than the rectangle. `rectangles`, (clients, rows) by
-    falling size, has a simulation work on several smaller ones; problems that share them share compiled programs.
+    Give one to `Problem` when there are too many clients for a Python list.
+
+    Args:
+        arrays: the arrays by name, each with a leading client axis: `x` (clients, rows, dim), `y` (clients, rows).
+        counts: the number of rows that each client really has, (clients,); all rows when left out.
+        names: the clients' names; their random draws depend on the name, or on the place when left out.
+        rectangles: (clients, rows) of several smaller rectangles, by falling size, that a simulation works on instead
+            of one; problems that share them share compiled programs.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> arrays = {"x": np.ones((3, 4, 2)), "y": np.zeros((3, 4))}
+        >>> clients = fd.data.Stacked(arrays, counts=[4, 2, 3])
+        >>> fd.Problem(clients, loss=fd.losses.least_squares).counts.tolist()
+        [4, 2, 3]
     """
 
     arrays: Mapping[str, ArrayLike]
@@ -65,25 +77,29 @@ class Stacked:
 
     @property
     def clients(self) -> int:
+        """The number of clients."""
         return np.shape(next(iter(self.arrays.values())))[0]
 
     @property
     def rows(self) -> int:
+        """The rows of the rectangle: as many as the largest client needs."""
         key = next((k for k in ("x", "y") if k in self.arrays), next(iter(self.arrays)))
         shape = np.shape(self.arrays[key])
         return shape[1] if len(shape) > 1 else 1
 
     def name(self, i: int) -> str:
+        """The name of a client; its place, as text, where clients have none."""
         return self.names[i] if self.names is not None else str(i)
 
     def uids(self) -> np.ndarray:
-        """Two words per client that depend on its own name alone; they key the client's random draws. (n, 2)"""
+        """Two 32-bit words per client, from its name alone, that key the client's random draws. (n, 2)"""
         if self.names is None:
             return np.stack([np.zeros(self.clients, np.uint32), np.arange(self.clients, dtype=np.uint32)], axis=1)
         digests = [hashlib.sha256(name.encode()).digest()[:8] for name in self.names]
         return np.frombuffer(b"".join(digests), dtype=np.uint32).reshape(-1, 2)
 
     def data(self) -> Data:
+        """The arrays for JAX, with `weight`: 1 for an example and 0 for a row that only fills the rectangle."""
         counts = np.full(self.clients, self.rows) if self.counts is None else np.asarray(self.counts)
         weight = (np.arange(self.rows)[None, :] < counts[:, None]).astype(float)
         arrays = {k: jnp.asarray(np.asarray(v), dtype=_dtype(v)) for k, v in self.arrays.items()}
@@ -234,6 +250,7 @@ def check_rows(stacked: Stacked) -> None:
 
 
 def check_labels(stacked: Stacked, loss: Loss) -> None:
+    """Raise where a label is neither 0/1 nor -1/+1, which is what a classification loss expects."""
     y = np.asarray(stacked.arrays["y"])
     labels = set(np.unique(y).tolist())
     if labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}:
@@ -247,7 +264,7 @@ def check_labels(stacked: Stacked, loss: Loss) -> None:
 
 
 def server_data(server: Client, width: int | None) -> Data:
-    """The server's own arrays, in the form of one client."""
+    """Check the server's own arrays, given in the form of one client; `width` is the number of columns of X."""
     arrays = _arrays_of("server", server)
     rows = _row_count("server", arrays)
     if width is not None and "x" in arrays and arrays["x"].ndim == 2 and arrays["x"].shape[1] != width:

@@ -1,4 +1,4 @@
-"""The ledger: per client and round what was released, at which sensitivity and scale, and what it adds up to."""
+"""The privacy ledger: what each client released in each round, with how much noise, and what it adds up to."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
@@ -17,18 +17,25 @@ SIMULATED = (
     "the figures that real sites with sampler='opendp' would have"
 )
 NOT_TOLD = "not told"
-DELTA = 1e-5  # of totals, where nobody has said another
+DELTA = 1e-5  # at which totals are given where no total was asked for; a usual choice, below 1/(number of examples)
 SHOWN = 12  # clients in the printed table
+ROUNDING = 1 + 1e-9  # a total that exceeds a budget by rounding alone is within it
+MOST_RELEASES = 2**20  # the search for the largest number of releases stops here: no run has so many rounds
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that one client may spend in all; its participation ends before a release that would exceed it.
+    """The most privacy loss of one client over a run; it takes no further part before a release would exceed it.
 
     Args:
         epsilon: in the noise's own neighbouring relation.
         delta: 0 for Laplace noise with basic composition.
         composition: "basic", "advanced", "rdp" or "pld".
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.Budget(epsilon=2.0).limit(fd.Laplace(epsilon=0.5, clip=1.0)).most
+        4
     """
 
     epsilon: float
@@ -48,7 +55,7 @@ class Budget:
             )
 
     def limit(self, noise: Sound) -> Sound:
-        """The noise with the largest number of releases that this budget allows."""
+        """Return the noise with the largest number of releases that this budget allows."""
         kind, ratio = type(noise).__name__.lower(), 1.0 / noise.multiplier
         if self.delta == 0 and (kind != "laplace" or self.composition != "basic"):
             raise FoedusError(
@@ -56,13 +63,13 @@ class Budget:
             )
 
         def fits(count: int) -> bool:
-            return composition.total(kind, {ratio: count}, self.delta, self.composition) <= self.epsilon * (1 + 1e-9)
+            return composition.total(kind, {ratio: count}, self.delta, self.composition) <= self.epsilon * ROUNDING
 
         if not fits(1):
             cost = composition.total(kind, {ratio: 1}, self.delta, self.composition)
             raise FoedusError(f"one release costs epsilon {cost:.4g}, more than the budget of {self.epsilon:g}.")
         low, high = 1, 2
-        while fits(high) and high < 2**20:
+        while fits(high) and high < MOST_RELEASES:
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
@@ -90,9 +97,17 @@ class LedgerEntry:
 class Ledger:
     """Every release of a run. Print it to read it; `total` says what a client has spent.
 
-    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released, and NaN where
-    a site of its own has kept them to itself; then their quotient is the one that the settings fix. `before`
-    are the releases that prepared the data; their ε is the same for both kinds of neighbours.
+    `sensitivity` and `scale` are what the clients used, (rounds, clients): 0 where nothing was released, and NaN where
+    a real site does not tell them; their quotient is then the one that the settings fix. `before` are the releases
+    that prepared the data; their ε is the same for both kinds of neighbours.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))] * 2, loss=fd.losses.least_squares)
+        >>> noise = fd.Laplace(epsilon=0.5, clip=1.0)
+        >>> ledger = fd.solve(problem, fd.FedAvg(k0=1, lr=0.1), max_rounds=3, privacy=noise).ledger
+        >>> len(ledger.entries("0")), round(ledger.total("0"), 6)
+        (3, 1.5)
     """
 
     noise: Json  # the kind of noise, its settings, and the promise of one release in words
@@ -128,7 +143,11 @@ class Ledger:
         return np.sum(self.made, axis=0)
 
     def entries(self, client: str | None = None) -> list[LedgerEntry]:
-        """The releases in order, of one client or of all."""
+        """Return the releases in order.
+
+        Args:
+            client: the name of the client; all clients when left out.
+        """
         if client is not None and client not in self.names:
             raise FoedusError(f"the ledger has no client {client!r}; there are {', '.join(self.names[:5])} ….")
         clients = range(len(self.names)) if client is None else [self.names.index(client)]
@@ -150,7 +169,7 @@ class Ledger:
     def total(
         self, client: str | int, method: str = "basic", *, neighbours: str | None = None, delta: float | None = None
     ) -> float:
-        """The total ε of one client, from the sensitivities and scales it used.
+        """Return the total ε of one client, from the sensitivities and scales it used.
 
         Args:
             client: its name or place.
@@ -158,6 +177,9 @@ class Ledger:
                 "pld". All but basic composition of Laplace noise hold at δ.
             neighbours: "replace" or "add-or-remove"; the noise's own when left out.
             delta: the ledger's own when left out.
+
+        Returns:
+            The total ε at this δ.
         """
         if not self.sound:
             raise FoedusError("this noise has no formal guarantee, so there is no total epsilon.")
@@ -166,7 +188,8 @@ class Ledger:
         if relation not in NEIGHBOURS or method not in methods:
             raise FoedusError(f"the ledger knows {NEIGHBOURS} and {methods}. Got {relation!r}, {method!r}.")
         i = self.names.index(client) if isinstance(client, str) else client
-        # every sensitivity is proportional to what one example can change, which is twice as much when one is replaced
+        # Every sensitivity is proportional to what one example can change in the sum of clipped gradients, which is 2C
+        # where one is replaced and C where one is left out: so the ratio for one relation gives that for the other.
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
         kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
@@ -181,17 +204,21 @@ class Ledger:
         return composition.total(kind, ratios, at, method) + self.prepared(i)
 
     def _ratios(self, client: int) -> np.ndarray:
-        """Sensitivity over scale of one client's releases in each round; that of the settings where it is not told."""
+        """Return sensitivity over scale of a client's release in each round; the settings' own where it is unknown."""
         sensitivity, scale = self.sensitivity[:, client], self.scale[:, client]
         is_known = scale > 0
         return np.where(is_known, sensitivity / np.where(is_known, scale, 1.0), self.noise.get("ratio", np.inf))
 
     def prepared(self, client: int) -> float:
-        """The ε that preparing the data took of one client: the sum over its releases before the training."""
+        """Return the ε that preparing the data cost one client: the sum over its releases before the training."""
         return sum(entry.epsilon for entry in self.before if entry.client == self.names[client])
 
     def summary(self, measured: bool = True) -> str:
-        """The privacy of the run in a line or two; `measured`: whether the run has an objective and a certificate."""
+        """Return the privacy of the run in a line or two.
+
+        Args:
+            measured: whether the run has an objective and a certificate, of which the summary then speaks.
+        """
         if not self.sound:
             return f"privacy: {self.noise['words']}"
         worst = int(np.argmax(self.releases)) if self.releases.size else 0
@@ -295,6 +322,7 @@ class Ledger:
 
     @staticmethod
     def load(path: Path) -> "Ledger":
+        """Read a ledger that `save` wrote."""
         from foedus.files import unpack
 
         arrays, note = unpack(path.read_bytes())
@@ -311,9 +339,10 @@ class Ledger:
 def with_preparation(
     ledger: Ledger, figures: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()
 ) -> Ledger:
-    """The ledger with what every client sent to prepare the data: (what, sensitivity, scale), or columns sent exactly.
+    """Return the ledger with what every client sent to prepare the data.
 
-    Each figure has Laplace noise, so that it costs sensitivity/scale.
+    `figures` are (what, sensitivity, scale), each with Laplace noise, so that it costs sensitivity/scale; `exact` are
+    the columns about which exact figures were sent.
     """
     before = tuple(
         LedgerEntry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
@@ -335,9 +364,9 @@ def _range(values: np.ndarray) -> str:
 def ledger_of(
     noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
 ) -> Ledger | None:
-    """The ledger of a run, from the columns that were noted of the clients, which are taken out of the history.
+    """Return the ledger of a run, from the history's columns `ledger.*`, which are taken out of the history.
 
-    Sites of their own tell how often they have released, and keep the sensitivity and the scale to themselves.
+    A real site tells how often it has released, and does not tell the sensitivity and the scale.
     """
     nothing = np.zeros((0, len(names)))
     count = history.pop("ledger.releases", nothing)
@@ -346,7 +375,7 @@ def ledger_of(
     if noise is None:
         return None
     releases = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
-    # a row keeps what was released last until the next release
+    # the columns repeat a client's last release until its next one; only the round of a release counts
     sensitivity, scale = np.where(releases > 0, sensitivity, 0.0), np.where(releases > 0, scale, 0.0)
     record: Json = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
     record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}

@@ -1,4 +1,4 @@
-"""Clients of very different sizes in a few rectangles, instead of one as high as the largest client needs."""
+"""Bins: clients of very different sizes in a few rectangles, instead of one as high as the largest client needs."""
 
 from itertools import combinations, pairwise
 
@@ -14,9 +14,10 @@ from foedus.pytrees import PyTree, state
 from foedus.runtime.participation import Participation, Schedule
 from foedus.terms import Data, Terms
 
-LEAST_BYTES = 2**25  # below this, filling rows cost less than compiling `local` for several heights
-LEAST_SAVING = 0.4  # of the rows
-MOST_BINS = 4
+LEAST_BYTES = 2**25  # of X: below this, work on filling rows costs less than compiling `local` for several heights
+LEAST_SAVING = 0.4  # the share of the rows that bins must save to be worth their compilation
+MOST_BINS = 4  # `local` is compiled once for each
+PLACES = 17  # where a group may end: 15 places inside, so that all ways to cut are tried in a moment
 ROWS = ("x", "y", "group", "weight")  # the arrays of a linear model that have a row for each example
 
 
@@ -30,10 +31,10 @@ class Bin:
 
 
 def heights(counts: np.ndarray) -> list[np.ndarray]:
-    """The clients in at most four groups, by falling size, whose rectangles together hold the fewest rows."""
+    """Return the clients in at most `MOST_BINS` groups, by falling size, whose rectangles hold the fewest rows."""
     order = np.argsort(-counts, kind="stable")
     size, n = counts[order], len(counts)
-    places = np.unique(np.linspace(0, n, 17).astype(int)[1:-1])  # where a group may end
+    places = np.unique(np.linspace(0, n, PLACES).astype(int)[1:-1])
     best, cuts = n * size[0], ()
     for many in range(1, MOST_BINS):
         for candidate in combinations(places.tolist(), many):
@@ -86,7 +87,7 @@ def split_into_bins(
 
 
 def _alike(algorithm: Algorithm, terms: Terms, bins: tuple[Bin, ...]) -> bool:
-    """Whether a client's state has one shape in all bins."""
+    """Return whether a client's state has one shape in all bins."""
     w0 = jnp.zeros(terms.dim)
     first = [jax.tree.map(lambda a: a[0], b.data) for b in bins]
     shapes = [jax.eval_shape(lambda d: algorithm.join(terms, d, w0), d) for d in first]
@@ -99,6 +100,6 @@ def _bin(data: Data, group: np.ndarray, height: int, uids: np.ndarray) -> Bin:
 
 
 def join_bins(parts: list[PyTree], bins: tuple[Bin, ...]) -> PyTree:
-    """The bins' replies, or states, in the clients' own order."""
+    """Return the replies, or states, of all bins in the order of the clients."""
     order = jnp.argsort(jnp.concatenate([bin.index for bin in bins]))
     return jax.tree.map(lambda *rows: jnp.concatenate(rows)[order], *parts)

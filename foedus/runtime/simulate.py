@@ -1,8 +1,8 @@
-"""The simulator: all clients in one compiled process, rounds run in chunks between which Python can look.
+"""The simulator: all clients in one compiled program; Python looks at the run between chunks of rounds.
 
-Clients are stacked on a leading axis (on a few, where their sizes differ much) and `local` is `vmap`ped over those that
-take part; the kind of round is switched outside the `vmap`. A chunk is a `while_loop` that ends at its limit or when
-the algorithm has ended.
+Clients are stacked on a leading axis (in a few bins, where their sizes differ much) and `local` is `vmap`ped over those
+that take part; the kind of round is switched outside the `vmap`. A chunk is a `while_loop` that ends at its limit or
+when the algorithm has ended.
 """
 
 import signal
@@ -41,13 +41,14 @@ from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import block_size, condense_data
 from foedus.terms import Data, Terms
 
-CAPACITY = 1024  # the rounds whose records one chunk can hold
-CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
+CAPACITY = 1024  # the rounds whose records one chunk can hold; their buffers have this length
+CHUNK_SECONDS = 0.25  # about how long a chunk takes: Ctrl-C, callbacks and checkpoints wait for its end
+FIRST_CHUNK = 4  # rounds of the first chunk, from which the time of a round is measured
 
 
 @state
 class Simulation:
-    """What a simulated run is between two rounds: enough to go on from, to the bit."""
+    """The state of a simulated run between two rounds; a run that goes on from it has the same bits."""
 
     carry: Carry
     clients: PyTree
@@ -55,7 +56,7 @@ class Simulation:
 
 @state
 class RunInputs:
-    """What does not change during a run."""
+    """What a run's rounds read and never change."""
 
     data: PyTree  # Data, stacked; or bins of clients, and then `Simulation.clients` has their states bin by bin
     uids: Array
@@ -66,7 +67,7 @@ class RunInputs:
 def play_round(
     algorithm: Algorithm, terms: Terms, kind: Kind, at: Simulation, inputs: RunInputs
 ) -> tuple[Simulation, Array, Array]:
-    """One round of one kind. Returns the states, how many clients were asked and how many answered."""
+    """Play one round of one kind; return the states, how many clients were asked and how many answered."""
     n, who, round, clients = terms.clients, inputs.participation, at.carry.round, at.clients
     draws = client_uniforms(round_key(inputs.key, SERVER, round), inputs.uids)
     message = kind.broadcast(terms, at.carry.server, draws)
@@ -103,7 +104,8 @@ def play_round(
         states, data, uids = participants
         after, replies = answers(states, data, uids, of)
     if not everyone or who.dropout > 0:
-        # with sound noise a lost reply has been released all the same, and the client goes on from there
+        # Without noise a client whose reply is lost goes on as if the round had not reached it. With sound noise its
+        # reply has left it and counts as a release, so its state must go on from there.
         advances = is_asked if sound_noise(algorithm) is not None else here
         after = Present(index, advances).remember(clients, after) if jax.tree.leaves(clients) else clients
     sure = everyone and who.dropout == 0
@@ -133,7 +135,7 @@ def over_clients(
 def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
-    """Run rounds until `limit` of them are done or the run is over. Returns the state, the records and their number."""
+    """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
     kinds = algorithm.kinds
 
     def step(at: Simulation) -> tuple[Simulation, dict[str, Array]]:
@@ -166,14 +168,14 @@ def chunk(
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def start(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data | None) -> Simulation:
-    """The state before the first round."""
+    """Return the state before the first round."""
     join = jax.vmap(lambda d: algorithm.join(terms, d, w0))
     clients = tuple(join(b.data) for b in data) if isinstance(data, tuple) else join(data)
     return strong(Simulation(spine.first(algorithm, terms, w0, own), clients))
 
 
 def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
-    """What a run keeps throughout."""
+    """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
     uids = problem.stacked.uids()
     rectangles = problem.stacked.rectangles
@@ -209,7 +211,7 @@ class _Interrupt:
 
 @dataclass(frozen=True)
 class PlayedRounds:
-    """Rounds that have been played: the states after the last one, the history, and how long it took."""
+    """What `play_rounds` returns: the states after the last round, the history, and how long it took."""
 
     at: Simulation
     recorder: Recorder
@@ -232,9 +234,9 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
         recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, states, data))
         if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
             at, recorder.columns = checkpoint_content
-        at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles, plays no round
+        at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles the program and plays no round
     compiled_at = time.perf_counter()
-    size, interrupted = 4, False
+    size, interrupted = FIRST_CHUNK, False
     with _Interrupt() as interrupt:
         while not interrupt.pending and recorder.rounds < job.max_rounds and not bool(at.carry.done):
             tick = time.perf_counter()
@@ -272,7 +274,7 @@ class Simulator:
 
 
 def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
-    """The certificate of the problem as it was stated, over all clients."""
+    """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
     algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
     multipliers = spine.server_multipliers(algorithm, run_on.terms, at.carry)
     mu = jnp.zeros((problem.terms.clients, problem.terms.rows[0]))

@@ -1,4 +1,4 @@
-"""Flare: the runtime that plays a run over real sites. `fd.solve(..., runtime=fd.Flare(sites=3))` is the one change."""
+"""Flare: the runtime over real sites; `fd.solve(..., runtime=fd.Flare(sites=3))` is all that a user changes."""
 
 import dataclasses
 import json
@@ -22,12 +22,12 @@ from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_a
 from foedus.runtime.flare.trial import Federation
 from foedus.runtime.spine import Job, Outcome, Watch
 
-KEPT = ".federation"  # beside a checkpoint's name: the folder of the sites that were started for the run
+KEPT = ".federation"  # the ending of the folder, beside a checkpoint, of the sites that were started for the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flare:
-    """Real sites: processes of their own, mutual TLS, data read at the site.
+    """The runtime over real sites: each is a process of its own that reads its data itself and talks over mutual TLS.
 
     Args:
         sites: how many; as many as the problem has clients when left out. They are started on this machine for the run.
@@ -38,6 +38,12 @@ class Flare:
         minimum: the fewest answers a round goes on with; all that were asked when left out.
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
         keep_going: how often to resume by itself after a crash.
+
+    Example:
+        >>> import foedus as fd
+        >>> three = fd.Flare(timeout=30.0, minimum=2)  # fd.solve(problem, algorithm, runtime=three)
+        >>> three.transport, three.patience["minimum"]
+        ('aux', 2)
     """
 
     sites: int | None = None
@@ -61,11 +67,12 @@ class Flare:
 
     @property
     def patience(self) -> Json:
+        """How long the server waits, for how many answers, and what it does about silent sites; as a job states it."""
         return dataclasses.asdict(Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses))
 
     @property
     def policy(self) -> Json:
-        """What the sites of a trial allow: all of them are the caller's own, and their data may be small."""
+        """The policy of sites that are started for this run: all are the caller's own, and their data may be small."""
         return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1}
 
     def play(self, job: Job, *, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
@@ -105,7 +112,7 @@ class Flare:
         return _outcome(result)
 
     def _alone(self, folder: Path, names: tuple[str, ...], run_in: Callable[[Federation], Result]) -> Result:
-        """A run over sites that are there for it alone."""
+        """Start sites for this run alone, play it, and stop them."""
         federation = Federation.again(folder, names, self.policy)
         try:
             return run_in(federation)
