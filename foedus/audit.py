@@ -1,4 +1,4 @@
-"""An audit: run a client on two neighbouring data sets many times, and bound from below the ε that its releases have.
+"""An audit runs a client many times on two neighbouring data sets, and bounds the true ε of its releases from below.
 
 The auditor is the strongest one the definition allows: it knows both data sets, sends the messages itself, and sees
 every release. It fits noise scales to half of the trials, takes the threshold on the ratio that is best there,
@@ -38,7 +38,7 @@ AuditNoise: TypeAlias = PaperLaplace | Sound
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: `epsilon` is exceeded by the mechanism's true ε (at `delta`) with this confidence."""
+    """The result of an audit: with this confidence the mechanism's true ε, at `delta`, is at least `epsilon`."""
 
     epsilon: float
     delta: float
@@ -48,7 +48,7 @@ class Audit:
 
 
 def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys: Array) -> np.ndarray:
-    """What the problem's first client sends in answer to the models `messages`, (rounds, dim), for every key.
+    """Return what the problem's first client sends in answer to the models `messages`, (rounds, dim), for every key.
 
     Returns an array (trials, rounds, dim). The client is the algorithm's own `local`, noise included.
     """
@@ -96,6 +96,9 @@ def audit(
         delta: the δ at which ε is bounded.
         confidence: of the bound.
         seed: of the trials.
+
+    Returns:
+        The audit, with the bound.
     """
     models = np.asarray(messages, dtype=float)
     keys = jax.random.split(jax.random.key(seed), 2 * trials).reshape(2, trials)
@@ -117,7 +120,7 @@ def audit(
 
 
 def _ratio(z: np.ndarray, centres: list[np.ndarray], scales: list[np.ndarray], square: bool) -> np.ndarray:
-    """The log-likelihood ratio of each trial under the fitted noise, first data set over second."""
+    """Return the log-likelihood ratio of each trial under the fitted noise, first data set over second."""
 
     def log_density(centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
         u = np.abs(z - centre) / scale[:, None]
@@ -129,7 +132,11 @@ def _ratio(z: np.ndarray, centres: list[np.ndarray], scales: list[np.ndarray], s
 
 
 def _lower_bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, level: float) -> float:
-    """The bound from 'the ratio is at least t', more likely under `high`; t is chosen on the first half."""
+    """Return the bound from the test 'the ratio is at least t', which is more likely under `high`.
+
+    The threshold t is chosen on the first half of the trials and counted on the second, so that the choice does not
+    bias the count.
+    """
     candidates = np.unique(np.quantile(high[:half], np.linspace(0.0, 0.999, 200)))
     counts = [(np.sum(high[:half] >= t), np.sum(low[:half] >= t)) for t in candidates]
     best = max(range(len(candidates)), key=lambda i: _epsilon(*counts[i], half, delta, level))
@@ -138,7 +145,7 @@ def _lower_bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, lev
 
 
 def _epsilon(yes: int, no: int, trials: int, delta: float, level: float) -> float:
-    """ln((p − δ)/q) for the least p and the largest q that the counts allow, each at confidence 1 − level/2."""
+    """Return ln((p − δ)/q) for the least p and the largest q that the counts allow, each at confidence 1 − level/2."""
     from scipy.stats import beta
 
     p = float(beta.ppf(level / 2, yes, trials - yes + 1)) if yes > 0 else 0.0
@@ -150,7 +157,7 @@ def _epsilon(yes: int, no: int, trials: int, delta: float, level: float) -> floa
 
 
 def opposite_pair(loss: Loss, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
-    """One client; its first example has a huge gradient one way in one data set, the other way in the other.
+    """Return two problems of one client whose first example has a huge gradient, in opposite directions.
 
     Both are clipped to C along the same coordinate, so that the means differ by all of 2C/d; the other examples are 0.
     """
@@ -165,7 +172,7 @@ def opposite_pair(loss: Loss, dim: int = 3, examples: int = 2, size: float = 100
 
 
 def vanishing_pair(loss: Loss, dim: int = 3) -> tuple[Problem, Problem]:
-    """One client of two examples whose gradients at 0 all but cancel in one data set and add up in the other.
+    """Return two problems of one client whose gradients at 0 nearly cancel in one and add up in the other.
 
     Noise that is scaled with the client's own gradient is almost nothing under the first.
     """
@@ -186,7 +193,7 @@ class Case:
     weak: bool = False  # whether the audit is expected to disprove the nominal ε
 
     def promise(self) -> tuple[float, float]:
-        """ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
+        """Return ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
         if not isinstance(self.noise, Sound):
             return self.noise.epsilon * self.rounds, 0.0
         if self.noise.total is not None:
@@ -196,7 +203,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """The mechanisms and pairs that `foedus audit` tries."""
+    """Return the mechanisms and pairs that `foedus audit` tries."""
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
 
@@ -254,7 +261,7 @@ READ = (
 
 
 def table(results: list[tuple[Case, Audit]]) -> str:
-    """The audit as text: what is promised, what was measured, and whether the two agree."""
+    """Return the audits as a table in text: what is promised, what was measured, and whether the two agree."""
     rows = [("mechanism and pair of data sets", "promised epsilon", "at delta", "true epsilon at least", "verdict")]
     for case, result in results:
         promise, delta = case.promise()

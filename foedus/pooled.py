@@ -1,4 +1,4 @@
-"""Pooled: a problem restated as that of one party that holds all the data; for comparison only.
+"""Pooled: a problem restated for one party that holds all the data; for comparison only.
 
 f is the mean of the f_i, and every site's rows are that party's rows. Derivatives come from automatic differentiation,
 so a pooled run also checks the structured ones.
@@ -20,13 +20,13 @@ SITE = "site."  # a pooled array's name is the site's, after this
 
 
 def _sites(data: Data) -> Data:
-    """The stacked sites inside the one party's data."""
+    """Return the stacked sites inside the one party's data."""
     return Data({k.removeprefix(SITE): v for k, v in data.items() if k.startswith(SITE)})
 
 
 @dataclass(frozen=True)
 class Mean:
-    """f: the mean over sites of f_i."""
+    """The objective of a pooled problem: the mean over sites of f_i."""
 
     terms: Terms
 
@@ -60,7 +60,7 @@ class Pooled(Problem):
     original: Problem
 
     def by_site(self, multipliers: dict[str, Array]) -> dict[str, Array]:
-        """The multipliers by site, in the order of the problem as it was stated."""
+        """Return the multipliers of a pooled run by site, in the order of the original problem's rows."""
         problem = self.original
         terms, flat, start = problem.terms, multipliers["local"][0], 0
         blocks: dict[str, list[Array]] = {"local": [], "coupled": []}
@@ -77,7 +77,7 @@ class Pooled(Problem):
 
 
 def pool(problem: Problem) -> Pooled:
-    """The problem of one party that holds all sites' data."""
+    """Return the problem of one party that holds all sites' data."""
     terms = problem.terms
     one = object.__new__(Pooled)
     one.original = problem

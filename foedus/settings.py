@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """A frozen, keyword-only dataclass whose fields are checked against the ranges given with `setting`."""
+    """Make a class a frozen, keyword-only dataclass whose fields are checked against the ranges given by `setting`."""
     inner = cls.__dict__.get("__post_init__")
 
     def check(self) -> None:
@@ -43,7 +43,7 @@ def settings(cls: type[T]) -> type[T]:
 
 
 def _accept(cls: Any, aliases: dict[str, str]) -> None:
-    """Have the class take its settings under their aliases too."""
+    """Let the class take its settings under their aliases too."""
     build = cls.__init__
 
     @functools.wraps(build)
@@ -68,7 +68,7 @@ def setting(
     alias: str = "",
     convert: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """One setting: its default, what it is (with the equation it enters), and its range or choices.
+    """Declare one setting: its default, what it is (with the equation it enters), and its range or choices.
 
     `also` names a further form that a value may have, and says whether one has it. A setting that `travels` reaches the
     compiled functions as data beside the clients' own, not as a constant; two algorithms that differ only in such

@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_left_alone(kept, other):
         lambda content: content[:-1],
         lambda content: pack({}, {}),
         lambda content: pack({}, {"leaves": 0}),
-        lambda content: content.replace(b"foedus checkpoint 1", b"foedus checkpoint 2"),
+        lambda content: content.replace(b"foedus checkpoint 2", b"foedus checkpoint 1"),
     ],
     ids=["empty", "text", "half", "short by one", "no note", "no digest", "version"],
 )

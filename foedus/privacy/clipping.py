@@ -15,19 +15,20 @@ from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
+TINY = 1e-300  # stands for 0 in a divisor
 BOUND = "x.bound"  # the array that `condense` adds
 
 
 @state
 class RowBounds:
-    """What clipping needs to know of a client's rows of X: the most that |s| may be, and by what a row is shortened."""
+    """Per row of X: the largest |s| that clipping allows, and the factor by which the row itself is shortened."""
 
     bound: PyTree  # an array, (rows,); () for a user's own objective, whose gradients are formed one by one
     shrink: PyTree  # an array, (rows,), or 1.0; () likewise
 
 
 def condense(terms: Terms, data: Data, noise: Sound) -> Data:
-    """The data with rows of X no longer than is allowed, and the bounds on |s|, once for all rounds of a run."""
+    """Return the data with rows of X shortened to the allowed length and with the bounds on |s|, for all rounds."""
     if terms.loss is None:
         return data
     rows = rows_of(terms, data, noise)
@@ -36,7 +37,7 @@ def condense(terms: Terms, data: Data, noise: Sound) -> Data:
 
 
 def rows_of(terms: Terms, data: Data, noise: Sound) -> RowBounds:
-    """C/‖x‖ for the rows of X, once for all gradients of a round; nothing for a user's own objective."""
+    """Return the bounds C/‖x‖ of the rows of X; for a user's own objective there are none."""
     if terms.loss is None:
         return RowBounds((), ())
     if BOUND in data:
@@ -51,13 +52,14 @@ def rows_of(terms: Terms, data: Data, noise: Sound) -> RowBounds:
 
 
 def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: RowBounds | None = None) -> Array:
-    """(1/d_i) Σ_j clip(∇ℓ_j(w)) + the gradient of the penalty, in which no example takes part."""
+    """Return (1/d_i) Σ_j clip(∇ℓ_j(w)), plus the gradient of the penalty, which depends on no example."""
     share = data["weight"] / data.count
     if terms.loss is not None:
         rows = rows_of(terms, data, noise) if rows is None else rows
         x = data["x"]
         s = terms.loss.slope(x @ w * rows.shrink, data["y"])
-        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -rows.bound, rows.bound)  # also where s overflows
+        # NaN must not pass the clip: an example without a slope adds nothing; an infinite slope becomes the bound
+        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -rows.bound, rows.bound)
         g = (share * s * rows.shrink) @ x
     else:
         g = share @ _clip(_per_example(terms, w, data), noise)
@@ -65,11 +67,11 @@ def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Row
 
 
 def _positive(a: Array) -> Array:
-    return jnp.maximum(a, 1e-300)
+    return jnp.maximum(a, TINY)
 
 
 def _scale_rows(rows: Array) -> tuple[Array, Array]:
-    """The largest entry of each row, and the rows divided by it: their norms cannot overflow, whatever they hold."""
+    """Return the largest entry of each row, and the rows divided by it, whose norms cannot overflow."""
     size = _positive(jnp.max(jnp.abs(rows), axis=1))
     return size, rows / size[:, None]
 
@@ -83,7 +85,7 @@ def _clip(gradients: Array, noise: Sound) -> Array:
 
 
 def _per_example(terms: Terms, w: Array, data: Data) -> Array:
-    """The gradient of the user's objective on each row alone, (rows, dim)."""
+    """Return the gradient of the user's objective on each row alone, (rows, dim)."""
     objective = terms.objective
     assert objective is not None
 
@@ -95,7 +97,7 @@ def _per_example(terms: Terms, w: Array, data: Data) -> Array:
 
 
 def check(terms: Terms, noise: Sound, name: str) -> None:
-    """Raise where clipping examples would not give what the sensitivity assumes."""
+    """Raise where clipping each example would not bound the sensitivity as its proof assumes."""
     if terms.where is not None:
         raise FoedusError(
             f"{name} with {type(noise).__name__} noise takes no where=: how many examples it selects is private too; "

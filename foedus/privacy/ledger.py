@@ -20,7 +20,7 @@ NOT_TOLD = "not told"
 DELTA = 1e-5  # at which totals are given where no total was asked for; a usual choice, below 1/(number of examples)
 SHOWN = 12  # clients in the printed table
 ROUNDING = 1 + 1e-9  # a total that exceeds a budget by rounding alone is within it
-MOST_RELEASES = 2**20  # the search for the largest number of releases stops here: no run has so many rounds
+MOST_RELEASES = 2**20  # where the search for the largest number of releases stops
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A client's release: noise of the right scale, its own count of releases, and the limit that a budget sets."""
+"""One release of a client: noise of the right scale, the client's own record of it, and the limit of a budget."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -20,11 +20,12 @@ class Spent:
 
     @staticmethod
     def nothing() -> "Spent":
+        """Return the record of a client that has released nothing."""
         return Spent(jnp.zeros((), int), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
 def speaks(noise: Sound, spent: Spent, willing: Array) -> Array:
-    """Whether a client that is asked releases something new: not once its budget is spent."""
+    """Return whether a willing client releases something new, which it does not once its budget is spent."""
     return willing if noise.most is None else willing & (spent.releases < noise.most)
 
 
@@ -38,7 +39,7 @@ def release(
     key: Array,
     speaking: Array,
 ) -> tuple[Spent, Array]:
-    """The record afterwards, and w + increment + noise; a client that does not speak must not send the latter.
+    """Return the record afterwards, and w + increment + noise, which a client that is not `speaking` must not send.
 
     The noise goes to the increment alone. The received model w is added to the result, as anybody could who has both:
     had it been added before, a w of size 2^52 would have rounded the increment to whole numbers, and with it the bound.
@@ -53,7 +54,7 @@ def release(
 
 
 def release_columns(spent: PyTree) -> dict[str, Array]:
-    """The clients' records as the simulator keeps them for the ledger: an entry per client and round."""
+    """Return the clients' records as columns of the simulator's history, from which the ledger is made."""
     if not isinstance(spent, Spent):
         return {}
     return {
@@ -64,7 +65,7 @@ def release_columns(spent: PyTree) -> dict[str, Array]:
 
 
 def all_spent(noise: Noise | None, releases: Array) -> Array:
-    """Whether every client has reached its limit, from the server's count of what it received."""
+    """Return whether every client has reached its limit, from the server's count of what it received."""
     if not isinstance(noise, Sound) or noise.most is None:
         return jnp.zeros((), bool)
     return jnp.all(releases >= noise.most)

@@ -1,4 +1,4 @@
-"""How far what a client sends can move when one of its examples changes: proved bounds, written as recursions.
+"""Sensitivities: proved bounds on how far a client's message moves when one of its examples changes.
 
 Let D and D' be neighbouring data sets of client i, and fix everything that was released before: the messages a client
 receives are functions of releases, so they are the same under D and D'. Only the client's private state and its
@@ -29,17 +29,17 @@ from foedus.terms import Terms
 
 
 def change(noise: Sound, count: Array) -> Array:
-    """Δ: by how much the mean of clipped gradients at one point differs between neighbours, rounding included."""
+    """Return Δ, by how much the mean of clipped gradients at one point differs between neighbours, with rounding."""
     return (1.0 + 2.0**-30) * noise.gradient_change / count + (count + 8.0) * 2.0**-51 * noise.clip
 
 
 def allowance(reach: Array) -> Array:
-    """What rounding adds to the sensitivity of a release, for models of 1-norm at most `reach`."""
+    """Return what rounding adds to the sensitivity of a release, for models of 1-norm at most `reach`."""
     return 2.0**-40 * reach
 
 
 def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) -> Array:
-    """δ of w_i after one step of EPM (20) with a data-independent μ (c_i = 0).
+    """Return δ of w_i after one step of EPM (20) with a data-independent μ (c_i = 0).
 
     w_i⁺ = w + soft(μ(w_i − w) − g, λ)/(η + μ), and soft thresholding is non-expansive in every coordinate, so in any
     p-norm ‖w_i⁺ − w_i⁺'‖ ≤ (μ‖w_i − w_i'‖ + ‖g − g'‖)/(η + μ) ≤ (μδ + Δ)/(η + μ). Starting a round at the received w
@@ -51,7 +51,7 @@ def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) ->
 def inexact_admm(
     delta: Array, change: Array, a: Array, sigma: Array | float, k0: int, in_c: Array
 ) -> tuple[Array, Array]:
-    """δ of π_i and of z_i after FedGiA's round with H_i = r·I, from δ of π_i before; `change` is of ḡ_i = ∇f_i/m.
+    """Return δ of π_i and of z_i after FedGiA's round with H_i = r·I, from δ of π_i; `change` is of ḡ_i = ∇f_i/m.
 
     With c = 1 − σa, a = 1/(r/m + σ), the k0 steps are linear in (π_i, ḡ_i):
         in C:      π⁺ = c^k0 π − (1 − c^k0) ḡ,   z = x + c^(k0−1)(1/σ − 2a) π − (a c^(k0−1) + (1 − c^k0)/σ) ḡ
@@ -67,7 +67,7 @@ def inexact_admm(
 
 
 def curvature(terms: Terms, rows: float, count: Array) -> tuple[Array | float, Array | float]:
-    """Bounds on the eigenvalues of the Hessian of f_i with clipped gradients, for rows of norm at most `rows`.
+    """Bound the eigenvalues of the Hessian of f_i with clipped gradients, for rows of norm at most `rows`.
 
     The gradient s(z)x of a loss of z = xᵀw is clipped by clamping s to ±C/‖x‖, which keeps a non-decreasing s so, and
     its slope below that of s. Hence 0 ≤ slope ≤ κ where the loss is convex with curvature κ, and the Hessian of the
@@ -85,7 +85,7 @@ def curvature(terms: Terms, rows: float, count: Array) -> tuple[Array | float, A
 
 
 def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
-    """A curvature of f_i that all parties know, for step sizes; no guarantee rests on it.
+    """Return a curvature of f_i that all parties know, for step sizes; no guarantee depends on it.
 
     With a bound on the rows it is the one of `curvature`. Without one nobody knows it; then rows are taken to be as
     long as the clip, which they are where a loss of slope at most 1 is clipped little. The penalty is not clipped, so
@@ -99,7 +99,7 @@ def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
 
 
 def descent(delta: Array, rate: Array | float, low: Array | float, high: Array | float, change: Array) -> Array:
-    """δ in the 2-norm after a gradient step u ← u − γ∇F_D(u), where the Hessian of F_D lies between `low` and `high`.
+    """Return δ in the 2-norm after a step u ← u − γ∇F_D(u), where the Hessian of F_D lies between `low` and `high`.
 
     u⁺ − u⁺' = [T_D(u) − T_D(u')] + γ(∇F_D'(u') − ∇F_D(u')), T_D = id − γ∇F_D. The first part is at most q·δ with q =
     max(|1 − γ low|, |1 − γ high|), the largest eigenvalue of the symmetric I − γ∇²F_D along the segment; the second is
@@ -109,14 +109,14 @@ def descent(delta: Array, rate: Array | float, low: Array | float, high: Array |
 
 
 def contraction(rate: Array | float, low: Array | float, high: Array | float) -> Array:
-    """q of `descent`."""
+    """Return q of `descent`: the factor by which a gradient step changes the distance of two points, at the most."""
     return jnp.maximum(jnp.abs(1.0 - rate * low), jnp.abs(1.0 - rate * high))
 
 
 def in_the_one_norm(
     delta: Array, rate: Array | float, low: Array | float, high: Array | float, change: Array, dim: int
 ) -> Array:
-    """The bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
+    """Return the bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
 
     ‖T_D(u) − T_D(u')‖₁ ≤ √dim·q·δ, and the second part of the difference is at most |γ|Δ in the 1-norm itself. (A Δ in
     the 1-norm is one in the 2-norm too.)
@@ -140,7 +140,7 @@ def check_several(terms: Terms, noise: Sound, name: str) -> None:
 
 
 def several_steps(terms: Terms, noise: Sound, count: Array, rates: list[Array], pull: float = 0.0) -> Array:
-    """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
+    """Return the sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a public w."""
     gradient_change = change(noise, count)
     if len(rates) == 1:
         return jnp.abs(rates[0]) * gradient_change

@@ -18,7 +18,7 @@ from foedus.runtime import spine
 from foedus.terms import Data, Terms
 
 BLOCK_BYTES = 2**17  # of one block of clients' data: it stays in a core's cache while they make their local steps
-SMALL = 4  # blocks: data of no more than these are worked on at once, where blocks were measured to save nothing
+SMALL = 4  # blocks: data of no more than these are worked on all at once
 OFTEN = 3  # gradients a round from which on moments, or blocks that stay in the cache, are worth their price
 UNKNOWN_TRIPS = 8  # the turns that are assumed of a loop whose length is known only when it runs
 READS_PER_GRADIENT = 2  # of X: once for the predictions, once for the gradient

@@ -1,4 +1,4 @@
-"""What a site checks in a server's words before it acts on them; none of these checks trusts the coordinator."""
+"""The checks of a site on what a server tells it, made before the site acts on it; none trusts the coordinator."""
 
 import json
 import math
@@ -20,18 +20,18 @@ from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
 from foedus.terms import Data, Mask, Terms, Where
 
-LARGEST = 1e6  # of a number in a message under privacy: noise must not drown in the rounding of what it is added to
-MOST_ROUNDS = 10**6
+LARGEST = 1e6  # the largest number in a message under privacy: the rounding of larger ones could show through the noise
+MOST_ROUNDS = 10**6  # that a run may announce
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
 
 def statement(header: Json) -> str:
-    """What a greeting and a join must say alike."""
+    """Return the part of a message that must be the same in a greeting and in a join, as text."""
     return json.dumps([header[name] for name in ("algorithm", "terms", "max_rounds")], sort_keys=True)
 
 
 def whole(value: object, least: int, most: int, name: str) -> int:
-    """A whole number within its range."""
+    """Return a whole number; refuse what is none, or lies outside its range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise Refusal("unknown", f"{name} must be a whole number from {least} to {most}")
     return value
@@ -65,7 +65,7 @@ def check_terms(terms: object) -> Terms:
 
 
 def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
-    """The algorithm made ready for the terms; whatever the coordinator has checked is checked here, without data."""
+    """Return the algorithm made ready for the terms; the coordinator's checks are made again here, without data."""
     try:
         fit = algorithm.fit(Problem.without_data(terms))
         algorithm = fit.algorithm
@@ -81,7 +81,10 @@ def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
 
 
 def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], None]) -> None:
-    """Refuse terms over fewer rows than `least`, or over all but so few: a difference of sums would be about those."""
+    """Refuse a subset with fewer rows than `least`, or with so few rows left out.
+
+    In the second case the difference between the sum over all rows and that over the subset would be about those few.
+    """
     weight = np.asarray(data["weight"])
     for mask in _masks(terms):
         subset = np.asarray(mask(data))
@@ -94,6 +97,6 @@ def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], No
 
 
 def _masks(terms: Terms) -> tuple[Mask, ...]:
-    """The subsets of a site's rows that the terms speak of."""
+    """Return the subsets of a site's rows that occur in the terms."""
     own = () if terms.where is None else (terms.where,)
     return (*own, *(mask for c in terms.constraints if c.scope != "global" for mask in c.masks()))

@@ -27,7 +27,7 @@ WAITING, APPROVED, REFUSED = "waiting", "approved", "refused"
 
 @dataclass(frozen=True)
 class Statement:
-    """What an experiment asks of a site: the part that a decision is about, in words and numbers."""
+    """What an experiment asks of a site, in words and numbers; a person's decision is about exactly this."""
 
     run: str
     algorithm: str
@@ -38,11 +38,11 @@ class Statement:
     columns: tuple[str, ...] = ()
     settings: str = ""  # the algorithm with all its settings
     noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
-    preparation: float = 0.0  # the epsilon of what is told before the first round
+    preparation: float = 0.0  # the epsilon of what is sent before the first round
 
     @staticmethod
     def of_table(header: Json, algorithm: Algorithm) -> "Statement":
-        """The statement of a run that begins with the columns of a table."""
+        """Return the statement of a run that begins with the columns of a table."""
         roles, problem = header["roles"], header["problem"]
         columns = [f"label {roles['label']}"] + ([f"group {roles['group']}"] if roles["group"] else [])
         columns.append("features " + (", ".join(map(str, roles["features"])) if roles["features"] else "all others"))
@@ -57,13 +57,13 @@ class Statement:
 
     @staticmethod
     def of_terms(header: Json, algorithm: Algorithm, terms: Terms) -> "Statement":
-        """The statement of a run whose terms are all known."""
+        """Return the statement of a run whose terms are all known."""
         words = terms_in_words(terms)
         return Statement(**_common(header, algorithm, terms.clients), loss=words["loss"], terms=tuple(words["terms"]))
 
     @property
     def essence(self) -> Json:
-        """What must not change between the preparation and the rounds; settings found in between may."""
+        """The part that must not change between the preparation and the rounds; settings computed in between may."""
         noise = self.noise
         strength = [noise.kind, noise.multiplier, noise.neighbours, noise.delta] if isinstance(noise, Sound) else None
         essence = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
@@ -71,11 +71,12 @@ class Statement:
 
     @property
     def id(self) -> str:
+        """A short digest of everything stated, by which a person names the request."""
         fields = asdict(replace(self, noise=None))
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
     def summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
-        """The request in plain language."""
+        """Return the request in plain language, line by line."""
         lines = [
             f"The coordinator of the federation asks for the run {self.run}, over {self.sites} sites.",
             f"Columns: {'; '.join(self.columns)}." if self.columns else "Columns: the arrays of the site's data file.",
@@ -119,13 +120,13 @@ def _common(header: Json, algorithm: Algorithm, sites: int) -> Json:
 
 
 def terms_in_words(terms: Terms) -> Json:
-    """The loss and the terms of a problem, said alike by a coordinator and by a site."""
+    """Return the loss and the terms of a problem in words; coordinator and site must find the same ones."""
     loss = terms.loss.name if terms.loss is not None else getattr(terms.objective, "__name__", "an objective")
     return {"loss": loss, "terms": sorted(map(constraint_in_words, terms.constraints))}
 
 
 def constraint_in_words(constraint: Constraint) -> str:
-    """The kind of a constraint and the number it is held against."""
+    """Return the kind of a constraint, its scope and its limit in words."""
     limit = getattr(constraint, "limit", None)
     if isinstance(limit, Mapping):
         limit = {str(name): float(value) for name, value in sorted(limit.items())}
@@ -136,7 +137,7 @@ def constraint_in_words(constraint: Constraint) -> str:
 
 @dataclass(frozen=True)
 class ApprovalRequest:
-    """A request as the site keeps it."""
+    """A request in the site's folder, with what a person has decided about it."""
 
     id: str
     run: str
@@ -153,7 +154,7 @@ class Approvals:
         self.folder = folder / FOLDER
 
     def require(self, policy: Policy, statement: Statement, ledger: SiteLedger) -> None:
-        """Pass where nobody need be asked or a person has said yes; else refuse, and put the request into the queue."""
+        """Return where no approval is needed or a person has approved; else write the request down and refuse."""
         if policy.approve != "ask":
             return
         request = self._load(statement.id)
@@ -165,7 +166,7 @@ class Approvals:
         self._demand(request)
 
     def same(self, policy: Policy, statement: Statement) -> None:
-        """Pass where an approved request of this run, made before its preparation, says the same as this statement."""
+        """Return where an approved request of this run, from before its preparation, agrees with this statement."""
         if policy.approve != "ask":
             return
         for request in self.all():
@@ -180,7 +181,7 @@ class Approvals:
             raise Refusal("waiting", f"it waits for the approval of a person at the site (request {request.id})")
 
     def decide(self, id: str, decision: str) -> ApprovalRequest:
-        """Record what a person at the site has decided."""
+        """Record what a person at the site has decided, and return the request."""
         request = self._load(id)
         if request is None:
             ids = ", ".join(r.id for r in self.all()) or "none"
@@ -190,7 +191,7 @@ class Approvals:
         return request
 
     def all(self) -> list[ApprovalRequest]:
-        """All requests, oldest first."""
+        """Return all requests, oldest first."""
         paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         requests = [request for path in paths if (request := self._load(path.stem)) is not None]
         return sorted(requests, key=lambda request: request.time)

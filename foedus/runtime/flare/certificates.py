@@ -1,4 +1,4 @@
-"""Keys that never travel: a site makes its own, and the coordinator signs its certificate.
+"""Certificates of sites: a site makes its own key, which never leaves it, and the coordinator signs its certificate.
 
 The kit that the coordinator gives a site holds no secret. At the site, `request` makes a private key, which stays
 there, and a certificate request for the coordinator; `sign` turns the request of a site of the project into a
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
-DAYS = 360  # a certificate is valid for so long, and no longer than that of the authority
+DAYS = 360  # for which a certificate is valid, unless that of the authority ends before
 
 
 def request(kit: Path) -> tuple[Path, str]:
-    """At a site: make its key, if it has none; returns the request for the coordinator and its fingerprint."""
+    """At a site, make its key if it has none; return the request for the coordinator and its fingerprint."""
     require_nvflare()
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -56,7 +56,7 @@ def request(kit: Path) -> tuple[Path, str]:
 
 
 def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
-    """At the coordinator: the certificate for a request of one of the project's sites, and its fingerprint.
+    """At the coordinator, sign the request of one of the project's sites; return the certificate and its fingerprint.
 
     `folder` is that of `provision`. A site has one certificate; `again` makes another, for a site that lost its key.
     """
@@ -97,7 +97,10 @@ def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
 
 
 def install(kit: Path, file: Path) -> str:
-    """At a site: put its certificate into the kit, if it is for its key and of the kit's authority; its fingerprint."""
+    """At a site, put its certificate into the kit, if it is for its key and of the kit's authority.
+
+    Returns the fingerprint of the key.
+    """
     require_nvflare()
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -125,7 +128,7 @@ def install(kit: Path, file: Path) -> str:
 
 
 def fingerprint(public: "PublicKeyTypes") -> str:
-    """The SHA-256 digest of a public key, in groups that can be read out."""
+    """Return the first half of a public key's SHA-256 digest, in groups that can be read out."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     digest = hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
@@ -133,7 +136,7 @@ def fingerprint(public: "PublicKeyTypes") -> str:
 
 
 def name_of(kit: Path) -> str:
-    """The site that a kit is for."""
+    """Return the site that a kit is for."""
     try:
         return str(json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["fqsn"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -150,7 +153,7 @@ def _load_key(path: Path) -> "PrivateKeyTypes":
 
 
 def _authority(folder: Path) -> tuple[Json, "PrivateKeyTypes", "Certificate"]:
-    """The project of a folder of kits, the key of its authority and that authority's certificate."""
+    """Return the project of a folder of kits, the key of its authority and that authority's certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 

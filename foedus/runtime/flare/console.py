@@ -20,14 +20,14 @@ from foedus.runtime.flare.names import TOPIC
 from foedus.runtime.flare.window import Glimpse
 
 FINISHED = "FINISHED"
-POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0
+POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
 
 T = TypeVar("T")
 Watch = Callable[[Glimpse], bool | None]
 
 
 class Console:
-    """Submits jobs and looks at them; a `with` block."""
+    """A session that submits jobs and follows them; use it in a `with` block."""
 
     def __init__(self, kit: Path, timeout: float = 20.0):
         self.kit, self.timeout = kit, timeout
@@ -40,7 +40,7 @@ class Console:
 
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
             try:
-                with contextlib.redirect_stdout(io.StringIO()):  # it tells what it does
+                with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints its progress
                     self.session: Any = new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout)
             except Exception as error:
                 raise Unreachable(f"the server does not answer the coordinator ({type(error).__name__}).") from None
@@ -53,19 +53,20 @@ class Console:
             logging.getLogger(__name__).debug("the session was gone already")
 
     def sites(self, since: Mapping[str, float] | None = None) -> list[str]:
-        """The sites that are connected; of one in `since`, only where the server has heard of it after this time."""
+        """Return the connected sites; a site in `since` counts only if the server has heard of it after that time."""
         clients = self._do(lambda: self.session.get_system_info()).client_info
         return sorted(one.name for one in clients if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
 
     def submit(self, job: Path) -> str:
+        """Submit the job in a folder; return its number."""
         return str(self._do(lambda: self.session.submit_job(str(job))))
 
     def status(self, job: str) -> str:
-        """A job's status as the server tells it; those that are over start with FINISHED."""
+        """Return a job's status in the server's words; that of a job that is over starts with FINISHED."""
         return str(self._do(lambda: self.session.get_job_meta(job)).get("status", ""))
 
     def refusal(self, job: str) -> str | None:
-        """What a site said when it refused a job at its door, or None."""
+        """Return the sentence with which a site refused a job at its door, or None."""
         details = self._do(lambda: self.session.get_job_meta(job)).get("job_deploy_detail") or []
         for line in map(str, details):
             site, _, words = line.partition(": ")
@@ -74,6 +75,7 @@ class Console:
         return None
 
     def abort(self, job: str) -> None:
+        """End a job at once, without a result."""
         self._do(lambda: self.session.abort_job(job))
 
     def revoke(self, site: str) -> None:
@@ -85,7 +87,7 @@ class Console:
         self._do(lambda: self.session.enable_client(site))
 
     def look(self, job: str, **command: str | bool) -> Glimpse:
-        """How far a running job is; `do="stop"` ends it after this round."""
+        """Return how far a running job has come; `do="stop"` ends it after this round."""
         reply = self._do(lambda: self.session.do_app_command(job, TOPIC, command or {"do": "look"}))
         return Glimpse(int(reply["rounds"]), dict(reply["record"]))
 
@@ -127,7 +129,7 @@ class Console:
                 raise
 
     def download(self, job: str, name: str) -> bytes | None:
-        """A file of the job's folder at the server, after the job."""
+        """Return the content of a file of a finished job, or None where it has none of this name."""
         with tempfile.TemporaryDirectory() as folder:
             place = self._do(lambda: self.session.download_job_result(job, folder))
             paths = sorted(Path(place or folder).rglob(name)) or sorted(Path(folder).rglob(name))
@@ -151,7 +153,7 @@ class Console:
 
 
 class Unreachable(FoedusError):
-    """A server or a site that is not there now."""
+    """A server or a site does not answer now."""
 
 
 __all__ = ["ADMIN", "FINISHED", "Console", "Unreachable"]

@@ -36,7 +36,7 @@ CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 
 
 
 def mend(cell: Any) -> bool:
-    """Make FLARE's multicast of aux messages work; False where that cannot be.
+    """Repair FLARE's multicast of aux messages; return False where it cannot be repaired.
 
     A message to one site is streamed, with acknowledgements; a multicast goes out at once and takes half the time. But
     in 2.9 its caller passes an argument that its core does not take, and swallows the error.
@@ -66,7 +66,7 @@ def _read(answers: Mapping[str, Shareable], count: int) -> dict[str, object]:
 
 
 def revoked_sites(path: Path) -> list[str]:
-    """The sites that the coordinator has revoked, from the server's list."""
+    """Return the sites that the coordinator has revoked, from the server's list."""
     if not path.exists():
         return []
     try:
@@ -81,7 +81,7 @@ def _engine_of(fl_ctx: FLContext) -> Any:
 
 
 class FoedusController(Controller):
-    """The coordinator of one run."""
+    """The server's side of one run: FLARE calls `control_flow`, which plays it."""
 
     def __init__(self, transport: str = "aux", patience: Json | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
@@ -105,10 +105,10 @@ class FoedusController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """A late reply: its round is over."""
+        """Pass over a late reply: its round is over."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Play the run, and leave what came of it in the run's folder."""
+        """Play the run, and write its result, or why there is none, into the run's folder."""
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_config_dir(job))
         content = (config / ORDER).read_bytes()
@@ -153,7 +153,7 @@ class FoedusController(Controller):
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
     ) -> dict[str, object]:
-        """The replies, by site, of those that answered in time."""
+        """Return the replies, by site, of those that answered in time."""
         if not messages:
             return {}
         # FLARE refuses a revoked site at the door; one that is inside already gets no further message
@@ -185,7 +185,7 @@ class FoedusController(Controller):
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
     ) -> dict[str, object]:
-        """One task a site, so that each gets its own message; the sites' filters apply."""
+        """Send each site its message as a FLARE task of its own, to which the site's filters apply."""
         replies: dict[str, object] = {}
         open_tasks = set(messages)
         finished = threading.Event()

@@ -1,4 +1,4 @@
-"""The door of a site: what of a job comes in. It stands in the site's own process, named in the kit's resources.json.
+"""The door of a site decides what a job may bring in. It runs in the site's own process, by the kit's resources.json.
 
 A job is data. What a site gets of one is a single file, the same to the byte in every run, that names FoedusExecutor;
 the problem, the algorithm and the model come later, as messages that SiteSession checks. So the door refuses every job
@@ -51,6 +51,7 @@ TOPICS = {
     SysCommandTopic.REPORT_VERSION,
 }
 COMMANDS = {AdminCommandNames.CHECK_STATUS, AdminCommandNames.ABORT, AdminCommandNames.SHUTDOWN}
+LARGEST_FILE = 100_000  # bytes: far more than our one file, or a signature, takes
 SIGNATURES = {f"{place}{name}" for place in ("", "config/") for name in (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)}
 
 
@@ -62,7 +63,10 @@ def close_commands() -> None:
 
 
 def check_number(job: object) -> str:
-    """A job's number, which names its folder in the kit; FLARE's own are UUIDs, and 'local' or 'startup' is none."""
+    """Return a job's number if it is a UUID, as FLARE's are.
+
+    The number names the job's folder in the kit, so one like 'local' or 'startup' would lead to the site's own files.
+    """
     try:
         if isinstance(job, str) and str(uuid.UUID(job)) == job:
             return job
@@ -84,12 +88,12 @@ def check_app(files: Mapping[str, bytes]) -> None:
 
 
 def files_in_archive(app: bytes) -> dict[str, bytes]:
-    """The files of an app as it arrives; what is too large to be one of ours is not unpacked."""
+    """Return the files of an app as it arrives; one that is too large to be ours is refused and not unpacked."""
     try:
         with zipfile.ZipFile(io.BytesIO(app)) as archive:
             entries = [e for e in archive.infolist() if e.filename.rstrip("/") not in ("", ".", "config")]
             names = [e.filename for e in entries]
-            if len({*names}) < len(names) or any(e.file_size > 100_000 for e in entries):
+            if len({*names}) < len(names) or any(e.file_size > LARGEST_FILE for e in entries):
                 raise FoedusError("a job brings a file twice, or one that is far too large.")
             return {e.filename: archive.read(e) for e in entries}
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError):
@@ -97,7 +101,7 @@ def files_in_archive(app: bytes) -> dict[str, bytes]:
 
 
 def files_in_folder(app: Path) -> dict[str, bytes]:
-    """The files of an app in its folder; a folder that is empty, and a link, count as files too."""
+    """Return the files of an app in its folder; links and further folders count as files that ours does not have."""
     files: dict[str, bytes] = {}
     for path in sorted(app.rglob("*")):
         name = path.relative_to(app).as_posix()
@@ -109,7 +113,7 @@ def files_in_folder(app: Path) -> dict[str, bytes]:
 
 
 class Door(FLComponent, AppDeployer):
-    """Lets a job's one file in; in resources.json under the name at which FLARE looks for one: 'app_deployer'."""
+    """Lets in the one file that a job may bring; resources.json names it 'app_deployer', where FLARE looks for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +154,7 @@ class Door(FLComponent, AppDeployer):
         app_data: bytes,
         fl_ctx: FLContext,
     ) -> str:
-        """Unpack a job where it is one of ours and the site's terms stand; otherwise a sentence for the server."""
+        """Unpack a job if it is one of ours and the site file is unchanged; else return a sentence for the server."""
         try:
             check_number(job_id)
             check_app(files_in_archive(app_data))

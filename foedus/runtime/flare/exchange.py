@@ -1,4 +1,4 @@
-"""Exchange: messages to all sites of a run and what comes back, refused where it does not fit."""
+"""Exchange: the server's messages to the sites of a run, and the checks on what comes back."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,21 +10,21 @@ from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
 
 AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
-
+"""Sends bytes to sites and returns what those sent back that answered within so many seconds."""
 
 HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
 
 
 class Paused(Exception):
-    """A run that cannot go on now and can be resumed: a sentence."""
+    """A run cannot go on now and can be resumed; the message says why."""
 
 
 class Missing(FoedusError):
-    """A site that says no, or that no run can do without."""
+    """A site refuses, or does not fit, and the run cannot do without it."""
 
 
 class Exchange:
-    """The server's side of every message. `client` is what the problem calls a site."""
+    """Messages to all sites and their answers; `client` maps the transport's name of a site to the problem's."""
 
     def __init__(
         self,
@@ -42,10 +42,14 @@ class Exchange:
         self.waiting: dict[str, str] = {}  # sites whose people have not decided yet, and what they say
 
     def header(self, ask: str, round: int | None = None) -> Json:
+        """Return the header that every message begins with."""
         return {"ask": ask, "run": self.run, "round": round}
 
     def open_reply(self, site: str, raw: object, ask: str, round: int | None = None) -> tuple[Json | None, bytes]:
-        """A reply's header and payload; None where it is missing or refused. A site's no ends the run."""
+        """Return a reply's header and payload; no header where it is missing or refused.
+
+        Raises Missing where the site refuses the run, and Paused where it has lost the state it should go on from.
+        """
         if raw is None:
             return None, b""
         try:
@@ -74,16 +78,20 @@ class Exchange:
         return header, payload
 
     def why(self, site: str) -> str:
-        """The last reason for which a reply of this site was refused, to go at the end of a sentence."""
+        """Return why a reply of this site was last refused, to go at the end of a sentence."""
         start = f"client {self.client[site]!r}: "
         return next((f": {line.removeprefix(start)}" for line in self.refusals[::-1] if line.startswith(start)), "")
 
     def refuse(self, site: str, why: str) -> None:
+        """Note that a reply of this site is not accepted."""
         self.refusals.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
         self.note(self.refusals[-1])
 
     def greet(self, ask: str, more: Json | None = None) -> dict[str, Json]:
-        """Ask until every site has answered; versions that differ end the run."""
+        """Ask until every site has answered; return the headers of the answers.
+
+        Raises Missing where versions differ, and Paused where a site does not appear in time.
+        """
         headers: dict[str, Json] = {}
         until = time.monotonic() + self.patience.hello
         while True:
@@ -101,10 +109,10 @@ class Exchange:
             if time.monotonic() > until:
                 silent = next(s for s in self.client if s not in headers)
                 raise Paused(f"client {self.client[silent]!r}: {self.waiting.get(silent, 'it is not there')}")
-            time.sleep(1.0 if self.waiting else 0.2)
+            time.sleep(1.0 if self.waiting else 0.2)  # a person's approval takes longer than a site's start
 
     def everyone(self, ask: str, more: Json) -> dict[str, Json]:
-        """One message to all sites, which all must answer."""
+        """Send one message to all sites, which all must answer; return the headers of the answers."""
         messages = {site: packing.seal(self.header(ask) | dict(more)) for site in self.client}
         headers: dict[str, Json] = {}
         for _ in range(1 + self.patience.misses):

@@ -1,8 +1,9 @@
-"""The gate: the only way out of a site.
+"""The gate: every reply of a site leaves through it.
 
-Every answer of a site is an `Outgoing` that says what it holds: words of the protocol, exact figures computed from the
-data, or releases with noise. The gate refuses what the site's policy forbids, writes releases into the site's ledger,
-keeps a copy of what it sends, notes the message, and only then seals it. No other code at a site makes a reply.
+An answer that has not left yet is an `Outgoing`, which says what it holds: words of the protocol, exact figures of the
+data, or releases with noise. The gate refuses what the site's policy forbids, writes releases into the site's
+ledger, keeps a copy of what it sends, notes the message, and only then returns the reply. No other code at a site makes
+a reply.
 
 A request that is repeated, to the byte, gets the same bytes again, and its releases count once. A request that differs
 in anything is a new one: its noise is drawn anew and it is charged anew.
@@ -23,36 +24,37 @@ from foedus.runtime.flare import packing
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
 
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # what a run may be called: it names a folder here
-PREPARATION = -1  # in the place of a round's number, before the first
-SENT = "sent-{round}-{request}.bin"
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the names that a run may have: the name becomes that of a folder
+PREPARATION = -1  # the number of the round that stands for messages before the first
+SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
 REFUSED = "its data do not fit the experiment; its own log says how"
-"""The one sentence for everything that depends on the data, so that a refusal tells no more than that there is one."""
+"""The one sentence of every refusal that depends on the data, so that its words tell the server nothing about them."""
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """An answer that has not left yet. `exact`: whether it holds figures of the data without noise."""
+    """An answer that has not left yet; `exact` says whether it holds figures of the data without noise."""
 
     header: Json = field(default_factory=dict)
     payload: bytes = b""
     exact: bool = False
     releases: tuple[Release, ...] = ()
-    before: Callable[[], None] = lambda: None  # done after the ledger is written, and before the reply is kept
+    before: Callable[[], None] = lambda: None  # called after the ledger is written, and before the reply is saved
 
 
 def request_digest(message: bytes) -> str:
+    """Return the digest by which a repeated request is recognised: of all its bytes."""
     return hashlib.sha256(message).hexdigest()
 
 
 def unfit(why: str, note: Callable[[str], None]) -> Refusal:
-    """A refusal for a reason that lies in the data: the site's own log has it, and the server gets one sentence."""
+    """Return the refusal for a reason that lies in the data; only the site's own log says which reason."""
     note(why)
     return Refusal("data", REFUSED)
 
 
 class Gate:
-    """What stands between a site's session and the network."""
+    """What every reply of a site's session passes before it reaches the network."""
 
     def __init__(self, site: str, policy: Policy, folder: Path, note: Callable[[str], None]):
         self.site, self.policy, self.folder, self.note = site, policy, folder, note
@@ -61,7 +63,10 @@ class Gate:
         self.limits = Limits(policy.max_epsilon, policy.max_epsilon_total, policy.max_delta)
 
     def repeat(self, header: Json, message: bytes) -> bytes | None:
-        """What was sent for this very request before, or None."""
+        """Return the reply that this very request got before, or None.
+
+        A copy counts only where the ledger has the request's releases, so that no other file is ever sent.
+        """
         run = header.get("run")
         if not (isinstance(run, str) and RUN.fullmatch(run)):
             return None
@@ -74,7 +79,12 @@ class Gate:
         return None
 
     def send(self, header: Json, message: bytes, out: Outgoing) -> bytes:
-        """The sealed reply, once everything that must be on record is on the disk."""
+        """Return the sealed reply, once everything that must be on record is on the disk.
+
+        The order matters. The ledger comes first, so that after a crash at any point it holds every release that may
+        have left. Then the session's own state (`out.before`), then the copy for a repeated request: if the copy is
+        missing, the request counts as new, gets fresh noise and is charged again, which is safe.
+        """
         policy = self.policy
         if out.exact and policy.limits_privacy:
             raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
@@ -93,7 +103,7 @@ class Gate:
         return reply
 
     def refuse(self, header: Json, code: str, sentence: str) -> bytes:
-        """A no, which holds nothing of the data."""
+        """Return a sealed refusal, which holds nothing of the data."""
         reply = packing.seal({"code": code, "sentence": sentence} | self._address(header))
         try:
             self._record(header, code, len(reply))
@@ -109,7 +119,10 @@ class Gate:
             raise Refusal("policy", str(no)) from None
 
     def forget(self, run: str, before: int | None = None) -> None:
-        """Drop the copies of what was sent in a run, or in its rounds before this one; preparation's stay."""
+        """Delete the copies of what was sent in a run, or in its rounds before this one.
+
+        Copies of the preparation stay while the run goes on: a resumed run asks for it again, and must get the same.
+        """
         for path in self._place(run).glob(SENT.format(round="*", request="*")):
             number = int(path.name.removeprefix("sent-").rpartition("-")[0])
             if before is None or PREPARATION < number < before:
@@ -152,12 +165,13 @@ class Gate:
 
 
 class MessageLog:
-    """Every message that a site sends: when, what for, how many bytes. One JSON line each, at the site alone."""
+    """The list of all messages that a site sends, for the site alone: a JSON line with time, purpose and size."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def add(self, header: Json, code: str, size: int) -> None:
+        """Append the line of one message."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
             "run": header.get("run"),
@@ -170,7 +184,7 @@ class MessageLog:
             file.write(json.dumps(line) + "\n")
 
     def read(self) -> list[Json]:
-        """The lines so far; one that was cut short by a crash is left out."""
+        """Return the lines so far, without one that a crash cut short."""
         lines = []
         for text in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
             try:

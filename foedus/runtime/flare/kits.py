@@ -90,7 +90,7 @@ class Project:
 
 
 def organisation(site: str) -> str:
-    """A site's name as FLARE wants that of its organisation."""
+    """Return a site's name in the form in which FLARE wants that of its organisation."""
     return site.replace("-", "_")
 
 
@@ -138,7 +138,10 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
 
 
 def forget_keys(project: Path) -> None:
-    """Of the keys that FLARE's provisioner writes down, keep that of the authority: a party has its own in its kit."""
+    """Delete the parties' keys that FLARE's provisioner wrote down; a party has its own in its kit.
+
+    The authority's key stays, for further certificates are signed with it.
+    """
     state = project / "state" / "cert.json"
     content = json.loads(state.read_text())
     write_whole(state, json.dumps({key: content[key] for key in ("root_cert", "root_pri_key")}).encode())
@@ -266,7 +269,7 @@ def _finish_site(kit: Path) -> None:
 
 
 def write_site_file(kit: Path, data: Path | None, policy: Json) -> None:
-    """The site file of a kit on this machine."""
+    """Write the site file of a kit on this machine."""
     lines = ["[data]", f"file = {json.dumps(str(data))}", ""] if data is not None else []
     lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
     path = kit / "local" / SITE_FILE
@@ -275,7 +278,7 @@ def write_site_file(kit: Path, data: Path | None, policy: Json) -> None:
 
 
 def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: Json) -> Path:
-    """A job: three JSON files that name our classes, and the order at the server alone."""
+    """Write a job into a folder: JSON files that name our classes, and the order, which goes to the server alone."""
     for app in ("app_server", "app_site"):
         (folder / app / "config").mkdir(parents=True, exist_ok=True)
     meta = {

@@ -16,18 +16,18 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pytrees import PyTree
 
-LENGTH = struct.Struct("<I")
-LONGEST_HEADER = 2**24
+LENGTH = struct.Struct("<I")  # the length of the header, which every message begins with
+LONGEST_HEADER = 2**24  # bytes: far more than a header takes, far less than would fill a memory
 
 
 def seal(header: Json, payload: bytes = b"") -> bytes:
-    """A header and a payload as one run of bytes."""
+    """Join a header and a payload into one message."""
     head = json.dumps(header, sort_keys=True).encode()
     return LENGTH.pack(len(head)) + head + payload
 
 
 def unseal(message: object) -> tuple[Json, bytes]:
-    """The inverse of `seal`."""
+    """Take a message apart into its header and its payload: the inverse of `seal`."""
     if not isinstance(message, bytes | bytearray) or len(message) < LENGTH.size:
         raise FoedusError("a message is cut short: its header is missing.")
     (size,) = LENGTH.unpack_from(message)
@@ -43,12 +43,12 @@ def unseal(message: object) -> tuple[Json, bytes]:
 
 
 def structure(tree: PyTree) -> PyTree:
-    """The types and shapes of a tree's arrays, without their values."""
+    """Return the types and shapes of a tree's arrays, without their values."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), tree)
 
 
 def size_of(layout: PyTree) -> int:
-    """The bytes that a tree with this layout takes."""
+    """Return the number of bytes that a tree with this layout takes."""
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize for leaf in _leaves(layout))
 
 
@@ -57,7 +57,7 @@ def _leaves(layout: PyTree) -> list[jax.ShapeDtypeStruct]:
 
 
 def to_bytes(tree: PyTree, layout: PyTree) -> bytes:
-    """A tree's arrays in the layout's types, little end first."""
+    """Return the bytes of a tree's arrays in the layout's types, little end first."""
     parts = []
     for value, leaf in zip(jax.tree.leaves(tree), _leaves(layout), strict=True):
         array = np.asarray(value)
@@ -68,7 +68,7 @@ def to_bytes(tree: PyTree, layout: PyTree) -> bytes:
 
 
 def from_bytes(content: bytes, layout: PyTree) -> PyTree:
-    """The tree of NumPy arrays that `to_bytes` wrote."""
+    """Return the tree of NumPy arrays that `to_bytes` wrote; refuse bytes that do not fit the layout."""
     size = size_of(layout)
     if len(content) != size:
         raise FoedusError(f"the arrays take {len(content)} bytes, where the terms make it {size}.")
@@ -89,7 +89,7 @@ def _wire_type(leaf: jax.ShapeDtypeStruct) -> np.dtype:
 
 
 def may_be_infinite(tree: PyTree) -> list[bool]:
-    """For each array of a reply: whether infinity is a word in it, as the reply's class says with `infinite`."""
+    """Return for each array of a reply whether it may hold infinity, as the reply's class says in `infinite`."""
     flags: list[bool] = []
 
     def walk(node: PyTree, free: bool) -> None:
@@ -105,7 +105,7 @@ def may_be_infinite(tree: PyTree) -> list[bool]:
 
 
 def check_finite(tree: PyTree, free: list[bool]) -> None:
-    """Raise where an array holds NaN, or infinity where that is no word; the sentence holds no values."""
+    """Raise where an array holds NaN, or infinity where it may not; the sentence holds no values."""
     for number, (leaf, may) in enumerate(zip(jax.tree.leaves(tree), free, strict=True)):
         array = np.asarray(leaf)
         if array.dtype.kind != "f" or np.all(np.isfinite(array)):
@@ -117,4 +117,4 @@ def check_finite(tree: PyTree, free: list[bool]) -> None:
 
 
 class NotFinite(FoedusError):
-    """A reply with NaN or infinity in it."""
+    """A reply holds NaN, or infinity where it may not."""

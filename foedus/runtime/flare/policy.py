@@ -1,4 +1,4 @@
-"""The site file: which data a site brings, and what it allows. It stays at the site; nobody else reads it."""
+"""The site file says which data a site brings and what it allows. It stays at the site, and nobody else reads it."""
 
 import math
 import tomllib
@@ -20,7 +20,7 @@ SITE_FILE = "foedus.toml"
 
 
 class Refusal(Exception):
-    """A site's no: a code and a sentence that holds nothing of its data."""
+    """A site refuses: a code, and a sentence that holds nothing of its data."""
 
     def __init__(self, code: str, sentence: str):
         super().__init__(sentence)
@@ -54,7 +54,7 @@ class Policy:
         return self.privacy or self.max_epsilon < math.inf or self.max_epsilon_total < math.inf
 
     def refuse(self, algorithm: Algorithm, sites: int) -> str | None:
-        """The sentence with which this policy forbids an algorithm, or None; it depends on no data."""
+        """Return the sentence with which this policy forbids an algorithm, or None; it depends on no data."""
         if "*" not in self.algorithms and name_of(algorithm) not in self.algorithms:
             return f"its policy allows {_list(self.algorithms)}, not {name_of(algorithm)}"
         if sites < self.min_sites:
@@ -91,7 +91,7 @@ class Source:
     columns: dict[str, str] = field(default_factory=dict)  # the experiment's name of a column = its name in this file
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of an .npz file by name."""
+        """Return the arrays of an .npz file by name."""
         if not self.file.is_file():
             raise FoedusError(f"the data file {self.file} is missing.")
         if self.file.suffix != ".npz":
@@ -106,7 +106,7 @@ class Source:
             raise FoedusError(f"the data file {self.file} cannot be read as .npz ({error}).") from None
 
     def table(self, roles: Roles) -> Table:
-        """The table with the columns called as the experiment calls them; others than those named in `x` stay here."""
+        """Return the table with the experiment's names of the columns; where `x` names some, the others stay out."""
         table = tables.read(self.file, self.separator)
         names = {own: name for name, own in self.columns.items()}
         names |= {} if self.y is None else {self.y: roles.label}
@@ -144,7 +144,7 @@ class SiteFile:
 
     @staticmethod
     def read(path: Path) -> "SiteFile":
-        """The site file at `path`; a wrong key or value ends in a sentence that names it."""
+        """Read the site file; a wrong key or value raises a sentence that names it."""
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Before the first round of a submitted run: sites whose tables nobody else sees agree on columns, scales and words.
+"""Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
 
 Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
 two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it. `prepare`: the
@@ -31,14 +31,14 @@ from foedus.runtime.flare.site_ledger import Release
 
 
 class RunPlan(Protocol):
-    """An experiment stated without data: what is known before, and what it becomes when the sites have told."""
+    """An experiment stated without data, and how it becomes an order once the sites have sent their sums."""
 
     @property
     def roles(self) -> Roles: ...
 
     @property
     def algorithm(self) -> Algorithm:
-        """With its noise: a site's policy is about it."""
+        """The algorithm with its noise, on which a site's policy decides."""
         ...
 
     @property
@@ -64,7 +64,7 @@ PlanT = TypeVar("PlanT", bound=RunPlan)
 
 @dataclass(frozen=True)
 class Request(Generic[PlanT]):
-    """What a coordinator without data submits."""
+    """What a coordinator without data submits: a plan, which becomes an order with the sites' help."""
 
     run: str
     sites: tuple[str, ...]
@@ -75,7 +75,7 @@ class Request(Generic[PlanT]):
 
 
 def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
-    """An order, or a request that becomes one."""
+    """Read an order, or a request that becomes one."""
     _, note = unpack(content)
     if "plan" not in note:
         return Order.from_bytes(content, modules)
@@ -84,7 +84,7 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 
 
 class Apart:
-    """Sites that answer over a network."""
+    """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
     def __init__(self, exchange: Exchange, noise: Json | None):
         self.exchange, self.noise = exchange, noise
@@ -108,7 +108,7 @@ def _sums(record: Json) -> Sums:
 
 
 def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
-    """Play the preparation at the server."""
+    """Play the preparation at the server; return the order and the rules of preprocessing."""
     plan = request.plan
     statement = {
         "roles": dataclasses.asdict(plan.roles),
@@ -126,7 +126,7 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
 
 
 def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
-    """What the rules say of the sites' tables."""
+    """Return the columns, labels and groups that the rules speak of."""
     words = frozenset(rule.name for rule in rules.columns if isinstance(rule, Category))
     return Cohort({}, roles, tuple(rule.name for rule in rules.columns), words, rules.labels, rules.groups)
 
@@ -135,7 +135,7 @@ def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
 
 
 def exact_laplace(value: float, scale: float) -> float:
-    """The value with Laplace noise, from the operating system's randomness by OpenDP's exact sampler."""
+    """Return the value with Laplace noise from the operating system's randomness, by OpenDP's exact sampler."""
     return float(exact_release("laplace", np.array([value]), scale)[0])
 
 
@@ -147,6 +147,7 @@ class Desk:
         self.replies: Replies | None = None
 
     def columns(self, header: Json) -> Json:
+        """Answer which columns the site has, and which labels and groups occur in enough rows."""
         fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
         self.roles = Roles(**fields)
         try:
@@ -170,11 +171,12 @@ class Desk:
             raise Refusal("policy", f"its policy lets it tell no more than {self.policy.max_words} words of a column")
 
     def _common_words(self, name: str) -> tuple[str, ...]:
-        """The words of a column that stand in enough rows to be told."""
+        """Return the words of a column that occur in enough rows to be told."""
         counts = word_counts(self.table.columns[name])
         return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
 
     def sums(self, header: Json) -> Outgoing:
+        """Answer with sums, counts, ranges and words of columns, as far as the policy allows each."""
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
         ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
@@ -207,7 +209,7 @@ class Desk:
         return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=self._releases(noise))
 
     def _check_known(self, columns: tuple[str, ...]) -> None:
-        """No exact sum over few values leaves."""
+        """Refuse exact sums over a column with few values."""
         for name in columns:
             if 0 < int(np.sum(~missing_in(self.table.columns[name]))) < self.policy.min_subset:
                 raise unfit(f"column {name!r} has fewer than {self.policy.min_subset} values", self.note)
@@ -226,7 +228,7 @@ class Desk:
 
     @staticmethod
     def _releases(noise: FigureNoise | None) -> tuple[Release, ...]:
-        """What the noise has been added to since the last look."""
+        """Return the releases since the last call, for the site's ledger."""
         if noise is None:
             return ()
         releases = tuple(
@@ -236,6 +238,7 @@ class Desk:
         return releases
 
     def squares(self, header: Json) -> Outgoing:
+        """Answer with the sums of squared deviations from the means over all sites."""
         if self.replies is None:
             raise Refusal("unknown", "it is asked for squares before sums")
         means = {str(name): float(mean) for name, mean in header["means"].items()}
@@ -247,13 +250,13 @@ class Desk:
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
         if noise is None:
             self._check_known(tuple(means))
-        else:  # the sensitivity of a squared deviation is that of a mean within the bounds
+        else:  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
         squares = self.replies.second(means)
         return Outgoing({"squares": squares}, exact=noise is None, releases=self._releases(noise))
 
     def prepare(self, header: Json) -> dict[str, np.ndarray]:
-        """The arrays that the rounds work on."""
+        """Return the arrays that the rounds work on, from the site's table by the rules."""
         rules = Preprocessing.from_json(header["rules"])
         try:
             arrays = arrays_of(cohort_of(rules, self.roles), self._without_rare(rules), self.table)
@@ -262,7 +265,7 @@ class Desk:
         return dict(zip(("x", "y", "group"), arrays, strict=False))
 
     def _without_rare(self, rules: Preprocessing) -> Preprocessing:
-        """The rules, in which a word of few rows at this site is as one that it does not have.
+        """Return rules by which a word that few rows have here counts as one that no row has.
 
         Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it.
         """

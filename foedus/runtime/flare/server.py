@@ -1,8 +1,8 @@
-"""ServerSession: the coordinator's side of a run, over any transport that can `ask`.
+"""ServerSession: the server's side of a run, over any transport that can `ask`.
 
-`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. All else is here:
-the simulator's draws and history, refusals of replies that do not fit, checkpoints, and the measuring round from which
-the certificate is made.
+`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. Everything else is
+here: the same draws and history as in a simulation, refusals of replies that do not fit, checkpoints, and the measuring
+round from which the certificate is made.
 """
 
 import json
@@ -31,6 +31,11 @@ from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import Schedule
 from foedus.runtime.spine import Recorder
 
+JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
+GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
+LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
+CHECKPOINTS = 2  # how many are kept
+
 __all__ = ["Missing", "Paused", "ServerSession", "play"]
 
 
@@ -43,7 +48,7 @@ def play(
     should_stop: Callable[[], bool],
     window: Window | None = None,
 ) -> Result:
-    """Play an order; a request is prepared with the sites first."""
+    """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
     if isinstance(work, Order):
         return ServerSession(work, folder, ask, patience, note, should_stop, window).play()
     names = {site: site for site in work.sites}
@@ -54,7 +59,7 @@ def play(
 
 
 class ServerSession:
-    """One run. `play` ends with a Result, or with Paused where it can be resumed."""
+    """The server's side of one run; `play` returns a Result, or raises Paused where the run can be resumed."""
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class ServerSession:
         self._sign()
 
     def play(self) -> Result:
-        """Greet the sites, let them join, play the rounds, measure the answer."""
+        """Greet the sites, let them join, play the rounds, and measure the last model."""
         began = time.perf_counter()
         self._greet()
         order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
@@ -93,7 +98,8 @@ class ServerSession:
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
         noisy = sound_noise(algorithm) is not None
-        # how often each site says that it has released, for the run's ledger: all that the server learns of its noise
+        # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
+        # site's noise, and a site's own ledger does not depend on it.
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
         site_rounds = self._join()
         start = rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
@@ -121,7 +127,7 @@ class ServerSession:
     # --- before the rounds ---
 
     def _greet(self) -> None:
-        """Wait until every site answers; take the shapes of their arrays, and check that they agree."""
+        """Wait until every site answers, and check that the shapes of their arrays agree."""
         schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", self._statement()).items()}
         first = self.order.sites[0]
         for site in self.order.sites:
@@ -135,18 +141,19 @@ class ServerSession:
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
 
     def _statement(self) -> Json:
-        """What a site is asked to agree to before it joins."""
+        """Return what a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
         return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
 
     def _sign(self) -> None:
+        """Set the fingerprint of the run, which its checkpoints must carry."""
         order = self.order
         statement = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
         self.mark = fingerprint(json.dumps(statement, sort_keys=True), order.w0)
 
     def _join(self) -> dict[str, set[int]]:
-        """Tell every site the terms; returns the rounds whose states each has kept."""
+        """Tell every site the terms; return the rounds after which each site has saved its state."""
         order = self.order
         common = self._statement() | {
             "seed": order.seed,
@@ -160,7 +167,7 @@ class ServerSession:
             uid = [int(v) for v in order.uids[i]]
             header = self.exchange.header("join") | common | {"index": i, "uid": uid, "extra": shapes}
             messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
-        answers = self.ask(messages, max(self.patience.timeout, 60.0))
+        answers = self.ask(messages, max(self.patience.timeout, JOIN_SECONDS))
         site_rounds: dict[str, set[int]] = {}
         for site in order.sites:
             header, _ = self.exchange.open_reply(site, answers.get(site), "join", None)
@@ -172,6 +179,11 @@ class ServerSession:
     # --- a round ---
 
     def _round(self, at: Play, recorder: Recorder) -> Play:
+        """Play one round; return the state after it.
+
+        The draws (who is asked, whose reply is lost) are those of a simulation with the same seed. A reply that the
+        draws call lost is asked for all the same and then left out.
+        """
         order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         who = order.participation
@@ -192,7 +204,7 @@ class ServerSession:
         if self.patience.minimum is not None:
             minimum = min(minimum, self.patience.minimum)
         while True:
-            self._probe()
+            self._probe()  # a site that was given up may be back
             missing = [i for i in asked_indices if i not in rows and not self._given_up(order.sites[i])]
             messages = {}
             for i in missing:
@@ -215,6 +227,7 @@ class ServerSession:
                 silent = next(i for i in asked_indices if i not in rows)
                 why = self.exchange.why(order.sites[silent])
                 raise Paused(f"client {order.names[silent]!r} does not answer in round {round}{why}")
+        # Replies are stacked with a row for every client. Rows of absent ones are zeros, which `here` leaves out.
         here = np.array([i in rows and not is_lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
         replies = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
@@ -227,7 +240,7 @@ class ServerSession:
         return after
 
     def _row(self, site: str, raw: object, round: int, phase: int) -> tuple[PyTree, bool]:
-        """A site's reply as a tree, or None; and whether it was refused for not being finite."""
+        """Return a site's reply as a tree, or None; and whether it was refused for not being finite."""
         header, payload = self.exchange.open_reply(site, raw, "round", round)
         try:
             if header is not None:
@@ -246,18 +259,19 @@ class ServerSession:
         return None, False
 
     def _note_releases(self, site: str, header: Json) -> None:
-        """How often the site has released by now, as it says; a silent one's entry stays."""
+        """Note how often the site says that it has released; the entry of a silent site stays as it was."""
         for column in self.release_counts.values():
             count = header.get("releases")
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**53:
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= LARGEST_WHOLE:
                 raise FoedusError("its reply does not say how often it has released")
             column[self.order.sites.index(site)] = count
 
     def _given_up(self, site: str) -> bool:
+        """Return whether a site was silent so often that rounds go on without it."""
         return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
 
     def _probe(self) -> None:
-        """Greet the sites that are not asked any more; one that answers is asked again."""
+        """Greet the sites that were given up; one that answers is asked again."""
         now = time.monotonic()
         waits = {site: now - self.greeting_times[site] for site in self.order.sites}
         silent = [s for s in self.order.sites if self._given_up(s) and waits[s] >= self.patience.probe]
@@ -277,13 +291,17 @@ class ServerSession:
     # --- keeping and resuming ---
 
     def _files(self) -> list[Path]:
-        """The checkpoints, newest first."""
+        """Return the files of the checkpoints, newest first."""
         return sorted(
             self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True
         )
 
     def _keep(self, at: Play, recorder: Recorder) -> None:
-        """Have every site keep its state, then keep the server's: a checkpoint is one that all can go back to."""
+        """Have every site save its state, then save the server's.
+
+        The server's comes last: a checkpoint is worth something only where every site can go back to the same round.
+        The sites keep the states of the checkpoint before as well (`needed`), for a crash may come in between.
+        """
         last, carry = np.asarray(at.last), at.carry
         before = self._rounds_needed()
         messages = {}
@@ -304,17 +322,17 @@ class ServerSession:
         except FoedusError as error:  # a full disk must not end a run that can go on
             self.note(str(error))
             return
-        self.checkpoints = [(int(carry.round), last.copy()), *self.checkpoints][:2]
-        for old in self._files()[2:]:
+        self.checkpoints = [(int(carry.round), last.copy()), *self.checkpoints][:CHECKPOINTS]
+        for old in self._files()[CHECKPOINTS:]:
             old.unlink(missing_ok=True)
 
     def _rounds_needed(self) -> list[set[int]]:
-        """For each client, the rounds whose states the newest checkpoint would ask for."""
+        """Return, for each client, the rounds whose states the newest checkpoint would ask for."""
         newest = self.checkpoints[:1]
         return [{int(last[i]) for _, last in newest} for i in range(self.order.terms.clients)]
 
     def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
-        """The newest checkpoint that is whole and whose states all sites have; the start where there is none."""
+        """Return the newest checkpoint that is whole and whose states all sites have; the start where there is none."""
         for path in self._files():
             try:
                 content = Checkpoint(path, self.mark).load(fresh)
@@ -337,6 +355,7 @@ class ServerSession:
     # --- after the rounds ---
 
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
+        """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
         finite = bool(carry.finite)
         multipliers = spine.server_multipliers(algorithm, terms, carry)
@@ -365,8 +384,8 @@ class ServerSession:
         parts_or_names = silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
-        if not (interrupted and self.window.keep):
-            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, 5.0)
+        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
+            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
             conclusion=end,
             history=recorder.columns,
@@ -379,7 +398,7 @@ class ServerSession:
 
 
 def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
-    """A site's part of the measurement; at a model that has not diverged its numbers are finite."""
+    """Return a site's part of the measurement; where the model is finite, its numbers must be finite too."""
     part = packing.from_bytes(content, plan)
     if finite:
         packing.check_finite(part, packing.may_be_infinite(plan))
@@ -387,6 +406,7 @@ def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
 
 
 def _beyond_rows(shapes: layout.Shapes) -> layout.Shapes:
+    """Return the shapes without the number of rows, in which sites may differ."""
     return {name: list(shape[1:]) if shape else [] for name, shape in sorted(shapes.items())}
 
 

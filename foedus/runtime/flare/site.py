@@ -75,7 +75,7 @@ def _part(algorithm: Algorithm, terms: Terms, client: PyTree, w: Array, nu: Arra
 
 
 class SiteSession:
-    """One site in one run after the other. `answer` takes the server's bytes and never raises."""
+    """A site, in one run after the other; `answer` takes the server's bytes and never raises."""
 
     def __init__(self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None):
         self.name, self.site, self.folder, self.note = name, site, Path(folder), note
@@ -91,7 +91,7 @@ class SiteSession:
         self.arrays: dict[str, np.ndarray] | None = None
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a message of the server."""
+        """Return the reply to a message of the server; the transport may deliver anything as one."""
         header: Json = {}
         with self.lock:  # transports may deliver on several threads; a late round must not overlap the next
             try:
@@ -109,6 +109,7 @@ class SiteSession:
                 return self.gate.refuse(header, "failed", "it failed; its own log says why")
 
     def _answers(self, header: Json) -> Callable[[Json, bytes], Outgoing]:
+        """Return the function that answers this kind of message."""
         answers = {
             "columns": self._columns,
             "sums": self._sums,
@@ -130,7 +131,7 @@ class SiteSession:
     # --- before the rounds ---
 
     def _accept_algorithm(self, header: Json, sites: int) -> Algorithm:
-        """The algorithm, where the policy and the ledger allow it; no data has been looked at."""
+        """Return the algorithm where the policy and the ledger allow it; no data are read for that."""
         algorithm = self._decode(header["algorithm"])
         if not isinstance(algorithm, Algorithm):
             raise Refusal("unknown", "the experiment names no algorithm")
@@ -141,7 +142,7 @@ class SiteSession:
         return algorithm
 
     def _releases_to_come(self, run: str, algorithm: Algorithm, rounds: int) -> list[Release]:
-        """The releases that a run may still ask for."""
+        """Return the releases that a run may still ask for."""
         noise = sound_noise(algorithm)
         if noise is None:
             return []
@@ -150,7 +151,7 @@ class SiteSession:
         return [one] * max(0, most - self._release_count(run))
 
     def _release_count(self, run: str) -> int:
-        """How many rounds of a run stand in the ledger."""
+        """Return how many rounds of a run are in the ledger."""
         return sum(line.run == run and line.what.startswith("round ") for line in self.gate.ledger.lines)
 
     def _decode(self, text: object) -> object:
@@ -184,7 +185,7 @@ class SiteSession:
         return Outgoing()
 
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
-        """The greeting states the whole run; what the site agrees to here is what it will join, and nothing else."""
+        """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
@@ -250,7 +251,7 @@ class SiteSession:
         return Outgoing({"kept": self._saved_rounds()})
 
     def _checked_data(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
-        """The data of a problem with this one client: everything that is checked at the door is checked here."""
+        """Return the data of a problem with this client alone, which checks them as a simulation would."""
         problem = Problem(
             {self.name: arrays},
             loss=terms.loss,
@@ -291,6 +292,7 @@ class SiteSession:
             raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
         releases = (self._release(round, following, self.noise),) if fresh else ()
 
+        # the gate calls this once the ledger is written: a state that counts a release must not exist before its charge
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
@@ -298,7 +300,7 @@ class SiteSession:
         return Outgoing({"releases": self._release_count(str(self.run)) + fresh}, content, False, releases, keep)
 
     def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
-        """What a round releases, as the client's own record says; its noise is what the experiment has stated."""
+        """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
         release = Release(
             f"round {round} of {name_of(self.algorithm)}",
             noise.kind.lower(),
@@ -308,12 +310,13 @@ class SiteSession:
             noise.delta,
         )
         promise = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
-        if not release.ratio <= promise.ratio * (1 + 1e-6):
+        if not release.ratio <= promise.ratio * (1 + 1e-6):  # both are computed in floating point
             raise Refusal("policy", "the noise would be smaller than the experiment states")
         return release
 
     def _state(self, number: int) -> PyTree:
-        """The client state after a round: the one in memory, or the one on disk."""
+        """Return the client state after a round: the one in memory, or the one on disk."""
+        # Under privacy a round that is played again goes on from the newest state, whose record counts what has left.
         if self.noise is not None and number in self.states:
             return self.states[max(self.states)]
         if number not in self.states:
@@ -324,7 +327,7 @@ class SiteSession:
         return self.states[number]
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
-        """Write the state after a round to disk, and forget those that nobody will ask for."""
+        """Save the state after a round, and delete those that nobody will ask for."""
         self._check_run(header)
         since = whole(header["since"], STARTED, MOST_ROUNDS, "since")
         needed_rounds = {whole(n, STARTED, MOST_ROUNDS, "needed") for n in header["needed"]}
@@ -342,7 +345,7 @@ class SiteSession:
     # --- after the rounds ---
 
     def _measure(self, header: Json, payload: bytes) -> Outgoing:
-        """The site's part of the certificate; under privacy it is not measured, for it would be exact."""
+        """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
         self._check_run(header)
         if self.noise is not None or self.policy.limits_privacy:
             return Outgoing({"measured": False})
@@ -373,7 +376,7 @@ class SiteSession:
         return self._place() / f"state-{number}.ckpt"
 
     def _saved_rounds(self) -> list[int]:
-        """The rounds whose states are on disk, whole."""
+        """Return the rounds after which a state is on disk and whole; damaged files are deleted."""
         rounds, like = [], next(iter(self.states.values()))
         for path in self._place().glob("state-*.ckpt"):
             try:

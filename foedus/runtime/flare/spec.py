@@ -1,7 +1,8 @@
 """Terms and settings as JSON: dataclasses by class and fields, functions by module and name; nothing is unpickled.
 
-What a text may bring to life is limited twice: the class or function must be defined in a module of `STATEMENTS`, or in
-one that the reader's own site file allows, and it must be what its name says (a dataclass, or a function).
+What a received text can create or call is limited twice: the class or function must be defined in a module of
+`STATEMENTS`, or in one that the reader's own site file allows, and it must be what its name says (a dataclass, or a
+function).
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ STATEMENTS = (
 
 
 def encode(thing: object) -> JsonValue:
-    """A statement as JSON can hold it."""
+    """Return a statement as JSON can hold it."""
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
     if isinstance(thing, np.generic):
@@ -103,7 +104,7 @@ def _decode_shape(record: Json) -> Shape:
 
 
 def decode(text: object, modules: Iterable[str] = ()) -> Any:
-    """The inverse of `encode`; `modules` names modules beside those of foedus whose contents may be used."""
+    """Return what `encode` wrote; `modules` names modules beside those of foedus whose contents may be used."""
     places = (*STATEMENTS, *modules)
     try:
         return _decode(text, places)
@@ -150,7 +151,7 @@ def _decode(text: object, modules: tuple[str, ...]) -> Any:
 
 
 def _find(name: str, modules: tuple[str, ...]) -> Any:
-    """The class or function defined under this name, in a module that is known."""
+    """Return the class or function that is defined under this name in one of these modules."""
     module, _, qualname = name.partition(":")
     if not any(module == k or module.startswith(k + ".") for k in modules):
         raise FoedusError(f"the experiment uses {name}, of a module that is not allowed here.")

@@ -1,4 +1,4 @@
-"""Driving a submitted run from the coordinator: jobs until there is a result, whoever crashes in between."""
+"""Driving a submitted run from the coordinator: job after job until there is a result, whoever crashes in between."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ from foedus.runtime.flare.preparation import Request
 def drive(
     request: Request, kit: Path, *, transport: str, patience: Json, keep_going: int, watch: Watch | None
 ) -> Result:
-    """Submit a request under the coordinator's certificate, and again where its job ends without a result."""
+    """Submit a request under the coordinator's certificate, again where its job ends without a result; return that."""
     content, sentence = request.to_bytes(), ""
     for attempt in range(keep_going + 1):
         sentence = "its job ended without a word"
@@ -45,4 +45,4 @@ def drive(
 
 
 class Stopped(FoedusError):
-    """A submitted run that has no result yet and can be resumed."""
+    """A submitted run has no result yet and can be resumed."""

@@ -1,4 +1,4 @@
-"""A federation on one machine: kits, a server and sites on loopback, and no process left behind."""
+"""A federation on one machine: kits, a server and sites on loopback; `down` leaves no process behind."""
 
 # pyright: reportMissingImports=false
 
@@ -20,12 +20,12 @@ from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import digest_of
 
 STATE = "federation.json"
-START_SECONDS = 90.0
+START_SECONDS = 90.0  # for the server and all sites to be connected
 
 
 @dataclass(frozen=True)
 class PartyStatus:
-    """One process of the federation."""
+    """A party of the federation, and whether its process runs."""
 
     name: str
     pid: int | None
@@ -33,7 +33,7 @@ class PartyStatus:
 
 
 class Federation:
-    """The federation in a folder. `up` makes and starts it, `at` finds it again."""
+    """The federation in a folder; `up` makes and starts one, `at` finds one that was started."""
 
     def __init__(self, folder: Path, state: Json):
         self.folder, self.state = Path(folder), state
@@ -46,7 +46,7 @@ class Federation:
         return Path(self.state["kits"][party])
 
     def data(self, site: str) -> Path:
-        """Where a trial's data of a site are placed: outside its kit."""
+        """Return the file for a site's data in a trial, which lies outside its kit."""
         folder = self.folder / "data"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f"{site}.npz"
@@ -89,7 +89,7 @@ class Federation:
 
     @staticmethod
     def again(folder: Path, sites: tuple[str, ...], policy: Json) -> "Federation":
-        """The trial federation that was left in this folder, started again; or a new one."""
+        """Start the trial federation that was left in this folder again, or a new one."""
         if not (Path(folder) / STATE).exists():
             return Federation.up(folder, sites, policy)
         there = Federation.at(folder)
@@ -120,7 +120,7 @@ class Federation:
 
     @staticmethod
     def at(folder: Path) -> "Federation":
-        """The federation that was started in this folder."""
+        """Return the federation that was started in this folder."""
         path = Path(folder).absolute() / STATE
         try:
             return Federation(path.parent, json.loads(path.read_text()))
@@ -151,7 +151,7 @@ class Federation:
         return names
 
     def _terms(self, party: str) -> str:
-        """The digest of a site's file; the server reads its own for every run."""
+        """Return the digest of a site's file; the server has none, for it reads its file for every run."""
         return "" if party == "server" else digest_of(self.kit(party) / "local" / SITE_FILE)
 
     def _start(self, party: str) -> None:
@@ -206,7 +206,7 @@ class Federation:
                 time.sleep(0.3)
 
     def status(self) -> list[PartyStatus]:
-        """Every party and whether its process runs."""
+        """Return every party and whether its process runs."""
         processes = self.state["processes"]
         parties = []
         for name in ("server", *self.sites):
@@ -215,7 +215,7 @@ class Federation:
         return parties
 
     def processes(self, party: str) -> list[int]:
-        """The ids of a party's processes: its own first, then those of its jobs."""
+        """Return the ids of a party's processes: its own first, then those of its jobs."""
         own = _alive(self.state["processes"].get(party))
         pids = _pids_with_mark(self._mark(party))
         return [own, *(pid for pid in pids if pid != own)] if own is not None else pids
@@ -249,7 +249,7 @@ _OWN: dict[int, subprocess.Popen[bytes]] = {}  # the children of this process, w
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has on loopback."""
+    """Return ports that nobody has on loopback."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -267,7 +267,7 @@ def _began(pid: int) -> float:
 
 
 def _alive(record: Json | None) -> int | None:
-    """The id, if the process with this id is still the one that was started."""
+    """Return the id, if the process with this id is still the one that was started."""
     import psutil
 
     if not record:
@@ -281,7 +281,7 @@ def _alive(record: Json | None) -> int | None:
 
 
 def _pids_with_mark(mark: str) -> list[int]:
-    """The processes that carry this party's mark in their environment."""
+    """Return the processes that carry this party's mark in their environment."""
     import psutil
 
     pids = []

@@ -1,4 +1,4 @@
-"""What a coordinator sees of a run while it goes, and the word with which it ends one early."""
+"""What a coordinator sees of a run while it goes on, and how it ends one early."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Window:
         self.keep = True  # whether a run that is ended early can be resumed
 
     def answer(self, command: object) -> Json:
-        """The reply to a coordinator; `{"do": "stop"}` ends the run after this round."""
+        """Return the reply to a coordinator's command; `{"do": "stop"}` ends the run after this round."""
         fields = command if isinstance(command, dict) else {}
         if fields.get("do") == "stop":
             self.keep, self.stop = bool(fields.get("keep", True)), True
