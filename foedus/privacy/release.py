@@ -24,14 +24,14 @@ class Spent:
         return Spent(jnp.zeros((), int), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
-def speaks(noise: Sound, spent: Spent, willing: Array) -> Array:
+def speaks(noise: Sound, record: Spent, willing: Array) -> Array:
     """Return whether a willing client releases something new, which it does not once its budget is spent."""
-    return willing if noise.most is None else willing & (spent.releases < noise.most)
+    return willing if noise.most is None else willing & (record.releases < noise.most)
 
 
 def release(
     noise: Sound,
-    spent: Spent,
+    before: Spent,
     w: Array,
     increment: Array,
     sensitivity: Array,
@@ -44,23 +44,23 @@ def release(
     The noise goes to the increment alone. The received model w is added to the result, as anybody could who has both:
     had it been added before, a w of size 2^52 would have rounded the increment to whole numbers, and with it the bound.
     """
-    reach = jnp.maximum(spent.reach, jnp.sum(jnp.abs(w)))
+    reach = jnp.maximum(before.reach, jnp.sum(jnp.abs(w)))
     rounding = bounds.allowance(reach)
     sensitivity, state_change = sensitivity + rounding, state_change + rounding
     scale = noise.scale(sensitivity)
-    after = Spent(spent.releases + 1, sensitivity, scale, state_change, reach)
-    record = select(speaking, after, spent)
+    after = Spent(before.releases + 1, sensitivity, scale, state_change, reach)
+    record = select(speaking, after, before)
     return record, w + noise.release(increment, scale, key)
 
 
-def release_columns(spent: PyTree) -> dict[str, Array]:
+def release_columns(records: PyTree) -> dict[str, Array]:
     """Return the clients' records as columns of the simulator's history, from which the ledger is made."""
-    if not isinstance(spent, Spent):
+    if not isinstance(records, Spent):
         return {}
     return {
-        "ledger.releases": spent.releases,
-        "ledger.sensitivity": spent.sensitivity,
-        "ledger.scale": spent.scale,
+        "ledger.releases": records.releases,
+        "ledger.sensitivity": records.sensitivity,
+        "ledger.scale": records.scale,
     }
 
 
