@@ -1,4 +1,4 @@
-"""An audit: run a client on two neighbouring data sets many times, and bound from below the ε that its releases have.
+"""An audit runs a client many times on two neighbouring data sets, and bounds the true ε of its releases from below.
 
 The auditor is the strongest one the definition allows: it knows both data sets, sends the messages itself, and sees
 every release. It fits noise scales to half of the trials, takes the threshold on the ratio that is best there,
@@ -10,30 +10,35 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm
+from foedus.algorithm import Algorithm, Kind
 from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
-from foedus.losses import logistic
+from foedus.files import Json
+from foedus.losses import Loss, logistic
 from foedus.privacy.composition import tightest
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
 from foedus.privacy.releasing import make_private
 from foedus.privacy.total import Local
 from foedus.problem import Problem
+from foedus.pytrees import PyTree
 from foedus.runtime.spine import message_for
 from foedus.terms import Data, Terms
 
 CONFIDENCE = 0.95
 
+AuditNoise: TypeAlias = PaperLaplace | Sound
+"""Noise that an audit can be about."""
+
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: `epsilon` is exceeded by the mechanism's true ε (at `delta`) with this confidence."""
+    """The result of an audit: with this confidence the mechanism's true ε, at `delta`, is at least `epsilon`."""
 
     epsilon: float
     delta: float
@@ -43,22 +48,22 @@ class Audit:
 
 
 def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys: Array) -> np.ndarray:
-    """What the problem's first client sends in answer to the models `messages`, (rounds, dim), for every key.
+    """Return what the problem's first client sends in answer to the models `messages`, (rounds, dim), for every key.
 
     Returns an array (trials, rounds, dim). The client is the algorithm's own `local`, noise included.
     """
-    made = algorithm.fit(problem).algorithm
-    return np.asarray(_answers(made, problem.terms, problem.client(0), jnp.asarray(messages), keys))
+    ready = algorithm.fit(problem).algorithm
+    return np.asarray(_answers(ready, problem.terms, problem.client(0), jnp.asarray(messages), keys))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, keys: Array) -> Array:
     server, first = algorithm.init(terms, messages[0], None), algorithm.join(terms, data, messages[0])
     draws = jnp.linspace(0.0, 1.0, terms.clients)
-    kind: Any = algorithm.kinds[-1]
+    kind: Kind = algorithm.kinds[-1]
 
     def trial(key: Array) -> Array:
-        def step(client: Any, at: tuple[Array, Array]) -> tuple[Any, Array]:
+        def step(client: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, Array]:
             w, t = at
             message = message_for(kind.broadcast(terms, replace(server, w=w, round=t), draws), 0)
             client, reply = kind.local(terms, client, message, data, jax.random.fold_in(key, t))
@@ -71,8 +76,8 @@ def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, ke
 
 def audit(
     pair: tuple[Problem, Problem],
-    make: Callable[[Any], Algorithm],
-    noise: Any,
+    make: Callable[[AuditNoise], Algorithm],
+    noise: AuditNoise,
     messages: Sequence[Sequence[float]] | np.ndarray,
     *,
     trials: int = 50_000,
@@ -91,28 +96,31 @@ def audit(
         delta: the δ at which ε is bounded.
         confidence: of the bound.
         seed: of the trials.
+
+    Returns:
+        The audit, with the bound.
     """
-    sent = np.asarray(messages, dtype=float)
+    models = np.asarray(messages, dtype=float)
     keys = jax.random.split(jax.random.key(seed), 2 * trials).reshape(2, trials)
     quiet = replace(noise, epsilon=1e12)  # hardly any noise: where the releases lie under each data set
-    centres = [releases(problem, make(quiet), sent, keys[0, :1])[0] for problem in pair]
-    drawn = [releases(problem, make(noise), sent, mine) for problem, mine in zip(pair, keys, strict=True)]
+    centres = [releases(problem, make(quiet), models, keys[0, :1])[0] for problem in pair]
+    samples = [releases(problem, make(noise), models, mine) for problem, mine in zip(pair, keys, strict=True)]
     half = trials // 2
     scales = [
-        np.maximum(np.mean(np.abs(z[:half] - c), axis=(0, 2)), 1e-12) for z, c in zip(drawn, centres, strict=True)
+        np.maximum(np.mean(np.abs(z[:half] - c), axis=(0, 2)), 1e-12) for z, c in zip(samples, centres, strict=True)
     ]
     square = isinstance(noise, Gaussian)
-    ratios = [_ratio(z, centres, scales, square) for z in drawn]
+    ratios = [_ratio(z, centres, scales, square) for z in samples]
     level = (1.0 - confidence) / 2.0  # one sentence for each of the two directions
     bounds = [
-        _bound(ratios[0], ratios[1], half, delta, level),
-        _bound(-ratios[1], -ratios[0], half, delta, level),
+        _lower_bound(ratios[0], ratios[1], half, delta, level),
+        _lower_bound(-ratios[1], -ratios[0], half, delta, level),
     ]
-    return Audit(max(0.0, *bounds), delta, confidence, trials, len(sent))
+    return Audit(max(0.0, *bounds), delta, confidence, trials, len(models))
 
 
 def _ratio(z: np.ndarray, centres: list[np.ndarray], scales: list[np.ndarray], square: bool) -> np.ndarray:
-    """The log-likelihood ratio of each trial under the fitted noise, first data set over second."""
+    """Return the log-likelihood ratio of each trial under the fitted noise, first data set over second."""
 
     def log_density(centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
         u = np.abs(z - centre) / scale[:, None]
@@ -123,8 +131,12 @@ def _ratio(z: np.ndarray, centres: list[np.ndarray], scales: list[np.ndarray], s
     return log_density(centres[0], scales[0]) - log_density(centres[1], scales[1])
 
 
-def _bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, level: float) -> float:
-    """The bound from 'the ratio is at least t', more likely under `high`; t is chosen on the first half."""
+def _lower_bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, level: float) -> float:
+    """Return the bound from the test 'the ratio is at least t', which is more likely under `high`.
+
+    The threshold t is chosen on the first half of the trials and counted on the second, so that the choice does not
+    bias the count.
+    """
     candidates = np.unique(np.quantile(high[:half], np.linspace(0.0, 0.999, 200)))
     counts = [(np.sum(high[:half] >= t), np.sum(low[:half] >= t)) for t in candidates]
     best = max(range(len(candidates)), key=lambda i: _epsilon(*counts[i], half, delta, level))
@@ -132,8 +144,8 @@ def _bound(high: np.ndarray, low: np.ndarray, half: int, delta: float, level: fl
     return _epsilon(np.sum(high[half:] >= t), np.sum(low[half:] >= t), rest, delta, level)
 
 
-def _epsilon(yes: Any, no: Any, trials: int, delta: float, level: float) -> float:
-    """ln((p − δ)/q) for the least p and the largest q that the counts allow, each at confidence 1 − level/2."""
+def _epsilon(yes: int, no: int, trials: int, delta: float, level: float) -> float:
+    """Return ln((p − δ)/q) for the least p and the largest q that the counts allow, each at confidence 1 − level/2."""
     from scipy.stats import beta
 
     p = float(beta.ppf(level / 2, yes, trials - yes + 1)) if yes > 0 else 0.0
@@ -144,23 +156,23 @@ def _epsilon(yes: Any, no: Any, trials: int, delta: float, level: float) -> floa
 # --- pairs made to be hard ---
 
 
-def opposite_pair(loss: Any, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
-    """One client; its first example has a huge gradient one way in one data set, the other way in the other.
+def opposite_pair(loss: Loss, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
+    """Return two problems of one client whose first example has a huge gradient, in opposite directions.
 
     Both are clipped to C along the same coordinate, so that the means differ by all of 2C/d; the other examples are 0.
     """
-    made = []
+    problems = []
     for label in (0.0, 1.0):
         x = np.zeros((examples, dim))
         x[0, 0] = size
         y = np.zeros(examples)
         y[0] = label
-        made.append(Problem([(x, y)], loss=loss))
-    return made[0], made[1]
+        problems.append(Problem([(x, y)], loss=loss))
+    return problems[0], problems[1]
 
 
-def vanishing_pair(loss: Any, dim: int = 3) -> tuple[Problem, Problem]:
-    """One client of two examples whose gradients at 0 all but cancel in one data set and add up in the other.
+def vanishing_pair(loss: Loss, dim: int = 3) -> tuple[Problem, Problem]:
+    """Return two problems of one client whose gradients at 0 nearly cancel in one and add up in the other.
 
     Noise that is scaled with the client's own gradient is almost nothing under the first.
     """
@@ -175,13 +187,13 @@ class Case:
 
     what: str
     pair: tuple[Problem, Problem]
-    make: Callable[[Any], Algorithm]
-    noise: Any
+    make: Callable[[AuditNoise], Algorithm]
+    noise: AuditNoise
     rounds: int
     weak: bool = False  # whether the audit is expected to disprove the nominal ε
 
-    def promised(self) -> tuple[float, float]:
-        """ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
+    def promise(self) -> tuple[float, float]:
+        """Return ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
         if not isinstance(self.noise, Sound):
             return self.noise.epsilon * self.rounds, 0.0
         if self.noise.total is not None:
@@ -191,17 +203,17 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """The mechanisms and pairs that `foedus audit` tries."""
+    """Return the mechanisms and pairs that `foedus audit` tries."""
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
 
-    def epm(**settings: Any) -> Callable[[Any], Algorithm]:
-        return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, **settings)
+    def epm(k0: int, restart: bool = False) -> Callable[[AuditNoise], Algorithm]:
+        return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, k0=k0, restart=restart)
 
-    def attached(plain: Algorithm) -> Callable[[Any], Algorithm]:
+    def private(plain: Algorithm) -> Callable[[AuditNoise], Algorithm]:
         return lambda noise: make_private(plain, noise, None, far[0], 1000)
 
-    one: Any = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
+    one: Json = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
     return [
         Case("FedEPM, restart, Laplace", far, epm(k0=4, restart=True), Laplace(epsilon=1.0, clip=1.0), 1),
         Case("FedEPM, restart, Laplace, 4 rounds", far, epm(k0=4, restart=True), Laplace(epsilon=0.5, clip=1.0), 4),
@@ -210,13 +222,13 @@ def cases() -> list[Case]:
         Case("FedEPM, Laplace, gradient that vanishes", near, epm(k0=4), Laplace(epsilon=1.0, clip=1.0), 1),
         Case("SFedAvg, k0 = 3, Laplace", far, lambda noise: SFedAvg(k0=3, lr=0.5, rho=1.0, noise=noise),
              Laplace(epsilon=1.0, **one), 1),
-        Case("FedAvg, k0 = 1, Laplace", far, attached(FedAvg(k0=1, lr=0.5)), Laplace(epsilon=1.0, clip=1.0), 1),
-        Case("FedAvg, k0 = 3, Gaussian", far, attached(FedAvg(k0=3, lr=0.5)),
+        Case("FedAvg, k0 = 1, Laplace", far, private(FedAvg(k0=1, lr=0.5)), Laplace(epsilon=1.0, clip=1.0), 1),
+        Case("FedAvg, k0 = 3, Gaussian", far, private(FedAvg(k0=3, lr=0.5)),
              Gaussian(epsilon=1.0, delta=1e-3, **one), 1),
-        Case("FedAvg, k0 = 1, a total for 4 rounds", far, attached(FedAvg(k0=1, lr=0.5)),
+        Case("FedAvg, k0 = 1, a total for 4 rounds", far, private(FedAvg(k0=1, lr=0.5)),
              Local(epsilon=1.0, delta=1e-3).noise(4, clip=1.0), 4),
-        Case("FedProx, Laplace", far, attached(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
-        Case("FedGiA, Laplace, 4 rounds", far, attached(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
+        Case("FedProx, Laplace", far, private(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
+        Case("FedGiA, Laplace, 4 rounds", far, private(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
         Case("FedEPM, Eq. (39), gradient that vanishes", near, epm(k0=1), PaperLaplace(0.1), 1, weak=True),
         Case("FedEPM, Eq. (39), released draw, same pair", near, epm(k0=1), PaperLaplace(0.1, standardised=True), 1,
              weak=True),
@@ -227,14 +239,14 @@ def run(
     trials: int, seed: int = 0, confidence: float = CONFIDENCE, begin: Callable[[str], None] = lambda what: None
 ) -> list[tuple[Case, Audit]]:
     """Audit every case; `begin` is called with its name before each."""
-    found = []
+    results = []
     for case in cases():
         begin(case.what)
-        sent = np.zeros((case.rounds, case.pair[0].terms.dim))
-        _, delta = case.promised()
-        found.append((case, audit(case.pair, case.make, case.noise, sent, trials=trials, delta=delta, seed=seed,
+        models = np.zeros((case.rounds, case.pair[0].terms.dim))
+        _, delta = case.promise()
+        results.append((case, audit(case.pair, case.make, case.noise, models, trials=trials, delta=delta, seed=seed,
                                   confidence=confidence)))  # fmt: skip
-    return found
+    return results
 
 
 ABOUT = (
@@ -248,20 +260,20 @@ READ = (
 )
 
 
-def table(found: list[tuple[Case, Audit]]) -> str:
-    """The audit as text: what is promised, what was measured, and whether the two agree."""
+def table(results: list[tuple[Case, Audit]]) -> str:
+    """Return the audits as a table in text: what is promised, what was measured, and whether the two agree."""
     rows = [("mechanism and pair of data sets", "promised epsilon", "at delta", "true epsilon at least", "verdict")]
-    for case, result in found:
-        promised, delta = case.promised()
-        above = result.epsilon > promised
+    for case, result in results:
+        promise, delta = case.promise()
+        above = result.epsilon > promise
         words = "DISPROVED" if above else "not disproved"
-        told = f"{promised:.4g}" + ("" if isinstance(case.noise, Sound) else " (nominal)")
-        rows.append((case.what, told, f"{delta:g}", f"{result.epsilon:.4g}", words))
+        promise_cell = f"{promise:.4g}" + ("" if isinstance(case.noise, Sound) else " (nominal)")
+        rows.append((case.what, promise_cell, f"{delta:g}", f"{result.epsilon:.4g}", words))
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    one = found[0][1]
-    counted = (
+    one = results[0][1]
+    footnote = (
         f"{one.trials:,} runs on each data set, half of them to choose the test and half to count; each bound holds by "
         f"itself with {100 * one.confidence:g} % confidence."
     )
-    return "\n".join([*ABOUT, "", lines[0], "-" * len(lines[0]), *lines[1:], "", *READ, counted])
+    return "\n".join([*ABOUT, "", lines[0], "-" * len(lines[0]), *lines[1:], "", *READ, footnote])

@@ -120,7 +120,7 @@ def audit(
     with progress(len(auditing.cases())) as begin:
         results = auditing.run(min(trials, AUDIT_QUICK) if quick else trials, seed, confidence, begin)
     typer.echo(auditing.table(results))
-    failures = [case.what for case, result in results if not case.weak and result.epsilon > case.promised()[0]]
+    failures = [case.what for case, result in results if not case.weak and result.epsilon > case.promise()[0]]
     if failures:
         raise FoedusError(f"the audit disproves what is promised for {'; '.join(failures)}: please report this.")
 

@@ -1,4 +1,4 @@
-"""Constraints c(w) ≤ 0 or c(w) = 0: at every client (local), on the server's data (global), or on the clients' mean.
+"""Constraints c(w) ≤ 0 or c(w) = 0: at every client, on the server's data, or on the mean over the clients.
 
 A constraint is written as rows `value(w) − cap`. `scope="local"` holds it at each client, `"global"` on the data the
 server holds, `"coupled"` on the mean over clients of its rows, which no single party can evaluate.
@@ -8,16 +8,20 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError, did_you_mean
 from foedus.losses import Loss, as_loss
+from foedus.pytrees import PyTree
 from foedus.terms import Constraint, Data, Mask, Terms
+
+T = TypeVar("T")
 
 
 def _mean_weights(data: Data, mask: Mask) -> Array:
@@ -25,39 +29,43 @@ def _mean_weights(data: Data, mask: Mask) -> Array:
     return weight / jnp.sum(weight)
 
 
-Limit = float | Sequence[float] | Mapping[str, float]
+ByClient: TypeAlias = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
+"""An array for all clients, or one for each: in their order, or by name."""
+
+Limit: TypeAlias = float | Sequence[float] | Mapping[str, float]
 """A number, or one for each client: in their order, or by name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capped(Constraint):
-    """Rows held against one number, which may be another at each client.
+    """Rows with one limit, which may be a different number at each client.
 
-    The number travels with the parties' data, so problems that differ only in it share a compiled program: once a
-    problem has given it a `key`, it is no part of what two constraints are compared by.
+    The limit is stored among the parties' arrays, so problems that differ only in it share a compiled program: once a
+    problem has given the constraint a `key`, the limit takes no part in comparing two constraints.
     """
 
     key: str = field(default="", repr=False, metadata={"hidden": True})
     count: ClassVar[int] = 1
-    limited: ClassVar[str] = "at_most"
-    least: ClassVar[tuple[float, str]] = (-np.inf, "a finite number")  # what lies above it is allowed
+    limit_name: ClassVar[str] = "at_most"  # the field that holds the limit
+    least: ClassVar[tuple[float, str]] = (-np.inf, "a finite number")  # a limit must lie above it; and that in words
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.limit, list | np.ndarray):
-            object.__setattr__(self, self.limited, tuple(self.limit))
-        given = tuple(self.limit.values()) if isinstance(self.limit, Mapping) else self.limit
-        for one in given if isinstance(given, tuple) else (given,):
+            object.__setattr__(self, self.limit_name, tuple(self.limit))
+        limits = tuple(self.limit.values()) if isinstance(self.limit, Mapping) else self.limit
+        for one in limits if isinstance(limits, tuple) else (limits,):
             if not (isinstance(one, Real) and self.least[0] < float(one) < np.inf):
-                what = f"The {self.limited!r} of {type(self).__name__} must be {self.least[1]}"
+                what = f"The {self.limit_name!r} of {type(self).__name__} must be {self.least[1]}"
                 raise FoedusError(f"{what}. Got {one!r} instead.")
 
     @property
-    def limit(self) -> Any:
-        return getattr(self, self.limited)
+    def limit(self) -> Limit:
+        """The limit as it was given."""
+        return getattr(self, self.limit_name)
 
-    def _identity(self) -> tuple[Any, ...]:
-        fields = (f.name for f in dataclasses.fields(self) if f.name != self.limited)
+    def _identity(self) -> tuple[object, ...]:
+        fields = (f.name for f in dataclasses.fields(self) if f.name != self.limit_name)
         return (type(self), *(getattr(self, name) for name in fields), "" if self.key else repr(self.limit))
 
     def __eq__(self, other: object) -> bool:
@@ -66,39 +74,39 @@ class Capped(Constraint):
     def __hash__(self) -> int:
         return hash(self._identity())
 
-    def keyed(self, number: int, names: list[str]) -> "Capped":
+    def with_key(self, number: int, names: list[str]) -> "Capped":
         limit = self.limit
         if isinstance(limit, tuple):
             if len(limit) != len(names):
                 raise FoedusError(
-                    f"The {self.limited!r} of {type(self).__name__} must be a number, or one for each of the "
+                    f"The {self.limit_name!r} of {type(self).__name__} must be a number, or one for each of the "
                     f"{len(names)} clients. Got {limit!r} instead."
                 )
             limit = dict(zip(names, limit, strict=True))
-        return dataclasses.replace(self, key=f"cap{number}", **{self.limited: limit})
+        return dataclasses.replace(self, key=f"cap{number}", **{self.limit_name: limit})
 
     def at(self, name: str) -> "Capped":
-        """As the client of this name holds it."""
-        return (
-            dataclasses.replace(self, **{self.limited: self.limit[name]}) if isinstance(self.limit, Mapping) else self
-        )
+        """Return the constraint with the limit of the client of this name."""
+        if not isinstance(self.limit, Mapping):
+            return self
+        return dataclasses.replace(self, **{self.limit_name: self.limit[name]})
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
-        what = f"The {self.limited!r} of {type(self).__name__}"
-        given = self.limit
-        if not isinstance(given, Real) and self.scope != "local":
-            raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {given!r} instead.")
-        limits = np.asarray(by_client(given, names, what) if isinstance(given, Mapping) else given, dtype=float)
-        return {f"{self.key}.cap": np.broadcast_to(self.held(limits)[..., None], (clients, self.count))}
+        what = f"The {self.limit_name!r} of {type(self).__name__}"
+        limit = self.limit
+        if not isinstance(limit, Real) and self.scope != "local":
+            raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {limit!r} instead.")
+        limits = np.asarray(by_client(limit, names, what) if isinstance(limit, Mapping) else limit, dtype=float)
+        return {f"{self.key}.cap": np.broadcast_to(self.cap_from(limits)[..., None], (clients, self.count))}
 
-    def held(self, limit: np.ndarray) -> np.ndarray:
-        """What a row's value is held against, from the number that was given."""
+    def cap_from(self, limit: np.ndarray) -> np.ndarray:
+        """Return the cap of a row's value, from the limit that was given."""
         return limit
 
     def caps(self, terms: Terms, data: Data) -> Array:
         if self.key and f"{self.key}.cap" in data:
             return data[f"{self.key}.cap"]
-        return jnp.full(self.count, self.held(np.asarray(self.limit)))
+        return jnp.full(self.count, self.cap_from(np.asarray(self.limit)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,7 +143,17 @@ class LossRows(Capped):
 class LossCap(LossRows):
     """The mean loss over a subgroup is at most `at_most` (Neyman-Pearson: the loss on label 1).
 
-    `at_most` is a number, or one for each client: a list, or a dict by name.
+    Args:
+        where: the subgroup: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
+        at_most: the limit, a number; or one for each client, as a list or as a dict by name.
+        loss: another loss than the problem's.
+        scope: "local", "global" or "coupled".
+        kind: "<=" or "==".
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.constraints.LossCap(fd.label(1), at_most=0.3).scope
+        'local'
     """
 
     where: Mask
@@ -155,7 +173,18 @@ class LossCap(LossRows):
 class LossGap(LossRows):
     """The mean losses over two subgroups differ by at most `at_most`: two one-sided rows, neither convex.
 
-    `at_most` is a number, or one for each client: a list, or a dict by name.
+    Args:
+        first: one subgroup: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
+        second: the other subgroup.
+        at_most: the largest difference, >= 0; or one for each client, as a list or as a dict by name.
+        loss: another loss than the problem's.
+        scope: "local", "global" or "coupled".
+
+    Example:
+        >>> import foedus as fd
+        >>> gap = fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.05, scope="coupled")
+        >>> gap.convex
+        False
     """
 
     first: Mask
@@ -183,19 +212,33 @@ class LossGap(LossRows):
 
 
 class Linear(Constraint):
-    """C·w ≤ d or C·w = d; one C for all, or one per client as a list, a dict by name or an array (clients, rows, dim).
+    """The linear constraint C·w ≤ d, or C·w = d.
 
-    The matrices travel with the parties' data, so problems that differ only in them share a compiled program.
+    The matrices are stored among the parties' arrays, so problems that differ only in them share a compiled program.
+
+    Args:
+        C: a matrix (rows, dim) for all clients; or one for each, as a list, a dict by name or an array (clients, rows,
+            dim).
+        d: the right-hand side, (rows,); or one for each client likewise.
+        kind: "<=" or "==".
+        scope: "local", "global" or "coupled".
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = [(np.eye(2), np.array([1.0, 2.0]))]
+        >>> sum_is_one = fd.constraints.Linear([[1.0, 1.0]], [1.0], "==")
+        >>> fd.Problem(sites, loss=fd.losses.least_squares, constraints=[sum_is_one]).terms.rows
+        (1, 0, 0)
     """
 
     key: str
-    _given: tuple[Any, Any]
+    _coefficients: tuple[ByClient | None, ByClient | None]
 
-    def __init__(self, C: Any, d: Any, kind: str = "<=", *, scope: str = "local"):
+    def __init__(self, C: ByClient | None, d: ByClient | None, kind: str = "<=", *, scope: str = "local"):
         for name, value in (("scope", scope), ("kind", kind), ("key", "")):
             object.__setattr__(self, name, value)
         super().__post_init__()
-        object.__setattr__(self, "_given", (C, d))
+        object.__setattr__(self, "_coefficients", (C, d))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Linear) and hash(self) == hash(other)
@@ -203,21 +246,23 @@ class Linear(Constraint):
     def __hash__(self) -> int:
         return hash((type(self), self.scope, self.kind, self.key))
 
-    def keyed(self, number: int, names: list[str]) -> "Linear":
-        """This constraint, knowing the name under which its arrays are kept."""
-        made = object.__new__(Linear)
-        for name, value in (("scope", self.scope), ("kind", self.kind), ("_given", self._given)):
-            object.__setattr__(made, name, value)
-        object.__setattr__(made, "key", f"linear{number}")
-        return made
+    def with_key(self, number: int, names: list[str]) -> "Linear":
+        """Return this constraint with the name under which its matrices lie beside a party's data."""
+        copy = object.__new__(Linear)
+        for name, value in (("scope", self.scope), ("kind", self.kind), ("_coefficients", self._coefficients)):
+            object.__setattr__(copy, name, value)
+        object.__setattr__(copy, "key", f"linear{number}")
+        return copy
 
     def __repr__(self) -> str:
         return f"Linear(kind={self.kind!r}, scope={self.scope!r})"
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
         try:
-            given = (by_client(part, names, "Linear") if isinstance(part, Mapping) else part for part in self._given)
-            C, d = (np.asarray(part, dtype=float) for part in given)
+            parts = (
+                by_client(part, names, "Linear") if isinstance(part, Mapping) else part for part in self._coefficients
+            )
+            C, d = (np.asarray(part, dtype=float) for part in parts)
         except (TypeError, ValueError) as error:
             if isinstance(error, FoedusError):
                 raise
@@ -252,23 +297,33 @@ class Linear(Constraint):
         return data[f"{self.key}.C"] @ w
 
 
-def by_client(given: Mapping[str, Any], names: list[str], what: str) -> list[Any]:
-    """What is given by name, in the order of the clients."""
+def by_client(values: Mapping[str, T], names: list[str], what: str) -> list[T]:
+    """Return the values that are given by name in the order of the clients."""
     for name in names:
-        if name not in given:
-            raise FoedusError(f"{what} gives nothing for client {name!r}.{did_you_mean(name, given)}")
-    for name in given:
+        if name not in values:
+            raise FoedusError(f"{what} gives nothing for client {name!r}.{did_you_mean(name, values)}")
+    for name in values:
         if name not in names:
             raise FoedusError(f"{what} is given for {name!r}, but there is no such client.{did_you_mean(name, names)}")
-    return [given[name] for name in names]
+    return [values[name] for name in names]
 
 
 @dataclass(frozen=True, eq=False)
 class NormBall(Capped):
-    """‖w‖ ≤ radius, as the smooth row ‖w‖² − radius²."""
+    """The ball ‖w‖ ≤ radius, as the smooth row ‖w‖² − radius².
+
+    Args:
+        radius: its radius, > 0; or one for each client, as a list or as a dict by name.
+        scope: "local" or "global".
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.constraints.NormBall(2.0, scope="global").radius
+        2.0
+    """
 
     radius: Limit
-    limited: ClassVar[str] = "radius"
+    limit_name: ClassVar[str] = "radius"
     least: ClassVar[tuple[float, str]] = (0.0, "a number > 0")
 
     def __post_init__(self) -> None:
@@ -279,7 +334,7 @@ class NormBall(Capped):
     def labels(self, terms: Terms, data: Data) -> list[str]:
         return ["‖w‖²"]
 
-    def held(self, limit: np.ndarray) -> np.ndarray:
+    def cap_from(self, limit: np.ndarray) -> np.ndarray:
         return limit**2
 
     def value(self, terms: Terms, w: Array, data: Data) -> Array:
@@ -288,12 +343,25 @@ class NormBall(Capped):
 
 @dataclass(frozen=True)
 class Custom(Constraint):
-    """Your own rows `fn(w, data)`, a scalar or a vector, differentiable in JAX; held to be ≤ 0 or = 0.
+    """Your own rows, which must be ≤ 0 or = 0.
 
-    Take means over examples with `data.mean(values)`. Say `is_convex=True` only where every row is convex in w.
+    Args:
+        fn: `fn(w, data)`, a scalar or a vector, differentiable in JAX; take means over examples with
+            `data.mean(values)`.
+        name: what messages and reports call it; the function's name when left out.
+        is_convex: say True only where every row is convex in w.
+        scope: "local", "global" or "coupled".
+        kind: "<=" or "==".
+
+    Example:
+        >>> import foedus as fd
+        >>> def below_one(w, data):
+        ...     return data.mean(data.x @ w) - 1.0
+        >>> fd.constraints.Custom(below_one, is_convex=True).convex
+        True
     """
 
-    fn: Callable[[Any, Data], Array]
+    fn: Callable[[PyTree, Data], Array]
     name: str = ""
     is_convex: bool = False
 

@@ -1,16 +1,15 @@
-"""What everything else asks of JAX: float64, a compilation cache that outlives the process, and room for programs."""
+"""The settings of JAX: float64, a compilation cache on the disk, and room for compiled programs."""
 
 import hashlib
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import jax
 
 
 def cache_dir() -> Path:
-    """Where compiled programs are kept: `FOEDUS_CACHE`, or a folder in the user's cache, one per kind of machine.
+    """Return the folder for compiled programs: in `FOEDUS_CACHE` or in the user's cache, one per kind of machine.
 
     XLA's CPU code is compiled for the processor's own features, so two kinds of processor must not share a folder.
     """
@@ -26,7 +25,7 @@ def cache_dir() -> Path:
 
 
 def _write_entries_whole() -> None:
-    """Have entries of the cache appear whole, or not at all.
+    """Make entries of the cache appear whole, or not at all.
 
     JAX writes them in place: a process that is killed leaves a torn entry, which is never replaced and is warned of in
     every later run, and a process that reads meanwhile gets half of it.
@@ -39,7 +38,7 @@ def _write_entries_whole() -> None:
     if in_place.__module__ == __name__:
         return
 
-    def put(self: Any, key: str, value: bytes) -> None:
+    def put(self: LRUCache, key: str, value: bytes) -> None:
         entry = Path(str(self.path)) / f"{key}-cache"
         if self.eviction_enabled or entry.exists():
             in_place(self, key, value)
@@ -65,15 +64,15 @@ def configure() -> None:
 
 
 def relieve(share: float = 0.6) -> bool:
-    """Let go of the compiled programs of this process, if they are about to exhaust what the kernel grants; say so.
+    """Drop the compiled programs of this process if they have used most of its memory maps; return whether they had.
 
-    A process may hold 65,530 pieces of memory (vm.max_map_count), a compiled program is some hundred of them, and XLA
+    A process may have 65,530 memory maps (vm.max_map_count), a compiled program is some hundred of them, and XLA
     ends the process without a word when there is none left: after a hundred problems of different shapes, say. Programs
     that are asked for again come from the cache on the disk.
     """
-    held, granted = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+    maps, limit = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
     try:
-        full = held.read_bytes().count(b"\n") > share * int(granted.read_text())
+        full = maps.read_bytes().count(b"\n") > share * int(limit.read_text())
     except (OSError, ValueError):  # another system, with other limits
         return False
     if full:

@@ -19,7 +19,16 @@ from foedus.errors import FoedusError
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of (z, y), elementwise. `curvature` is None where the loss has kinks or no bound is known."""
+    """A loss of a prediction z and a target y, elementwise.
+
+    `curvature` is the largest second derivative in z; None where the loss has kinks or no bound is known.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> z, y = jnp.array([0.0, 2.0]), jnp.array([1.0, 1.0])
+        >>> fd.losses.least_squares.value(z, y).tolist(), fd.losses.least_squares.slope(z, y).tolist()
+        ([0.5, 0.5], [-1.0, 1.0])
+    """
 
     kind: ClassVar[str] = "regression"
     convex: ClassVar[bool] = True
@@ -28,10 +37,12 @@ class Loss:
 
     @property
     def name(self) -> str:
+        """What messages and reports call the loss."""
         words = [f"{k}={v:g}" for k, v in vars(self).items() if isinstance(v, float)]
         return type(self).__name__ + (f"({', '.join(words)})" if words else "")
 
     def value(self, z: Array, y: Array) -> Array:
+        """ℓ(z, y), elementwise."""
         raise NotImplementedError
 
     def slope(self, z: Array, y: Array) -> Array:
@@ -44,17 +55,17 @@ class Loss:
 
 
 def positive(y: Array) -> Array:
-    """Whether a label is the positive class, for labels 0/1 and -1/+1 alike."""
+    """Return whether a label is the positive class, for labels 0/1 and -1/+1 alike."""
     return y > 0
 
 
 def signed(y: Array) -> Array:
-    """Labels as -1/+1, from 0/1 or -1/+1."""
+    """Return labels as -1/+1, from 0/1 or -1/+1."""
     return jnp.where(positive(y), 1.0, -1.0)
 
 
 class LeastSquares(Loss):
-    """½(z − y)²."""
+    """The squared error ½(z − y)², as `fd.losses.least_squares`."""
 
     curvature = 1.0
     quadratic = True
@@ -70,7 +81,7 @@ class LeastSquares(Loss):
 
 
 class Logistic(Loss):
-    """log(1 + e^z) − y·z with y in 0/1, written with softplus so that it is finite for every z."""
+    """The logistic loss log(1 + e^z) − y·z, y in 0/1, as `fd.losses.logistic`; softplus keeps it finite for every z."""
 
     kind = "classification"
     curvature = 0.25
@@ -87,7 +98,7 @@ class Logistic(Loss):
 
 
 class Hinge(Loss):
-    """max(0, 1 − yz), y in −1/+1."""
+    """The hinge loss max(0, 1 − yz), y in −1/+1, as `fd.losses.hinge`."""
 
     kind = "classification"
 
@@ -96,7 +107,7 @@ class Hinge(Loss):
 
 
 class SmoothHinge(Loss):
-    """½ − yz for yz ≤ 0, ½(1 − yz)² for 0 < yz < 1, 0 beyond."""
+    """The smooth hinge: ½ − yz for yz ≤ 0, ½(1 − yz)² for 0 < yz < 1, 0 beyond; as `fd.losses.smooth_hinge`."""
 
     kind = "classification"
     curvature = 1.0
@@ -108,7 +119,7 @@ class SmoothHinge(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """½r² for |r| ≤ ε, ε(|r| − ε/2) beyond; r = z − y."""
+    """Huber's loss of r = z − y: ½r² for |r| ≤ ε, ε(|r| − ε/2) beyond; made by `fd.losses.huber(eps)`."""
 
     eps: float
     curvature: ClassVar[float | None] = 1.0
@@ -121,7 +132,7 @@ class Huber(Loss):
 
 @dataclass(frozen=True)
 class EpsilonInsensitive(Loss):
-    """max(0, |z − y| − ε): support vector regression."""
+    """The loss of support vector regression, max(0, |z − y| − ε); made by `fd.losses.epsilon_insensitive(eps)`."""
 
     eps: float
 
@@ -131,7 +142,7 @@ class EpsilonInsensitive(Loss):
 
 @dataclass(frozen=True)
 class Pinball(Loss):
-    """max(−εr, (1 − ε)r), r = z − y: quantile regression at level ε."""
+    """The loss of quantile regression at level ε, max(−εr, (1 − ε)r), r = z − y; made by `fd.losses.pinball(eps)`."""
 
     eps: float
 
@@ -142,7 +153,18 @@ class Pinball(Loss):
 
 @dataclass(frozen=True)
 class Custom(Loss):
-    """A user's own `fn(z, y)`, elementwise and differentiable in JAX."""
+    """A user's own loss.
+
+    Args:
+        fn: `fn(z, y)`, elementwise and differentiable in JAX.
+        max_curvature: a bound on its second derivative in z, where one is known.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fourth = fd.losses.Custom(lambda z, y: (z - y) ** 4)
+        >>> fourth.slope(jnp.array([2.0]), jnp.array([1.0])).tolist()
+        [4.0]
+    """
 
     fn: Callable[[Array, Array], Array]
     max_curvature: float | None = None
@@ -160,24 +182,51 @@ class Custom(Loss):
 
 
 def huber(eps: float) -> Loss:
-    """Huber's loss with threshold `eps` > 0."""
-    return Huber(_checked("huber", eps, low=0.0, strict=True))
+    """Return Huber's loss, quadratic near 0 and linear beyond.
+
+    Args:
+        eps: the size of z − y at which it becomes linear, > 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.losses.huber(1.0).value(jnp.array([0.5, 3.0]), jnp.zeros(2)).tolist()
+        [0.125, 2.5]
+    """
+    return Huber(_check_eps("huber", eps, low=0.0, strict=True))
 
 
 def epsilon_insensitive(eps: float) -> Loss:
-    """The support-vector-regression loss with tolerance `eps` ≥ 0."""
-    return EpsilonInsensitive(_checked("epsilon_insensitive", eps, low=0.0))
+    """Return the loss of support vector regression, which passes over small errors.
+
+    Args:
+        eps: the size of z − y up to which the loss is 0, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.losses.epsilon_insensitive(0.5).value(jnp.array([0.25, 2.0]), jnp.zeros(2)).tolist()
+        [0.0, 1.5]
+    """
+    return EpsilonInsensitive(_check_eps("epsilon_insensitive", eps, low=0.0))
 
 
 def pinball(eps: float) -> Loss:
-    """The quantile loss at level `eps` in [0, 1]."""
-    return Pinball(_checked("pinball", eps, low=0.0, high=1.0))
+    """Return the loss of quantile regression.
+
+    Args:
+        eps: the level of the quantile, in [0, 1].
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.losses.pinball(0.25).value(jnp.array([-1.0, 1.0]), jnp.zeros(2)).tolist()
+        [0.25, 0.75]
+    """
+    return Pinball(_check_eps("pinball", eps, low=0.0, high=1.0))
 
 
-def _checked(name: str, eps: float, low: float, high: float = float("inf"), strict: bool = False) -> float:
+def _check_eps(name: str, eps: float, low: float, high: float = float("inf"), strict: bool = False) -> float:
     if not isinstance(eps, Real) or not (low < eps if strict else low <= eps) or not eps <= high:
-        expected = f"> {low:g}" if strict else f">= {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]"
-        raise FoedusError(f"The 'eps' parameter of {name} must be {expected}. Got {eps!r} instead.")
+        range_words = f"> {low:g}" if strict else f">= {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]"
+        raise FoedusError(f"The 'eps' parameter of {name} must be {range_words}. Got {eps!r} instead.")
     return float(eps)
 
 
@@ -187,7 +236,7 @@ def _custom(fn: Callable[[Array, Array], Array]) -> Custom:
 
 
 def as_loss(loss: "Loss | Callable[[Array, Array], Array]") -> Loss:
-    """Accept a Loss or a user's elementwise function of (z, y)."""
+    """Return a Loss, from one or from a user's elementwise function of (z, y)."""
     if isinstance(loss, Loss):
         return loss
     if loss in (huber, epsilon_insensitive, pinball):

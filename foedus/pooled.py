@@ -1,4 +1,4 @@
-"""Pooled: a problem restated as that of one party that holds all the data; for comparison only.
+"""Pooled: a problem restated for one party that holds all the data; for comparison only.
 
 f is the mean of the f_i, and every site's rows are that party's rows. Derivatives come from automatic differentiation,
 so a pooled run also checks the structured ones.
@@ -20,13 +20,13 @@ SITE = "site."  # a pooled array's name is the site's, after this
 
 
 def _sites(data: Data) -> Data:
-    """The stacked sites inside the one party's data."""
+    """Return the stacked sites inside the one party's data."""
     return Data({k.removeprefix(SITE): v for k, v in data.items() if k.startswith(SITE)})
 
 
 @dataclass(frozen=True)
 class Mean:
-    """f: the mean over sites of f_i."""
+    """The objective of a pooled problem: the mean over sites of f_i."""
 
     terms: Terms
 
@@ -55,13 +55,13 @@ class SiteRows(Constraint):
 
 
 class Pooled(Problem):
-    """All sites' data in one place, as one client; `stated` is the problem as it was."""
+    """All sites' data in one place, as one client; `original` is the problem as it was stated."""
 
-    stated: Problem
+    original: Problem
 
     def by_site(self, multipliers: dict[str, Array]) -> dict[str, Array]:
-        """The multipliers by site, in the order of the problem as it was stated."""
-        problem = self.stated
+        """Return the multipliers of a pooled run by site, in the order of the original problem's rows."""
+        problem = self.original
         terms, flat, start = problem.terms, multipliers["local"][0], 0
         blocks: dict[str, list[Array]] = {"local": [], "coupled": []}
         one = Data({k: v[0] for k, v in problem.data.items()})
@@ -72,21 +72,21 @@ class Pooled(Problem):
             start += size
             blocks[constraint.scope].append(part if constraint.scope == "coupled" else part.reshape(-1, count))
         empty = {"local": jnp.zeros((terms.clients, 0)), "coupled": jnp.zeros(0)}
-        joined = {k: jnp.concatenate([empty[k], *parts], axis=-1) for k, parts in blocks.items()}
-        return joined | {"global": multipliers["global"]}
+        by_scope = {k: jnp.concatenate([empty[k], *parts], axis=-1) for k, parts in blocks.items()}
+        return by_scope | {"global": multipliers["global"]}
 
 
 def pool(problem: Problem) -> Pooled:
-    """The problem of one party that holds all sites' data."""
+    """Return the problem of one party that holds all sites' data."""
     terms = problem.terms
     one = object.__new__(Pooled)
-    one.stated = problem
+    one.original = problem
     arrays = {SITE + k: v[None] for k, v in problem.data.items()}
     one.data = Data(arrays | {"weight": jnp.ones((1, 1))})
     one.stacked = Stacked(arrays, names=("pool",))
     one.server = problem.server
-    held = tuple(c for c in terms.constraints if c.scope != "global")
-    pooled = tuple(SiteRows(terms, c, kind=c.kind) for c in held)
+    of_sites = tuple(c for c in terms.constraints if c.scope != "global")
+    at_party = tuple(SiteRows(terms, c, kind=c.kind) for c in of_sites)
     own = tuple(
         replace(c, loss=c.loss_in(terms)) if isinstance(c, LossRows) else c
         for c in terms.constraints
@@ -100,7 +100,7 @@ def pool(problem: Problem) -> Pooled:
         objective=Mean(terms),
         where=None,
         penalty=None,
-        constraints=pooled + own,
+        constraints=at_party + own,
         rows=(terms.clients * local + coupled, at_server, 0),
     )
     return one

@@ -1,8 +1,7 @@
-"""Problem: the clients' data, checked at the door and stacked, together with the terms they agree on."""
+"""Problem: the clients' data, checked and stacked, together with the terms that all clients agree on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from foedus.constraints import Custom, Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
+from foedus.pytrees import PyTree
 from foedus.regularizers import Regularizer, Zero
 from foedus.stacked import Client, Stacked, check_labels, check_rows, server_data, stack
 from foedus.terms import Constraint, Data, Mask, Shape, Terms
@@ -30,6 +30,15 @@ class Problem:
         constraints: from `fd.constraints`.
         regularizer: h, from `fd.regularizers`.
         server: data that the server itself holds, in the form of one client; for constraints of global scope.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> problem = fd.Problem(sites, loss=fd.losses.least_squares, penalty=fd.penalties.Ridge(0.1))
+        >>> problem
+        Problem(2 clients of 2 examples, LeastSquares, 0 constraints)
+        >>> problem.names
+        ['north', 'south']
     """
 
     def __init__(
@@ -37,10 +46,10 @@ class Problem:
         clients: "Sequence[Client] | Mapping[str, Client] | Stacked",
         *,
         loss: "Loss | Callable[[Array, Array], Array] | None" = None,
-        objective: Callable[[Any, Data], Array] | None = None,
+        objective: Callable[[PyTree, Data], Array] | None = None,
         where: Mask | None = None,
         penalty: Penalty | None = None,
-        constraints: Sequence[Any] = (),
+        constraints: Sequence[Constraint] = (),
         regularizer: Regularizer | None = None,
         server: Client | None = None,
     ):
@@ -62,10 +71,12 @@ class Problem:
         self.server: Data | None = None if server is None else server_data(server, width)
         if isinstance(constraints, Constraint):
             raise FoedusError("constraints must be a list: write constraints=[...] around the one you have.")
-        keyed = tuple(c.keyed(j, self.names) if isinstance(c, Constraint) else c for j, c in enumerate(constraints))
-        for wrong in (c for c in keyed if not isinstance(c, Constraint)):
+        with_keys = tuple(
+            c.with_key(j, self.names) if isinstance(c, Constraint) else c for j, c in enumerate(constraints)
+        )
+        for wrong in (c for c in with_keys if not isinstance(c, Constraint)):
             raise FoedusError(f"constraints must come from fd.constraints. Got {wrong!r} instead.")
-        if len({c.kind for c in keyed if c.scope == "coupled"}) > 1:
+        if len({c.kind for c in with_keys if c.scope == "coupled"}) > 1:
             raise FoedusError("constraints of coupled scope must be all '<=' or all '=='.")
         self.terms = Terms(
             clients=self.stacked.clients,
@@ -75,7 +86,7 @@ class Problem:
             where=where,
             penalty=penalty,
             regularizer=regularizer or Zero(),
-            constraints=keyed,
+            constraints=with_keys,
         )
         if where is not None and not callable(where):
             raise FoedusError(f"where must be fd.label(v), fd.group(v) or a function of the data. Got {where!r}.")
@@ -88,7 +99,7 @@ class Problem:
             self._take_constraints(width)
 
     def _take_constraints(self, dim: int) -> None:
-        """Check the constraints against the data, and lay their own arrays beside it."""
+        """Check the constraints against the data, and put the constraints' own arrays beside the data."""
         n, local, own, at_server = self.terms.clients, {}, {}, self.server is not None
         for constraint in self.terms.constraints:
             if constraint.scope == "global":
@@ -125,38 +136,38 @@ class Problem:
         self.terms = replace(self.terms, rows=(counts["local"], counts["global"], counts["coupled"]))
 
     def _check_loss_rows(self, constraint: LossRows, dim: int) -> None:
-        """A constraint on losses needs X and y where it is evaluated, known labels, and one parameter a column."""
+        """Raise where a constraint on losses lacks X or y, meets an unknown label, or does not fit the length of w."""
         loss, what = constraint.loss_in(self.terms), _kind_of(constraint)
         at_server = constraint.scope == "global"
-        held = self.server if at_server else self.data
-        if held is None:
+        data = self.server if at_server else self.data
+        if data is None:
             return
         for key in ("x", "y"):
-            if key not in held:
+            if key not in data:
                 who = "server has" if at_server else "clients have"
                 raise FoedusError(f"the {who} no array {key!r}, which a {what} needs.")
-        if held["x"].shape[-1] != dim:
+        if data["x"].shape[-1] != dim:
             raise FoedusError(
-                f"a {what} needs parameters like a row of X, {held['x'].shape[-1]} numbers. Got {dim} instead."
+                f"a {what} needs parameters like a row of X, {data['x'].shape[-1]} numbers. Got {dim} instead."
             )
         if loss.kind == "classification":
-            y = np.asarray(held["y"])
+            y = np.asarray(data["y"])
             check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
 
-    def _check_custom(self, w0: Any) -> None:
-        """A user's own rows must be finite at w0, and must not see the rows that fill a ragged client."""
+    def _check_custom(self, w0: PyTree) -> None:
+        """Raise where a user's own rows are not finite at w0, or depend on the rows that fill up a small client."""
         small = int(np.argmin(self.counts))
         name, w = self.stacked.name(small), self.terms.shape.ravel(w0)
-        filled = Data({k: v[small] for k, v in self.data.items()})
+        padded_data = Data({k: v[small] for k, v in self.data.items()})
         for constraint in self.terms.constraints:
             if not isinstance(constraint, Custom) or constraint.scope == "global":
                 continue
-            rows = constraint.value(self.terms, w, filled)
+            rows = constraint.value(self.terms, w, padded_data)
             if not np.all(np.isfinite(rows)):
                 raise FoedusError(f"client {name!r}: a row of Custom is not finite at w0; start elsewhere.")
             for point in (w, w + 0.1) if self.stacked.counts is not None else ():
                 pair = (
-                    constraint.value(self.terms, point, filled),
+                    constraint.value(self.terms, point, padded_data),
                     constraint.value(self.terms, point, self.client(small)),
                 )
                 if np.all(np.isfinite(pair)) and not np.allclose(*pair, rtol=1e-9, atol=1e-12):
@@ -167,6 +178,7 @@ class Problem:
 
     @property
     def names(self) -> list[str]:
+        """The clients' names; their places, as text, where they have none."""
         return [self.stacked.name(i) for i in range(self.stacked.clients)]
 
     @property
@@ -174,8 +186,8 @@ class Problem:
         """The number of examples of each client."""
         return np.asarray(jnp.sum(self.data["weight"], axis=1)).astype(int)
 
-    def over(self, w0: Any) -> "Problem":
-        """This problem with its parameters shaped like `w0`."""
+    def over(self, w0: PyTree) -> "Problem":
+        """Return this problem with its parameters shaped like `w0`; raise where they do not fit."""
         shape = Shape.of(w0)
         if self.terms.linear and shape != self.terms.shape:
             raise FoedusError(
@@ -194,7 +206,7 @@ class Problem:
         return problem
 
     def with_data(self, data: Data, server: Data | None) -> "Problem":
-        """This problem with other arrays beside the clients' own, or at the server; nothing is checked again."""
+        """Return this problem with other arrays at the clients and at the server; nothing is checked again."""
         problem = object.__new__(Problem)
         problem.__dict__.update(self.__dict__)
         problem.data, problem.server = data, server
@@ -202,7 +214,7 @@ class Problem:
 
     @staticmethod
     def without_data(terms: Terms) -> "Problem":
-        """The problem that the terms state, before anybody has opened their data."""
+        """Return the problem that the terms state, for a party that has not read any data yet."""
         problem = object.__new__(Problem)
         nothing = {"weight": np.zeros((terms.clients, 0))}
         problem.terms, problem.stacked, problem.server = terms, Stacked(nothing), None
@@ -210,7 +222,7 @@ class Problem:
         return problem
 
     def client(self, i: int) -> Data:
-        """One client's arrays without filling rows."""
+        """Return one client's arrays without the rows that only fill the rectangle."""
         count, by_row = int(self.counts[i]), {*self.stacked.arrays, "weight"}
         return Data({k: v[i][:count] if k in by_row else v[i] for k, v in self.data.items()})
 
@@ -218,14 +230,14 @@ class Problem:
         key = getattr(where, "key", None)
         if key is not None and key not in self.data:
             raise FoedusError(f"the clients have no array {key!r}, which {where} needs; give (X, y, group).")
-        chosen = np.asarray(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d)))(self.data))
-        if np.any(chosen == 0):
-            name = self.stacked.name(int(np.argmin(chosen)))
+        counts = np.asarray(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d)))(self.data))
+        if np.any(counts == 0):
+            name = self.stacked.name(int(np.argmin(counts)))
             which = where if key is not None else "the chosen property"
             raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 
-    def _check_objective(self, w0: Any) -> None:
-        """A user's objective must give a finite scalar, and must not see the rows that fill a ragged client."""
+    def _check_objective(self, w0: PyTree) -> None:
+        """Raise where a user's objective is no finite scalar at w0, or depends on the rows that fill up a client."""
         objective = self.terms.objective
         assert objective is not None
         small = int(np.argmin(self.counts))
@@ -238,20 +250,18 @@ class Problem:
                 "the objective cannot be differentiated: it uses NumPy, float() or 'if' on values that depend on w or "
                 f"on the data ({type(error).__name__}); write it with jax.numpy, as in jnp.log for np.log."
             ) from None
-        filled = objective(w0, data)
-        if jnp.shape(filled) != ():
-            raise FoedusError(
-                f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(filled)} instead."
-            )
-        if not np.isfinite(filled):
-            raise FoedusError(f"client {name!r}: the objective at w0 is {float(filled)!r}; expected a finite number.")
+        value = objective(w0, data)
+        if jnp.shape(value) != ():
+            raise FoedusError(f"client {name!r}: objective must return a scalar. Got shape {jnp.shape(value)} instead.")
+        if not np.isfinite(value):
+            raise FoedusError(f"client {name!r}: the objective at w0 is {float(value)!r}; expected a finite number.")
         if self.stacked.counts is None:
             return
         # at w0 itself every row may have the same loss, so a second point is tried
         start = Shape.of(w0).ravel(w0)
         for w in (w0, Shape.of(w0).unravel(start + 0.1 * jnp.cos(1.0 + jnp.arange(start.size)))):
-            filled = objective(w, Data({k: v[small] for k, v in self.data.items()}))
-            if not np.isclose(filled, objective(w, self.client(small)), rtol=1e-9, atol=1e-12, equal_nan=True):
+            value = objective(w, Data({k: v[small] for k, v in self.data.items()}))
+            if not np.isclose(value, objective(w, self.client(small)), rtol=1e-9, atol=1e-12, equal_nan=True):
                 raise FoedusError(
                     f"client {name!r}: the objective changes when the client is filled up with rows of weight 0; "
                     "take means over examples with data.mean(values), which leaves them out."
@@ -261,8 +271,8 @@ class Problem:
         counts = self.counts
         what = self.terms.loss.name if self.terms.loss else getattr(self.terms.objective, "__name__", "objective")
         size = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
-        held = len(self.terms.constraints)
-        return f"Problem({self.terms.clients} clients of {size} examples, {what}, {held} constraints)"
+        constraints = len(self.terms.constraints)
+        return f"Problem({self.terms.clients} clients of {size} examples, {what}, {constraints} constraints)"
 
 
 def _kind_of(constraint: Constraint) -> str:

@@ -27,7 +27,7 @@ def _sup(v: Array) -> Array:
 
 
 def _bisect(decreasing, low: Array, high: Array, steps: int = 100) -> Array:
-    """The root of a decreasing function of a scalar in [low, high]."""
+    """Return the root of a decreasing function of a scalar in [low, high]."""
 
     def halve(_, ends):
         a, b = ends
@@ -40,12 +40,15 @@ def _bisect(decreasing, low: Array, high: Array, steps: int = 100) -> Array:
 
 @dataclass(frozen=True)
 class Regularizer:
-    """h(w), convex; `value` is infinite outside its domain."""
+    """A convex function h(w) of the model, the same for all clients.
+
+    `value` is infinite outside its domain, `prox` and `distance` are exact; the module's first lines define them.
+    """
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            limited = name in ("lam", "lam1", "lam2", "radius", "total")
-            if limited and not (isinstance(value, Real) and 0 <= float(value) < float("inf")):
+            has_limit = name in ("lam", "lam1", "lam2", "radius", "total")
+            if has_limit and not (isinstance(value, Real) and 0 <= float(value) < float("inf")):
                 raise FoedusError(
                     f"The {name!r} parameter of {type(self).__name__} must be a number >= 0. Got {value!r} instead."
                 )
@@ -54,18 +57,21 @@ class Regularizer:
         """Raise where the regulariser does not fit a vector of this length."""
 
     def value(self, w: Array) -> Array:
+        """h(w)."""
         raise NotImplementedError
 
     def prox(self, v: Array, step: Array | float) -> Array:
+        """argmin_w h(w) + ‖w − v‖²/(2·step)."""
         raise NotImplementedError
 
     def distance(self, w: Array, g: Array) -> Array:
+        """The largest entry of the smallest vector in g + ∂h(w); infinite outside the domain."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Leading(Regularizer):
-    """h of the first `dim` coordinates; the others are free."""
+    """A regulariser of the first `dim` coordinates only; the others are free."""
 
     inside: Regularizer
     dim: int
@@ -81,7 +87,7 @@ class Leading(Regularizer):
 
 
 class Zero(Regularizer):
-    """h = 0."""
+    """No regulariser: h = 0."""
 
     def value(self, w: Array) -> Array:
         return jnp.zeros(())
@@ -95,7 +101,17 @@ class Zero(Regularizer):
 
 @dataclass(frozen=True)
 class ElasticNet(Regularizer):
-    """lam1·‖w‖₁ + (lam2/2)·‖w‖²."""
+    """The elastic net lam1·‖w‖₁ + (lam2/2)·‖w‖².
+
+    Args:
+        lam1: the weight of the 1-norm, >= 0.
+        lam2: the weight of the squared 2-norm, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.ElasticNet(1.0, 1.0).prox(jnp.array([3.0, 0.5]), 1.0).tolist()
+        [1.0, 0.0]
+    """
 
     lam1: float
     lam2: float
@@ -112,18 +128,46 @@ class ElasticNet(Regularizer):
 
 
 def L1(lam: float) -> ElasticNet:
-    """lam·‖w‖₁."""
+    """Return the regulariser lam·‖w‖₁, which sets coordinates to exactly 0.
+
+    Args:
+        lam: the weight, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.L1(1.0).prox(jnp.array([3.0, 0.5]), 1.0).tolist()
+        [2.0, 0.0]
+    """
     return ElasticNet(lam, 0.0)
 
 
 def L2(lam: float) -> ElasticNet:
-    """(lam/2)·‖w‖²."""
+    """Return the regulariser (lam/2)·‖w‖², the same for all clients whatever their size.
+
+    Args:
+        lam: the weight, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> float(fd.regularizers.L2(2.0).value(jnp.array([1.0, 2.0])))
+        5.0
+    """
     return ElasticNet(0.0, lam)
 
 
 @dataclass(frozen=True)
 class Box(Regularizer):
-    """The indicator of low ≤ w ≤ high, the same bounds for every coordinate."""
+    """The indicator of low ≤ w ≤ high, with the same bounds for every coordinate.
+
+    Args:
+        low: the least value of a coordinate.
+        high: the greatest value of a coordinate.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.Box(-1.0, 1.0).prox(jnp.array([3.0, 0.5]), 1.0).tolist()
+        [1.0, 0.5]
+    """
 
     low: float = -1.0
     high: float = 1.0
@@ -145,13 +189,28 @@ class Box(Regularizer):
 
 
 def NonNegative() -> Box:
-    """The indicator of w ≥ 0."""
+    """Return the indicator of w ≥ 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.NonNegative().prox(jnp.array([-3.0, 0.5]), 1.0).tolist()
+        [0.0, 0.5]
+    """
     return Box(0.0, float("inf"))
 
 
 @dataclass(frozen=True)
 class Simplex(Regularizer):
-    """The indicator of w ≥ 0, Σw = total."""
+    """The indicator of the simplex w ≥ 0, Σw = total.
+
+    Args:
+        total: the sum of the coordinates, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.Simplex().prox(jnp.array([1.0, 1.0]), 1.0).tolist()
+        [0.5, 0.5]
+    """
 
     total: float = 1.0
 
@@ -171,7 +230,16 @@ class Simplex(Regularizer):
 
 @dataclass(frozen=True)
 class L2Ball(Regularizer):
-    """The indicator of ‖w‖₂ ≤ radius."""
+    """The indicator of the ball ‖w‖₂ ≤ radius.
+
+    Args:
+        radius: its radius, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.L2Ball(5.0).prox(jnp.array([6.0, 8.0]), 1.0).tolist()
+        [3.0, 4.0]
+    """
 
     radius: float = 1.0
 
@@ -200,7 +268,16 @@ class L2Ball(Regularizer):
 
 @dataclass(frozen=True)
 class L1Ball(Regularizer):
-    """The indicator of ‖w‖₁ ≤ radius."""
+    """The indicator of the ball ‖w‖₁ ≤ radius.
+
+    Args:
+        radius: its radius, >= 0.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.L1Ball(1.0).prox(jnp.array([2.0, 0.5]), 1.0).tolist()
+        [1.0, 0.0]
+    """
 
     radius: float = 1.0
 
@@ -222,7 +299,17 @@ class L1Ball(Regularizer):
 
 @dataclass(frozen=True)
 class Group(Regularizer):
-    """lam·Σ_g ‖w_g‖₂ over groups; `groups[j]` is the group of coordinate j, −1 for none."""
+    """The group lasso lam·Σ_g ‖w_g‖₂, which sets whole groups of coordinates to 0.
+
+    Args:
+        lam: the weight, >= 0.
+        groups: the group of each coordinate, from 0; -1 for a coordinate in none.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> fd.regularizers.Group(1.0, (0, 0, -1)).prox(jnp.array([0.3, 0.4, 2.0]), 1.0).tolist()
+        [0.0, 0.0, 2.0]
+    """
 
     lam: float
     groups: tuple[int, ...]

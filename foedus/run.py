@@ -1,27 +1,32 @@
-"""Run: an answer with what is known about it, and the folder it is kept in."""
+"""Run: the result of `solve` with everything that is known about it, and the folder that it is saved in."""
 
 import dataclasses
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
-from foedus.files import pack, unpack, write_whole
+from foedus.files import Json, pack, unpack, write_whole
 from foedus.privacy.ledger import Ledger
+from foedus.pytrees import PyTree
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = 1  # of the files that `Run.save` writes
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of the messages' arrays over the whole run, to (down) and from (up) all clients."""
+    """The bytes of all messages' arrays over a run: `up` from the clients, `down` to them."""
 
     up: int
     down: int
@@ -29,12 +34,35 @@ class Traffic:
 
 @dataclass
 class Run:
-    """The result of `solve`. Print it to read it; `save` it to keep it.
+    """The result of `solve`. Print it to read it; `save` writes it into a folder.
 
-    `objective` is f(w) + h(w) over all clients, measured at `w` after the run. `history` has one entry a round.
+    Attributes:
+        w: the model, in the shape of `w0`.
+        objective: f(w) + h(w) over all clients, measured at `w` after the run.
+        rounds: the communication rounds that were played.
+        converged: whether the algorithm's stopping test was met.
+        reason: a sentence on why the run ended.
+        certificate: what was measured at `w`: every constraint's slack, and the distance from stationarity.
+        history: one entry a round in each named column.
+        traffic: the bytes that were sent.
+        seconds: the time of the run; `compile_seconds` of it went into compiling.
+        settings: everything that the run was made with, as JSON holds it.
+        multipliers: the dual values by scope: "local", "global", "coupled".
+        names: the clients' names.
+        interrupted: whether the run was ended from outside before it was over.
+        ledger: the privacy ledger of a run with noise.
+        refused: replies of real sites that were not accepted: whose, and why.
+        worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))], loss=fd.losses.least_squares)
+        >>> run = fd.solve(problem, fd.FedGiA())
+        >>> run.converged, run.certificate.holds(), run.w.round(3).tolist()
+        (True, True, [1.0, 2.0])
     """
 
-    w: Any
+    w: PyTree
     objective: float
     rounds: int
     converged: bool
@@ -44,13 +72,14 @@ class Run:
     traffic: Traffic
     seconds: float
     compile_seconds: float
-    settings: dict[str, Any]
+    settings: Json
     multipliers: dict[str, np.ndarray] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     interrupted: bool = False
     ledger: Ledger | None = None
     refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
-    worst_case: Any = None  # of a robust algorithm: each client's worst-case loss, the adversarial weights and moves
+    # of a robust algorithm, a `foedus.robust.stress.Stress`: each client's worst-case loss, the weights and the moves
+    worst_case: Any = None
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -71,8 +100,8 @@ class Run:
 
     __repr__ = __str__
 
-    def to_frame(self) -> Any:
-        """The history as a pandas table, one row a round, with columns that hold several numbers taken apart."""
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return the history as a pandas table, one row a round; a column of vectors becomes several columns."""
         try:
             import pandas
         except ImportError:
@@ -85,7 +114,14 @@ class Run:
         return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.rounds + 1, name="round"))
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run into `folder`: run.json, history.npz, parameters.npz; each appears whole or not at all."""
+        """Write the run into a folder: run.json, history.npz, parameters.npz; each appears whole or not at all.
+
+        Args:
+            folder: where to; it is made if it is missing.
+
+        Returns:
+            The folder.
+        """
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -96,46 +132,63 @@ class Run:
         arrays = {f"w{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         arrays |= {f"multiplier.{k}": v for k, v in self.multipliers.items()}
         write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
-        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        kept["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
+        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        record["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
         for apart in ("w", "history", "multipliers", "ledger"):
-            del kept[apart]
+            del record[apart]
         if self.ledger is not None:
             self.ledger.save(folder / "ledger.npz")
-        kept |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
-        write_whole(folder / "run.json", (json.dumps(kept, indent=1, default=float) + "\n").encode())
+        record |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
+        write_whole(folder / "run.json", (json.dumps(record, indent=1, default=float) + "\n").encode())
         return folder
 
 
 def load(folder: str | Path) -> Run:
-    """Read back a run that `Run.save` wrote."""
+    """Read a run that `Run.save` wrote.
+
+    Args:
+        folder: the folder that the run was saved in.
+
+    Returns:
+        The run, equal to the one that was saved.
+
+    Example:
+        >>> import tempfile
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))], loss=fd.losses.least_squares)
+        >>> run = fd.solve(problem, fd.FedGiA())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = fd.load(run.save(folder))
+        >>> bool(np.all(again.w == run.w)), again.objective == run.objective
+        (True, True)
+    """
     folder = Path(folder)
     try:
-        kept = json.loads((folder / "run.json").read_text())
+        record = json.loads((folder / "run.json").read_text())
         history, _ = unpack((folder / "history.npz").read_bytes())
         arrays, note = unpack((folder / "parameters.npz").read_bytes())
     except FileNotFoundError as error:
         raise FoedusError(f"{folder} is not a run folder: {Path(error.filename).name} is missing.") from None
     except Exception as error:
         raise FoedusError(f"{folder} cannot be read as a run: {error}.") from None
-    if not isinstance(kept, dict) or kept.pop("schema", None) != SCHEMA:
+    if not isinstance(record, dict) or record.pop("schema", None) != SCHEMA:
         raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
     leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
-    kept["refused"] = tuple(kept.get("refused", ()))
-    kept["certificate"] = Certificate.from_json(kept["certificate"])
-    if kept.get("worst_case") is not None:
+    record["refused"] = tuple(record.get("refused", ()))
+    record["certificate"] = Certificate.from_json(record["certificate"])
+    if record.get("worst_case") is not None:
         from foedus.robust.stress import Stress
 
-        kept["worst_case"] = Stress.from_json(kept["worst_case"])
-    kept["traffic"] = Traffic(**kept["traffic"])
+        record["worst_case"] = Stress.from_json(record["worst_case"])
+    record["traffic"] = Traffic(**record["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
     ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None
     w = rebuild(note["tree"], iter(leaves))
-    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **kept)
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **record)
 
 
-def plain_tree(tree: Any) -> Any:
-    """The nesting of a pytree of dicts, lists and tuples as JSON; a leaf is null."""
+def plain_tree(tree: PyTree) -> PyTree:
+    """Return the nesting of a pytree of dicts, lists and tuples as JSON; a leaf is null."""
     if isinstance(tree, dict):
         return {"dict": [[k, plain_tree(tree[k])] for k in sorted(tree)]}
     if isinstance(tree, list | tuple):
@@ -144,8 +197,8 @@ def plain_tree(tree: Any) -> Any:
     return None if len(leaves) == 1 else {"list": [None] * len(leaves)}
 
 
-def rebuild(nesting: Any, leaves: Any) -> Any:
-    """The inverse of `plain_tree`, given the leaves in order."""
+def rebuild(nesting: PyTree, leaves: Iterator[np.ndarray]) -> PyTree:
+    """Return the pytree with this nesting and these leaves in order: the inverse of `plain_tree`."""
     if nesting is None:
         return next(leaves)
     ((kind, parts),) = nesting.items()
@@ -155,13 +208,13 @@ def rebuild(nesting: Any, leaves: Any) -> Any:
     return tuple(values) if kind == "tuple" else values
 
 
-def describe(thing: Any) -> Any:
-    """Any settings object in words and numbers that JSON can hold; functions by their qualified name."""
+def describe(thing: object) -> Any:
+    """Return any settings object in words and numbers that JSON can hold; functions by their qualified name."""
     if isinstance(thing, str | int | float | bool | type(None)):
         return thing
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        named = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
-        return {"name": type(thing).__name__} | named
+        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        return {"name": type(thing).__name__} | fields
     if isinstance(thing, dict):
         return {str(k): describe(v) for k, v in thing.items()}
     if isinstance(thing, list | tuple):
@@ -174,11 +227,11 @@ def describe(thing: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were computed with."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    """Return the versions of Python and of the packages that the numbers were computed with."""
+    table = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("foedus", "jax", "numpy", "scikit-learn"):
         try:
-            found[package] = version(package)
+            table[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            table[package] = "not installed"
+    return table

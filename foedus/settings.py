@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """A frozen, keyword-only dataclass whose fields are checked against the ranges given with `setting`."""
+    """Make a class a frozen, keyword-only dataclass whose fields are checked against the ranges given by `setting`."""
     inner = cls.__dict__.get("__post_init__")
 
     def check(self) -> None:
@@ -26,47 +26,49 @@ def settings(cls: type[T]) -> type[T]:
                 value = f.metadata["convert"](value)
                 object.__setattr__(self, f.name, value)
             _check_setting(type(self).__name__, f, value)
-            ranged = f.metadata and (f.metadata["integer"] or any(v is not None for v in f.metadata["limits"].values()))
-            if ranged and value is not None and _is_number(value):  # a number among choices stays the one it is
+            limits = f.metadata["limits"].values() if f.metadata else ()
+            has_range = f.metadata and (f.metadata["integer"] or any(v is not None for v in limits))
+            if has_range and value is not None and _is_number(value):  # a number among choices stays the one it is
                 object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
         if inner is not None:
             inner(self)
 
     cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
-    made: Any = dataclass(frozen=True, kw_only=True)(cls)
-    aliases = {f.metadata["alias"]: f.name for f in dataclasses.fields(made) if f.metadata and f.metadata["alias"]}
+    result: Any = dataclass(frozen=True, kw_only=True)(cls)
+    fields = [f for f in dataclasses.fields(result) if f.metadata]
+    aliases = {f.metadata["alias"]: f.name for f in fields if f.metadata["alias"]}
     if aliases:
-        _accept(made, aliases)
-    return made
+        _accept(result, aliases)
+    return result
 
 
 def _accept(cls: Any, aliases: dict[str, str]) -> None:
-    """Have the class take its settings under their aliases too."""
+    """Let the class take its settings under their aliases too."""
     build = cls.__init__
 
     @functools.wraps(build)
-    def init(self: Any, **values: Any) -> None:
+    def init(self: object, **values: object) -> None:
         build(self, **{aliases.get(name, name): value for name, value in values.items()})
 
     cls.__init__ = init
 
 
 def setting(
-    default: Any,
+    default: object,
     doc: str,
     *,
     gt: float | None = None,
     ge: float | None = None,
     lt: float | None = None,
     le: float | None = None,
-    choices: tuple[Any, ...] = (),
+    choices: tuple[object, ...] = (),
     integer: bool = False,
-    also: tuple[str, Callable[[Any], bool]] | None = None,
+    also: tuple[str, Callable[[object], bool]] | None = None,
     travels: bool = False,
     alias: str = "",
     convert: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """One setting: its default, what it is (with the equation it enters), and its range or choices.
+    """Declare one setting: its default, what it is (with the equation it enters), and its range or choices.
 
     `also` names a further form that a value may have, and says whether one has it. A setting that `travels` reaches the
     compiled functions as data beside the clients' own, not as a constant; two algorithms that differ only in such
@@ -79,11 +81,11 @@ def setting(
     return field(default=default, metadata=meta, compare=not travels)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
+def _check_setting(owner: str, f: dataclasses.Field[Any], value: object) -> None:
     meta = f.metadata
     choices = meta.get("choices", ())
     if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
@@ -102,9 +104,9 @@ def _check_setting(owner: str, f: dataclasses.Field[Any], value: Any) -> None:
         if whole and not math.isnan(value) and all(tests[k] for k in limits):
             return
     words = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    expected = [f"{words[k]} {v:g}" for k, v in limits.items()]
+    bounds = [f"{words[k]} {v:g}" for k, v in limits.items()]
     kind = "a whole number " if meta["integer"] else "a number " if limits else ""
-    options = [kind + " and ".join(expected)] if kind else []
+    options = [kind + " and ".join(bounds)] if kind else []
     options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
     options += [meta["also"][0]] if meta.get("also") is not None else []
     raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")

@@ -1,31 +1,43 @@
-"""Clients' data at the door: any of the accepted forms, checked and put on a leading client axis."""
+"""The clients' data: any of the accepted forms, checked and stacked on a leading client axis."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
 from foedus.losses import Loss
 from foedus.terms import Data
 
-Client = tuple[Any, ...] | Mapping[str, Any]
+Client = tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Clients' arrays on a leading client axis, ragged ones filled up with rows of weight 0.
+    """Arrays of many clients on a leading client axis; a client with fewer rows is filled up with rows of weight 0.
 
-    Give one to `Problem` when there are too many clients for a Python list: `Stacked({"x": (n, rows, dim), "y":
-    (n, rows)})`, with `counts` where clients have fewer rows than the rectangle. `rectangles`, (clients, rows) by
-    falling size, has a simulation work on several smaller ones; problems that share them share compiled programs.
+    Give one to `Problem` when there are too many clients for a Python list.
+
+    Args:
+        arrays: the arrays by name, each with a leading client axis: `x` (clients, rows, dim), `y` (clients, rows).
+        counts: the number of rows that each client really has, (clients,); all rows when left out.
+        names: the clients' names; their random draws depend on the name, or on the place when left out.
+        rectangles: (clients, rows) of several smaller rectangles, by falling size, that a simulation works on instead
+            of one; problems that share them share compiled programs.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> arrays = {"x": np.ones((3, 4, 2)), "y": np.zeros((3, 4))}
+        >>> clients = fd.data.Stacked(arrays, counts=[4, 2, 3])
+        >>> fd.Problem(clients, loss=fd.losses.least_squares).counts.tolist()
+        [4, 2, 3]
     """
 
-    arrays: Mapping[str, Any]
-    counts: Any = None
+    arrays: Mapping[str, ArrayLike]
+    counts: ArrayLike | None = None
     names: tuple[str, ...] | None = None
     rectangles: tuple[tuple[int, int], ...] | None = None
 
@@ -35,8 +47,8 @@ class Stacked:
             raise FoedusError(f"stacked arrays need one common number of clients > 0. Got {lengths} instead.")
         for key in ("y", "group") if "x" in self.arrays else ():
             if key in self.arrays and np.shape(self.arrays[key])[:2] != (self.clients, self.rows):
-                found = np.shape(self.arrays[key])
-                raise FoedusError(f"stacked {key} must have one entry for each of {self.rows} rows. Got shape {found}.")
+                shape = np.shape(self.arrays[key])
+                raise FoedusError(f"stacked {key} must have one entry for each of {self.rows} rows. Got shape {shape}.")
         if self.names is not None and len(set(self.names)) != self.clients:
             raise FoedusError(f"stacked arrays of {self.clients} clients need as many different names.")
         if self.counts is not None:
@@ -65,47 +77,51 @@ class Stacked:
 
     @property
     def clients(self) -> int:
+        """The number of clients."""
         return np.shape(next(iter(self.arrays.values())))[0]
 
     @property
     def rows(self) -> int:
+        """The rows of the rectangle: as many as the largest client needs."""
         key = next((k for k in ("x", "y") if k in self.arrays), next(iter(self.arrays)))
         shape = np.shape(self.arrays[key])
         return shape[1] if len(shape) > 1 else 1
 
     def name(self, i: int) -> str:
+        """The name of a client; its place, as text, where clients have none."""
         return self.names[i] if self.names is not None else str(i)
 
     def uids(self) -> np.ndarray:
-        """Two words per client that depend on its own name alone; they key the client's random draws. (n, 2)"""
+        """Two 32-bit words per client, from its name alone, that key the client's random draws. (n, 2)"""
         if self.names is None:
             return np.stack([np.zeros(self.clients, np.uint32), np.arange(self.clients, dtype=np.uint32)], axis=1)
         digests = [hashlib.sha256(name.encode()).digest()[:8] for name in self.names]
         return np.frombuffer(b"".join(digests), dtype=np.uint32).reshape(-1, 2)
 
     def data(self) -> Data:
+        """The arrays for JAX, with `weight`: 1 for an example and 0 for a row that only fills the rectangle."""
         counts = np.full(self.clients, self.rows) if self.counts is None else np.asarray(self.counts)
         weight = (np.arange(self.rows)[None, :] < counts[:, None]).astype(float)
         arrays = {k: jnp.asarray(np.asarray(v), dtype=_dtype(v)) for k, v in self.arrays.items()}
         return Data(arrays | {"weight": jnp.asarray(weight)})
 
 
-def _dtype(array: Any) -> Any:
+def _dtype(array: ArrayLike) -> type[float] | None:
     return float if np.issubdtype(np.asarray(array).dtype, np.number) or np.asarray(array).dtype == bool else None
 
 
-def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
+def _arrays_of(name: str, client: object) -> dict[str, np.ndarray]:
     """One client's arrays by name, from any of the accepted forms."""
     if isinstance(client, Mapping):
-        named = dict(client)
+        by_name = dict(client)
     elif isinstance(client, tuple | list) and len(client) in (2, 3):
-        named = dict(zip(("x", "y", "group"), client, strict=False))
+        by_name = dict(zip(("x", "y", "group"), client, strict=False))
     else:
         raise FoedusError(
             f"client {name!r}: expected (X, y), (X, y, group) or a dict of arrays. Got {type(client).__name__} instead."
         )
     arrays = {}
-    for key, value in named.items():
+    for key, value in by_name.items():
         if key == "weight":
             raise FoedusError(f"client {name!r}: the array name 'weight' is taken; call yours something else.")
         try:
@@ -115,8 +131,8 @@ def _arrays_of(name: str, client: Any) -> dict[str, np.ndarray]:
             if array.dtype.kind not in "biuf":
                 array = array.astype(float)
         except (TypeError, ValueError):
-            found = getattr(np.asarray(value, dtype=object), "dtype", "objects")
-            raise FoedusError(f"client {name!r}: {_title(key)} must hold numbers. Got {found} instead.") from None
+            kind = getattr(np.asarray(value, dtype=object), "dtype", "objects")
+            raise FoedusError(f"client {name!r}: {_title(key)} must hold numbers. Got {kind} instead.") from None
         arrays[key] = array
     if not arrays:
         raise FoedusError(f"client {name!r}: it holds no arrays.")
@@ -158,17 +174,17 @@ def stack(clients: "Sequence[Client] | Mapping[str, Client] | Stacked") -> Stack
         raise FoedusError(f"clients must be a list, a dict by name or a Stacked. Got {type(clients).__name__} instead.")
     if not members:
         raise FoedusError("a problem needs at least one client. Got none.")
-    called = names or tuple(str(i) for i in range(len(members)))
-    arrays = [_arrays_of(n, c) for n, c in zip(called, members, strict=True)]
-    counts = np.array([_row_count(n, a) for n, a in zip(called, arrays, strict=True)])
+    labels = names or tuple(str(i) for i in range(len(members)))
+    arrays = [_arrays_of(n, c) for n, c in zip(labels, members, strict=True)]
+    counts = np.array([_row_count(n, a) for n, a in zip(labels, arrays, strict=True)])
     keys = list(arrays[0])
-    for name, mine in zip(called, arrays, strict=True):
+    for name, mine in zip(labels, arrays, strict=True):
         if set(mine) != set(keys):
             raise FoedusError(
-                f"client {name!r}: it has arrays {sorted(mine)}, but client {called[0]!r} has {sorted(keys)}."
+                f"client {name!r}: it has arrays {sorted(mine)}, but client {labels[0]!r} has {sorted(keys)}."
             )
-    stacked = {key: _stack_one(key, called, [a[key] for a in arrays], counts) for key in keys}
-    result = Stacked(stacked, None if len(set(counts)) == 1 else counts, names)
+    by_key = {key: _stack_one(key, labels, [a[key] for a in arrays], counts) for key in keys}
+    result = Stacked(by_key, None if len(set(counts)) == 1 else counts, names)
     _check_finite(result)
     return result
 
@@ -226,19 +242,20 @@ def check_rows(stacked: Stacked) -> None:
     if x[1] == 0:
         raise FoedusError(f"client {name!r}: X has no columns. Got shape {x} instead.")
     for key in ("y", "group"):
-        found = np.shape(stacked.arrays[key])[1:] if key in stacked.arrays else x[:1]
-        if found != x[:1]:
+        shape = np.shape(stacked.arrays[key])[1:] if key in stacked.arrays else x[:1]
+        if shape != x[:1]:
             raise FoedusError(
-                f"client {name!r}: {key} must have one entry per row of X ({x[0]}). Got shape {found} instead."
+                f"client {name!r}: {key} must have one entry per row of X ({x[0]}). Got shape {shape} instead."
             )
 
 
 def check_labels(stacked: Stacked, loss: Loss) -> None:
+    """Raise where a label is neither 0/1 nor -1/+1, which is what a classification loss expects."""
     y = np.asarray(stacked.arrays["y"])
-    found = set(np.unique(y).tolist())
-    if found <= {0.0, 1.0} or found <= {-1.0, 1.0}:
+    labels = set(np.unique(y).tolist())
+    if labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}:
         return
-    wrong = sorted(found - {0.0, 1.0}) if 0.0 in found else sorted(found - {-1.0, 1.0})
+    wrong = sorted(labels - {0.0, 1.0}) if 0.0 in labels else sorted(labels - {-1.0, 1.0})
     client, row = np.argwhere(y == wrong[0])[0]
     raise FoedusError(
         f"client {stacked.name(int(client))!r}: y has the label {wrong[0]:g} at row {row}; "
@@ -247,11 +264,11 @@ def check_labels(stacked: Stacked, loss: Loss) -> None:
 
 
 def server_data(server: Client, width: int | None) -> Data:
-    """The server's own arrays, in the form of one client."""
+    """Check the server's own arrays, given in the form of one client; `width` is the number of columns of X."""
     arrays = _arrays_of("server", server)
     rows = _row_count("server", arrays)
     if width is not None and "x" in arrays and arrays["x"].ndim == 2 and arrays["x"].shape[1] != width:
         raise FoedusError(f"server: X has {arrays['x'].shape[1]} columns, but the clients have {width}.")
     _check_finite(Stacked({k: v[None] for k, v in arrays.items()}, names=("server",)))
-    named = {k: jnp.asarray(v, dtype=float) for k, v in arrays.items()}
-    return Data(named | {"weight": jnp.ones(rows)})
+    numbers = {k: jnp.asarray(v, dtype=float) for k, v in arrays.items()}
+    return Data(numbers | {"weight": jnp.ones(rows)})

@@ -1,4 +1,4 @@
-"""What all parties know of a problem: its terms. The data are an argument, never a part of them.
+"""Terms: what all parties know of a problem. Data are passed to their methods and are never a part of them.
 
 `Terms` is hashable and holds no arrays, so one compiled program serves every problem with the same terms and shapes.
 Its methods speak of ONE client; runtimes `vmap` them or call them beside the data.
@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from foedus.errors import FoedusError
 from foedus.losses import Loss
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.penalties import Penalty
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.regularizers import Regularizer, Zero
 
 
@@ -37,17 +37,27 @@ class Data(Mapping[str, Array]):
     """One client's arrays by name. `weight` is 1 for its examples and 0 for rows that only fill a rectangle.
 
     `data["x"]` and `data.x` are the same. A mean over examples is `data.mean(values)`, not `jnp.mean(values)`, which
-    would count the filling rows too. `moments` are kept beside the arrays where they save time; they are no array of
-    the data, so that data made from some of the rows, or from other ones, does not have them.
+    would count the filling rows too.
+
+    Args:
+        arrays: the arrays by name; or their shapes, while a program is traced.
+        moments: XᵀX, Xᵀy and yᵀy where they save time. They are kept beside the arrays and are none of them, so data
+            made from some of the rows do not inherit moments of all rows.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> data = fd.Data({"y": jnp.array([1.0, 3.0, 9.0]), "weight": jnp.array([1.0, 1.0, 0.0])})
+        >>> float(data.count), float(data.mean(data.y))
+        (2.0, 2.0)
     """
 
-    def __init__(self, arrays: Mapping[str, Any], moments: Moments | None = None):
+    def __init__(self, arrays: Mapping[str, PyTree], moments: Moments | None = None):
         self._arrays = dict(arrays)
         self._moments = moments
 
     @property
     def moments(self) -> Moments | None:
-        """The moments, or None where they were not computed."""
+        """The moments; None where they were not computed."""
         return self._moments
 
     def __getitem__(self, name: str) -> Array:
@@ -76,7 +86,12 @@ class Data(Mapping[str, Array]):
         return jnp.sum(self["weight"])
 
     def mean(self, values: Array, mask: Array | None = None) -> Array:
-        """The mean of per-example values over this client's examples, or over those in `mask`."""
+        """Average per-example values over this client's examples.
+
+        Args:
+            values: one value, or one array of values, for each row.
+            mask: 1 or True for the rows to average over; all examples when left out.
+        """
         weight = self["weight"] if mask is None else self["weight"] * mask
         weight = weight / jnp.sum(weight)
         return jnp.tensordot(weight, values, axes=(0, 0))
@@ -111,52 +126,83 @@ class Where:
 
 
 def label(value: float, said: str = "") -> Where:
-    """The examples with this label, which messages call by what is `said`."""
-    return Where("y", _coded("label", value), said)
+    """Select the examples with this label.
+
+    Args:
+        value: the number that `y` holds for the label.
+        said: what messages and reports call the label; its number when left out.
+
+    Returns:
+        A mask for `where=` of a problem or of a constraint.
+
+    Example:
+        >>> import foedus as fd
+        >>> print(fd.label(1, said="ill"), "/", fd.label(0))
+        label ill / label 0
+    """
+    return Where("y", _code("label", value), said)
 
 
 def group(value: float, said: str = "") -> Where:
-    """The examples of this group, the third array of (X, y, group), which messages call by what is `said`."""
-    return Where("group", _coded("group", value), said)
+    """Select the examples of this group.
+
+    Args:
+        value: the number that the third array of (X, y, group) holds for the group.
+        said: what messages and reports call the group; its number when left out.
+
+    Returns:
+        A mask for `where=` of a problem or of a constraint.
+
+    Example:
+        >>> import foedus as fd
+        >>> print(fd.group(2, said="ward B"))
+        group ward B
+    """
+    return Where("group", _code("group", value), said)
 
 
-def _coded(kind: str, value: float) -> float:
-    """The number by which the data call a label or a group."""
+def _code(kind: str, value: float) -> float:
+    """Return the number of a label or a group; raise where a word was given for it."""
     try:
         return float(value)
     except (TypeError, ValueError):
-        held = "y" if kind == "label" else "the third array of (X, y, group)"
+        place = "y" if kind == "label" else "the third array of (X, y, group)"
         raise FoedusError(
-            f"fd.{kind} takes the number that {held} holds for a {kind}. Got {value!r} instead; write "
+            f"fd.{kind} takes the number that {place} holds for a {kind}. Got {value!r} instead; write "
             f"fd.{kind}(NUMBER, said={str(value)!r})."
         ) from None
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a flat vector w stands for the user's parameters: any pytree of arrays."""
+    """The map between a flat vector w and the user's parameters, which may be any pytree of arrays."""
 
-    tree: Any
+    tree: PyTree  # the structure, as jax.tree.structure gives it
     shapes: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(params: Any) -> "Shape":
+    def of(params: PyTree) -> "Shape":
+        """Return the shape of these parameters."""
         leaves, tree = jax.tree.flatten(params)
         return Shape(tree, tuple(tuple(jnp.shape(leaf)) for leaf in leaves))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
+        """The number of entries of each array."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @cached_property
     def dim(self) -> int:
+        """The length of the flat vector."""
         return sum(self.sizes)
 
-    def ravel(self, params: Any) -> Array:
+    def ravel(self, params: PyTree) -> Array:
+        """Write the parameters as one flat vector."""
         leaves = [jnp.ravel(jnp.asarray(leaf, dtype=float)) for leaf in jax.tree.leaves(params)]
         return jnp.concatenate(leaves) if leaves else jnp.zeros(0)
 
-    def unravel(self, w: Array) -> Any:
+    def unravel(self, w: Array) -> PyTree:
+        """Write a flat vector as parameters of this shape."""
         if len(self.shapes) == 1 and len(self.shapes[0]) == 1:
             return jax.tree.unflatten(self.tree, [w])
         leaves, start = [], 0
@@ -172,46 +218,47 @@ KINDS = ("<=", "==")
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """Rows `value − cap` that must be ≤ 0, or = 0."""
+    """Rows `value − cap` that must be ≤ 0, or = 0 with `kind="=="`."""
 
     scope: str = "local"
     kind: str = "<="
     convex: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name, known in (("scope", SCOPES), ("kind", KINDS)):
-            if getattr(self, name) not in known:
+        for name, choices in (("scope", SCOPES), ("kind", KINDS)):
+            if getattr(self, name) not in choices:
                 raise FoedusError(
-                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, known))}. "
+                    f"The {name!r} of {type(self).__name__} must be one of {', '.join(map(repr, choices))}. "
                     f"Got {getattr(self, name)!r} instead."
                 )
 
     @property
     def equality(self) -> bool:
+        """Whether the rows must be 0, and not only ≤ 0."""
         return self.kind == "=="
 
     def labels(self, terms: "Terms", data: Data) -> list[str]:
-        """A few words for each row."""
+        """Name each row in a few words."""
         raise NotImplementedError
 
     def caps(self, terms: "Terms", data: Data) -> Array:
-        """What each row's value is held against. (rows,)"""
+        """Return the number that each row's value must not exceed, or must equal. (rows,)"""
         raise NotImplementedError
 
     def value(self, terms: "Terms", w: Array, data: Data) -> Array:
-        """The rows' values, before the cap is taken off. (rows,)"""
+        """Return the rows' values, before the cap is subtracted. (rows,)"""
         raise NotImplementedError
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
-        """Arrays of the constraint itself that a party must hold beside its data, with a leading client axis."""
+        """Return the constraint's own arrays, which each party holds beside its data; they have a client axis first."""
         return {}
 
-    def keyed(self, number: int, names: list[str]) -> "Constraint":
-        """This constraint, knowing the name under which its arrays are kept."""
+    def with_key(self, number: int, names: list[str]) -> "Constraint":
+        """Return this constraint with the name under which its own arrays lie beside a party's data."""
         return self
 
     def masks(self) -> tuple[Mask, ...]:
-        """Subsets of examples that must not be empty at any party."""
+        """Return the subsets of examples that must not be empty at any party."""
         return ()
 
 
@@ -222,7 +269,7 @@ class Terms:
     clients: int
     shape: Shape
     loss: Loss | None = None
-    objective: Callable[[Any, Data], Array] | None = None
+    objective: Callable[[PyTree, Data], Array] | None = None
     where: Mask | None = None
     penalty: Penalty | None = None
     regularizer: Regularizer = Zero()
@@ -248,7 +295,7 @@ class Terms:
         return self.loss is not None and self.loss.quadratic and len(shape) == 2 and self.dim < 2 * shape[0]
 
     def with_moments(self, data: Data) -> Data:
-        """The data with their moments; nothing else that is asked of them changes."""
+        """Return the data with their moments, which change the speed of gradients and not their values."""
         share, x, y = self.share(data), data["x"], data["y"]
         return Data(data, Moments((x * share[:, None]).T @ x, (share * y) @ x, jnp.dot(share, y**2)))
 
@@ -270,9 +317,10 @@ class Terms:
         if self.loss is None:
             return jax.value_and_grad(self.value)(w, data)
         if data.moments is not None:
-            bent = data.moments.gram @ w
-            f = 0.5 * (jnp.dot(w, bent - 2.0 * data.moments.moment) + data.moments.square)
-            g = bent - data.moments.moment
+            # f = ½wᵀGw − mᵀw + ½yᵀSy and ∇f = Gw − m, with G = XᵀSX and m = XᵀSy
+            gram_w = data.moments.gram @ w
+            f = 0.5 * (jnp.dot(w, gram_w - 2.0 * data.moments.moment) + data.moments.square)
+            g = gram_w - data.moments.moment
         else:
             share, x, y = self.share(data), data["x"], data["y"]
             z = x @ w
@@ -305,5 +353,5 @@ class Terms:
 
 
 def rows(terms: Terms, constraint: Constraint, w: Array, data: Data) -> Array:
-    """c(w): value − cap."""
+    """Return the rows c(w) = value − cap of one constraint at one party."""
     return constraint.value(terms, w, data) - constraint.caps(terms, data)

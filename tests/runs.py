@@ -8,7 +8,7 @@ import numpy as np
 import foedus as fd
 from foedus.certificate import Certificate, Row
 from foedus.run import Run, Traffic
-from foedus.runtime.participation import Fraction, attendance, described
+from foedus.runtime.participation import Fraction, attendance, describe_participation
 from foedus.stacked import Stacked
 
 NASTY = "<script>alert('st. \"Mary\" & co')</script>"
@@ -89,6 +89,6 @@ def large(rounds: int = 10_000, clients: int = 100) -> Run:
         traffic=Traffic(int(history["bytes_up"].sum()), int(history["bytes_down"].sum())),
         seconds=60.0,
         compile_seconds=4.0,
-        settings=certified().settings | {"participation": described(who, True)},
+        settings=certified().settings | {"participation": describe_participation(who, True)},
         names=names,
     )

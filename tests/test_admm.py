@@ -10,7 +10,7 @@ from constrained_cases import NAMES
 
 import foedus as fd
 from foedus.algorithms import admm
-from foedus.runtime.simulate import chunk, fixed_for, start
+from foedus.runtime.simulate import chunk, inputs_of, start
 
 DIM, ROWS, LAM = 8, 20, 0.1
 TRUE = np.array([2.0, -1.0, 1.5, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -139,9 +139,9 @@ def test_states_come_out_of_a_round_with_the_types_they_went_in_with(algorithm):
     """JAX tells a written 1.0 from a computed one, and would compile the second chunk of rounds again."""
     problem = lasso().over(np.zeros(DIM))
     algorithm = algorithm.fit(problem).algorithm
-    fixed = fixed_for(algorithm.fit(problem), fd.Fraction(1.0), 0)
+    inputs = inputs_of(algorithm.fit(problem), fd.Fraction(1.0), 0)
     before = jax.eval_shape(lambda w: start(algorithm, problem.terms, w, problem.data, None), jnp.zeros(DIM))
-    after, *_ = jax.eval_shape(lambda c: chunk(algorithm, problem.terms, c, fixed, jnp.zeros((), int)), before)
+    after, *_ = jax.eval_shape(lambda c: chunk(algorithm, problem.terms, c, inputs, jnp.zeros((), int)), before)
     kinds = [
         {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype, leaf.weak_type) for path, leaf in leaves}
         for leaves in (jax.tree_util.tree_leaves_with_path(before), jax.tree_util.tree_leaves_with_path(after))

@@ -10,9 +10,9 @@ CASES = {case.what: case for case in cases()}
 
 
 def audited(case, trials):
-    promised, delta = case.promised()
+    promise, delta = case.promise()
     sent = np.zeros((case.rounds, case.pair[0].terms.dim))
-    return promised, audit(case.pair, case.make, case.noise, sent, trials=trials, delta=delta)
+    return promise, audit(case.pair, case.make, case.noise, sent, trials=trials, delta=delta)
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ def audited(case, trials):
     ],
 )
 def test_sound_mechanisms_keep_their_promise_and_the_audit_comes_close(what, share):
-    promised, found = audited(CASES[what], 12_000)
-    assert share * promised < found.epsilon <= promised
+    promise, found = audited(CASES[what], 12_000)
+    assert share * promise < found.epsilon <= promise
 
 
 def test_the_papers_noise_breaks_its_nominal_epsilon():
-    promised, found = audited(CASES["FedEPM, Eq. (39), gradient that vanishes"], 4_000)
-    assert promised == 0.1
+    promise, found = audited(CASES["FedEPM, Eq. (39), gradient that vanishes"], 4_000)
+    assert promise == 0.1
     assert found.epsilon > 5.0
     assert "DISPROVED" in table([(CASES["FedEPM, Eq. (39), gradient that vanishes"], found)])
 
@@ -60,5 +60,5 @@ def test_the_pairs_are_neighbours():
 @pytest.mark.parametrize("what", CASES)
 def test_every_case_of_the_command(what):
     case = CASES[what]
-    promised, found = audited(case, 20_000)
-    assert (found.epsilon > promised) == case.weak
+    promise, found = audited(case, 20_000)
+    assert (found.epsilon > promise) == case.weak

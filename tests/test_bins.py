@@ -44,7 +44,7 @@ def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
 
 def chosen(algorithm, participation=1.0, problem=None) -> tuple[bins.Bin, ...] | None:
     problem, who = problem or ragged(), fd.Fraction(participation)
-    return bins.divided(algorithm, problem.terms, problem.data, problem.counts, problem.stacked.uids(), who)
+    return bins.split_into_bins(algorithm, problem.terms, problem.data, problem.counts, problem.stacked.uids(), who)
 
 
 def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
@@ -70,7 +70,7 @@ def test_rectangles_that_the_data_come_with_are_used_and_share_a_program():
     ]
     for problem in made:
         who, uids = fd.Fraction(1.0), problem.stacked.uids()
-        found = bins.divided(
+        found = bins.split_into_bins(
             fd.FedAvg(), problem.terms, problem.data, problem.counts, uids, who, problem.stacked.rectangles
         )
         assert found is not None

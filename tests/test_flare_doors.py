@@ -216,11 +216,11 @@ def test_a_revoked_site_is_refused_until_it_is_readmitted(federation, tmp_path):
 
 def test_a_run_ends_when_one_of_its_sites_is_revoked(tmp_path):
     controller: Any = FoedusController()
-    controller.revoked = tmp_path / REVOKED
-    controller.revoked.write_text(json.dumps({"disabled_clients": ["site-2"]}))
+    controller.revocation_list = tmp_path / REVOKED
+    controller.revocation_list.write_text(json.dumps({"disabled_clients": ["site-2"]}))
     with pytest.raises(fd.FoedusError, match="the site 'site-2' has been revoked"):
         controller.ask({"site-1": b"", "site-2": b""}, 1.0, None, None)
-    controller.revoked.write_text("{")
+    controller.revocation_list.write_text("{")
     with pytest.raises(fd.FoedusError, match=r"list of revoked sites .* is damaged"):
         controller.ask({"site-1": b""}, 1.0, None, None)
 

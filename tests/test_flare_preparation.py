@@ -85,9 +85,9 @@ def test_the_answer_is_the_simulators(tmp_path):
     result = Result.from_bytes(ward.play().to_bytes())
     assert result.rules is not None
     assert preprocess.Preprocessing.from_json(result.rules) == built.rules
-    np.testing.assert_allclose(result.w, expected.w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.conclusion.w, expected.w, rtol=0, atol=1e-12)
     np.testing.assert_allclose(result.history["objective"], expected.history["objective"], rtol=1e-9)
-    np.testing.assert_allclose(result.certificate.stationarity, expected.certificate.stationarity, rtol=1e-6)
+    np.testing.assert_allclose(result.conclusion.certificate.stationarity, expected.certificate.stationarity, rtol=1e-6)
     assert not any(b".csv" in raw for raw in ward.heard)
 
 
@@ -205,7 +205,7 @@ def test_a_person_approves_a_study_once_and_is_held_to_by_its_rounds(tmp_path):
         assert any("exact figures" in line for line in request.summary)
         approvals.decide(request.id, "approved")
     result = ward.play()
-    assert np.all(np.isfinite(result.w))
+    assert np.all(np.isfinite(result.conclusion.w))
     site = ward.site["city"]
     statement = Statement("r1", "FedGiA", 8, 4, "Hinge", ())
     with pytest.raises(Refusal, match="is not what a person at the site has approved"):
@@ -230,6 +230,6 @@ def test_a_private_run_counts_its_releases_as_the_simulator_does(tmp_path):
     assert run.ledger is not None
     np.testing.assert_array_equal(result.history["ledger.releases"][-1], run.ledger.releases)
     assert ward.site["city"].gate.ledger.total(0.0) == pytest.approx(run.ledger.total("city"))
-    assert np.isnan(result.objective)
-    assert "not measured at 4 of 4 sites" in result.certificate.verdict()
-    assert not np.allclose(result.w, run.w), "the noise is the sites' own"
+    assert np.isnan(result.conclusion.objective)
+    assert "not measured at 4 of 4 sites" in result.conclusion.certificate.verdict()
+    assert not np.allclose(result.conclusion.w, run.w), "the noise is the sites' own"

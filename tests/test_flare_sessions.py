@@ -41,7 +41,7 @@ class Hall:
             fit.problem, self.algorithm, start, run="r1", sites=self.sites, participation=who,
             **{"seed": 0, "max_rounds": 1000} | told,
         )  # fmt: skip
-        self.order = Order.from_bytes(order.to_bytes(), allowed=("constrained_cases",))
+        self.order = Order.from_bytes(order.to_bytes(), modules=("constrained_cases",))
         self.policy = policy or Policy(modules=("constrained_cases",), **FREE)
         for i, site in enumerate(self.sites):
             np.savez(folder / f"{site}.npz", **site_arrays(self.problem, i))

@@ -22,7 +22,7 @@ def drawn(seed: int = 0, columns: int = 4) -> list:
 
 def capped(scale=1.0, **more) -> fd.Problem:
     sites = [(x * scale, y) for x, y in drawn()]
-    cap = fd.constraints.LossCap(fd.label(1), at_most=0.5)
+    cap = fd.constraints.LossCap(fd.label(1), at_most=0.42)
     return fd.Problem(sites, loss=fd.losses.logistic, where=fd.label(0), constraints=[cap], **more)
 
 

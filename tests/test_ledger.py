@@ -6,7 +6,7 @@ from cases import DIM, NAMES, problem
 
 import foedus as fd
 from foedus.privacy.composition import total
-from foedus.privacy.ledger import prepared
+from foedus.privacy.ledger import with_preparation
 
 LAPLACE = fd.Laplace(epsilon=0.5, clip=1.0)
 GAUSSIAN = fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0)
@@ -160,7 +160,8 @@ def test_a_ledger_is_kept_with_its_run(tmp_path):
 def test_what_prepared_the_data_is_entered_and_adds_to_every_total(noise, tmp_path):
     run = solved(noise)
     plain = run.ledger
-    run.ledger = prepared(plain, (("the number of values of age", 1.0, 8.0), ("the sum of age above 0", 120.0, 960.0)))
+    figures = (("the number of values of age", 1.0, 8.0), ("the sum of age above 0", 120.0, 960.0))
+    run.ledger = with_preparation(plain, figures)
     entries = run.ledger.entries("c")
     assert [e.round for e in entries] == [0, 0, *range(1, 7)]
     assert entries[1].released == "preprocessing: the sum of age above 0"
@@ -173,7 +174,7 @@ def test_what_prepared_the_data_is_entered_and_adds_to_every_total(noise, tmp_pa
     assert "epsilon 0.25 of every total went to preparing the data" in str(run.ledger)
     again = fd.load(run.save(tmp_path / "run")).ledger
     assert again.entries() == run.ledger.entries()
-    exact = prepared(plain, (), ("age", "ward"))
+    exact = with_preparation(plain, (), ("age", "ward"))
     assert exact.total("c") == plain.total("c")
     assert "NOT covered: to prepare the data, clients sent exact sums, ranges or words of 2 columns" in str(exact)
     assert "exact, and is not covered" in exact.summary()

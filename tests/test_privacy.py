@@ -11,7 +11,7 @@ from cases import DIM, NAMES, SIZES, private, problem, regression
 
 import foedus as fd
 from foedus.audit import releases
-from foedus.privacy.clipping import clipped_gradient, condensed
+from foedus.privacy.clipping import clipped_gradient, condense
 from foedus.privacy.noise import gaussian_multiplier
 from foedus.runtime.spine import message_for
 
@@ -187,7 +187,7 @@ def test_what_is_computed_once_for_all_rounds_changes_nothing(order, rows):
     noise = quiet(order, rows=rows)
     made = fd.Problem([regression()["c"]], loss=fd.losses.least_squares)
     data, w = made.client(0), jnp.array([0.4, -0.3, 0.2, 0.1])
-    short = condensed(made.terms, data, noise)
+    short = condense(made.terms, data, noise)
     np.testing.assert_allclose(
         clipped_gradient(made.terms, w, short, noise), clipped_gradient(made.terms, w, data, noise), rtol=1e-12
     )

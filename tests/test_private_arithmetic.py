@@ -11,7 +11,7 @@ from cases import DIM, private
 
 import foedus as fd
 from foedus.privacy import sensitivity
-from foedus.privacy.clipping import clipped_gradient, condensed
+from foedus.privacy.clipping import clipped_gradient, condense
 from foedus.runtime.spine import message_for
 
 NOISES = {
@@ -28,7 +28,7 @@ def test_a_row_of_any_size_is_clipped_to_a_finite_gradient(kind, rows, size):
     x = np.array([[size, -size, size], [1.0, 2.0, -1.0]])
     made = fd.Problem([(x, np.array([0.0, 1.0]))], loss=fd.losses.logistic)
     data = made.client(0)
-    for held in (data, condensed(made.terms, data, noise)):
+    for held in (data, condense(made.terms, data, noise)):
         for w in (jnp.zeros(3), jnp.array([3.0, -1e10, 2.0])):
             g = np.asarray(clipped_gradient(made.terms, w, held, noise))
             assert np.all(np.isfinite(g))

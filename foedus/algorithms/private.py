@@ -39,7 +39,7 @@ class Noisy(Releasing):
             return fit
         terms, noise = problem.terms, self.sound
         clipping.check(terms, noise, name_of(self))
-        return replace(fit, condense=lambda data: clipping.condensed(terms, data, noise))
+        return replace(fit, condense=lambda data: clipping.condense(terms, data, noise))
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         """The next w, from everybody's last z_i and the clients that have just sent one."""

@@ -78,7 +78,7 @@ class Rounds:
 
     def __init__(self, problem: fd.Problem, algorithm: Algorithm):
         self.fit = algorithm.fit(problem)
-        self.fixed = simulate.fixed_for(self.fit, fd.Fraction(1.0), seed=0)
+        self.fixed = simulate.inputs_of(self.fit, fd.Fraction(1.0), seed=0)
 
     def play(self, rounds: int) -> int:
         """Play so many rounds from the start; returns the number played."""

@@ -88,6 +88,3 @@ def cohort_from(sketches: Mapping[str, Sketch], roles: Roles) -> Cohort:
     )
     groups = groups_of(in_order({v for s in sketches.values() for v in s.groups}), roles)
     return Cohort({}, roles, one.features, frozenset(words), labels, groups if roles.group is not None else ())
-
-
-agreed = cohort_from  # the name under which foedus.runtime.flare.preparation imports it

@@ -232,8 +232,3 @@ def check_private(scale: str, without_bounds: list[str], words: list[str]) -> No
             f"epsilon in [preprocess] needs the categories of every column of words; those of {words[0]!r} are "
             "missing in [preprocess.categories]."
         )
-
-
-# the names under which foedus.runtime.flare.preparation imports them
-Ask = FiguresRequest
-Noise = FigureNoise

@@ -21,7 +21,7 @@ from foedus.experiment import catalogue
 from foedus.experiment.sweep import Settings
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
-from foedus.privacy.ledger import Ledger, prepared
+from foedus.privacy.ledger import Ledger, with_preparation
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private
 from foedus.privacy.releasing import rounds_of as rounds_with
@@ -260,7 +260,7 @@ class RunSetup:
 
     def with_preparation(self, ledger: Ledger | None) -> Ledger | None:
         """Return the ledger of a run, with the figures that the sites sent to prepare the data added to it."""
-        return None if ledger is None else prepared(ledger, self.rules.noted, self.rules.exact)
+        return None if ledger is None else with_preparation(ledger, self.rules.noted, self.rules.exact)
 
 
 def build(

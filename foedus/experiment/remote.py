@@ -168,7 +168,7 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused))
     outcome = spine.Outcome(end, history, *parts)
     settings = spine.settings_of(
-        order.algorithm, order.terms, order.participation, named=True, seed=order.seed, max_rounds=order.max_rounds
+        order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds
     )
     ledger = spine.ledger_without_counts(noise_of(order.algorithm), history, order.names)
     return spine.run_of(end, outcome, end.w, settings, list(order.names), ledger)

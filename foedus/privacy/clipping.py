@@ -4,8 +4,6 @@ For a loss of xᵀw the gradient of one example is s·x with s a number, so its 
 s: no per-example gradient is formed. For a user's own objective they are formed by `vmap`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,22 +12,23 @@ from jax import Array
 from foedus.errors import FoedusError
 from foedus.privacy.noise import Sound
 from foedus.problem import Problem
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
-BOUND = "x.bound"  # the array that `condensed` adds
+TINY = 1e-300  # stands for 0 in a divisor
+BOUND = "x.bound"  # the array that `condense` adds
 
 
 @state
-class Rows:
-    """What clipping needs to know of a client's rows of X: the most that |s| may be, and by what a row is shortened."""
+class RowBounds:
+    """Per row of X: the largest |s| that clipping allows, and the factor by which the row itself is shortened."""
 
-    bound: Any
-    shrink: Any
+    bound: PyTree  # an array, (rows,); () for a user's own objective, whose gradients are formed one by one
+    shrink: PyTree  # an array, (rows,), or 1.0; () likewise
 
 
-def condensed(terms: Terms, data: Data, noise: Sound) -> Data:
-    """The data with rows of X no longer than is allowed, and the bounds on |s|, once for all rounds of a run."""
+def condense(terms: Terms, data: Data, noise: Sound) -> Data:
+    """Return the data with rows of X shortened to the allowed length and with the bounds on |s|, for all rounds."""
     if terms.loss is None:
         return data
     rows = rows_of(terms, data, noise)
@@ -37,29 +36,30 @@ def condensed(terms: Terms, data: Data, noise: Sound) -> Data:
     return Data({**data, "x": x, BOUND: rows.bound})
 
 
-def rows_of(terms: Terms, data: Data, noise: Sound) -> Rows:
-    """C/‖x‖ for the rows of X, once for all gradients of a round; nothing for a user's own objective."""
+def rows_of(terms: Terms, data: Data, noise: Sound) -> RowBounds:
+    """Return the bounds C/‖x‖ of the rows of X; for a user's own objective there are none."""
     if terms.loss is None:
-        return Rows((), ())
+        return RowBounds((), ())
     if BOUND in data:
-        return Rows(data[BOUND], 1.0)
-    size, shape = _scaled(data["x"])
+        return RowBounds(data[BOUND], 1.0)
+    size, shape = _scale_rows(data["x"])
     length = jnp.linalg.norm(shape, ord=noise.order, axis=1)
     if noise.rows is None:
-        return Rows(noise.clip / size / _positive(length), 1.0)
+        return RowBounds(noise.clip / size / _positive(length), 1.0)
     euclidean = length if noise.order == 2 else jnp.linalg.norm(shape, axis=1)
     shrink = jnp.minimum(1.0, noise.rows / size / _positive(euclidean))
-    return Rows(noise.clip / (size * shrink) / _positive(length), shrink)
+    return RowBounds(noise.clip / (size * shrink) / _positive(length), shrink)
 
 
-def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Rows | None = None) -> Array:
-    """(1/d_i) Σ_j clip(∇ℓ_j(w)) + the gradient of the penalty, in which no example takes part."""
+def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: RowBounds | None = None) -> Array:
+    """Return (1/d_i) Σ_j clip(∇ℓ_j(w)), plus the gradient of the penalty, which depends on no example."""
     share = data["weight"] / data.count
     if terms.loss is not None:
         rows = rows_of(terms, data, noise) if rows is None else rows
         x = data["x"]
         s = terms.loss.slope(x @ w * rows.shrink, data["y"])
-        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -rows.bound, rows.bound)  # also where s overflows
+        # NaN must not pass the clip: an example without a slope adds nothing; an infinite slope becomes the bound
+        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -rows.bound, rows.bound)
         g = (share * s * rows.shrink) @ x
     else:
         g = share @ _clip(_per_example(terms, w, data), noise)
@@ -67,11 +67,11 @@ def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Row
 
 
 def _positive(a: Array) -> Array:
-    return jnp.maximum(a, 1e-300)
+    return jnp.maximum(a, TINY)
 
 
-def _scaled(rows: Array) -> tuple[Array, Array]:
-    """The largest entry of each row, and the rows divided by it: their norms cannot overflow, whatever they hold."""
+def _scale_rows(rows: Array) -> tuple[Array, Array]:
+    """Return the largest entry of each row, and the rows divided by it, whose norms cannot overflow."""
     size = _positive(jnp.max(jnp.abs(rows), axis=1))
     return size, rows / size[:, None]
 
@@ -79,13 +79,13 @@ def _scaled(rows: Array) -> tuple[Array, Array]:
 def _clip(gradients: Array, noise: Sound) -> Array:
     finite = jnp.all(jnp.isfinite(gradients), axis=1, keepdims=True)
     gradients = jnp.where(finite, gradients, 0.0)  # an example without a gradient adds nothing, and the bound holds
-    size, shape = _scaled(gradients)
+    size, shape = _scale_rows(gradients)
     length = jnp.linalg.norm(shape, ord=noise.order, axis=1)
     return gradients * jnp.minimum(1.0, noise.clip / size / _positive(length))[:, None]
 
 
 def _per_example(terms: Terms, w: Array, data: Data) -> Array:
-    """The gradient of the user's objective on each row alone, (rows, dim)."""
+    """Return the gradient of the user's objective on each row alone, (rows, dim)."""
     objective = terms.objective
     assert objective is not None
 
@@ -97,7 +97,7 @@ def _per_example(terms: Terms, w: Array, data: Data) -> Array:
 
 
 def check(terms: Terms, noise: Sound, name: str) -> None:
-    """Raise where clipping examples would not give what the sensitivity assumes."""
+    """Raise where clipping each example would not bound the sensitivity as its proof assumes."""
     if terms.where is not None:
         raise FoedusError(
             f"{name} with {type(noise).__name__} noise takes no where=: how many examples it selects is private too; "
@@ -123,7 +123,7 @@ def check_examples(problem: Problem, w0: Array) -> None:
     for w in (w0, w0 + 0.1 * jnp.cos(1.0 + jnp.arange(w0.size))):
         params = terms.shape.unravel(w)
 
-        def alone(row: dict[str, Array], params: Any = params) -> Array:
+        def alone(row: dict[str, Array], params: PyTree = params) -> Array:
             return objective(params, Data({k: v[None] for k, v in row.items()} | {"weight": jnp.ones(1)}))
 
         mean, whole = float(jnp.mean(jax.vmap(alone)(rest))), float(objective(params, data))

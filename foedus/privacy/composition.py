@@ -1,7 +1,8 @@
-"""What several releases of one client cost together: basic, advanced, RDP and PLD composition, and the least of them.
+"""The total privacy loss of several releases of one client: basic, advanced, RDP and PLD composition, and their least.
 
-The dp-accounting library does the last two. A release is named by its `ratio`, sensitivity over scale: for Laplace
-noise that is its ε, for Gaussian noise 1/σ at unit sensitivity. For another neighbouring relation it is proportional.
+The dp-accounting library computes the last two. A release is described by its `ratio`, sensitivity over scale: for
+Laplace noise that is its ε, for Gaussian noise 1/σ at unit sensitivity. For another neighbouring relation the ratio is
+proportional.
 
 Laplace noise on a vector: a change of the value moves the coordinates by shares t_j of the ratio, Σ t_j ≤ ratio. The
 Rényi divergence of one coordinate is convex in t_j and 0 at 0 (its formula is a log-sum-exp), so the sum over
@@ -21,40 +22,43 @@ from foedus.errors import FoedusError
 
 METHODS = ("basic", "advanced", "rdp", "pld")
 KINDS = ("laplace", "gaussian")
-GRID = 1e-4  # of privacy losses; of a total above 1, this share of it
-LARGEST = 100.0  # a total above this protects nobody, so that PLD has no use
-HIDDEN = 1e100  # a ratio of sensitivity to noise from which on nothing is hidden
+GRID = 1e-4  # the step to which PLD rounds losses; of a total above 1, this share of the total
+LARGEST = 100.0  # a total above this protects nobody, so the time for a tighter figure by PLD is not spent
+HIDDEN = 1e100  # a ratio of sensitivity to noise from which on nothing is hidden; larger ones would overflow
+DIGITS = 12  # of a ratio: releases whose ratios agree in so many digits are counted together
+UP = 1.0 + 1e-11  # lifts a ratio before it is cut to DIGITS, so that cutting never makes it smaller
+HALVINGS = 100  # of a bisection: more than a float has bits
 
 
-def tallied(ratios: Iterable[tuple[float, int]]) -> Counter[float]:
-    """How often each ratio occurs, those that differ in their last digits counted as the larger."""
-    counted: Counter[float] = Counter()
+def tally_ratios(ratios: Iterable[tuple[float, int]]) -> Counter[float]:
+    """Count how often each ratio occurs; ratios that differ only in their last digits count as one slightly larger."""
+    tally: Counter[float] = Counter()
     for ratio, count in ratios:
-        counted[float(f"{ratio * (1.0 + 1e-11):.12g}")] += int(count)
-    return counted
+        tally[float(f"{ratio * UP:.{DIGITS}g}")] += int(count)
+    return tally
 
 
 def total(kind: str, releases: Mapping[float, int], delta: float, method: str) -> float:
-    """The total ε at this δ of `releases` (how often each ratio occurs) by one method.
+    """Return the total ε at this δ of `releases` (how often each ratio occurs) by one method.
 
     With Laplace noise, basic composition holds at δ = 0 too; the other methods need δ > 0, as Gaussian noise does.
     """
-    counted = tuple(sorted((ratio, count) for ratio, count in releases.items() if count > 0 and ratio > 0))
-    if not counted:
+    counts = tuple(sorted((ratio, count) for ratio, count in releases.items() if count > 0 and ratio > 0))
+    if not counts:
         return 0.0
     if kind == "laplace" and method == "basic":
-        return sum(ratio * count for ratio, count in counted)
+        return sum(ratio * count for ratio, count in counts)
     if not delta > 0:
         return math.inf
     if method == "basic":
-        return _basic_gaussian(counted, delta)
+        return _basic_gaussian(counts, delta)
     if method == "advanced":
-        return _advanced(kind, counted, delta)
-    return _accounted(kind, counted, delta, method)
+        return _advanced_composition(kind, counts, delta)
+    return _by_accountant(kind, counts, delta, method)
 
 
 def tightest(releases: Mapping[tuple[str, float], int], delta: float, *, adaptive: bool = False) -> float:
-    """The smallest total ε that is proved at this δ for a mixture of releases.
+    """Return the smallest total ε that is proved at this δ for a mixture of releases.
 
     `releases` says how often each (kind, ratio) occurs, kind being "laplace" or "gaussian". Each bound holds by itself,
     so their minimum holds. Without dp-accounting the bounds that need it are left out, and the result is larger.
@@ -63,39 +67,43 @@ def tightest(releases: Mapping[tuple[str, float], int], delta: float, *, adaptiv
     run to run. Sums of ε, the exact Gaussian curve (Smith and Thakurta 2022) and Rényi divergences (Feldman and Zrnic
     2021; Lécuyer 2021) bound such a sequence too; advanced and PLD composition are proved for noise fixed in advance.
     """
-    counted = tuple(sorted((kind, float(ratio), int(count)) for (kind, ratio), count in releases.items() if count > 0))
-    for kind, ratio, _ in counted:
+    counts = tuple(sorted((kind, float(ratio), int(count)) for (kind, ratio), count in releases.items() if count > 0))
+    for kind, ratio, _ in counts:
         if kind not in KINDS:
             raise FoedusError(f"a release is of kind 'laplace' or 'gaussian'. Got {kind!r} instead.")
-        if not 0 <= ratio < HIDDEN:
-            return math.inf  # a release without noise, or one of which nothing is known
-    laplace = tuple((ratio, count) for kind, ratio, count in counted if kind == "laplace" and ratio > 0)
-    gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counted if kind == "gaussian"))
+        if not 0 <= ratio < HIDDEN:  # also where it is NaN: a release without noise, or one of which nothing is known
+            return math.inf
+    laplace = tuple((ratio, count) for kind, ratio, count in counts if kind == "laplace" and ratio > 0)
+    gaussian = math.sqrt(sum(count * ratio**2 for kind, ratio, count in counts if kind == "gaussian"))
     return _tightest(laplace, gaussian, float(delta), adaptive)
 
 
 @lru_cache(maxsize=4096)
 def _tightest(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float, adaptive: bool) -> float:
-    pure = sum(ratio * count for ratio, count in laplace)
+    pure = sum(ratio * count for ratio, count in laplace)  # basic composition, which holds at δ = 0
     if gaussian == 0 and (pure == 0 or not delta > 0):
         return pure
     if not delta > 0:
         return math.inf
-    # the exact curve of all Gaussian releases as one; those with Laplace noise add their ε and no δ
+    # Bound 1: all Gaussian releases together are exactly one; the Laplace releases add their ε and no δ.
     best = pure + (gaussian_epsilon(1.0 / gaussian, delta) if gaussian > 0 else 0.0)
     if not laplace or max(ratio for ratio, _ in laplace) > LARGEST:  # beyond it, the other bounds overflow
         return best
+    # Bound 2: advanced composition, for Laplace releases alone and noise that is fixed in advance.
     if gaussian == 0 and not adaptive:
-        best = min(best, _advanced("laplace", laplace, delta))
+        best = min(best, _advanced_composition("laplace", laplace, delta))
     if not have_library():
         return best
+    # Bound 3: Rényi divergences, which hold for noise chosen adaptively too.
     best = min(best, _mixed_rdp(laplace, gaussian, delta))
     if adaptive or best > LARGEST:
         return best
+    # Bound 4: the distribution of the privacy loss, usually the tightest and the slowest.
     return min(best, _mixed_pld(laplace, gaussian, delta, GRID * max(1.0, best)))
 
 
 def _mixed_rdp(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float) -> float:
+    """Return the total ε by Rényi divergences; `gaussian` is the ratio of all Gaussian releases as one."""
     dp = library()
     from dp_accounting.rdp import RdpAccountant
 
@@ -108,11 +116,11 @@ def _mixed_rdp(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: f
 
 
 def _mixed_pld(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: float, step: float) -> float:
-    """PLD with losses rounded up to multiples of `step`, so that the result is never too small."""
+    """Return the total ε by PLD, with losses rounded up to multiples of `step`, so that it is never too small."""
     from dp_accounting.pld import common, privacy_loss_distribution
 
-    # the losses of randomised response are ±ratio: on a grid that the ratio divides nothing is rounded, and dividing by
-    # a power of two is exact
+    # The losses of randomised response are ±ratio. Where the step divides the ratio, nothing is rounded and the result
+    # is exact; dividing the ratio by a power of two gives such a step without an error of its own.
     least = laplace[0][0]
     if gaussian == 0 and len(laplace) == 1:
         step = least
@@ -132,27 +140,31 @@ def _mixed_pld(laplace: tuple[tuple[float, int], ...], gaussian: float, delta: f
     return float(whole.get_epsilon_for_delta(delta))
 
 
-def _basic_gaussian(counted: tuple[tuple[float, int], ...], delta: float) -> float:
-    """Each release at an equal share of δ, the ε summed."""
-    share = delta / sum(count for _, count in counted)
-    return sum(count * gaussian_epsilon(1.0 / ratio, share) for ratio, count in counted)
+def _basic_gaussian(counts: tuple[tuple[float, int], ...], delta: float) -> float:
+    """Return the sum of the releases' ε, each at an equal share of δ."""
+    share = delta / sum(count for _, count in counts)
+    return sum(count * gaussian_epsilon(1.0 / ratio, share) for ratio, count in counts)
 
 
-def _advanced(kind: str, counted: tuple[tuple[float, int], ...], delta: float) -> float:
-    """Dwork, Rothblum and Vadhan 2010: half of δ for the theorem, the rest for Gaussian releases."""
+def _advanced_composition(kind: str, counts: tuple[tuple[float, int], ...], delta: float) -> float:
+    """Return the total ε by Dwork, Rothblum and Vadhan 2010: half of δ for the theorem, half for Gaussian releases.
+
+    Laplace releases have no δ of their own, so that the theorem gets all of it.
+    """
     slack, share = delta, 0.0
     if kind == "gaussian":
-        slack, share = delta / 2, delta / 2 / sum(count for _, count in counted)
-    parts = [(ratio if kind == "laplace" else gaussian_epsilon(1.0 / ratio, share), count) for ratio, count in counted]
+        slack, share = delta / 2, delta / 2 / sum(count for _, count in counts)
+    parts = [(ratio if kind == "laplace" else gaussian_epsilon(1.0 / ratio, share), count) for ratio, count in counts]
     squares = sum(count * e**2 for e, count in parts)
     return math.sqrt(2.0 * math.log(1.0 / slack) * squares) + sum(count * e * math.expm1(e) for e, count in parts)
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The ε of one Gaussian release with noise σ at unit sensitivity: the exact curve of Balle and Wang 2018."""
+    """Return the ε of one Gaussian release with noise σ at unit sensitivity: the exact curve of Balle and Wang 2018."""
     from scipy.special import log_ndtr
 
     def excess(epsilon: float) -> float:
+        # Φ(1/2σ − εσ) − e^ε Φ(−1/2σ − εσ) − δ, from logarithms, so that no term overflows and no digits cancel
         first = float(log_ndtr(0.5 / sigma - epsilon * sigma))
         second = epsilon + float(log_ndtr(-0.5 / sigma - epsilon * sigma))
         return math.exp(first) * -math.expm1(second - first) - delta if second < first else -delta
@@ -162,26 +174,27 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while excess(high) > 0:
         low, high = high, 2.0 * high
-    for _ in range(100):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return high
 
 
 @lru_cache(maxsize=512)
-def _accounted(kind: str, counted: tuple[tuple[float, int], ...], delta: float, method: str) -> float:
+def _by_accountant(kind: str, counts: tuple[tuple[float, int], ...], delta: float, method: str) -> float:
     dp = library()
     if method == "pld" and kind == "laplace":
         from dp_accounting.pld import common, privacy_loss_distribution
 
         whole = None
-        for ratio, count in counted:
+        for ratio, count in counts:
             worst = common.DifferentialPrivacyParameters(ratio, 0.0)
             part = privacy_loss_distribution.from_privacy_parameters(worst).self_compose(count)
             whole = part if whole is None else whole.compose(part)
         assert whole is not None
         return float(whole.get_epsilon_for_delta(delta))
-    # the relation only says that a pair of distributions is given; the sensitivity is in the multiplier
+    # The library asks for a neighbouring relation. The events are pairs of distributions whose distance, our ratio,
+    # already accounts for the relation, so the one that takes an event as it is fits both.
     relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
     if method == "pld":
         from dp_accounting.pld import PLDAccountant
@@ -192,13 +205,13 @@ def _accounted(kind: str, counted: tuple[tuple[float, int], ...], delta: float, 
 
         accountant = RdpAccountant(neighboring_relation=relation)
     event = dp.LaplaceDpEvent if kind == "laplace" else dp.GaussianDpEvent
-    for ratio, count in counted:
+    for ratio, count in counts:
         accountant.compose(event(1.0 / ratio), count)
     return float(accountant.get_epsilon(delta))
 
 
 def library() -> Any:
-    """dp-accounting, or a sentence on how to get it."""
+    """Import dp-accounting; raise a sentence on how to install it where it is missing."""
     try:
         import dp_accounting
     except ImportError:
@@ -209,6 +222,7 @@ def library() -> Any:
 
 
 def have_library() -> bool:
+    """Return whether dp-accounting is installed."""
     from importlib.util import find_spec
 
     return find_spec("dp_accounting") is not None

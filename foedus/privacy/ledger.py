@@ -1,13 +1,13 @@
-"""The ledger: per client and round what was released, at which sensitivity and scale, and what it adds up to."""
+"""The privacy ledger: what each client released in each round, with how much noise, and what it adds up to."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy import composition
 from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
 
@@ -17,18 +17,25 @@ SIMULATED = (
     "the figures that real sites with sampler='opendp' would have"
 )
 NOT_TOLD = "not told"
-DELTA = 1e-5  # of totals, where nobody has said another
+DELTA = 1e-5  # at which totals are given where no total was asked for; a usual choice, below 1/(number of examples)
 SHOWN = 12  # clients in the printed table
+ROUNDING = 1 + 1e-9  # a total that exceeds a budget by rounding alone is within it
+MOST_RELEASES = 2**20  # where the search for the largest number of releases stops
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that one client may spend in all; its participation ends before a release that would exceed it.
+    """The most privacy loss of one client over a run; it takes no further part before a release would exceed it.
 
     Args:
         epsilon: in the noise's own neighbouring relation.
         delta: 0 for Laplace noise with basic composition.
         composition: "basic", "advanced", "rdp" or "pld".
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.Budget(epsilon=2.0).limit(fd.Laplace(epsilon=0.5, clip=1.0)).most
+        4
     """
 
     epsilon: float
@@ -39,8 +46,8 @@ class Budget:
         for name, low, high in (("epsilon", 0.0, np.inf), ("delta", -1e-300, 1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-                expected = "> 0" if name == "epsilon" else "in [0, 1)"
-                raise FoedusError(f"The {name!r} of a Budget must be a number {expected}. Got {value!r} instead.")
+                allowed_range = "> 0" if name == "epsilon" else "in [0, 1)"
+                raise FoedusError(f"The {name!r} of a Budget must be a number {allowed_range}. Got {value!r} instead.")
         if self.composition not in composition.METHODS:
             words = ", ".join(map(repr, composition.METHODS))
             raise FoedusError(
@@ -48,7 +55,7 @@ class Budget:
             )
 
     def limit(self, noise: Sound) -> Sound:
-        """The noise with the largest number of releases that this budget allows."""
+        """Return the noise with the largest number of releases that this budget allows."""
         kind, ratio = type(noise).__name__.lower(), 1.0 / noise.multiplier
         if self.delta == 0 and (kind != "laplace" or self.composition != "basic"):
             raise FoedusError(
@@ -56,13 +63,13 @@ class Budget:
             )
 
         def fits(count: int) -> bool:
-            return composition.total(kind, {ratio: count}, self.delta, self.composition) <= self.epsilon * (1 + 1e-9)
+            return composition.total(kind, {ratio: count}, self.delta, self.composition) <= self.epsilon * ROUNDING
 
         if not fits(1):
             cost = composition.total(kind, {ratio: 1}, self.delta, self.composition)
             raise FoedusError(f"one release costs epsilon {cost:.4g}, more than the budget of {self.epsilon:g}.")
         low, high = 1, 2
-        while fits(high) and high < 2**20:
+        while fits(high) and high < MOST_RELEASES:
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
@@ -71,7 +78,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One release: who, when (from 1; 0 is before the training), and with what noise; ε and δ are of it alone.
 
     Sensitivity and scale are NaN where a site has kept them to itself.
@@ -90,12 +97,20 @@ class Entry:
 class Ledger:
     """Every release of a run. Print it to read it; `total` says what a client has spent.
 
-    `sensitivity` and `scale` are what the clients used, (rounds, clients), 0 where nothing was released, and NaN where
-    a site of its own has kept them to itself; then their quotient is the one that the settings fix. `before`
-    are the releases that prepared the data; their ε is the same for both kinds of neighbours.
+    `sensitivity` and `scale` are what the clients used, (rounds, clients): 0 where nothing was released, and NaN where
+    a real site does not tell them; their quotient is then the one that the settings fix. `before` are the releases
+    that prepared the data; their ε is the same for both kinds of neighbours.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))] * 2, loss=fd.losses.least_squares)
+        >>> noise = fd.Laplace(epsilon=0.5, clip=1.0)
+        >>> ledger = fd.solve(problem, fd.FedAvg(k0=1, lr=0.1), max_rounds=3, privacy=noise).ledger
+        >>> len(ledger.entries("0")), round(ledger.total("0"), 6)
+        (3, 1.5)
     """
 
-    noise: dict[str, Any]  # the kind of noise, its settings, and the promise of one release in words
+    noise: Json  # the kind of noise, its settings, and the promise of one release in words
     names: tuple[str, ...]
     counts: tuple[int, ...]  # examples of each client; public, and -1 where a site has not told
     sensitivity: np.ndarray
@@ -104,7 +119,7 @@ class Ledger:
     most: int | None = None
     delta: float = DELTA  # at which totals are printed
     counted: np.ndarray | None = None  # releases of each round and client, where it is not one for each scale
-    before: tuple[Entry, ...] = ()
+    before: tuple[LedgerEntry, ...] = ()
     exact: tuple[str, ...] = ()  # columns about which exact figures were sent before the training
 
     @property
@@ -127,13 +142,17 @@ class Ledger:
         """How often each client has released, (clients,)."""
         return np.sum(self.made, axis=0)
 
-    def entries(self, client: str | None = None) -> list[Entry]:
-        """The releases in order, of one client or of all."""
+    def entries(self, client: str | None = None) -> list[LedgerEntry]:
+        """Return the releases in order.
+
+        Args:
+            client: the name of the client; all clients when left out.
+        """
         if client is not None and client not in self.names:
             raise FoedusError(f"the ledger has no client {client!r}; there are {', '.join(self.names[:5])} ….")
-        chosen = range(len(self.names)) if client is None else [self.names.index(client)]
+        clients = range(len(self.names)) if client is None else [self.names.index(client)]
         return [entry for entry in self.before if client in (None, entry.client)] + [
-            Entry(
+            LedgerEntry(
                 self.names[i],
                 int(r) + 1,
                 self.what,
@@ -143,14 +162,14 @@ class Ledger:
                 self.noise["delta"],
             )
             for r in range(len(self.scale))
-            for i in chosen
+            for i in clients
             for _ in range(int(self.made[r, i]))
         ]
 
     def total(
         self, client: str | int, method: str = "basic", *, neighbours: str | None = None, delta: float | None = None
     ) -> float:
-        """The total ε of one client, from the sensitivities and scales it used.
+        """Return the total ε of one client, from the sensitivities and scales it used.
 
         Args:
             client: its name or place.
@@ -158,39 +177,48 @@ class Ledger:
                 "pld". All but basic composition of Laplace noise hold at δ.
             neighbours: "replace" or "add-or-remove"; the noise's own when left out.
             delta: the ledger's own when left out.
+
+        Returns:
+            The total ε at this δ.
         """
         if not self.sound:
             raise FoedusError("this noise has no formal guarantee, so there is no total epsilon.")
         relation = neighbours or self.noise["neighbours"]
-        known = (TIGHT, *composition.METHODS)
-        if relation not in NEIGHBOURS or method not in known:
-            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {known}. Got {relation!r}, {method!r}.")
+        methods = (TIGHT, *composition.METHODS)
+        if relation not in NEIGHBOURS or method not in methods:
+            raise FoedusError(f"the ledger knows {NEIGHBOURS} and {methods}. Got {relation!r}, {method!r}.")
         i = self.names.index(client) if isinstance(client, str) else client
-        # every sensitivity is proportional to what one example can change, which is twice as much when one is replaced
+        # Every sensitivity is proportional to what one example can change in the sum of clipped gradients, which is 2C
+        # where one is replaced and C where one is left out: so the ratio for one relation gives that for the other.
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
         kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
         here = self.made[:, i] > 0
-        counted = composition.tallied(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
+        ratios = composition.tally_ratios(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
         if method == TIGHT:
-            before = composition.tallied((entry.epsilon, 1) for entry in self.before if entry.client == self.names[i])
-            mixture = Counter({(kind, ratio): count for ratio, count in counted.items()})
+            own = (entry for entry in self.before if entry.client == self.names[i])
+            before = composition.tally_ratios((entry.epsilon, 1) for entry in own)
+            mixture = Counter({(kind, ratio): count for ratio, count in ratios.items()})
             mixture.update({("laplace", ratio): count for ratio, count in before.items()})
             return composition.tightest(mixture, at)
-        return composition.total(kind, counted, at, method) + self.prepared(i)
+        return composition.total(kind, ratios, at, method) + self.prepared(i)
 
     def _ratios(self, client: int) -> np.ndarray:
-        """Sensitivity over scale of one client's releases in each round; that of the settings where it is not told."""
+        """Return sensitivity over scale of a client's release in each round; the settings' own where it is unknown."""
         sensitivity, scale = self.sensitivity[:, client], self.scale[:, client]
-        told = scale > 0
-        return np.where(told, sensitivity / np.where(told, scale, 1.0), self.noise.get("ratio", np.inf))
+        is_known = scale > 0
+        return np.where(is_known, sensitivity / np.where(is_known, scale, 1.0), self.noise.get("ratio", np.inf))
 
     def prepared(self, client: int) -> float:
-        """The ε that preparing the data took of one client: the sum over its releases before the training."""
+        """Return the ε that preparing the data cost one client: the sum over its releases before the training."""
         return sum(entry.epsilon for entry in self.before if entry.client == self.names[client])
 
     def summary(self, measured: bool = True) -> str:
-        """The privacy of the run in a line or two; `measured`: whether the run has an objective and a certificate."""
+        """Return the privacy of the run in a line or two.
+
+        Args:
+            measured: whether the run has an objective and a certificate, of which the summary then speaks.
+        """
         if not self.sound:
             return f"privacy: {self.noise['words']}"
         worst = int(np.argmax(self.releases)) if self.releases.size else 0
@@ -236,8 +264,8 @@ class Ledger:
         rows = []
         for i in order[:SHOWN]:
             here = self.made[:, i] > 0
-            told = str(self.counts[i]) if self.counts[i] >= 0 else NOT_TOLD
-            row = [self.names[i], told, str(int(self.releases[i]))]
+            examples = str(self.counts[i]) if self.counts[i] >= 0 else NOT_TOLD
+            row = [self.names[i], examples, str(int(self.releases[i]))]
             row += [_range(self.sensitivity[here, i]), _range(self.scale[here, i])]
             row += [f"{self.total(int(i), m, neighbours=n):.4g}" for n in NEIGHBOURS for m in methods]
             rows.append(row)
@@ -263,21 +291,21 @@ class Ledger:
         if self.before:
             first = int(order[0])
             figures = sum(entry.client == self.names[first] for entry in self.before)
-            drawn = ", drawn from the seed, for simulation only" if self.simulated else ""
+            source = ", drawn from the seed, for simulation only" if self.simulated else ""
             notes.append(
                 f"epsilon {self.prepared(first):.4g} of every total went to preparing the data, before the training: "
-                f"{figures} figures of each client with Laplace noise{drawn}"
+                f"{figures} figures of each client with Laplace noise{source}"
             )
         if self.exact:
-            shown = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
+            columns = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
             notes.append(
                 f"NOT covered: to prepare the data, clients sent exact sums, ranges or words of {len(self.exact)} "
-                f"columns ({shown}); state bounds and categories in [preprocess], with an epsilon, to cover them"
+                f"columns ({columns}); state bounds and categories in [preprocess], with an epsilon, to cover them"
             )
         if self.most is not None:
-            ended = int(np.sum(self.releases >= self.most))
+            finished = int(np.sum(self.releases >= self.most))
             notes.append(
-                f"budget: {self.most} releases a client; {ended} of {len(self.names)} clients have spent theirs"
+                f"budget: {self.most} releases a client; {finished} of {len(self.names)} clients have spent theirs"
             )
         return [*head, *table, *[f"- {note}" for note in notes]]
 
@@ -294,11 +322,12 @@ class Ledger:
 
     @staticmethod
     def load(path: Path) -> "Ledger":
+        """Read a ledger that `save` wrote."""
         from foedus.files import unpack
 
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}
-        note["before"] = tuple(Entry(**entry) for entry in note.get("before", ()))
+        note["before"] = tuple(LedgerEntry(**entry) for entry in note.get("before", ()))
         return Ledger(
             **note,
             sensitivity=arrays["sensitivity"],
@@ -307,15 +336,18 @@ class Ledger:
         )
 
 
-def prepared(ledger: Ledger, noted: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()) -> Ledger:
-    """The ledger with what every client sent to prepare the data: (what, sensitivity, scale), or columns sent exactly.
+def with_preparation(
+    ledger: Ledger, figures: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()
+) -> Ledger:
+    """Return the ledger with what every client sent to prepare the data.
 
-    Each figure has Laplace noise, so that it costs sensitivity/scale.
+    `figures` are (what, sensitivity, scale), each with Laplace noise, so that it costs sensitivity/scale; `exact` are
+    the columns about which exact figures were sent.
     """
     before = tuple(
-        Entry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
+        LedgerEntry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
         for name in ledger.names
-        for what, sensitivity, scale in noted
+        for what, sensitivity, scale in figures
     )
     return replace(ledger, before=before, exact=exact)
 
@@ -332,9 +364,9 @@ def _range(values: np.ndarray) -> str:
 def ledger_of(
     noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
 ) -> Ledger | None:
-    """The ledger of a run, from the columns that were noted of the clients, which are taken out of the history.
+    """Return the ledger of a run, from the history's columns `ledger.*`, which are taken out of the history.
 
-    Sites of their own tell how often they have released, and keep the sensitivity and the scale to themselves.
+    A real site tells how often it has released, and does not tell the sensitivity and the scale.
     """
     nothing = np.zeros((0, len(names)))
     count = history.pop("ledger.releases", nothing)
@@ -342,15 +374,15 @@ def ledger_of(
     sensitivity, scale = (history.pop(f"ledger.{key}", untold) for key in ("sensitivity", "scale"))
     if noise is None:
         return None
-    made = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
-    # a row keeps what was released last until the next release
-    sensitivity, scale = np.where(made > 0, sensitivity, 0.0), np.where(made > 0, scale, 0.0)
-    told: dict[str, Any] = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
-    told |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
+    releases = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
+    # the columns repeat a client's last release until its next one; only the round of a release counts
+    sensitivity, scale = np.where(releases > 0, sensitivity, 0.0), np.where(releases > 0, scale, 0.0)
+    record: Json = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
+    record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
-        told |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
-        told |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
+        record |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
+        record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
     most = noise.most if isinstance(noise, Sound) else None
     delta = noise.total[1] if isinstance(noise, Sound) and noise.total is not None else DELTA
     examples = tuple(int(c) for c in counts)
-    return Ledger(told, tuple(names), examples, sensitivity, scale, what, most, delta, made)
+    return Ledger(record, tuple(names), examples, sensitivity, scale, what, most, delta, releases)

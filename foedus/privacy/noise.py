@@ -46,10 +46,19 @@ class Noise:
 
 @dataclass(frozen=True)
 class PaperLaplace(Noise):
-    """EPM (39): Laplace noise of scale 2‖g_i‖₁/(ε·μ), with the client's own gradient g_i. No formal guarantee.
+    """The Laplace noise of EPM's Eq. (39), for comparison; no formal guarantee follows from it.
 
-    `standardised=True` is the released code's draw: centred and divided by its own standard deviation, so that its
-    entries sum to zero.
+    Its scale is 2‖g_i‖₁/(ε·μ) with the client's own gradient g_i, so the scale itself depends on the data.
+
+    Args:
+        epsilon: the ε that the paper names, which is nominal.
+        standardised: draw as the paper's released code does: centred and divided by the draw's own standard deviation,
+            so that its entries sum to zero.
+
+    Example:
+        >>> import foedus as fd
+        >>> print(fd.PaperLaplace(0.1))
+        Laplace noise of Eq. (39), nominal epsilon 0.1 a release (no formal guarantee)
     """
 
     epsilon: float
@@ -71,7 +80,7 @@ class PaperLaplace(Noise):
 
 @dataclass(frozen=True, kw_only=True)
 class Sound(Noise):
-    """Noise calibrated to a proved sensitivity; one release is private by itself, and releases compose.
+    """Noise calibrated to a proved sensitivity: one release is private by itself, and releases compose.
 
     Args:
         epsilon: of one release.
@@ -113,11 +122,12 @@ class Sound(Noise):
 
     @property
     def kind(self) -> str:
+        """The name of the noise: "Laplace" or "Gaussian"."""
         return type(self).__name__
 
     @property
-    def changed(self) -> float:
-        """By how much the sum of clipped gradients can change between neighbours."""
+    def gradient_change(self) -> float:
+        """The most by which the sum of clipped gradients can change between neighbouring data sets."""
         return (2.0 if self.neighbours == "replace" else 1.0) * self.clip
 
     @property
@@ -126,10 +136,11 @@ class Sound(Noise):
         raise NotImplementedError
 
     def scale(self, sensitivity: Array) -> Array:
+        """The scale of the noise for a release of this sensitivity."""
         return self.multiplier * sensitivity
 
     def release(self, value: Array, scale: Array, key: Array) -> Array:
-        """The value with noise of this scale; noise alone where the scale is not a number > 0."""
+        """Return the value with noise of this scale; where the scale is not a number > 0, noise alone."""
         good = (scale > 0) & jnp.isfinite(scale)
         value, scale = jnp.where(good & jnp.isfinite(value), value, 0.0), jnp.where(good, scale, 1.0)
         if self.sampler == "opendp":
@@ -155,7 +166,23 @@ class Sound(Noise):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Sound):
-    """Laplace noise of scale sensitivity/ε in the 1-norm: each release is ε-differentially private."""
+    """Laplace noise of scale sensitivity/ε in the 1-norm: each release is ε-differentially private.
+
+    Args:
+        epsilon: the ε of one release.
+        clip: the most that one example's gradient may measure in the 1-norm; longer ones are shortened.
+        neighbours: the relation that `epsilon` is for: "replace", one example by another, or "add-or-remove", one
+            example's contribution is left out, the number of examples kept fixed.
+        rows: a bound on the 2-norm of the rows of X; longer rows are scaled down to it. Methods with several gradients
+            a round and FedGiA need it.
+        most: the most releases of one client; a budget sets it.
+        sampler: "simulation" draws with jax.random; "opendp" releases through OpenDP's exact samplers.
+
+    Example:
+        >>> import foedus as fd
+        >>> print(fd.Laplace(epsilon=0.5, clip=1.0))
+        Laplace noise, gradients clipped at 1 in the 1-norm: epsilon 0.5 a release, for replacing one example
+    """
 
     order: ClassVar[int] = 1
 
@@ -169,7 +196,23 @@ class Laplace(Sound):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(Sound):
-    """Gaussian noise, the least that makes each release (ε, δ)-differentially private (Balle and Wang 2018, Thm 8)."""
+    """Gaussian noise, the least that makes each release (ε, δ)-differentially private (Balle and Wang 2018, Thm 8).
+
+    Args:
+        epsilon: the ε of one release.
+        delta: the δ of one release, in (0, 1).
+        clip: the most that one example's gradient may measure in the 2-norm; longer ones are shortened.
+        neighbours: "replace" or "add-or-remove", as for `Laplace`.
+        rows: a bound on the 2-norm of the rows of X, as for `Laplace`.
+        most: the most releases of one client; a budget sets it.
+        sampler: "simulation" draws with jax.random; "opendp" releases through OpenDP's exact samplers.
+
+    Example:
+        >>> import foedus as fd
+        >>> noise = fd.Gaussian(epsilon=1.0, delta=1e-5, clip=1.0)
+        >>> round(noise.multiplier, 3)  # the standard deviation per unit of sensitivity
+        3.731
+    """
 
     delta: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     order: ClassVar[int] = 2
@@ -188,7 +231,7 @@ class Gaussian(Sound):
 
 @lru_cache(maxsize=256)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """The smallest σ, for sensitivity 1, with Φ(1/2σ − εσ) − e^ε Φ(−1/2σ − εσ) ≤ δ."""
+    """Return the smallest σ, for sensitivity 1, with Φ(1/2σ − εσ) − e^ε Φ(−1/2σ − εσ) ≤ δ, by bisection."""
     from scipy.special import log_ndtr
 
     def excess(sigma: float) -> float:

@@ -1,4 +1,4 @@
-"""A client's release: noise of the right scale, its own count of releases, and the limit that a budget sets."""
+"""One release of a client: noise of the right scale, the client's own record of it, and the limit of a budget."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -20,51 +20,52 @@ class Spent:
 
     @staticmethod
     def nothing() -> "Spent":
+        """Return the record of a client that has released nothing."""
         return Spent(jnp.zeros((), int), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
-def speaks(noise: Sound, spent: Spent, willing: Array) -> Array:
-    """Whether a client that is asked releases something new: not once its budget is spent."""
-    return willing if noise.most is None else willing & (spent.releases < noise.most)
+def speaks(noise: Sound, record: Spent, willing: Array) -> Array:
+    """Return whether a willing client releases something new, which it does not once its budget is spent."""
+    return willing if noise.most is None else willing & (record.releases < noise.most)
 
 
 def release(
     noise: Sound,
-    spent: Spent,
+    before: Spent,
     w: Array,
     increment: Array,
     sensitivity: Array,
-    carried: Array,
+    state_change: Array,
     key: Array,
     speaking: Array,
 ) -> tuple[Spent, Array]:
-    """The record afterwards, and w + increment + noise; a client that does not speak must not send the latter.
+    """Return the record afterwards, and w + increment + noise, which a client that is not `speaking` must not send.
 
     The noise goes to the increment alone. The received model w is added to the result, as anybody could who has both:
     had it been added before, a w of size 2^52 would have rounded the increment to whole numbers, and with it the bound.
     """
-    reach = jnp.maximum(spent.reach, jnp.sum(jnp.abs(w)))
+    reach = jnp.maximum(before.reach, jnp.sum(jnp.abs(w)))
     rounding = bounds.allowance(reach)
-    sensitivity, carried = sensitivity + rounding, carried + rounding
+    sensitivity, state_change = sensitivity + rounding, state_change + rounding
     scale = noise.scale(sensitivity)
-    made = Spent(spent.releases + 1, sensitivity, scale, carried, reach)
-    kept = select(speaking, made, spent)
-    return kept, w + noise.release(increment, scale, key)
+    after = Spent(before.releases + 1, sensitivity, scale, state_change, reach)
+    record = select(speaking, after, before)
+    return record, w + noise.release(increment, scale, key)
 
 
-def release_columns(spent: PyTree) -> dict[str, Array]:
-    """The clients' records as the simulator keeps them for the ledger: an entry per client and round."""
-    if not isinstance(spent, Spent):
+def release_columns(records: PyTree) -> dict[str, Array]:
+    """Return the clients' records as columns of the simulator's history, from which the ledger is made."""
+    if not isinstance(records, Spent):
         return {}
     return {
-        "ledger.releases": spent.releases,
-        "ledger.sensitivity": spent.sensitivity,
-        "ledger.scale": spent.scale,
+        "ledger.releases": records.releases,
+        "ledger.sensitivity": records.sensitivity,
+        "ledger.scale": records.scale,
     }
 
 
 def all_spent(noise: Noise | None, releases: Array) -> Array:
-    """Whether every client has reached its limit, from the server's count of what it received."""
+    """Return whether every client has reached its limit, from the server's count of what it received."""
     if not isinstance(noise, Sound) or noise.most is None:
         return jnp.zeros((), bool)
     return jnp.all(releases >= noise.most)

@@ -1,4 +1,4 @@
-"""How an algorithm is made private: it says so itself, by `Releasing`, or says why not, by `NotPrivate`."""
+"""How an algorithm declares its private form: as `Releasing`, or as `NotPrivate` with the reason why there is none."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -24,7 +24,7 @@ class Releasing(Algorithm):
     noise: Noise | None
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
-        """The algorithm in its private form."""
+        """Return the algorithm in its private form."""
         raise NotImplementedError
 
     @property
@@ -33,7 +33,7 @@ class Releasing(Algorithm):
         return False
 
     def release_record(self, clients: PyTree) -> Mapping[str, Array]:
-        """What the simulator notes of the clients' states after a round, for the ledger; none of it is sent."""
+        """Return what the simulator notes of the clients' states after a round, for the ledger; none of it is sent."""
         return {}
 
 
@@ -43,17 +43,17 @@ class NotPrivate(Algorithm):
     why_not_private: ClassVar[str]
 
     def privacy_refusal(self, terms: Terms) -> str:
-        """Why the algorithm has no private form, to go at the end of a sentence."""
+        """Return why the algorithm has no private form, to go at the end of a sentence."""
         return self.why_not_private
 
 
 def noise_of(algorithm: Algorithm) -> Noise | None:
-    """The noise that the algorithm's clients add, or None."""
+    """Return the noise that the algorithm's clients add, or None."""
     return algorithm.noise if isinstance(algorithm, Releasing) else None
 
 
 def sound_noise(algorithm: Algorithm) -> Sound | None:
-    """The noise that comes with a guarantee, or None."""
+    """Return the noise that the algorithm's clients add if it comes with a guarantee, else None."""
     noise = noise_of(algorithm)
     return noise if isinstance(noise, Sound) else None
 
@@ -61,19 +61,19 @@ def sound_noise(algorithm: Algorithm) -> Sound | None:
 def make_private(
     algorithm: Algorithm, privacy: Local | Noise | None, budget: Budget | float | None, problem: Problem, rounds: int
 ) -> Algorithm:
-    """The algorithm with this noise and this budget, or with the noise that keeps a total over so many rounds."""
+    """Return the algorithm with this noise and budget, or with the noise that keeps a total over so many rounds."""
     if isinstance(privacy, Local):
         if budget is not None:
             raise FoedusError("Local is a total already; leave the budget out.")
         needs_rows = isinstance(algorithm, Releasing) and algorithm.needs_rows
-        privacy = privacy.settled(problem.terms, rounds, needs_rows=needs_rows)
+        privacy = privacy.noise_for(problem.terms, rounds, needs_rows=needs_rows)
     noise = noise_of(algorithm) if privacy is None else privacy
     if not isinstance(noise, Noise):
         argument = "privacy" if privacy is not None else "budget"
-        expected = (
+        remedy = (
             "fd.Local(...), fd.Laplace(...) or fd.Gaussian(...)" if privacy is not None else "privacy= to spend it on"
         )
-        raise FoedusError(f"The {argument!r} argument of solve needs {expected}. Got {noise!r} instead.")
+        raise FoedusError(f"The {argument!r} argument of solve needs {remedy}. Got {noise!r} instead.")
     if privacy is not None and noise_of(algorithm) is not None:
         raise FoedusError(f"{name_of(algorithm)} has noise= already; give it there or as privacy=, not both.")
     if budget is not None:
@@ -91,7 +91,7 @@ def make_private(
 
 
 def only_for_paper(noise: Noise) -> FoedusError:
-    """The sentence for noise without a guarantee, given to an algorithm of another paper."""
+    """Return the error for noise without a guarantee that is given to an algorithm of another paper."""
     return FoedusError(f"{type(noise).__name__} is for FedEPM, SFedAvg and SFedProx; use Laplace or Gaussian.")
 
 
@@ -102,5 +102,5 @@ def check_data(problem: Problem, algorithm: Algorithm, w0: ArrayLike) -> None:
 
 
 def rounds_of(privacy: object, usual: int) -> int:
-    """How many rounds are played where nobody says: few with a total, for each takes its share of it."""
+    """Return how many rounds are played where nobody says: few with a total, for each takes its share of it."""
     return ROUNDS if isinstance(privacy, Local) else usual

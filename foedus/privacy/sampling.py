@@ -16,7 +16,7 @@ from foedus.errors import FoedusError
 
 
 def load() -> Any:
-    """OpenDP, or a sentence on how to get it."""
+    """Import OpenDP; raise a sentence on how to install it where it is missing."""
     try:
         import opendp.prelude as dp
     except ImportError:
@@ -26,14 +26,14 @@ def load() -> Any:
 
 
 def measurement(kind: str, scale: float) -> Any:
-    """OpenDP's measurement for a vector of numbers and this noise; `.map(sensitivity)` is its own privacy loss.
+    """Return OpenDP's measurement for a vector of numbers; `.map(sensitivity)` is the privacy loss by its own proof.
 
     The loss is ε for Laplace noise and ρ of zero-concentrated differential privacy for Gaussian noise.
     """
     dp = load()
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), _distance(dp, kind)
-    made = dp.m.make_laplace if kind == "laplace" else dp.m.make_gaussian
-    return made(*space, scale=scale)  # on the grid of all floating-point numbers, so that no rounding adds to the loss
+    make = dp.m.make_laplace if kind == "laplace" else dp.m.make_gaussian
+    return make(*space, scale=scale)  # on the grid of all floating-point numbers, so that no rounding adds to the loss
 
 
 def _distance(dp: Any, kind: str) -> Any:
@@ -41,14 +41,14 @@ def _distance(dp: Any, kind: str) -> Any:
 
 
 def release(kind: str, value: np.ndarray, scale: float) -> np.ndarray:
-    """The value with noise of this scale, by OpenDP."""
+    """Return the value with noise of this scale, drawn by OpenDP."""
     if not scale > 0:
         raise FoedusError(f"a release needs noise of a scale > 0. Got {scale!r} instead.")
     return np.asarray(measurement(kind, float(scale))(np.asarray(value, dtype=float).tolist()))
 
 
 def release_inside(kind: str, value: Array, scale: Array) -> Array:
-    """`release` for compiled functions: the compiled program calls back to draw, once for each client and round.
+    """Do what `release` does inside a compiled function, which calls back to Python for each client and round.
 
     A scale that is not > 0 raises: a value never leaves without noise.
     """
@@ -57,8 +57,8 @@ def release_inside(kind: str, value: Array, scale: Array) -> Array:
     def draw(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
         values, scales = np.asarray(values), np.asarray(scales)
         flat, each = values.reshape(-1, values.shape[-1]), np.broadcast_to(scales, values.shape[:-1]).ravel()
-        made = [release(kind, v, float(s)) for v, s in zip(flat, each, strict=True)]
-        return np.stack(made).reshape(values.shape)
+        rows = [release(kind, v, float(s)) for v, s in zip(flat, each, strict=True)]
+        return np.stack(rows).reshape(values.shape)
 
     shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
     return jax.pure_callback(draw, shape, value, scale, vmap_method="expand_dims")

@@ -1,4 +1,4 @@
-"""How far what a client sends can move when one of its examples changes: proved bounds, written as recursions.
+"""Sensitivities: proved bounds on how far a client's message moves when one of its examples changes.
 
 Let D and D' be neighbouring data sets of client i, and fix everything that was released before: the messages a client
 receives are functions of releases, so they are the same under D and D'. Only the client's private state and its
@@ -19,8 +19,6 @@ cover the difference; u = 2^-53.
     have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
@@ -31,17 +29,17 @@ from foedus.terms import Terms
 
 
 def change(noise: Sound, count: Array) -> Array:
-    """Δ: by how much the mean of clipped gradients at one point differs between neighbours, rounding included."""
-    return (1.0 + 2.0**-30) * noise.changed / count + (count + 8.0) * 2.0**-51 * noise.clip
+    """Return Δ, by how much the mean of clipped gradients at one point differs between neighbours, with rounding."""
+    return (1.0 + 2.0**-30) * noise.gradient_change / count + (count + 8.0) * 2.0**-51 * noise.clip
 
 
 def allowance(reach: Array) -> Array:
-    """What rounding adds to the sensitivity of a release, for models of 1-norm at most `reach`."""
+    """Return what rounding adds to the sensitivity of a release, for models of 1-norm at most `reach`."""
     return 2.0**-40 * reach
 
 
 def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) -> Array:
-    """δ of w_i after one step of EPM (20) with a data-independent μ (c_i = 0).
+    """Return δ of w_i after one step of EPM (20) with a data-independent μ (c_i = 0).
 
     w_i⁺ = w + soft(μ(w_i − w) − g, λ)/(η + μ), and soft thresholding is non-expansive in every coordinate, so in any
     p-norm ‖w_i⁺ − w_i⁺'‖ ≤ (μ‖w_i − w_i'‖ + ‖g − g'‖)/(η + μ) ≤ (μδ + Δ)/(η + μ). Starting a round at the received w
@@ -51,9 +49,9 @@ def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) ->
 
 
 def inexact_admm(
-    delta: Array, change: Array, a: Array, sigma: Array | float, k0: int, chosen: Array
+    delta: Array, change: Array, a: Array, sigma: Array | float, k0: int, in_c: Array
 ) -> tuple[Array, Array]:
-    """δ of π_i and of z_i after FedGiA's round with H_i = r·I, from δ of π_i before; `change` is of ḡ_i = ∇f_i/m.
+    """Return δ of π_i and of z_i after FedGiA's round with H_i = r·I, from δ of π_i; `change` is of ḡ_i = ∇f_i/m.
 
     With c = 1 − σa, a = 1/(r/m + σ), the k0 steps are linear in (π_i, ḡ_i):
         in C:      π⁺ = c^k0 π − (1 − c^k0) ḡ,   z = x + c^(k0−1)(1/σ − 2a) π − (a c^(k0−1) + (1 − c^k0)/σ) ḡ
@@ -64,12 +62,12 @@ def inexact_admm(
     c = 1.0 - sigma * a
     power, before = c**k0, c ** (k0 - 1)
     inside = jnp.abs(before * (1.0 / sigma - 2.0 * a)) * delta + (a * before + (1.0 - power) / sigma) * change
-    of_pi = jnp.where(chosen, power * delta + (1.0 - power) * change, change)
-    return of_pi, jnp.where(chosen, inside, change / sigma)
+    of_pi = jnp.where(in_c, power * delta + (1.0 - power) * change, change)
+    return of_pi, jnp.where(in_c, inside, change / sigma)
 
 
-def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
-    """Bounds on the eigenvalues of the Hessian of f_i with clipped gradients, for rows of norm at most `rows`.
+def curvature(terms: Terms, rows: float, count: Array) -> tuple[Array | float, Array | float]:
+    """Bound the eigenvalues of the Hessian of f_i with clipped gradients, for rows of norm at most `rows`.
 
     The gradient s(z)x of a loss of z = xᵀw is clipped by clamping s to ±C/‖x‖, which keeps a non-decreasing s so, and
     its slope below that of s. Hence 0 ≤ slope ≤ κ where the loss is convex with curvature κ, and the Hessian of the
@@ -77,8 +75,8 @@ def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
     """
     assert terms.loss is not None and terms.loss.curvature is not None
     high = terms.loss.curvature * rows**2
-    known = terms.loss.convex and not isinstance(terms.loss, Custom)  # nobody has proved a user's loss convex
-    low = 0.0 if known else -high
+    is_convex = terms.loss.convex and not isinstance(terms.loss, Custom)  # nobody has proved a user's loss convex
+    low = 0.0 if is_convex else -high
     if terms.penalty is None:
         return low, high
     own = terms.penalty.curvature(count)
@@ -87,7 +85,7 @@ def curvature(terms: Terms, rows: float, count: Array) -> tuple[Any, Any]:
 
 
 def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
-    """A curvature of f_i that all parties know, for step sizes; no guarantee rests on it.
+    """Return a curvature of f_i that all parties know, for step sizes; no guarantee depends on it.
 
     With a bound on the rows it is the one of `curvature`. Without one nobody knows it; then rows are taken to be as
     long as the clip, which they are where a loss of slope at most 1 is clipped little. The penalty is not clipped, so
@@ -100,8 +98,8 @@ def public_curvature(terms: Terms, noise: Sound, count: Array) -> Array:
     return guess if terms.penalty is None else guess + terms.penalty.curvature(count)
 
 
-def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Array) -> Array:
-    """δ in the 2-norm after a gradient step u ← u − γ∇F_D(u), where the Hessian of F_D lies between `low` and `high`.
+def descent(delta: Array, rate: Array | float, low: Array | float, high: Array | float, change: Array) -> Array:
+    """Return δ in the 2-norm after a step u ← u − γ∇F_D(u), where the Hessian of F_D lies between `low` and `high`.
 
     u⁺ − u⁺' = [T_D(u) − T_D(u')] + γ(∇F_D'(u') − ∇F_D(u')), T_D = id − γ∇F_D. The first part is at most q·δ with q =
     max(|1 − γ low|, |1 − γ high|), the largest eigenvalue of the symmetric I − γ∇²F_D along the segment; the second is
@@ -110,13 +108,15 @@ def descent(delta: Array, rate: Array | float, low: Any, high: Any, change: Arra
     return contraction(rate, low, high) * delta + jnp.abs(rate) * change
 
 
-def contraction(rate: Array | float, low: Any, high: Any) -> Array:
-    """q of `descent`."""
+def contraction(rate: Array | float, low: Array | float, high: Array | float) -> Array:
+    """Return q of `descent`: the factor by which a gradient step changes the distance of two points, at the most."""
     return jnp.maximum(jnp.abs(1.0 - rate * low), jnp.abs(1.0 - rate * high))
 
 
-def in_the_one_norm(delta: Array, rate: Array | float, low: Any, high: Any, change: Array, dim: int) -> Array:
-    """The bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
+def in_the_one_norm(
+    delta: Array, rate: Array | float, low: Array | float, high: Array | float, change: Array, dim: int
+) -> Array:
+    """Return the bound of `descent` in the 1-norm, for a Δ in the 1-norm, from the δ in the 2-norm before the step.
 
     ‖T_D(u) − T_D(u')‖₁ ≤ √dim·q·δ, and the second part of the difference is at most |γ|Δ in the 1-norm itself. (A Δ in
     the 1-norm is one in the 2-norm too.)
@@ -140,16 +140,16 @@ def check_several(terms: Terms, noise: Sound, name: str) -> None:
 
 
 def several_steps(terms: Terms, noise: Sound, count: Array, rates: list[Array], pull: float = 0.0) -> Array:
-    """The sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a w that is known."""
-    moved = change(noise, count)
+    """Return the sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a public w."""
+    gradient_change = change(noise, count)
     if len(rates) == 1:
-        return jnp.abs(rates[0]) * moved
+        return jnp.abs(rates[0]) * gradient_change
     assert noise.rows is not None
     low, high = curvature(terms, noise.rows, count)
     low, high = low + pull, high + pull
     delta = jnp.zeros(())
     for rate in rates[:-1]:
-        delta = descent(delta, rate, low, high, moved)
+        delta = descent(delta, rate, low, high, gradient_change)
     if noise.order == 1:
-        return in_the_one_norm(delta, rates[-1], low, high, moved, terms.dim)
-    return descent(delta, rates[-1], low, high, moved)
+        return in_the_one_norm(delta, rates[-1], low, high, gradient_change, terms.dim)
+    return descent(delta, rates[-1], low, high, gradient_change)

@@ -1,22 +1,25 @@
-"""Local: a total ε and δ for each client over a whole run, and the noise of each release that keeps within it."""
+"""Local: a total ε and δ for each client over a whole run, and the noise of one release that keeps the total."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.privacy.composition import gaussian_epsilon, tallied, tightest
+from foedus.files import Json
+from foedus.privacy.composition import gaussian_epsilon, tally_ratios, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
 from foedus.terms import Terms
 
 ROUNDS = 40
-"""The rounds of a run with a total where nothing else is asked for."""
+"""The rounds of a run with a total where nobody says how many: each round takes its share of the total."""
+SAFETY = 1.0 - 1e-9  # the total aimed at, as a share of ε: rounding must not lift it above ε
+BISECTIONS = 48  # halvings that find the largest ratio, to about 15 digits
+ROWS_PER_LENGTH = 1.5  # the bound on rows over the length √dim that rows of standardised columns have on average
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """This much privacy for each client over the whole run; each client adds noise to what it sends.
+    """A total of ε and δ for each client over the whole run; each client adds noise to what it sends.
 
     The noise of a release is the least whose tightest proved total, over one release in each of the run's rounds, is
     within (ε, δ): Gaussian noise where δ > 0, Laplace noise where δ = 0. A client ends its part after that many.
@@ -29,6 +32,14 @@ class Local:
         rows: a bound on the 2-norm of the rows of X; None: 1.5·√dim for methods that need one, none for the others.
         neighbours: "replace" or "add-or-remove".
         sampler: "simulation" or "opendp".
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(200, 2))
+        >>> problem = fd.Problem([(x, x @ np.array([1.0, 2.0]))] * 2, loss=fd.losses.least_squares)
+        >>> run = fd.solve(problem, fd.FedAvg(k0=1, lr=0.5), max_rounds=4, privacy=fd.Local(epsilon=2.0, delta=1e-5))
+        >>> bool(1.99 < run.ledger.total(0, "tight") <= 2.0)
+        True
     """
 
     epsilon: float
@@ -43,7 +54,7 @@ class Local:
     def __post_init__(self) -> None:
         for name, least, most in (("epsilon", ">", math.inf), ("delta", ">=", 1.0), ("clip", ">", math.inf),
                                   ("rows", ">", math.inf)):  # fmt: skip
-            value: Any = getattr(self, name)
+            value: object = getattr(self, name)
             if value is None and name in ("clip", "rows"):
                 continue
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
@@ -59,30 +70,30 @@ class Local:
                 raise FoedusError(f"The {name!r} of Local must be {words}. Got {getattr(self, name)!r} instead.")
 
     def noise(self, releases: int, clip: float, rows: float | None = None) -> Sound:
-        """The noise of one of so many releases, and no client releases more often."""
-        rest: Any = {"clip": clip, "rows": rows, "neighbours": self.neighbours, "sampler": self.sampler}
+        """Return the noise of one release, where no client releases more often than `releases` times."""
+        rest: Json = {"clip": clip, "rows": rows, "neighbours": self.neighbours, "sampler": self.sampler}
         rest |= {"most": releases, "total": (float(self.epsilon), float(self.delta))}
         before = self._before()
-        spent = tightest(before, self.delta)
-        if not spent < self.epsilon:
+        before_epsilon = tightest(before, self.delta)
+        if not before_epsilon < self.epsilon:
             raise FoedusError(
-                f"preparing the data spends epsilon {spent:.4g} of {self.epsilon:g}, which leaves nothing for the "
-                "training; spend less on the preparation, or raise the total."
+                f"preparing the data spends epsilon {before_epsilon:.4g} of {self.epsilon:g}, which leaves nothing for "
+                "the training; spend less on the preparation, or raise the total."
             )
         if self.delta == 0:
-            return Laplace(epsilon=(self.epsilon - spent) / releases, **rest)
+            return Laplace(epsilon=(self.epsilon - before_epsilon) / releases, **rest)
         ratio = self._ratio(releases, before)
-        # as (ε, δ/releases) of one release; how a release is named does not matter, for its noise is 1/ratio either way
+        # One release is described by (ε, δ/releases). Another split of δ would describe the same noise, σ = 1/ratio.
         share = self.delta / releases
         return Gaussian(epsilon=gaussian_epsilon(1.0 / ratio, share), delta=share, **rest)
 
     def _before(self) -> dict[tuple[str, float], int]:
-        # what prepares the data costs the same for both relations
-        return {("laplace", ratio): count for ratio, count in tallied(self.before).items()}
+        # a figure that prepares the data costs the same for both neighbouring relations
+        return {("laplace", ratio): count for ratio, count in tally_ratios(self.before).items()}
 
     def _ratio(self, releases: int, before: Mapping[tuple[str, float], int]) -> float:
-        """The largest sensitivity/σ of Gaussian releases that keeps within the total, by bisection."""
-        most = self.epsilon * (1.0 - 1e-9)  # below ε, so that rounding does not lift the total above it
+        """Return the largest sensitivity/σ of Gaussian releases that keeps the total, by bisection."""
+        most = self.epsilon * SAFETY
 
         def fits(ratio: float) -> bool:
             return tightest({**before, ("gaussian", ratio): releases}, self.delta) <= most
@@ -90,13 +101,13 @@ class Local:
         low, high = 0.0, 1.0 / math.sqrt(releases)
         while fits(high):
             low, high = high, 2.0 * high
-        for _ in range(48):
+        for _ in range(BISECTIONS):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def settled(self, terms: Terms, rounds: int, *, needs_rows: bool) -> Sound:
-        """The noise for so many rounds on these terms, with clip and rows chosen where they are left open."""
+    def noise_for(self, terms: Terms, rounds: int, *, needs_rows: bool) -> Sound:
+        """Return the noise for a run of so many rounds; `clip` and `rows` are chosen where the user left them out."""
         if self.clip is None and terms.loss is None:
             raise FoedusError(
                 "Local needs clip, the largest norm of one example's gradient: for an objective of your own nobody "
@@ -105,12 +116,12 @@ class Local:
         clip = usual_clip(terms.dim) if self.clip is None else float(self.clip)
         rows = None if self.rows is None else float(self.rows)
         if rows is None and terms.loss is not None and needs_rows:
-            rows = 1.5 * terms.dim**0.5
+            rows = ROWS_PER_LENGTH * terms.dim**0.5
         return self.noise(rounds, clip, rows)
 
 
 def usual_clip(columns: int) -> float:
-    """A third of the length that rows of so many columns of mean square 1 have, and at least 1.
+    """Return the usual clip: a third of the length of rows whose columns have mean square 1, and at least 1.
 
     A column of words counts once, however many words there are: its 0/1 columns make a row longer by one 1.
     """

@@ -14,7 +14,7 @@ from foedus.report.charts import Chart, ChartSeries
 from foedus.report.privacy import NO_SEED, noise_from_seed, public_settings, solve_arguments, total_epsilon
 from foedus.report.words import number, size
 from foedus.run import Run
-from foedus.runtime.participation import attendance, restored
+from foedus.runtime.participation import attendance, participation_from
 from foedus.stacked import Stacked
 
 # the title of a series of the history, and a remark on it; in the order of the page
@@ -212,7 +212,7 @@ def presence(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     participation = run.settings.get("participation")
     if not isinstance(participation, Mapping) or "keyed_by" not in participation:
         return None
-    who = restored(dict(participation))
+    who = participation_from(dict(participation))
     if who is None:
         return None
     names = tuple(run.names) if participation["keyed_by"] == "names" else None

@@ -1,9 +1,8 @@
-"""Checkpoints: a run's state in one file that is always whole, written under another name and then renamed."""
+"""Checkpoints: the state of a run in one file, which is always whole because it is renamed after it is written."""
 
 import hashlib
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +10,24 @@ import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.files import pack, unpack, write_whole
+from foedus.pytrees import PyTree
 
-MAGIC = b"foedus checkpoint 2\n"  # then the SHA-256 of the rest, then the rest
+MAGIC = b"foedus checkpoint 2\n"  # how the file begins; then the SHA-256 of the content, then the content
 MARK = len(MAGIC) + hashlib.sha256().digest_size
 
 
-def _tokens(tree: Any) -> list[str]:
+def _tokens(tree: PyTree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
 class Checkpoint:
-    """Keeps a run in `path`; `fingerprint` names the problem, settings and seed it belongs to."""
+    """The file that a run is saved in while it goes on.
+
+    Args:
+        path: the file.
+        fingerprint: stands for the problem, the settings and the seed; a file with another one is refused.
+        every: the least number of seconds between two writes.
+    """
 
     def __init__(self, path: str | Path, fingerprint: str, every: float = 1.0):
         self.path, self.fingerprint, self.every = Path(path), fingerprint, every
@@ -29,8 +35,11 @@ class Checkpoint:
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise FoedusError(f"checkpoint {str(path)!r}: expected a file name in a folder that exists.")
 
-    def load(self, like: Any) -> tuple[Any, dict[str, np.ndarray]] | None:
-        """The carry and history kept earlier, or None where there is no file yet."""
+    def load(self, like: PyTree) -> tuple[PyTree, dict[str, np.ndarray]] | None:
+        """Return the state and the history that were saved, or None where there is no file yet.
+
+        `like` is a state of the same structure, into which the saved arrays are put.
+        """
         if not self.path.exists():
             return None
         try:
@@ -50,8 +59,8 @@ class Checkpoint:
         carry = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in leaves])
         return carry, {name[8:]: array for name, array in arrays.items() if name.startswith("history.")}
 
-    def keep(self, carry: Any, history: dict[str, np.ndarray], final: bool = False) -> None:
-        """Write the file if the last one is old enough, or if this is the last chance."""
+    def keep(self, carry: PyTree, history: dict[str, np.ndarray], final: bool = False) -> None:
+        """Write the file if the last write was long enough ago, or if this is the `final` state."""
         now = time.monotonic()
         if not final and now - self.last < self.every:
             return
@@ -71,8 +80,8 @@ def _digest(leaves: list[np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def fingerprint(*parts: Any) -> str:
-    """A name for what a run depends on: settings by their text, arrays by their bytes."""
+def fingerprint(*parts: PyTree) -> str:
+    """Return a digest of what a run depends on: settings by their text, arrays by their bytes."""
     total = hashlib.sha256()
     for part in parts:
         leaves, tree = jax.tree.flatten(part)

@@ -1,4 +1,4 @@
-"""Mistakes of an algorithm's author, told in one sentence where JAX would raise an error about tracers."""
+"""Mistakes in an algorithm that a user wrote, explained in one sentence where JAX would speak of tracers."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from foedus.terms import Data
 
 
 @contextmanager
-def explained(algorithm: Algorithm, problem: Problem) -> Iterator[None]:
-    """Turn an error of the first trace into a sentence, where the algorithm's functions show what is wrong."""
+def explain_mistakes(algorithm: Algorithm, problem: Problem) -> Iterator[None]:
+    """Turn an error of the first compilation into a sentence, where the algorithm's functions show what is wrong."""
     try:
         yield
     except FoedusError:
@@ -31,7 +31,7 @@ def explained(algorithm: Algorithm, problem: Problem) -> Iterator[None]:
 
 
 def mistake(algorithm: Algorithm, problem: Problem) -> str | None:
-    """A sentence on what is wrong with the algorithm's functions, from the shapes of what they return; or None."""
+    """Return a sentence on what is wrong with the algorithm's functions, from the shapes they return; or None."""
     name, terms = name_of(algorithm), problem.terms
     w0 = jax.ShapeDtypeStruct((terms.dim,), float)
     one = jax.eval_shape(lambda d: jax.tree.map(lambda a: a[0], d), problem.data)
@@ -60,19 +60,20 @@ def mistake(algorithm: Algorithm, problem: Problem) -> str | None:
 
 
 class _Untraceable(Exception):
-    """A function whose result is no tree of arrays: a sentence."""
+    """A function returns something else than a tree of arrays; the message is the sentence for the user."""
 
 
 def _shape(what: str, function) -> PyTree:
-    """The shapes of what a function returns, without running it."""
-    kept: list[PyTree] = []
+    """Return the shapes of what a function returns, without computing it."""
+    results: list[PyTree] = []
 
     def run() -> tuple[()]:
-        kept.append(function())
+        results.append(function())
         return ()
 
+    # eval_shape itself accepts only trees of arrays, so the result leaves by the list and is looked at afterwards
     jax.eval_shape(run)
-    return _shapes_of(what, kept[0])
+    return _shapes_of(what, results[0])
 
 
 def _shapes_of(what: str, value: PyTree) -> PyTree:
@@ -93,7 +94,7 @@ def _zeros(shapes: Data) -> Data:
 
 
 def _round(algorithm: Algorithm, kind, problem: Problem, server: PyTree, client: PyTree, data: Data) -> str | None:
-    """What is wrong with one kind of round."""
+    """Return what is wrong with one kind of round, or None."""
     terms, name = problem.terms, name_of(algorithm)
     which = name if kind is algorithm else f"{type(kind).__name__} of {name}"
     draws, key = jnp.zeros(terms.clients), jax.random.key(0)
@@ -119,7 +120,7 @@ def _round(algorithm: Algorithm, kind, problem: Problem, server: PyTree, client:
 
 
 def _differs(what: str, before: PyTree, after: PyTree, first: str, second: str) -> str | None:
-    """How two states that must have the same form differ."""
+    """Return how two states that must have the same form differ, or None."""
     if jax.tree.structure(before) != jax.tree.structure(after):
         return f"{what} has another form after {second} ({_words(after)}) than after {first} ({_words(before)})."
     paths = jax.tree_util.tree_flatten_with_path(before)[0]

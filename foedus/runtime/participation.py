@@ -1,33 +1,37 @@
-"""Who takes part in a round. Every draw is keyed by (seed, round, client), so it can be repeated anywhere."""
+"""Who takes part in a round. Every random draw depends on (seed, round, client) alone, so any party can repeat it."""
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 
-# what a key is for: the streams of one seed never overlap
+# One stream of random numbers for each use, so that no two uses of one seed share a number: the clients' local work,
+# the choice of clients, the loss of replies, the server's draws.
 LOCAL, SELECT, LOSE, SERVER = range(4)
+BLOCK = 256  # rounds whose draws `attendance` repeats at a time
+LONGEST_PLAN = 100_000  # entries of a plan that are written into a run's settings; a longer one is left out
 
 
 def round_key(seed_key: Array, stream: int, round: Array) -> Array:
-    """The key of a stream for one round."""
+    """Return the key of a stream for one round."""
     return jax.random.fold_in(jax.random.fold_in(seed_key, stream), round)
 
 
 def client_key(key: Array, uid: Array) -> Array:
-    """A client's own key, from its name alone."""
+    """Return a client's own key, which depends on its name and on no other client."""
     return jax.random.fold_in(jax.random.fold_in(key, uid[0]), uid[1])
 
 
 def client_uniforms(key: Array, uids: Array) -> Array:
-    """One uniform draw per client, each from the client's own key. (n,)"""
+    """Draw one uniform number per client, each from the client's own key. (n,)"""
     return jax.vmap(lambda uid: jax.random.uniform(client_key(key, uid)))(uids)
 
 
@@ -39,7 +43,17 @@ def _check_dropout(dropout: float) -> None:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Fraction:
-    """⌈fraction·n⌉ clients a round, drawn without replacement; a `dropout` share of their replies is lost."""
+    """A random fraction of the clients in each round: ⌈fraction·n⌉ of n, drawn without replacement.
+
+    Args:
+        fraction: the fraction of the clients, in (0, 1].
+        dropout: the probability with which a reply is lost, in [0, 1).
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.Fraction(0.3).size(10)
+        3
+    """
 
     fraction: float = 1.0
     dropout: float = 0.0
@@ -53,11 +67,11 @@ class Fraction:
         pass
 
     def size(self, n: int) -> int:
-        """How many clients a round asks, at the most."""
+        """Return how many clients a round asks at the most."""
         return min(n, math.ceil(self.fraction * n - 1e-9))
 
     def choose(self, seed_key: Array, round: Array, uids: Array) -> Array:
-        """The clients asked in this round; the index n stands for nobody. (size,)"""
+        """Return the clients asked in this round; the index n stands for nobody. (size,)"""
         scores = client_uniforms(round_key(seed_key, SELECT, round), uids)
         return jnp.sort(jax.lax.top_k(scores, self.size(uids.shape[0]))[1])
 
@@ -67,7 +81,18 @@ class Fraction:
 class Coverage(Fraction):
     """A random fraction, with every client asked at least once in each `every` rounds (EPM Setup VI.1).
 
-    A random order is drawn for each block of `every` rounds, and dealt out until all have been asked.
+    A random order of the clients is drawn for each block of `every` rounds. Each round asks the next ones in that
+    order; once all have been asked, the rest of the block draws at random.
+
+    Args:
+        fraction: the fraction of the clients, in (0, 1].
+        dropout: the probability with which a reply is lost, in [0, 1).
+        every: the number of rounds in a block.
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.Coverage(0.5, every=2).size(10)
+        5
     """
 
     every: int = 2
@@ -85,18 +110,28 @@ class Coverage(Fraction):
         n, k = uids.shape[0], self.size(uids.shape[0])
         block, place = round // self.every, round % self.every
         order = jnp.argsort(client_uniforms(round_key(seed_key, SELECT, block), uids))
-        # the last hands start earlier, so that they stay within the deck and hold k different clients
+        # where fewer than k clients are left in the order, the slice starts earlier and so has k different ones
         start = jnp.minimum(place * k, n - k)
         extra = jnp.argsort(client_uniforms(round_key(seed_key, SELECT, -1 - round), uids))[:k]
-        dealt = jax.lax.dynamic_slice(order, (start,), (k,))
-        return jnp.sort(jnp.where(place * k >= n, extra, dealt))
+        hand = jax.lax.dynamic_slice(order, (start,), (k,))
+        return jnp.sort(jnp.where(place * k >= n, extra, hand))
 
 
 @jax.tree_util.register_pytree_node_class
 class Schedule:
-    """The user's own plan: row r (repeated from the top) marks the clients asked in round r. (rounds, n) booleans."""
+    """The user's own plan of who is asked in which round.
 
-    def __init__(self, plan: Any, dropout: float = 0.0):
+    Args:
+        plan: booleans, (rounds, clients): row r marks the clients of round r; after the last row the first comes again.
+        dropout: the probability with which a reply is lost, in [0, 1).
+
+    Example:
+        >>> import foedus as fd
+        >>> fd.Schedule([[True, False], [True, True]])
+        Schedule(2 rounds, 2 clients, dropout=0)
+    """
+
+    def __init__(self, plan: ArrayLike, dropout: float = 0.0):
         plan = np.asarray(plan, dtype=bool)
         if plan.ndim != 2 or plan.shape[0] == 0:
             raise FoedusError(f"A Schedule needs an array (rounds, clients). Got shape {plan.shape} instead.")
@@ -106,8 +141,8 @@ class Schedule:
         self.dropout = dropout
         table = np.full((plan.shape[0], width), n)
         for r, row in enumerate(plan):
-            chosen = np.flatnonzero(row)
-            table[r, : len(chosen)] = chosen
+            clients = np.flatnonzero(row)
+            table[r, : len(clients)] = clients
         self.clients, self.table = n, jnp.asarray(table)
 
     def check(self, n: int) -> None:
@@ -128,17 +163,17 @@ class Schedule:
 
     @classmethod
     def tree_unflatten(cls, aux, children):
-        made = object.__new__(cls)
-        made.clients, made.dropout = aux
-        (made.table,) = children
-        return made
+        schedule = object.__new__(cls)
+        schedule.clients, schedule.dropout = aux
+        (schedule.table,) = children
+        return schedule
 
 
 Participation = Fraction | Schedule
 
 
-def as_participation(value: Any) -> Participation:
-    """Accept a number, a plan, or one of the classes here."""
+def as_participation(value: object) -> Participation:
+    """Return the participation that a number, a plan, or one of the classes here stands for."""
     if isinstance(value, Fraction | Schedule):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -151,42 +186,45 @@ def as_participation(value: Any) -> Participation:
     )
 
 
-def described(who: Participation, named: bool) -> dict[str, Any]:
-    """The settings of `who` as JSON can hold them, and what its draws are keyed by: clients' names or places."""
-    keyed = {"keyed_by": "names" if named else "places"}
+def describe_participation(who: Participation, by_name: bool) -> Json:
+    """Return the settings of `who` as JSON can hold them, and whether draws depend on clients' names or places."""
+    key_source = {"keyed_by": "names" if by_name else "places"}
     if isinstance(who, Schedule):
         table = np.asarray(who.table)
-        rows = [row[row < who.clients].tolist() for row in table] if table.size <= 100_000 else None
-        return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | keyed
+        rows = [row[row < who.clients].tolist() for row in table] if table.size <= LONGEST_PLAN else None
+        return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | key_source
     fields = {f.name: getattr(who, f.name) for f in dataclasses.fields(who)}
-    return {"name": type(who).__name__} | fields | keyed
+    return {"name": type(who).__name__} | fields | key_source
 
 
-def restored(told: dict[str, Any]) -> Participation | None:
-    """The inverse of `described`, or None where it was kept too short for that."""
-    kept = {k: v for k, v in told.items() if k not in ("name", "keyed_by")}
-    if told.get("name") in ("Fraction", "Coverage"):
-        return (Fraction if told["name"] == "Fraction" else Coverage)(**kept)
-    if told.get("name") != "Schedule" or kept.get("plan") is None:
+def participation_from(record: Json) -> Participation | None:
+    """Return what `describe_participation` described; None where the plan was too long to be written down."""
+    settings = {k: v for k, v in record.items() if k not in ("name", "keyed_by")}
+    if record.get("name") in ("Fraction", "Coverage"):
+        return (Fraction if record["name"] == "Fraction" else Coverage)(**settings)
+    if record.get("name") != "Schedule" or settings.get("plan") is None:
         return None
-    plan = np.zeros((len(kept["plan"]), kept["clients"]), dtype=bool)
-    for row, chosen in zip(plan, kept["plan"], strict=True):
-        row[chosen] = True
-    return Schedule(plan, kept["dropout"])
+    plan = np.zeros((len(settings["plan"]), settings["clients"]), dtype=bool)
+    for row, clients in zip(plan, settings["plan"], strict=True):
+        row[clients] = True
+    return Schedule(plan, settings["dropout"])
 
 
 @jax.jit
 def _attendance(who: Participation, key: Array, uids: Array, rounds: Array) -> tuple[Array, Array]:
     def one(round: Array) -> tuple[Array, Array]:
-        asked = jnp.zeros(len(uids), bool).at[who.choose(key, round, uids)].set(True, mode="drop")
-        return asked, asked & (client_uniforms(round_key(key, LOSE, round), uids) >= who.dropout)
+        is_asked = jnp.zeros(len(uids), bool).at[who.choose(key, round, uids)].set(True, mode="drop")
+        return is_asked, is_asked & (client_uniforms(round_key(key, LOSE, round), uids) >= who.dropout)
 
-    return jax.lax.map(one, rounds, batch_size=256)
+    return jax.lax.map(one, rounds, batch_size=BLOCK)
 
 
 def attendance(who: Participation, seed: int, uids: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Who was asked and who answered in each round of a simulated run, drawn again from the keys. (rounds, n) each"""
-    # a length that few runs differ in, so that few programs are compiled
-    padded = jnp.arange(256 * max(1, math.ceil(rounds / 256)))
-    asked, answered = _attendance(who, jax.random.key(seed), jnp.asarray(uids), padded)
-    return np.asarray(asked)[:rounds], np.asarray(answered)[:rounds]
+    """Return who was asked and who answered in each round of a simulated run, by repeating its draws.
+
+    Both are booleans, (rounds, clients).
+    """
+    # rounded up to whole blocks, so that runs of different lengths share a compiled program
+    round_numbers = jnp.arange(BLOCK * max(1, math.ceil(rounds / BLOCK)))
+    is_asked, has_answered = _attendance(who, jax.random.key(seed), jnp.asarray(uids), round_numbers)
+    return np.asarray(is_asked)[:rounds], np.asarray(has_answered)[:rounds]

@@ -18,9 +18,11 @@ class ProgressBar:
         self.progress.start()
 
     def update(self, rounds: int, record: dict[str, float]) -> None:
-        shown = [name for name in ("objective", "minibatch_objective", "gradient", "feasibility") if name in record]
-        words = "  ".join(f"{name.replace('_', ' ')} {record[name]:.4g}" for name in shown)
+        """Show the number of rounds and the last round's figures."""
+        names = [name for name in ("objective", "minibatch_objective", "gradient", "feasibility") if name in record]
+        words = "  ".join(f"{name.replace('_', ' ')} {record[name]:.4g}" for name in names)
         self.progress.update(self.task, completed=rounds, words=words)
 
     def close(self) -> None:
+        """Take the bar off the screen."""
         self.progress.stop()

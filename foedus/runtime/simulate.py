@@ -1,8 +1,8 @@
-"""The simulator: all clients in one compiled process, rounds run in chunks between which Python can look.
+"""The simulator: all clients in one compiled program; Python looks at the run between chunks of rounds.
 
-Clients are stacked on a leading axis (on a few, where their sizes differ much) and `local` is `vmap`ped over those that
-take part; the kind of round is switched outside the `vmap`. A chunk is a `while_loop` that ends at its limit or when
-the algorithm has ended.
+Clients are stacked on a leading axis (in a few bins, where their sizes differ much) and `local` is `vmap`ped over those
+that take part; the kind of round is switched outside the `vmap`. A chunk is a `while_loop` that ends at its limit or
+when the algorithm has ended.
 """
 
 import signal
@@ -24,9 +24,9 @@ from foedus.pooled import Pooled
 from foedus.privacy.releasing import Releasing, sound_noise
 from foedus.pytrees import PyTree, state, strong
 from foedus.runtime import spine
-from foedus.runtime.bins import Bin, divided, joined
+from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.mistakes import explained
+from foedus.runtime.mistakes import explain_mistakes
 from foedus.runtime.participation import (
     LOCAL,
     LOSE,
@@ -38,24 +38,25 @@ from foedus.runtime.participation import (
     round_key,
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
-from foedus.runtime.workload import block_size, condensed
+from foedus.runtime.workload import block_size, condense_data
 from foedus.terms import Data, Terms
 
-CAPACITY = 1024  # the rounds whose records one chunk can hold
-CHUNK_SECONDS = 0.25  # how long Python waits for a chunk, about
+CAPACITY = 1024  # the rounds whose records one chunk can hold; their buffers have this length
+CHUNK_SECONDS = 0.25  # about how long a chunk takes: Ctrl-C, callbacks and checkpoints wait for its end
+FIRST_CHUNK = 4  # rounds of the first chunk, from which the time of a round is measured
 
 
 @state
 class Simulation:
-    """What a simulated run is between two rounds: enough to go on from, to the bit."""
+    """The state of a simulated run between two rounds; a run that goes on from it has the same bits."""
 
     carry: Carry
     clients: PyTree
 
 
 @state
-class Fixed:
-    """What does not change during a run."""
+class RunInputs:
+    """What a run's rounds read and never change."""
 
     data: PyTree  # Data, stacked; or bins of clients, and then `Simulation.clients` has their states bin by bin
     uids: Array
@@ -64,27 +65,27 @@ class Fixed:
 
 
 def play_round(
-    algorithm: Algorithm, terms: Terms, kind: Kind, at: Simulation, fixed: Fixed
+    algorithm: Algorithm, terms: Terms, kind: Kind, at: Simulation, inputs: RunInputs
 ) -> tuple[Simulation, Array, Array]:
-    """One round of one kind. Returns the states, how many clients were asked and how many answered."""
-    n, who, round, clients = terms.clients, fixed.participation, at.carry.round, at.clients
-    draws = client_uniforms(round_key(fixed.key, SERVER, round), fixed.uids)
+    """Play one round of one kind; return the states, how many clients were asked and how many answered."""
+    n, who, round, clients = terms.clients, inputs.participation, at.carry.round, at.clients
+    draws = client_uniforms(round_key(inputs.key, SERVER, round), inputs.uids)
     message = kind.broadcast(terms, at.carry.server, draws)
     everyone = who.size(n) == n and not isinstance(who, Schedule)
     if everyone:
         index, here = jnp.arange(n), jnp.ones(n, dtype=bool)
-        of, chosen = None, (clients, fixed.data, fixed.uids)
+        of, participants = None, (clients, inputs.data, inputs.uids)
     else:
-        index = who.choose(fixed.key, round, fixed.uids)
+        index = who.choose(inputs.key, round, inputs.uids)
         here = index < n
         of = jnp.minimum(index, n - 1)
-        chosen = jax.tree.map(lambda a: a[of], (clients, fixed.data, fixed.uids))
-    asked, sent = jnp.sum(here), here
+        participants = jax.tree.map(lambda a: a[of], (clients, inputs.data, inputs.uids))
+    asked_count, is_asked = jnp.sum(here), here
     if who.dropout > 0:
-        losses = client_uniforms(round_key(fixed.key, LOSE, round), chosen[2])
+        losses = client_uniforms(round_key(inputs.key, LOSE, round), participants[2])
         here = here & (losses >= who.dropout)
 
-    local_key = round_key(fixed.key, LOCAL, round)
+    local_key = round_key(inputs.key, LOCAL, round)
 
     def answers(states: PyTree, data: Data, uids: Array, of: Array | None) -> tuple[PyTree, PyTree]:
         leaves, axes, structure = spine.message_leaves(message, of)
@@ -96,19 +97,20 @@ def play_round(
         args, args_axes = (states, data, uids, *leaves), (0, 0, 0, *axes)
         return over_clients(one, args, args_axes, block_size(one, args, args_axes))
 
-    if isinstance(fixed.data, tuple):
-        pairs = [answers(c, b.data, b.uids, b.index) for c, b in zip(clients, fixed.data, strict=True)]
-        after, replies = tuple(state for state, _ in pairs), joined([reply for _, reply in pairs], fixed.data)
+    if isinstance(inputs.data, tuple):
+        pairs = [answers(c, b.data, b.uids, b.index) for c, b in zip(clients, inputs.data, strict=True)]
+        after, replies = tuple(state for state, _ in pairs), join_bins([reply for _, reply in pairs], inputs.data)
     else:
-        states, data, uids = chosen
+        states, data, uids = participants
         after, replies = answers(states, data, uids, of)
     if not everyone or who.dropout > 0:
-        # with sound noise a lost reply has been released all the same, and the client goes on from there
-        acted = sent if sound_noise(algorithm) is not None else here
-        after = Present(index, acted).remember(clients, after) if jax.tree.leaves(clients) else clients
+        # Without noise a client whose reply is lost goes on as if the round had not reached it. With sound noise its
+        # reply has left it and counts as a release, so its state must go on from there.
+        advances = is_asked if sound_noise(algorithm) is not None else here
+        after = Present(index, advances).remember(clients, after) if jax.tree.leaves(clients) else clients
     sure = everyone and who.dropout == 0
     carry = spine.advance(algorithm, terms, kind, at.carry, replies, Present(index, here), sure)
-    return Simulation(carry, after), asked, jnp.sum(here)
+    return Simulation(carry, after), asked_count, jnp.sum(here)
 
 
 def over_clients(
@@ -131,21 +133,21 @@ def over_clients(
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"), donate_argnames=("at",))
 def chunk(
-    algorithm: Algorithm, terms: Terms, at: Simulation, fixed: Fixed, limit: Array
+    algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
-    """Run rounds until `limit` of them are done or the run is over. Returns the state, the records and their number."""
+    """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
     kinds = algorithm.kinds
 
     def step(at: Simulation) -> tuple[Simulation, dict[str, Array]]:
         phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
         plays = [partial(play_round, algorithm, terms, kind) for kind in kinds]
         if len(plays) == 1:
-            at, asked, answered = plays[0](at, fixed)
+            at, asked_count, answer_count = plays[0](at, inputs)
         else:
-            at, asked, answered = jax.lax.switch(phase, plays, at, fixed)
-        row = {"phase": phase, "asked": asked, "answered": answered} | dict(algorithm.report(at.carry.server))
+            at, asked_count, answer_count = jax.lax.switch(phase, plays, at, inputs)
+        row = {"phase": phase, "asked": asked_count, "answered": answer_count} | dict(algorithm.report(at.carry.server))
         if isinstance(algorithm, Releasing):
-            clients = joined(list(at.clients), fixed.data) if isinstance(fixed.data, tuple) else at.clients
+            clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
             row |= algorithm.release_record(clients)
         return strong(at), {name: jnp.asarray(value) for name, value in row.items()}
 
@@ -166,30 +168,30 @@ def chunk(
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def start(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data | None) -> Simulation:
-    """The state before the first round."""
+    """Return the state before the first round."""
     join = jax.vmap(lambda d: algorithm.join(terms, d, w0))
     clients = tuple(join(b.data) for b in data) if isinstance(data, tuple) else join(data)
     return strong(Simulation(spine.first(algorithm, terms, w0, own), clients))
 
 
-def fixed_for(fit: Fit, participation: Participation, seed: int) -> Fixed:
-    """What a run keeps throughout."""
+def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
+    """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
     uids = problem.stacked.uids()
     rectangles = problem.stacked.rectangles
-    bins = divided(fit.algorithm, terms, problem.data, problem.counts, uids, participation, rectangles)
+    bins = split_into_bins(fit.algorithm, terms, problem.data, problem.counts, uids, participation, rectangles)
     if bins is None:
-        data: Data | tuple[Bin, ...] = condensed(fit, problem.data)
+        data: Data | tuple[Bin, ...] = condense_data(fit, problem.data)
     else:
-        data = tuple(replace(b, data=condensed(fit, b.data)) for b in bins)
-    return Fixed(data, jnp.asarray(uids), jax.random.key(seed), participation)
+        data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
+    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation)
 
 
 class _Interrupt:
     """Holds back Ctrl-C until a chunk is finished; a second one goes through at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.pending = False
         self.main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> "_Interrupt":
@@ -198,9 +200,9 @@ class _Interrupt:
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.pending:
             raise KeyboardInterrupt
-        self.asked = True
+        self.pending = True
 
     def __exit__(self, *error: object) -> None:
         if self.main:
@@ -208,8 +210,8 @@ class _Interrupt:
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Rounds that have been played: the states after the last one, the history, and how long it took."""
+class PlayedRounds:
+    """What `play_rounds` returns: the states after the last round, the history, and how long it took."""
 
     at: Simulation
     recorder: Recorder
@@ -218,42 +220,42 @@ class Rounds:
     compile_seconds: float
 
 
-def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None) -> Rounds:
+def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None) -> PlayedRounds:
     """Play rounds until the run is over, its limit is reached, or somebody ends it."""
     began = time.perf_counter()
     problem, algorithm = job.fit.problem, job.fit.algorithm
     terms = problem.terms
-    with explained(algorithm, problem):
-        fixed = fixed_for(job.fit, job.participation, job.seed)
-        at = start(algorithm, terms, job.w0, fixed.data, problem.server)
+    with explain_mistakes(algorithm, problem):
+        inputs = inputs_of(job.fit, job.participation, job.seed)
+        at = start(algorithm, terms, job.w0, inputs.data, problem.server)
         states, data = (
-            (at.clients[0], fixed.data[0].data) if isinstance(fixed.data, tuple) else (at.clients, fixed.data)
+            (at.clients[0], inputs.data[0].data) if isinstance(inputs.data, tuple) else (at.clients, inputs.data)
         )
         recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, states, data))
-        if checkpoint is not None and (saved := checkpoint.load(at)) is not None:
-            at, recorder.columns = saved
-        at, _, _ = chunk(algorithm, terms, at, fixed, np.int64(0))  # compiles, plays no round
-    compiled = time.perf_counter()
-    size, interrupted = 4, False
+        if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
+            at, recorder.columns = checkpoint_content
+        at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles the program and plays no round
+    compiled_at = time.perf_counter()
+    size, interrupted = FIRST_CHUNK, False
     with _Interrupt() as interrupt:
-        while not interrupt.asked and recorder.rounds < job.max_rounds and not bool(at.carry.done):
+        while not interrupt.pending and recorder.rounds < job.max_rounds and not bool(at.carry.done):
             tick = time.perf_counter()
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
-            at, records, used = chunk(algorithm, terms, at, fixed, np.int64(limit))
+            at, records, used = chunk(algorithm, terms, at, inputs, np.int64(limit))
             count = int(used)
             recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
-            spent = (time.perf_counter() - tick) / max(count, 1)
-            size = int(np.clip(CHUNK_SECONDS / max(spent, 1e-9), 1, CAPACITY))
+            round_seconds = (time.perf_counter() - tick) / max(count, 1)
+            size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))
             interrupted = bool(watch is not None and watch(recorder))
             if checkpoint is not None:
                 checkpoint.keep(at, recorder.columns)
             if interrupted:
                 break
-        interrupted = interrupted or interrupt.asked
+        interrupted = interrupted or interrupt.pending
     if checkpoint is not None:
         checkpoint.keep(at, recorder.columns, final=True)
     stopped_early = interrupted and not bool(at.carry.done)
-    return Rounds(at, recorder, stopped_early, time.perf_counter() - began, compiled - began)
+    return PlayedRounds(at, recorder, stopped_early, time.perf_counter() - began, compiled_at - began)
 
 
 class Simulator:
@@ -272,20 +274,20 @@ class Simulator:
 
 
 def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
-    """The certificate of the problem as it was stated, over all clients."""
-    algorithm, run_on, stated = job.fit.algorithm, job.fit.problem, job.problem
+    """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
+    algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
     multipliers = spine.server_multipliers(algorithm, run_on.terms, at.carry)
-    mu = jnp.zeros((stated.terms.clients, stated.terms.rows[0]))
+    mu = jnp.zeros((problem.terms.clients, problem.terms.rows[0]))
     if multipliers:
         mu = jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client))(at.clients)
         if isinstance(run_on, Pooled):
             by_site = run_on.by_site({"local": mu} | {k: jnp.asarray(v) for k, v in multipliers.items()})
             mu = by_site.pop("local")
             multipliers = {k: np.asarray(v) for k, v in by_site.items()}
-    nu = jnp.asarray(multipliers.get("coupled", np.zeros(stated.terms.rows[2])))
-    parts = site_parts(stated.terms, at.carry.w, mu, nu, stated.data)
-    one = Data({k: v[0] for k, v in stated.data.items()})
+    nu = jnp.asarray(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
+    parts = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
+    one = Data({k: v[0] for k, v in problem.data.items()})
     return spine.conclude(
-        algorithm, stated.terms, stated.names, at.carry, parts, one, stated.server, multipliers,
+        algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,
     )  # fmt: skip

@@ -12,7 +12,8 @@ The simulator adds `vmap` over clients, `Spread` a client axis over several proc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +26,16 @@ from foedus.constrained import Constrained, tolerances
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pooled import Pooled
-from foedus.privacy.ledger import Ledger, ledger_of
+from foedus.privacy.ledger import Budget, Ledger, ledger_of
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
+from foedus.privacy.total import Local
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.participation import Participation, described
+from foedus.runtime.participation import Participation, describe_participation
 from foedus.terms import Data, Terms
 
 RELEASED = "each client's noisy parameters, in each round"
@@ -45,9 +47,9 @@ INFINITE = "the iterates became infinite; w is the last finite model, so try a s
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is about to start."""
+    """A run that is about to start: the arguments of `solve`, checked, and the algorithm made ready for the problem."""
 
-    problem: Problem  # as it was stated; the one to be run on is in `fit`
+    problem: Problem  # as the user stated it; `fit.problem` is the form that the algorithm runs on
     fit: Fit
     w0: Array
     seed: int
@@ -56,14 +58,15 @@ class Job:
 
     @property
     def settings(self) -> Json:
-        """What the run's record says of how it was made."""
+        """The settings of the run, for its record."""
         return settings_of(
             self.fit.algorithm, self.problem.terms, self.participation, self.problem.stacked.names is not None,
             self.seed, self.max_rounds,
         )  # fmt: skip
 
-    def checkpoint(self, path: Any) -> Checkpoint:
-        """The file that the run is kept in; it belongs to a run with these settings, data and start alone."""
+    def checkpoint(self, path: str | Path) -> Checkpoint:
+        """Return the checkpoint in this file; another run, with other settings, data or start, cannot load it."""
+        # more rounds, or another version, may go on from the same file
         statement = {k: v for k, v in self.settings.items() if k not in ("max_rounds", "versions")}
         problem, uids = self.problem, self.problem.stacked.uids()
         mark = fingerprint(repr(statement), problem.data, problem.server, self.w0, self.participation, uids)
@@ -71,13 +74,13 @@ class Job:
 
 
 def settings_of(
-    algorithm: Algorithm, terms: Terms, participation: Participation, named: bool, seed: int, max_rounds: int
+    algorithm: Algorithm, terms: Terms, participation: Participation, by_name: bool, seed: int, max_rounds: int
 ) -> Json:
-    """The settings of a run in words and numbers."""
+    """Return the settings of a run in words and numbers that JSON can hold."""
     return {
         "algorithm": describe(algorithm) | {"name": name_of(algorithm)},
         "problem": describe(terms) | {"name": "Problem", "shape": [list(s) for s in terms.shape.shapes]},
-        "participation": described(participation, named),
+        "participation": describe_participation(participation, by_name),
         "seed": seed,
         "max_rounds": max_rounds,
         "versions": versions(),
@@ -92,10 +95,10 @@ def prepare(
     seed: int,
     max_rounds: int | None,
     participation: Participation,
-    privacy: Any = None,
-    budget: Any = None,
+    privacy: Local | Noise | None = None,
+    budget: Budget | float | None = None,
 ) -> Job:
-    """Make the algorithm ready for the problem; what does not fit raises FoedusError before any round is played."""
+    """Check the arguments of `solve` and make the algorithm ready; raise FoedusError where something does not fit."""
     problem = problem.over(w0)
     limit = max_rounds
     if limit is None:
@@ -119,7 +122,7 @@ def prepare(
 
 @state
 class Carry:
-    """What a run is between two rounds, at the server."""
+    """The server's part of a run's state between two rounds."""
 
     server: PyTree
     w: Array  # the model of the last round in which it was finite
@@ -134,7 +137,7 @@ class Carry:
 
 
 def first(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Carry:
-    """The state before the first round."""
+    """Return the server's state before the first round."""
     start = jnp.asarray(w0, dtype=float)
     return Carry(algorithm.init(terms, start, own), start, jnp.zeros((), int), jnp.zeros((), int), jnp.ones((), bool))
 
@@ -142,7 +145,10 @@ def first(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Ca
 def advance(
     algorithm: Algorithm, terms: Terms, kind: Kind, carry: Carry, replies: PyTree, present: Present, sure: bool
 ) -> Carry:
-    """The state after a round; `sure` says that somebody has answered for certain."""
+    """Return the server's state after a round.
+
+    `sure` says that somebody answered for certain, which saves the choice between the old and the new state.
+    """
     server = kind.aggregate(terms, carry.server, replies, present)
     if not sure:  # a round that nobody answered changes nothing
         server = jax.tree.map(lambda new, old: jnp.where(jnp.any(present.here), new, old), server, carry.server)
@@ -150,7 +156,7 @@ def advance(
 
 
 def carry_of(algorithm: Algorithm, terms: Terms, before: Carry, server: PyTree) -> Carry:
-    """The carry around a new server state."""
+    """Return the carry with a new server state; its model stays the last finite one."""
     w = algorithm.parameters(terms, server)
     finite = jnp.all(jnp.isfinite(w))
     ended = jnp.asarray(algorithm.ended(server)).astype(int)
@@ -162,7 +168,7 @@ def _is_each(node: PyTree) -> bool:
 
 
 def message_for(message: PyTree, client: int) -> PyTree:
-    """The message that one client receives."""
+    """Return the message that one client receives: its own row of every `Each`, and all other fields."""
     return jax.tree.map(
         lambda node: jax.tree.map(lambda v: v[client], node.values) if _is_each(node) else node,
         message,
@@ -171,9 +177,10 @@ def message_for(message: PyTree, client: int) -> PyTree:
 
 
 def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
-    """A message as leaves for the clients `index` (None: all, in order), the client axis of each leaf, and the tree.
+    """Take a message apart for `vmap`: its leaves, the client axis of each leaf (0 or None), and its structure.
 
-    `Each` fields come with a leading axis over those clients; the others are shared.
+    `Each` fields keep a leading axis over the clients `index` (None: all, in order); the others are shared. `vmap`
+    takes one axis for each input, and a message mixes fields with and without one, so it travels as leaves.
     """
     nodes, tree = jax.tree.flatten(message, is_leaf=_is_each)
     parts, leaves, axes = [], [], []
@@ -187,7 +194,7 @@ def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], l
 
 
 def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
-    """The message as one client reads it, from its leaves."""
+    """Put a message together as one client reads it: the inverse of `message_leaves`, inside `vmap`."""
     tree, parts = structure
     nodes, start = [], 0
     for part, size in parts:
@@ -201,7 +208,7 @@ Bytes: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def traffic_of(algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTree, data: Data) -> Bytes:
-    """The bytes of the messages, from their shapes alone; `clients` and `data` are stacked on a leading axis."""
+    """Return the bytes of a round's messages, from shapes alone; `clients` and `data` have a client axis first."""
 
     def shapes(tree: PyTree, drop: int) -> PyTree:
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
@@ -213,7 +220,7 @@ def traffic_of(algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTr
 def exchange_shapes(
     kind: Kind, terms: Terms, server: PyTree, client: PyTree, data: Data
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """The shapes of the message that one client receives, of its state afterwards, and of its reply."""
+    """Return the shapes of the message that one client receives, of its state afterwards, and of its reply."""
     key, draws = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((terms.clients,), float)
     message = jax.eval_shape(lambda s, d: message_for(kind.broadcast(terms, s, d), 0), server, draws)
     after, reply = jax.eval_shape(lambda c, m, d, k: kind.local(terms, c, m, d, k), client, message, data, key)
@@ -221,7 +228,7 @@ def exchange_shapes(
 
 
 @lru_cache(maxsize=256)
-def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[Any, ...], tree: PyTree) -> Bytes:
+def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: PyTree) -> Bytes:
     server, client, data = jax.tree.unflatten(tree, leaves)
     sizes = []
     for kind in algorithm.kinds:
@@ -231,7 +238,7 @@ def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[Any, ...], tree: 
 
 
 def nbytes(tree: PyTree) -> int:
-    """The bytes of a tree's arrays."""
+    """Return the bytes of a tree's arrays."""
     return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -259,7 +266,7 @@ class Recorder:
         return len(self.columns.get("phase", ()))
 
     def last(self) -> dict[str, float]:
-        """The last round's record, and the bytes of all rounds so far."""
+        """Return the last round's record, and the bytes of all rounds so far."""
         row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
         for way in ("up", "down"):
             row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
@@ -267,7 +274,7 @@ class Recorder:
 
 
 class HistorySoFar(Protocol):
-    """How far a run is: the number of rounds, and the last round's record."""
+    """How far a run has come: the number of rounds, and the last round's record."""
 
     @property
     def rounds(self) -> int: ...
@@ -284,7 +291,7 @@ Watch: TypeAlias = Callable[[HistorySoFar], bool | None]
 
 @dataclass
 class Conclusion:
-    """What is known of a run's last model, measured where the data are."""
+    """What is known of a run's last model; objective and certificate are measured where the data are."""
 
     w: np.ndarray
     objective: float
@@ -297,7 +304,7 @@ class Conclusion:
 
 @dataclass
 class Outcome:
-    """What a runtime hands back to `solve`."""
+    """What a runtime returns to `solve`."""
 
     conclusion: Conclusion
     history: dict[str, np.ndarray]
@@ -310,14 +317,14 @@ class Outcome:
 
 
 def server_multipliers(algorithm: Algorithm, terms: Terms, carry: Carry) -> dict[str, np.ndarray]:
-    """The multipliers of the rows that the server holds; none where the algorithm has none."""
+    """Return the multipliers of the server's rows, by scope; an algorithm without constraints has none."""
     if not isinstance(algorithm, Constrained):
         return {}
     return {k: np.asarray(v) for k, v in algorithm.server_multipliers(terms, carry.server).items()}
 
 
 def client_multipliers(algorithm: Algorithm, terms: Terms, client: PyTree) -> Array:
-    """The multipliers of one client's local rows."""
+    """Return the multipliers of one client's local rows."""
     if not isinstance(algorithm, Constrained):
         return jnp.zeros(terms.rows[0])
     return algorithm.client_multipliers(terms, client)
@@ -335,10 +342,18 @@ def conclude(
     *,
     reason_names: Sequence[str] | None = None,
 ) -> Conclusion:
-    """The conclusion from the sites' parts, or from the names of the sites that do not measure.
+    """Return the conclusion of a run from what its sites measured.
 
-    `multipliers` are the server's. Of `one` client's data the shapes are used. `reason_names` are the clients of the
-    problem that the algorithm ran on, where these are others.
+    Args:
+        algorithm: the algorithm that ran.
+        terms: the terms of the problem as the user stated it.
+        names: its clients.
+        carry: the server's state after the last round.
+        parts: what the sites measured; or the names of those that do not measure, and then nothing is certified.
+        one: one client's data, of which only the shapes are used.
+        own: the server's own data.
+        multipliers: those of the server's rows, by scope.
+        reason_names: the clients of the problem that the algorithm ran on, where these are others.
     """
     eps1, eps2 = tolerances(algorithm)
     w = jnp.asarray(np.asarray(carry.w))
@@ -357,21 +372,24 @@ def conclude(
     return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
 
 
-def finish(job: Job, outcome: Outcome, checkpoint: Any = None) -> Run:
-    """The run, with its ledger and its worst case."""
+def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> Run:
+    """Return the run of a job from its outcome, with its ledger and its worst case."""
     problem, algorithm, end, history = job.problem, job.fit.algorithm, outcome.conclusion, outcome.history
     reason, converged = end.reason, end.converged
     if end.finite and outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     worst_case = algorithm.stress(problem, end.w) if isinstance(algorithm, Robust) else None
     if worst_case is not None and not outcome.everyone:
-        worst_case = replace(worst_case, gap=None, at_zero=None)  # of this process's clients alone, which says nothing
+        # these two were computed from this process's clients alone, which says nothing about all of them
+        worst_case = replace(worst_case, gap=None, at_zero=None)
     if converged and worst_case is not None:
         converged, reason = worst_case.judge(reason)
     if isinstance(job.fit.problem, Pooled) and "phase" in history:
+        # a pooled run sends all data once, before its first round, and no messages
         nothing = np.zeros_like(history["bytes_up"])
         history = history | {"bytes_down": nothing, "bytes_up": np.append(nbytes(problem.data), nothing[1:])}
     noise = noise_of(algorithm)
+    # real sites draw from the operating system, whatever the sampler of the settings; the ledger says so
     if outcome.opendp and (sound := sound_noise(algorithm)) is not None:
         noise = replace(sound, sampler="opendp")
     ledger = ledger_of(noise, history, problem.names, problem.counts, RELEASED)
@@ -391,7 +409,7 @@ def run_of(
     ledger: Ledger | None,
     worst_case: Stress | None = None,
 ) -> Run:
-    """The run around a conclusion."""
+    """Return the run with this conclusion, history and settings."""
     history = outcome.history
     return Run(
         w=w,
@@ -415,5 +433,5 @@ def run_of(
 
 
 def ledger_without_counts(noise: Noise | None, history: dict[str, np.ndarray], names: Sequence[str]) -> Ledger | None:
-    """The ledger of a run whose sites do not tell how many rows they have."""
+    """Return the ledger of a run whose sites do not tell how many rows they have, which -1 stands for."""
     return ledger_of(noise, history, list(names), np.full(len(names), -1), RELEASED)

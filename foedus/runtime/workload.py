@@ -1,8 +1,8 @@
-"""How a client's work goes over its data: how often a round reads X, and what that makes worth computing once.
+"""How often a round reads the data, and what is therefore worth computing once or taking in blocks.
 
-Nobody has to say how often `local` reads the data; the traced function shows it. Where a quadratic loss makes a round
-read X several times, its moments are computed once. Where the data of all clients do not fit into a core's cache,
-clients are taken a few at a time.
+An algorithm does not state how often its `local` reads X: the count comes from the traced program. Where a round of a
+quadratic loss reads X several times, XᵀX and Xᵀy are computed once. Where the data of all clients do not fit into a
+core's cache, clients are worked on a few at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,17 @@ from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.terms import Data, Terms
 
-BLOCK_BYTES = 2**17  # the data of one block of clients stays in a core's cache while they make their local steps
-OFTEN = 3  # gradients a round from which on it pays to have the data at hand, or condensed
-UNKNOWN_TRIPS = 8  # of a loop whose length is not known before it runs
+BLOCK_BYTES = 2**17  # of one block of clients' data: it stays in a core's cache while they make their local steps
+SMALL = 4  # blocks: data of no more than these are worked on all at once
+OFTEN = 3  # gradients a round from which on moments, or blocks that stay in the cache, are worth their price
+UNKNOWN_TRIPS = 8  # the turns that are assumed of a loop whose length is known only when it runs
 READS_PER_GRADIENT = 2  # of X: once for the predictions, once for the gradient
 LAYOUT = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
-"""Operations that only show the same numbers in another form."""
+"""Operations that do not compute: their result is the same array in another form, so they are no reading of it."""
 
 
-def condensed(fit: Fit, data: Data) -> Data:
-    """The clients' data, stacked, with all that is the same in every round."""
+def condense_data(fit: Fit, data: Data) -> Data:
+    """Return the stacked data with what every round would compute alike: moments, and the algorithm's own arrays."""
     algorithm, terms = fit.algorithm, fit.problem.terms
     if terms.has_moments(data["x"].shape[1:] if "x" in data else ()):
         one = jax.eval_shape(lambda d: terms.with_moments(jax.tree.map(lambda a: a[0], d)), data)
@@ -42,7 +43,10 @@ def _with_moments(terms: Terms, data: Data) -> Data:
 
 
 def most_reads(fit: Fit, data: Data, leaf: jax.ShapeDtypeStruct) -> int:
-    """How often a round of any kind reads an array of one client's data, of which the shapes are given."""
+    """Return how often a round reads one array of a client's data, the most over the kinds of round.
+
+    `data` are shapes, and `leaf` is one of them: the very object, by which it is found among the program's inputs.
+    """
     algorithm, terms = fit.algorithm, fit.problem.terms
     w0, key = jax.ShapeDtypeStruct((terms.dim,), float), jax.eval_shape(lambda: jax.random.key(0))
     server = jax.eval_shape(lambda w, own: algorithm.init(terms, w, own), w0, fit.problem.server)
@@ -51,21 +55,21 @@ def most_reads(fit: Fit, data: Data, leaf: jax.ShapeDtypeStruct) -> int:
     for kind in algorithm.kinds:
         message, _, _ = spine.exchange_shapes(kind, terms, server, client, data)
         args = (client, message, data, key)
-        traced = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
-        marks = [any(part is leaf for part in (given,)) for given in jax.tree.leaves(args)]
-        reads.append(reads_in(traced.jaxpr, marks))
+        program = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
+        marks = [part is leaf for part in jax.tree.leaves(args)]
+        reads.append(reads_in(program.jaxpr, marks))
     return max(reads)
 
 
 def block_size(one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: Sequence[int | None]) -> int:
-    """How many clients to work on at a time: all, unless `one` goes several times over data that no cache holds.
+    """Return how many clients to work on at a time: all, unless `one` reads data several times that no cache holds.
 
-    A block size that divides the number of clients leaves no remainder to compile for.
+    `args` are the inputs of `one` with a client axis where `axes` says 0; the second is the data.
     """
     data: Data = args[1]
     n = data["weight"].shape[0]
     total = spine.nbytes(data if data.moments is None else data.moments)
-    if total <= 4 * BLOCK_BYTES or jax.process_count() > 1:
+    if total <= SMALL * BLOCK_BYTES or jax.process_count() > 1:
         return n
 
     def shape(a: Array, axis: int | None) -> jax.ShapeDtypeStruct:
@@ -74,35 +78,39 @@ def block_size(one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: Seque
     single = tuple(jax.tree.map(partial(shape, axis=axis), arg) for arg, axis in zip(args, axes, strict=True))
     largest = max(leaf.size for leaf in jax.tree.leaves(single[1]))
     leaves = jax.tree.leaves(single)
-    traced = jax.make_jaxpr(one)(*single).jaxpr
+    program = jax.make_jaxpr(one)(*single).jaxpr
     gram = () if single[1].moments is None else (single[1].moments.gram,)
     inside = {id(leaf) for leaf in jax.tree.leaves(single[1])}
     marks = [id(leaf) in inside and (leaf.size == largest or any(leaf is g for g in gram)) for leaf in leaves]
-    if reads_in(traced, marks) < OFTEN * (1 if gram else READS_PER_GRADIENT):
+    if reads_in(program, marks) < OFTEN * (1 if gram else READS_PER_GRADIENT):
         return n
+    # near the size that fits, one that divides the number of clients: a remainder would be compiled as a second program
     fits = max(1, n * BLOCK_BYTES // total)
     return max((b for b in range(max(1, fits // 4), min(n, 2 * fits) + 1) if n % b == 0), default=fits)
 
 
 def reads_in(jaxpr: Jaxpr, marks: Sequence[bool]) -> int:
-    """How often the program reads the inputs that are marked, loops counted as often as they turn."""
-    watched: set[Var] = {var for var, mark in zip(jaxpr.invars, marks, strict=True) if mark}
+    """Return how often the program reads its marked inputs; what a loop reads counts once for each turn."""
+    # the marked inputs, and results that are the same array in another form
+    aliases: set[Var] = {var for var, mark in zip(jaxpr.invars, marks, strict=True) if mark}
     reads = 0
     for equation in jaxpr.eqns:
-        used = [isinstance(var, Var) and var in watched for var in equation.invars]
+        used = [isinstance(var, Var) and var in aliases for var in equation.invars]
         if not any(used):
             continue
         name, inner = equation.primitive.name, _programs(equation.params)
         if name == "scan":
             reads += equation.params["length"] * reads_in(inner[0], used)
         elif name == "while":
+            # the inputs of a while loop: constants of its test, constants of its body, then what it carries
             test, body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
             rest = used[test + body :]
             reads += UNKNOWN_TRIPS * reads_in(equation.params["body_jaxpr"].jaxpr, used[test : test + body] + rest)
         elif name == "cond":
+            # the first input says which branch is taken; only one is
             reads += max(reads_in(branch.jaxpr, used[1:]) for branch in equation.params["branches"])
         elif name in LAYOUT:
-            watched |= set(equation.outvars)
+            aliases |= set(equation.outvars)
         elif len(inner) == 1 and len(inner[0].invars) == len(used):
             reads += reads_in(inner[0], used)
         else:
@@ -111,7 +119,7 @@ def reads_in(jaxpr: Jaxpr, marks: Sequence[bool]) -> int:
 
 
 def _programs(params: dict[str, object]) -> list[Jaxpr]:
-    """The programs inside an operation."""
+    """Return the programs inside an operation, such as the body of a loop."""
     programs = []
     for value in params.values():
         if isinstance(value, ClosedJaxpr):

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.privacy import composition
-from foedus.privacy.noise import Sound
+from foedus.privacy.noise import Noise, Sound
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Release, SiteLedger
 from foedus.terms import Constraint, Terms
@@ -28,7 +27,7 @@ WAITING, APPROVED, REFUSED = "waiting", "approved", "refused"
 
 @dataclass(frozen=True)
 class Statement:
-    """What an experiment asks of a site: the part that a decision is about, in words and numbers."""
+    """What an experiment asks of a site, in words and numbers; a person's decision is about exactly this."""
 
     run: str
     algorithm: str
@@ -38,45 +37,46 @@ class Statement:
     terms: tuple[str, ...]
     columns: tuple[str, ...] = ()
     settings: str = ""  # the algorithm with all its settings
-    noise: Any = field(default=None, compare=False)  # of the rounds, for the summary
-    preparation: float = 0.0  # the epsilon of what is told before the first round
+    noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
+    preparation: float = 0.0  # the epsilon of what is sent before the first round
 
     @staticmethod
-    def of_table(asked: Mapping[str, Any], algorithm: Algorithm) -> "Statement":
-        """The statement of a run that begins with the columns of a table."""
-        roles, problem = asked["roles"], asked["problem"]
+    def of_table(header: Json, algorithm: Algorithm) -> "Statement":
+        """Return the statement of a run that begins with the columns of a table."""
+        roles, problem = header["roles"], header["problem"]
         columns = [f"label {roles['label']}"] + ([f"group {roles['group']}"] if roles["group"] else [])
         columns.append("features " + (", ".join(map(str, roles["features"])) if roles["features"] else "all others"))
-        prepared = asked["noise"]["epsilon"] if asked["noise"] else 0.0
+        epsilon = header["noise"]["epsilon"] if header["noise"] else 0.0
         return Statement(
-            **_common(asked, algorithm, int(asked["sites"])),
+            **_common(header, algorithm, int(header["sites"])),
             loss=str(problem["loss"]),
             terms=tuple(sorted(map(str, problem["terms"]))),
             columns=tuple(columns),
-            preparation=float(prepared),
+            preparation=float(epsilon),
         )
 
     @staticmethod
-    def of_terms(asked: Mapping[str, Any], algorithm: Algorithm, terms: Terms) -> "Statement":
-        """The statement of a run whose terms are all known."""
-        named = terms_in_words(terms)
-        return Statement(**_common(asked, algorithm, terms.clients), loss=named["loss"], terms=tuple(named["terms"]))
+    def of_terms(header: Json, algorithm: Algorithm, terms: Terms) -> "Statement":
+        """Return the statement of a run whose terms are all known."""
+        words = terms_in_words(terms)
+        return Statement(**_common(header, algorithm, terms.clients), loss=words["loss"], terms=tuple(words["terms"]))
 
     @property
-    def essence(self) -> dict[str, Any]:
-        """What must not change between the preparation and the rounds; settings found in between may."""
+    def essence(self) -> Json:
+        """The part that must not change between the preparation and the rounds; settings computed in between may."""
         noise = self.noise
         strength = [noise.kind, noise.multiplier, noise.neighbours, noise.delta] if isinstance(noise, Sound) else None
-        said = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
-        return said | {"algorithm": self.algorithm, "noise": strength}
+        essence = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
+        return essence | {"algorithm": self.algorithm, "noise": strength}
 
     @property
     def id(self) -> str:
-        kept = asdict(replace(self, noise=None))
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+        """A short digest of everything stated, by which a person names the request."""
+        fields = asdict(replace(self, noise=None))
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
     def summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
-        """The request in plain language."""
+        """Return the request in plain language, line by line."""
         lines = [
             f"The coordinator of the federation asks for the run {self.run}, over {self.sites} sites.",
             f"Columns: {'; '.join(self.columns)}." if self.columns else "Columns: the arrays of the site's data file.",
@@ -91,11 +91,11 @@ class Statement:
             ]
         noise = self.noise
         one = Release("", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
-        planned = [one] * self.rounds
+        releases = [one] * self.rounds
         if self.preparation:
-            planned.append(Release("", "laplace", self.preparation, 1.0))
+            releases.append(Release("", "laplace", self.preparation, 1.0))
         at = policy.max_delta
-        now, before, after = _epsilon(planned, at), ledger.total(at), ledger.total(at, None, planned, self.run)
+        now, before, after = _epsilon(releases, at), ledger.total(at), ledger.total(at, None, releases, self.run)
         return [
             *lines,
             "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
@@ -108,25 +108,25 @@ def _epsilon(releases: list[Release], delta: float) -> float:
     return composition.tightest(Counter((one.kind, one.ratio) for one in releases), delta)
 
 
-def _common(asked: Mapping[str, Any], algorithm: Algorithm, sites: int) -> dict[str, Any]:
+def _common(header: Json, algorithm: Algorithm, sites: int) -> Json:
     return {
-        "run": str(asked["run"]),
+        "run": str(header["run"]),
         "algorithm": name_of(algorithm),
-        "rounds": int(asked["max_rounds"]),
+        "rounds": int(header["max_rounds"]),
         "sites": sites,
-        "settings": json.dumps(asked["algorithm"], sort_keys=True),
+        "settings": json.dumps(header["algorithm"], sort_keys=True),
         "noise": getattr(algorithm, "noise", None),
     }
 
 
-def terms_in_words(terms: Terms) -> dict[str, Any]:
-    """The loss and the terms of a problem, said alike by a coordinator and by a site."""
+def terms_in_words(terms: Terms) -> Json:
+    """Return the loss and the terms of a problem in words; coordinator and site must find the same ones."""
     loss = terms.loss.name if terms.loss is not None else getattr(terms.objective, "__name__", "an objective")
     return {"loss": loss, "terms": sorted(map(constraint_in_words, terms.constraints))}
 
 
 def constraint_in_words(constraint: Constraint) -> str:
-    """The kind of a constraint and the number it is held against."""
+    """Return the kind of a constraint, its scope and its limit in words."""
     limit = getattr(constraint, "limit", None)
     if isinstance(limit, Mapping):
         limit = {str(name): float(value) for name, value in sorted(limit.items())}
@@ -136,15 +136,15 @@ def constraint_in_words(constraint: Constraint) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request as the site keeps it."""
+class ApprovalRequest:
+    """A request in the site's folder, with what a person has decided about it."""
 
     id: str
     run: str
     summary: list[str]
     decision: str = WAITING
     time: str = ""
-    essence: dict[str, Any] = field(default_factory=dict)
+    essence: Json = field(default_factory=dict)
 
 
 class Approvals:
@@ -154,19 +154,19 @@ class Approvals:
         self.folder = folder / FOLDER
 
     def require(self, policy: Policy, statement: Statement, ledger: SiteLedger) -> None:
-        """Pass where nobody need be asked or a person has said yes; else refuse, and put the request into the queue."""
+        """Return where no approval is needed or a person has approved; else write the request down and refuse."""
         if policy.approve != "ask":
             return
         request = self._load(statement.id)
         if request is None:
             now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
             summary = statement.summary(policy, ledger)
-            request = Request(statement.id, statement.run, summary, time=now, essence=statement.essence)
+            request = ApprovalRequest(statement.id, statement.run, summary, time=now, essence=statement.essence)
             self._save(request)
         self._demand(request)
 
     def same(self, policy: Policy, statement: Statement) -> None:
-        """Pass where an approved request of this run, made before its preparation, says the same as this statement."""
+        """Return where an approved request of this run, from before its preparation, agrees with this statement."""
         if policy.approve != "ask":
             return
         for request in self.all():
@@ -174,38 +174,38 @@ class Approvals:
                 return self._demand(request)
         raise Refusal("policy", "what it is asked to join is not what a person at the site has approved")
 
-    def _demand(self, request: Request) -> None:
+    def _demand(self, request: ApprovalRequest) -> None:
         if request.decision == REFUSED:
             raise Refusal("policy", "a person at the site has refused this experiment")
         if request.decision != APPROVED:
             raise Refusal("waiting", f"it waits for the approval of a person at the site (request {request.id})")
 
-    def decide(self, id: str, decision: str) -> Request:
-        """Record what a person at the site has decided."""
+    def decide(self, id: str, decision: str) -> ApprovalRequest:
+        """Record what a person at the site has decided, and return the request."""
         request = self._load(id)
         if request is None:
-            known = ", ".join(r.id for r in self.all()) or "none"
-            raise FoedusError(f"there is no request {id!r}; there are: {known}.")
-        decided = replace(request, decision=decision)
-        self._save(decided)
-        return decided
+            ids = ", ".join(r.id for r in self.all()) or "none"
+            raise FoedusError(f"there is no request {id!r}; there are: {ids}.")
+        request = replace(request, decision=decision)
+        self._save(request)
+        return request
 
-    def all(self) -> list[Request]:
-        """All requests, oldest first."""
+    def all(self) -> list[ApprovalRequest]:
+        """Return all requests, oldest first."""
         paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
-        found = [request for path in paths if (request := self._load(path.stem)) is not None]
-        return sorted(found, key=lambda request: request.time)
+        requests = [request for path in paths if (request := self._load(path.stem)) is not None]
+        return sorted(requests, key=lambda request: request.time)
 
-    def _load(self, id: str) -> Request | None:
+    def _load(self, id: str) -> ApprovalRequest | None:
         path = self.folder / f"{id}.json"
         if not id.isalnum() or not path.is_file():
             return None
         try:
-            return Request(**json.loads(path.read_text()))
+            return ApprovalRequest(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             raise FoedusError(f"the request {path} is damaged; delete it, and it will be asked anew.") from None
 
-    def _save(self, request: Request) -> None:
+    def _save(self, request: ApprovalRequest) -> None:
         self.folder.mkdir(exist_ok=True, mode=0o700)
         content = json.dumps(asdict(request), indent=1).encode()
         write_whole(self.folder / f"{request.id}.json", content, private=True)

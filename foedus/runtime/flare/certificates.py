@@ -1,4 +1,4 @@
-"""Keys that never travel: a site makes its own, and the coordinator signs its certificate.
+"""Certificates of sites: a site makes its own key, which never leaves it, and the coordinator signs its certificate.
 
 The kit that the coordinator gives a site holds no secret. At the site, `request` makes a private key, which stays
 there, and a certificate request for the coordinator; `sign` turns the request of a site of the project into a
@@ -17,18 +17,22 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.kits import organisation, require_nvflare
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+    from cryptography.x509 import Certificate
+
 KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
-DAYS = 360  # a certificate is valid for so long, and no longer than that of the authority
+DAYS = 360  # for which a certificate is valid, unless that of the authority ends before
 
 
 def request(kit: Path) -> tuple[Path, str]:
-    """At a site: make its key, if it has none; returns the request for the coordinator and its fingerprint."""
+    """At a site, make its key if it has none; return the request for the coordinator and its fingerprint."""
     require_nvflare()
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -45,14 +49,14 @@ def request(kit: Path) -> tuple[Path, str]:
         with open(os.open(kit / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(serialize_pri_key(key))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)])
-    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     path = kit / f"{site}.csr"
-    write_whole(path, made.public_bytes(serialization.Encoding.PEM))
+    write_whole(path, csr.public_bytes(serialization.Encoding.PEM))
     return path, fingerprint(key.public_key())
 
 
 def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
-    """At the coordinator: the certificate for a request of one of the project's sites, and its fingerprint.
+    """At the coordinator, sign the request of one of the project's sites; return the certificate and its fingerprint.
 
     `folder` is that of `provision`. A site has one certificate; `again` makes another, for a site that lost its key.
     """
@@ -63,15 +67,15 @@ def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
 
     project, authority, root = _authority(folder)
     try:
-        asked = x509.load_pem_x509_csr(file.read_bytes())
-        (name,) = asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        csr = x509.load_pem_x509_csr(file.read_bytes())
+        (name,) = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except (OSError, ValueError):
         raise FoedusError(f"{file} is no certificate request; 'foedus site request' at a site makes one.") from None
     site = str(name.value)
     sites = [one["name"] for one in project["participants"] if one["type"] == "client"]
     if site not in sites:
         raise FoedusError(f"{file} asks for {site!r}, which is no site of this project: {', '.join(sites)}.")
-    if not asked.is_signature_valid:
+    if not csr.is_signature_valid:
         raise FoedusError(f"{file} is not signed with the key that it names.")
     path = folder / "signed" / f"{site}.crt"
     if path.exists() and not again:
@@ -79,21 +83,24 @@ def sign(folder: Path, file: Path, again: bool = False) -> tuple[Path, str]:
             f"{site!r} has a certificate already ({path}); if it has lost its key, sign the new request with --again."
         )
     now = datetime.datetime.now(datetime.UTC)
-    made = generate_cert(
+    certificate = generate_cert(
         Identity(site, organisation(site)),
         Identity(project["name"]),
         authority,
-        asked.public_key(),
+        csr.public_key(),
         not_valid_before=now,
         not_valid_after=min(root.not_valid_after_utc, now + datetime.timedelta(days=DAYS)),
     )
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    write_whole(path, serialize_cert(made))
-    return path, fingerprint(asked.public_key())
+    write_whole(path, serialize_cert(certificate))
+    return path, fingerprint(csr.public_key())
 
 
 def install(kit: Path, file: Path) -> str:
-    """At a site: put its certificate into the kit, if it is for its key and of the kit's authority; its fingerprint."""
+    """At a site, put its certificate into the kit, if it is for its key and of the kit's authority.
+
+    Returns the fingerprint of the key.
+    """
     require_nvflare()
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -104,15 +111,15 @@ def install(kit: Path, file: Path) -> str:
         raise FoedusError(f"the kit {kit} has no key; 'foedus site request' makes one.")
     try:
         content = file.read_bytes()
-        made = x509.load_pem_x509_certificate(content)
-        (name,) = made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        certificate = x509.load_pem_x509_certificate(content)
+        (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except (OSError, ValueError):
         raise FoedusError(f"{file} is no certificate; the coordinator makes one from the site's request.") from None
     own = _load_key(kit / KEY).public_key()
-    if name.value != site or fingerprint(made.public_key()) != fingerprint(own):
+    if name.value != site or fingerprint(certificate.public_key()) != fingerprint(own):
         raise FoedusError(f"{file} is a certificate for {name.value!r} and not for the key of {site!r} in {kit}.")
     try:
-        made.verify_directly_issued_by(x509.load_pem_x509_certificate((kit / ROOT).read_bytes()))
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((kit / ROOT).read_bytes()))
     except (InvalidSignature, ValueError, TypeError):
         raise FoedusError(f"{file} was not signed by the authority of this kit ({kit / ROOT}).") from None
     write_whole(kit / CERTIFICATE, content)
@@ -120,8 +127,8 @@ def install(kit: Path, file: Path) -> str:
     return fingerprint(own)
 
 
-def fingerprint(public: Any) -> str:
-    """The SHA-256 digest of a public key, in groups that can be read out."""
+def fingerprint(public: "PublicKeyTypes") -> str:
+    """Return the first half of a public key's SHA-256 digest, in groups that can be read out."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     digest = hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
@@ -129,14 +136,14 @@ def fingerprint(public: Any) -> str:
 
 
 def name_of(kit: Path) -> str:
-    """The site that a kit is for."""
+    """Return the site that a kit is for."""
     try:
         return str(json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["fqsn"])
     except (OSError, ValueError, KeyError, TypeError):
         raise FoedusError(f"{kit} is no kit of a site.") from None
 
 
-def _load_key(path: Path) -> Any:
+def _load_key(path: Path) -> "PrivateKeyTypes":
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -145,15 +152,15 @@ def _load_key(path: Path) -> Any:
         raise FoedusError(f"the key {path} cannot be read.") from None
 
 
-def _authority(folder: Path) -> tuple[dict[str, Any], Any, Any]:
-    """The project of a folder of kits, the key of its authority and that authority's certificate."""
+def _authority(folder: Path) -> tuple[Json, "PrivateKeyTypes", "Certificate"]:
+    """Return the project of a folder of kits, the key of its authority and that authority's certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
         project = json.loads((folder / "project.yml").read_text())
-        kept = json.loads((folder / "made" / project["name"] / "state" / "cert.json").read_text())
-        key = load_pem_private_key(kept["root_pri_key"].encode(), None)
-        return project, key, x509.load_pem_x509_certificate(kept["root_cert"].encode())
+        state = json.loads((folder / "made" / project["name"] / "state" / "cert.json").read_text())
+        key = load_pem_private_key(state["root_pri_key"].encode(), None)
+        return project, key, x509.load_pem_x509_certificate(state["root_cert"].encode())
     except (OSError, ValueError, KeyError, TypeError):
         raise FoedusError(f"{folder} holds no project; 'foedus federation provision' makes one.") from None

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from foedus.errors import FoedusError
 from foedus.runtime.flare.kits import ADMIN, require_nvflare
@@ -20,13 +20,14 @@ from foedus.runtime.flare.names import TOPIC
 from foedus.runtime.flare.window import Glimpse
 
 FINISHED = "FINISHED"
-POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0
+POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
 
+T = TypeVar("T")
 Watch = Callable[[Glimpse], bool | None]
 
 
 class Console:
-    """Submits jobs and looks at them; a `with` block."""
+    """A session that submits jobs and follows them; use it in a `with` block."""
 
     def __init__(self, kit: Path, timeout: float = 20.0):
         self.kit, self.timeout = kit, timeout
@@ -39,7 +40,7 @@ class Console:
 
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
             try:
-                with contextlib.redirect_stdout(io.StringIO()):  # it tells what it does
+                with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints its progress
                     self.session: Any = new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout)
             except Exception as error:
                 raise Unreachable(f"the server does not answer the coordinator ({type(error).__name__}).") from None
@@ -52,27 +53,29 @@ class Console:
             logging.getLogger(__name__).debug("the session was gone already")
 
     def sites(self, since: Mapping[str, float] | None = None) -> list[str]:
-        """The sites that are connected; of one in `since`, only where the server has heard of it after this time."""
-        known = self._do(lambda: self.session.get_system_info()).client_info
-        return sorted(one.name for one in known if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
+        """Return the connected sites; a site in `since` counts only if the server has heard of it after that time."""
+        clients = self._do(lambda: self.session.get_system_info()).client_info
+        return sorted(one.name for one in clients if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
 
     def submit(self, job: Path) -> str:
+        """Submit the job in a folder; return its number."""
         return str(self._do(lambda: self.session.submit_job(str(job))))
 
     def status(self, job: str) -> str:
-        """A job's status as the server tells it; those that are over start with FINISHED."""
+        """Return a job's status in the server's words; that of a job that is over starts with FINISHED."""
         return str(self._do(lambda: self.session.get_job_meta(job)).get("status", ""))
 
     def refusal(self, job: str) -> str | None:
-        """What a site said when it refused a job at its door, or None."""
-        told = self._do(lambda: self.session.get_job_meta(job)).get("job_deploy_detail") or []
-        for line in map(str, told):
+        """Return the sentence with which a site refused a job at its door, or None."""
+        details = self._do(lambda: self.session.get_job_meta(job)).get("job_deploy_detail") or []
+        for line in map(str, details):
             site, _, words = line.partition(": ")
             if "refused: " in words:
                 return f"site {site!r} refused the job: {words.rpartition('refused: ')[2]}"
         return None
 
     def abort(self, job: str) -> None:
+        """End a job at once, without a result."""
         self._do(lambda: self.session.abort_job(job))
 
     def revoke(self, site: str) -> None:
@@ -83,24 +86,24 @@ class Console:
         """Let a revoked site in again."""
         self._do(lambda: self.session.enable_client(site))
 
-    def look(self, job: str, **said: Any) -> Glimpse:
-        """How far a running job is; `do="stop"` ends it after this round."""
-        found = self._do(lambda: self.session.do_app_command(job, TOPIC, said or {"do": "look"}))
-        return Glimpse(int(found["rounds"]), dict(found["record"]))
+    def look(self, job: str, **command: str | bool) -> Glimpse:
+        """Return how far a running job has come; `do="stop"` ends it after this round."""
+        reply = self._do(lambda: self.session.do_app_command(job, TOPIC, command or {"do": "look"}))
+        return Glimpse(int(reply["rounds"]), dict(reply["record"]))
 
     def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> None:
         """Return when the job is over; `watch` sees each new state of it, and ends it with a true result.
 
         Ctrl-C ends it in the same way: after the round, with a certificate. `keep` says whether it can be resumed then.
         """
-        seen, stopping, looked = 0, False, time.monotonic()
+        rounds_seen, stopping, last_look = 0, False, time.monotonic()
         while True:
             try:
                 if over():
                     return
                 time.sleep(POLL_SECONDS)
-                if time.monotonic() - looked > STATUS_SECONDS:
-                    looked = time.monotonic()
+                if time.monotonic() - last_look > STATUS_SECONDS:
+                    last_look = time.monotonic()
                     if self.status(job).startswith(FINISHED):
                         return
                 if watch is None or stopping:
@@ -109,8 +112,8 @@ class Console:
                     glimpse = self.look(job)
                 except Unreachable:  # it has not begun, or is over
                     continue
-                if glimpse.rounds > seen:
-                    seen = glimpse.rounds
+                if glimpse.rounds > rounds_seen:
+                    rounds_seen = glimpse.rounds
                     stopping = bool(watch(glimpse))
                     if stopping:
                         self.look(job, do="stop", keep=keep)
@@ -126,15 +129,15 @@ class Console:
                 raise
 
     def download(self, job: str, name: str) -> bytes | None:
-        """A file of the job's folder at the server, after the job."""
+        """Return the content of a file of a finished job, or None where it has none of this name."""
         with tempfile.TemporaryDirectory() as folder:
-            got = self._do(lambda: self.session.download_job_result(job, folder))
-            found = sorted(Path(got or folder).rglob(name)) or sorted(Path(folder).rglob(name))
-            content = found[0].read_bytes() if found else None
-            shutil.rmtree(Path(got), ignore_errors=True) if got else None
+            place = self._do(lambda: self.session.download_job_result(job, folder))
+            paths = sorted(Path(place or folder).rglob(name)) or sorted(Path(folder).rglob(name))
+            content = paths[0].read_bytes() if paths else None
+            shutil.rmtree(Path(place), ignore_errors=True) if place else None
             return content
 
-    def _do(self, call: Callable[[], Any]) -> Any:
+    def _do(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception as error:
@@ -150,7 +153,7 @@ class Console:
 
 
 class Unreachable(FoedusError):
-    """A server or a site that is not there now."""
+    """A server or a site does not answer now."""
 
 
 __all__ = ["ADMIN", "FINISHED", "Console", "Unreachable"]

@@ -22,7 +22,7 @@ from nvflare.apis.signal import Signal
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
@@ -36,7 +36,7 @@ CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 
 
 
 def mend(cell: Any) -> bool:
-    """Make FLARE's multicast of aux messages work; False where that cannot be.
+    """Repair FLARE's multicast of aux messages; return False where it cannot be repaired.
 
     A message to one site is streamed, with acknowledgements; a multicast goes out at once and takes half the time. But
     in 2.9 its caller passes an argument that its core does not take, and swallows the error.
@@ -47,26 +47,26 @@ def mend(cell: Any) -> bool:
         return False
     if "abort_signal" not in inspect.signature(send).parameters:
 
-        def without_signal(*told: Any, abort_signal: Any = None, **more: Any) -> Any:
-            return send(*told, **more)
+        def without_signal(*args: object, abort_signal: object = None, **kwargs: object) -> object:
+            return send(*args, **kwargs)
 
         core.broadcast_multi_requests = without_signal
     return True
 
 
-def _read(found: Mapping[str, Any], asked: int) -> dict[str, Any]:
-    """What the sites answered, of those that did."""
+def _read(answers: Mapping[str, Shareable], count: int) -> dict[str, object]:
+    """The content of the answers; a site that did not answer has None, or a code that says so."""
     replies = {}
-    for name, reply in found.items():
+    for name, reply in answers.items():
         if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
             replies[name] = reply[FIELD]
-    if len(replies) < asked:
+    if len(replies) < count:
         time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
     return replies
 
 
-def revoked(path: Path) -> list[str]:
-    """The sites that the coordinator has revoked, from the server's list."""
+def revoked_sites(path: Path) -> list[str]:
+    """Return the sites that the coordinator has revoked, from the server's list."""
     if not path.exists():
         return []
     try:
@@ -75,10 +75,15 @@ def revoked(path: Path) -> list[str]:
         raise FoedusError(f"the server's list of revoked sites {path} is damaged; mend it before a run.") from None
 
 
-class FoedusController(Controller):
-    """The coordinator of one run."""
+def _engine_of(fl_ctx: FLContext) -> Any:
+    """The engine of FLARE's server; FLARE declares another class than the one that is there."""
+    return fl_ctx.get_engine()
 
-    def __init__(self, transport: str = "aux", patience: dict[str, Any] | None = None):
+
+class FoedusController(Controller):
+    """The server's side of one run: FLARE calls `control_flow`, which plays it."""
+
+    def __init__(self, transport: str = "aux", patience: Json | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
         self.transport, self.patience = transport, Patience(**(patience or {}))
         self.direct = False
@@ -91,7 +96,7 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
-        engine: Any = fl_ctx.get_engine()
+        engine = _engine_of(fl_ctx)
         self.direct = mend(engine.get_cell())
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -100,23 +105,23 @@ class FoedusController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """A late reply: its round is over."""
+        """Pass over a late reply: its round is over."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Play the run, and leave what came of it in the run's folder."""
+        """Play the run, and write its result, or why there is none, into the run's folder."""
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_config_dir(job))
         content = (config / ORDER).read_bytes()
-        told = json.loads((config / "run.json").read_text())
-        folder = Path(workspace.get_root_dir()) / RUNS / told["run"]
+        run_config = json.loads((config / "run.json").read_text())
+        folder = Path(workspace.get_root_dir()) / RUNS / run_config["run"]
         folder.mkdir(parents=True, exist_ok=True)
         os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
         make_private(Path(workspace.get_root_dir()))
-        self.revoked = Path(workspace.get_root_dir()) / REVOKED
-        ended: dict[str, Any] = {"job": job}
+        self.revocation_list = Path(workspace.get_root_dir()) / REVOKED
+        ending: Json = {"job": job}
         window = Window()
-        engine: Any = fl_ctx.get_engine()
-        engine.register_app_command(TOPIC, lambda topic, asked, fl_ctx: window.answer(asked))
+        engine = _engine_of(fl_ctx)
+        engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: window.answer(command))
         try:
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
@@ -134,37 +139,38 @@ class FoedusController(Controller):
             if not (result.interrupted and window.keep):  # nobody will go on from what single sites have sent
                 for path in folder.glob("server-*.ckpt"):
                     path.unlink(missing_ok=True)
-            ended |= {"how": "done"}
+            ending |= {"how": "done"}
         except Paused as pause:
-            ended |= {"how": "paused", "sentence": str(pause)}
+            ending |= {"how": "paused", "sentence": str(pause)}
         except FoedusError as error:
-            ended |= {"how": "refused", "sentence": str(error)}
+            ending |= {"how": "refused", "sentence": str(error)}
         except Exception as error:
             self.log_exception(fl_ctx, "the run failed")
-            ended |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
+            ending |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
         for place in (folder, Path(workspace.get_run_dir(job))):
-            write_whole(place / ENDED, json.dumps(ended).encode())
+            write_whole(place / ENDED, json.dumps(ending).encode())
 
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
-    ) -> dict[str, Any]:
-        """The replies, by site, of those that answered in time."""
+    ) -> dict[str, object]:
+        """Return the replies, by site, of those that answered in time."""
         if not messages:
             return {}
-        for site in revoked(self.revoked):  # FLARE refuses it at the door; one that is inside gets no further message
+        # FLARE refuses a revoked site at the door; one that is inside already gets no further message
+        for site in revoked_sites(self.revocation_list):
             if site in messages:
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
         if self.transport == "task":
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
-        engine: Any = fl_ctx.get_engine()
+        engine = _engine_of(fl_ctx)
 
         if self.direct:
-            told = {name: Shareable({FIELD: message}) for name, message in messages.items()}
-            found = engine.multicast_aux_requests(TOPIC, told, timeout, fl_ctx, optional=True)
-            return _read(found or {}, len(messages))
+            requests = {name: Shareable({FIELD: message}) for name, message in messages.items()}
+            answers = engine.multicast_aux_requests(TOPIC, requests, timeout, fl_ctx, optional=True)
+            return _read(answers or {}, len(messages))
 
-        def one(name: str) -> Any:
-            found = engine.send_aux_request(
+        def one(name: str) -> Shareable:
+            answers = engine.send_aux_request(
                 targets=[name],
                 topic=TOPIC,
                 request=Shareable({FIELD: messages[name]}),
@@ -172,25 +178,25 @@ class FoedusController(Controller):
                 fl_ctx=fl_ctx,
                 optional=True,
             )
-            return (found or {}).get(name)
+            return (answers or {}).get(name)
 
         return _read(dict(zip(messages, self.pool.map(one, messages), strict=True)), len(messages))
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
-    ) -> dict[str, Any]:
-        """One task a site, so that each gets its own message; the sites' filters apply."""
-        replies: dict[str, Any] = {}
+    ) -> dict[str, object]:
+        """Send each site its message as a FLARE task of its own, to which the site's filters apply."""
+        replies: dict[str, object] = {}
         open_tasks = set(messages)
         finished = threading.Event()
 
-        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+        def on_result(client_task: ClientTask, fl_ctx: FLContext) -> None:
             result = client_task.result
             if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK and FIELD in result:
                 replies[client_task.client.name] = result[FIELD]
             client_task.result = None
 
-        def done(task: Task, fl_ctx: FLContext) -> None:
+        def on_done(task: Task, fl_ctx: FLContext) -> None:
             open_tasks.discard(task.props["site"])
             if not open_tasks:
                 finished.set()
@@ -201,8 +207,8 @@ class FoedusController(Controller):
                 data=Shareable({FIELD: message}),
                 props={"site": name},
                 timeout=max(1, round(timeout)),
-                result_received_cb=received,
-                task_done_cb=done,
+                result_received_cb=on_result,
+                task_done_cb=on_done,
             )
             self.send(task=task, fl_ctx=fl_ctx, targets=[name])
         until = time.monotonic() + timeout + 1.0

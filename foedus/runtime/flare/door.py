@@ -1,4 +1,4 @@
-"""The door of a site: what of a job comes in. It stands in the site's own process, named in the kit's resources.json.
+"""The door of a site decides what a job may bring in. It runs in the site's own process, by the kit's resources.json.
 
 A job is data. What a site gets of one is a single file, the same to the byte in every run, that names FoedusExecutor;
 the problem, the algorithm and the model come later, as messages that SiteSession checks. So the door refuses every job
@@ -34,6 +34,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.runtime.flare.kits import CLIENT_CONFIG, CLIENT_FILE
 from foedus.runtime.flare.names import RUNS
 from foedus.runtime.flare.terms import DIGEST, make_private, read_terms
@@ -50,6 +51,7 @@ TOPICS = {
     SysCommandTopic.REPORT_VERSION,
 }
 COMMANDS = {AdminCommandNames.CHECK_STATUS, AdminCommandNames.ABORT, AdminCommandNames.SHUTDOWN}
+LARGEST_FILE = 100_000  # bytes: far more than our one file, or a signature, takes
 SIGNATURES = {f"{place}{name}" for place in ("", "config/") for name in (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)}
 
 
@@ -60,12 +62,15 @@ def close_commands() -> None:
     commands[:] = [one for one in commands if one.get_command_name() in COMMANDS]
 
 
-def check_number(job: Any) -> str:
-    """A job's number, which names its folder in the kit; FLARE's own are UUIDs, and 'local' or 'startup' is none."""
+def check_number(job: object) -> str:
+    """Return a job's number if it is a UUID, as FLARE's are.
+
+    The number names the job's folder in the kit, so one like 'local' or 'startup' would lead to the site's own files.
+    """
     try:
-        if str(uuid.UUID(job)) == job:
+        if isinstance(job, str) and str(uuid.UUID(job)) == job:
             return job
-    except (ValueError, AttributeError, TypeError):
+    except ValueError:
         pass
     raise FoedusError(f"the number of a job must be a UUID. Got {job!r} instead.")
 
@@ -82,21 +87,21 @@ def check_app(files: Mapping[str, bytes]) -> None:
         )
 
 
-def packed(app: bytes) -> dict[str, bytes]:
-    """The files of an app as it arrives; what is too large to be one of ours is not unpacked."""
+def files_in_archive(app: bytes) -> dict[str, bytes]:
+    """Return the files of an app as it arrives; one that is too large to be ours is refused and not unpacked."""
     try:
         with zipfile.ZipFile(io.BytesIO(app)) as archive:
             entries = [e for e in archive.infolist() if e.filename.rstrip("/") not in ("", ".", "config")]
             names = [e.filename for e in entries]
-            if len({*names}) < len(names) or any(e.file_size > 100_000 for e in entries):
+            if len({*names}) < len(names) or any(e.file_size > LARGEST_FILE for e in entries):
                 raise FoedusError("a job brings a file twice, or one that is far too large.")
             return {e.filename: archive.read(e) for e in entries}
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError):
         raise FoedusError("a job cannot be unpacked.") from None
 
 
-def unpacked(app: Path) -> dict[str, bytes]:
-    """The files of an app in its folder; a folder that is empty, and a link, count as files too."""
+def files_in_folder(app: Path) -> dict[str, bytes]:
+    """Return the files of an app in its folder; links and further folders count as files that ours does not have."""
     files: dict[str, bytes] = {}
     for path in sorted(app.rglob("*")):
         name = path.relative_to(app).as_posix()
@@ -108,7 +113,7 @@ def unpacked(app: Path) -> dict[str, bytes]:
 
 
 class Door(FLComponent, AppDeployer):
-    """Lets a job's one file in; in resources.json under the name at which FLARE looks for one: 'app_deployer'."""
+    """Lets in the one file that a job may bring; resources.json names it 'app_deployer', where FLARE looks for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,15 +149,15 @@ class Door(FLComponent, AppDeployer):
         self,
         workspace: Workspace,
         job_id: str,
-        job_meta: dict[str, Any],
+        job_meta: Json,
         app_name: str,
         app_data: bytes,
         fl_ctx: FLContext,
     ) -> str:
-        """Unpack a job where it is one of ours and the site's terms stand; otherwise a sentence for the server."""
+        """Unpack a job if it is one of ours and the site file is unchanged; else return a sentence for the server."""
         try:
             check_number(job_id)
-            check_app(packed(app_data))
+            check_app(files_in_archive(app_data))
         except FoedusError as error:
             self.note(f"refused a job: {error}")
             return f"refused: {error}"
@@ -168,8 +173,8 @@ class Door(FLComponent, AppDeployer):
 class Launcher(ClientProcessJobLauncher):
     """Starts the process of a job whose folder holds the one file, and nothing else."""
 
-    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> Any:
+    def launch_job(self, job_meta: Json, fl_ctx: FLContext) -> Any:
         workspace: Any = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         number = check_number(job_meta.get(JobConstants.JOB_ID))
-        check_app(unpacked(Path(workspace.get_app_dir(number))))
+        check_app(files_in_folder(Path(workspace.get_app_dir(number))))
         return super().launch_job(job_meta, fl_ctx)

@@ -1,17 +1,18 @@
-"""Flare: the runtime that plays a run over real sites. `fd.solve(..., runtime=fd.Flare(sites=3))` is the one change."""
+"""Flare: the runtime over real sites; `fd.solve(..., runtime=fd.Flare(sites=3))` is all that a user changes."""
 
 import dataclasses
 import json
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.problem import Problem
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.flare.console import Console, Unreachable
@@ -21,12 +22,12 @@ from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_a
 from foedus.runtime.flare.trial import Federation
 from foedus.runtime.spine import Job, Outcome, Watch
 
-KEPT = ".federation"  # beside a checkpoint's name: the folder of the sites that were started for the run
+KEPT = ".federation"  # the ending of the folder, beside a checkpoint, of the sites that were started for the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flare:
-    """Real sites: processes of their own, mutual TLS, data read at the site.
+    """The runtime over real sites: each is a process of its own that reads its data itself and talks over mutual TLS.
 
     Args:
         sites: how many; as many as the problem has clients when left out. They are started on this machine for the run.
@@ -37,6 +38,12 @@ class Flare:
         minimum: the fewest answers a round goes on with; all that were asked when left out.
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
         keep_going: how often to resume by itself after a crash.
+
+    Example:
+        >>> import foedus as fd
+        >>> three = fd.Flare(timeout=30.0, minimum=2)  # fd.solve(problem, algorithm, runtime=three)
+        >>> three.transport, three.patience["minimum"]
+        ('aux', 2)
     """
 
     sites: int | None = None
@@ -59,12 +66,13 @@ class Flare:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
     @property
-    def patience(self) -> dict[str, Any]:
+    def patience(self) -> Json:
+        """How long the server waits, for how many answers, and what it does about silent sites; as a job states it."""
         return dataclasses.asdict(Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses))
 
     @property
-    def policy(self) -> dict[str, Any]:
-        """What the sites of a trial allow: all of them are the caller's own, and their data may be small."""
+    def policy(self) -> Json:
+        """The policy of sites that are started for this run: all are the caller's own, and their data may be small."""
         return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1}
 
     def play(self, job: Job, *, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
@@ -88,23 +96,26 @@ class Flare:
         )
         content = order.to_bytes()
         Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started
-        content_of_run = (order, content, problem, watch, checkpoint is not None)
+
+        def run_in(federation: Federation) -> Result:
+            return self.run(federation, order, content, problem, watch, checkpoint is not None)
+
         if self.at is not None:
-            return _outcome(self.run(Federation.at(Path(self.at)), *content_of_run))
+            return _outcome(run_in(Federation.at(Path(self.at))))
         if checkpoint is None:
             with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
-                return _outcome(self._alone(Path(folder), names, *content_of_run))
+                return _outcome(self._alone(Path(folder), names, run_in))
         folder = checkpoint.path.with_suffix(KEPT)  # the parties' own checkpoints are in there
-        result = self._alone(folder, names, *content_of_run)
+        result = self._alone(folder, names, run_in)
         if not result.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
 
-    def _alone(self, folder: Path, names: tuple[str, ...], *told: Any) -> Result:
-        """A run over sites that are there for it alone."""
+    def _alone(self, folder: Path, names: tuple[str, ...], run_in: Callable[[Federation], Result]) -> Result:
+        """Start sites for this run alone, play it, and stop them."""
         federation = Federation.again(folder, names, self.policy)
         try:
-            return self.run(federation, *told)
+            return run_in(federation)
         finally:
             federation.down()
 
@@ -143,9 +154,10 @@ class Flare:
             sentence = "the server stopped"
             try:
                 federation.wait()
-                with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as made:
-                    made_job = job(Path(made) / "job", order.run, content, order.sites, self.transport, self.patience)
-                    number = console.submit(made_job)
+                with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as scratch:
+                    folder_of_job = Path(scratch) / "job"
+                    job(folder_of_job, order.run, content, order.sites, self.transport, self.patience)
+                    number = console.submit(folder_of_job)
                     console.follow(number, (folder / ENDED).exists, watch, keep)
                     if (no := console.refusal(number)) is not None:
                         raise FoedusError(no)
@@ -153,10 +165,10 @@ class Flare:
                 sentence = str(error)
             if (folder / RESULT).exists():
                 return Result.from_bytes((folder / RESULT).read_bytes())
-            ended = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
-            if ended.get("how") == "refused":
-                raise FoedusError(ended["sentence"])
-            sentence = ended.get("sentence", sentence)
+            ending = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
+            if ending.get("how") == "refused":
+                raise FoedusError(ending["sentence"])
+            sentence = ending.get("sentence", sentence)
             attempts += 1
             if attempts > self.keep_going:
                 raise FoedusError(

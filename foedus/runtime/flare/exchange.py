@@ -1,51 +1,55 @@
-"""Exchange: messages to all sites of a run and what comes back, refused where it does not fit."""
+"""Exchange: the server's messages to the sites of a run, and the checks on what comes back."""
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
 
-Ask = Callable[[Mapping[str, bytes], float], Mapping[str, Any]]
-
+AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
+"""Sends bytes to sites and returns what those sent back that answered within so many seconds."""
 
 HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
 
 
 class Paused(Exception):
-    """A run that cannot go on now and can be resumed: a sentence."""
+    """A run cannot go on now and can be resumed; the message says why."""
 
 
 class Missing(FoedusError):
-    """A site that says no, or that no run can do without."""
+    """A site refuses, or does not fit, and the run cannot do without it."""
 
 
 class Exchange:
-    """The server's side of every message. `client` is what the problem calls a site."""
+    """Messages to all sites and their answers; `client` maps the transport's name of a site to the problem's."""
 
     def __init__(
         self,
         run: str,
         client: Mapping[str, str],
-        ask: Ask,
+        ask: AskSites,
         patience: Patience,
         note: Callable[[str], None],
-        stopped: Callable[[], bool],
+        should_stop: Callable[[], bool],
     ):
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
-        self.note, self.stopped = note, stopped
-        self.refused: list[str] = []
+        self.note, self.should_stop = note, should_stop
+        self.refusals: list[str] = []
         self.most = HEADERS  # bytes of a reply; more are not unpacked
         self.waiting: dict[str, str] = {}  # sites whose people have not decided yet, and what they say
 
-    def header(self, ask: str, round: int | None = None) -> dict[str, Any]:
+    def header(self, ask: str, round: int | None = None) -> Json:
+        """Return the header that every message begins with."""
         return {"ask": ask, "run": self.run, "round": round}
 
-    def opened(self, site: str, raw: Any, ask: str, round: int | None = None) -> tuple[dict[str, Any] | None, bytes]:
-        """A reply's header and payload; None where it is missing or refused. A site's no ends the run."""
+    def open_reply(self, site: str, raw: object, ask: str, round: int | None = None) -> tuple[Json | None, bytes]:
+        """Return a reply's header and payload; no header where it is missing or refused.
+
+        Raises Missing where the site refuses the run, and Paused where it has lost the state it should go on from.
+        """
         if raw is None:
             return None, b""
         try:
@@ -55,8 +59,8 @@ class Exchange:
         except FoedusError as error:
             self.refuse(site, str(error))
             return None, b""
-        found = (header.get("site"), header.get("run"), header.get("ask"), header.get("round"))
-        if found != (site, self.run, ask, round):
+        sender = (header.get("site"), header.get("run"), header.get("ask"), header.get("round"))
+        if sender != (site, self.run, ask, round):
             self.refuse(site, f"its reply is of another run or round than {ask} {round}")
             return None, b""
         if header.get("code") in ("policy", "data", "unknown"):
@@ -74,48 +78,52 @@ class Exchange:
         return header, payload
 
     def why(self, site: str) -> str:
-        """The last reason for which a reply of this site was refused, to go at the end of a sentence."""
+        """Return why a reply of this site was last refused, to go at the end of a sentence."""
         start = f"client {self.client[site]!r}: "
-        return next((f": {line.removeprefix(start)}" for line in self.refused[::-1] if line.startswith(start)), "")
+        return next((f": {line.removeprefix(start)}" for line in self.refusals[::-1] if line.startswith(start)), "")
 
     def refuse(self, site: str, why: str) -> None:
-        self.refused.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
-        self.note(self.refused[-1])
+        """Note that a reply of this site is not accepted."""
+        self.refusals.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
+        self.note(self.refusals[-1])
 
-    def greet(self, ask: str, more: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-        """Ask until every site has answered; versions that differ end the run."""
-        found: dict[str, dict[str, Any]] = {}
+    def greet(self, ask: str, more: Json | None = None) -> dict[str, Json]:
+        """Ask until every site has answered; return the headers of the answers.
+
+        Raises Missing where versions differ, and Paused where a site does not appear in time.
+        """
+        headers: dict[str, Json] = {}
         until = time.monotonic() + self.patience.hello
         while True:
-            sealed = packing.seal(self.header(ask) | dict(more or {}))
-            waiting = {s: sealed for s in self.client if s not in found}
+            message = packing.seal(self.header(ask) | dict(more or {}))
+            waiting = {s: message for s in self.client if s not in headers}
             for site, raw in self.ask(waiting, min(5.0, self.patience.hello)).items():
-                header, _ = self.opened(site, raw, ask)
+                header, _ = self.open_reply(site, raw, ask)
                 if header is not None:
                     self._check_version(site, header["versions"])
-                    found[site] = header
-            if self.stopped():
+                    headers[site] = header
+            if self.should_stop():
                 raise Paused("the run was stopped from outside")
-            if len(found) == len(self.client):
-                return {site: found[site] for site in self.client}
+            if len(headers) == len(self.client):
+                return {site: headers[site] for site in self.client}
             if time.monotonic() > until:
-                silent = next(s for s in self.client if s not in found)
+                silent = next(s for s in self.client if s not in headers)
                 raise Paused(f"client {self.client[silent]!r}: {self.waiting.get(silent, 'it is not there')}")
-            time.sleep(1.0 if self.waiting else 0.2)
+            time.sleep(1.0 if self.waiting else 0.2)  # a person's approval takes longer than a site's start
 
-    def everyone(self, ask: str, more: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """One message to all sites, which all must answer."""
+    def everyone(self, ask: str, more: Json) -> dict[str, Json]:
+        """Send one message to all sites, which all must answer; return the headers of the answers."""
         messages = {site: packing.seal(self.header(ask) | dict(more)) for site in self.client}
-        found: dict[str, dict[str, Any]] = {}
+        headers: dict[str, Json] = {}
         for _ in range(1 + self.patience.misses):
-            missing = {site: message for site, message in messages.items() if site not in found}
+            missing = {site: message for site, message in messages.items() if site not in headers}
             for site, raw in self.ask(missing, max(self.patience.timeout, 60.0)).items() if missing else ():
-                header, _ = self.opened(site, raw, ask)
+                header, _ = self.open_reply(site, raw, ask)
                 if header is not None:
-                    found[site] = header
-        if silent := [site for site in self.client if site not in found]:
+                    headers[site] = header
+        if silent := [site for site in self.client if site not in headers]:
             raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}")
-        return {site: found[site] for site in self.client}
+        return {site: headers[site] for site in self.client}
 
     def _check_version(self, site: str, theirs: Mapping[str, str]) -> None:
         for package in ("foedus", "jax"):

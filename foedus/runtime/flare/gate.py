@@ -1,8 +1,9 @@
-"""The gate: the only way out of a site.
+"""The gate: every reply of a site leaves through it.
 
-Every answer of a site is an `Outgoing` that says what it holds: words of the protocol, exact figures computed from the
-data, or releases with noise. The gate refuses what the site's policy forbids, writes releases into the site's ledger,
-keeps a copy of what it sends, notes the message, and only then seals it. No other code at a site makes a reply.
+An answer that has not left yet is an `Outgoing`, which says what it holds: words of the protocol, exact figures of the
+data, or releases with noise. The gate refuses what the site's policy forbids, writes releases into the site's
+ledger, keeps a copy of what it sends, notes the message, and only then returns the reply. No other code at a site makes
+a reply.
 
 A request that is repeated, to the byte, gets the same bytes again, and its releases count once. A request that differs
 in anything is a new one: its noise is drawn anew and it is charged anew.
@@ -16,44 +17,44 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
 
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # what a run may be called: it names a folder here
-PREPARATION = -1  # in the place of a round's number, before the first
-SENT = "sent-{round}-{request}.bin"
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the names that a run may have: the name becomes that of a folder
+PREPARATION = -1  # the number of the round that stands for messages before the first
+SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
 REFUSED = "its data do not fit the experiment; its own log says how"
-"""The one sentence for everything that depends on the data, so that a refusal tells no more than that there is one."""
+"""The one sentence of every refusal that depends on the data, so that its words tell the server nothing about them."""
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """An answer that has not left yet. `exact`: whether it holds figures of the data without noise."""
+    """An answer that has not left yet; `exact` says whether it holds figures of the data without noise."""
 
-    header: dict[str, Any] = field(default_factory=dict)
+    header: Json = field(default_factory=dict)
     payload: bytes = b""
     exact: bool = False
     releases: tuple[Release, ...] = ()
-    before: Callable[[], None] = lambda: None  # done after the ledger is written, and before the reply is kept
+    before: Callable[[], None] = lambda: None  # called after the ledger is written, and before the reply is saved
 
 
 def request_digest(message: bytes) -> str:
+    """Return the digest by which a repeated request is recognised: of all its bytes."""
     return hashlib.sha256(message).hexdigest()
 
 
 def unfit(why: str, note: Callable[[str], None]) -> Refusal:
-    """A refusal for a reason that lies in the data: the site's own log has it, and the server gets one sentence."""
+    """Return the refusal for a reason that lies in the data; only the site's own log says which reason."""
     note(why)
     return Refusal("data", REFUSED)
 
 
 class Gate:
-    """What stands between a site's session and the network."""
+    """What every reply of a site's session passes before it reaches the network."""
 
     def __init__(self, site: str, policy: Policy, folder: Path, note: Callable[[str], None]):
         self.site, self.policy, self.folder, self.note = site, policy, folder, note
@@ -61,45 +62,53 @@ class Gate:
         self.ledger = SiteLedger(folder)
         self.limits = Limits(policy.max_epsilon, policy.max_epsilon_total, policy.max_delta)
 
-    def repeat(self, asked: dict[str, Any], message: bytes) -> bytes | None:
-        """What was sent for this very request before, or None."""
-        run = asked.get("run")
+    def repeat(self, header: Json, message: bytes) -> bytes | None:
+        """Return the reply that this very request got before, or None.
+
+        A copy counts only where the ledger has the request's releases, so that no other file is ever sent.
+        """
+        run = header.get("run")
         if not (isinstance(run, str) and RUN.fullmatch(run)):
             return None
         request = request_digest(message)
         for path in self._place(run).glob(SENT.format(round="*", request=request)):
             if any(line.request == request and line.run == run for line in self.ledger.lines):
                 reply = path.read_bytes()
-                self._record(asked, "ok", len(reply))
+                self._record(header, "ok", len(reply))
                 return reply
         return None
 
-    def send(self, asked: dict[str, Any], message: bytes, out: Outgoing) -> bytes:
-        """The sealed reply, once everything that must be on record is on the disk."""
+    def send(self, header: Json, message: bytes, out: Outgoing) -> bytes:
+        """Return the sealed reply, once everything that must be on record is on the disk.
+
+        The order matters. The ledger comes first, so that after a crash at any point it holds every release that may
+        have left. Then the session's own state (`out.before`), then the copy for a repeated request: if the copy is
+        missing, the request counts as new, gets fresh noise and is charged again, which is safe.
+        """
         policy = self.policy
         if out.exact and policy.limits_privacy:
             raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
-        reply = packing.seal({"code": "ok"} | out.header | self._address(asked), out.payload)
+        reply = packing.seal({"code": "ok"} | out.header | self._address(header), out.payload)
         if len(reply) > policy.max_message:
             raise Refusal("policy", f"its policy allows no message of more than {policy.max_message} bytes")
         if out.releases:
-            self._charge(str(asked["run"]), request_digest(message), list(out.releases))
+            self._charge(str(header["run"]), request_digest(message), list(out.releases))
         try:
             out.before()
             if out.releases:
-                self._keep(asked, message, reply)
-            self._record(asked, "ok", len(reply))
+                self._keep(header, message, reply)
+            self._record(header, "ok", len(reply))
         except (OSError, FoedusError) as error:
             raise self._full(error) from None
         return reply
 
-    def refuse(self, asked: dict[str, Any], code: str, sentence: str) -> bytes:
-        """A no, which holds nothing of the data."""
-        reply = packing.seal({"code": code, "sentence": sentence} | self._address(asked))
+    def refuse(self, header: Json, code: str, sentence: str) -> bytes:
+        """Return a sealed refusal, which holds nothing of the data."""
+        reply = packing.seal({"code": code, "sentence": sentence} | self._address(header))
         try:
-            self._record(asked, code, len(reply))
+            self._record(header, code, len(reply))
         except OSError as error:
-            return packing.seal(self._failure(error) | self._address(asked))
+            return packing.seal(self._failure(error) | self._address(header))
         return reply
 
     def check(self, run: str, releases: list[Release]) -> None:
@@ -110,7 +119,10 @@ class Gate:
             raise Refusal("policy", str(no)) from None
 
     def forget(self, run: str, before: int | None = None) -> None:
-        """Drop the copies of what was sent in a run, or in its rounds before this one; preparation's stay."""
+        """Delete the copies of what was sent in a run, or in its rounds before this one.
+
+        Copies of the preparation stay while the run goes on: a resumed run asks for it again, and must get the same.
+        """
         for path in self._place(run).glob(SENT.format(round="*", request="*")):
             number = int(path.name.removeprefix("sent-").rpartition("-")[0])
             if before is None or PREPARATION < number < before:
@@ -128,50 +140,51 @@ class Gate:
             raise self._full(error) from None
 
     def _full(self, error: Exception) -> Refusal:
-        told = self._failure(error)
-        return Refusal(told["code"], told["sentence"])
+        failure = self._failure(error)
+        return Refusal(failure["code"], failure["sentence"])
 
     def _failure(self, error: Exception) -> dict[str, str]:
         self.note(f"cannot write in {self.folder}: {getattr(error, 'strerror', None) or error}")
         return {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
 
-    def _keep(self, asked: dict[str, Any], message: bytes, reply: bytes) -> None:
-        place = self._place(str(asked["run"]))
+    def _keep(self, header: Json, message: bytes, reply: bytes) -> None:
+        place = self._place(str(header["run"]))
         place.mkdir(exist_ok=True, mode=0o700)
-        number = asked.get("round")
+        number = header.get("round")
         name = SENT.format(round=number if isinstance(number, int) else PREPARATION, request=request_digest(message))
         write_whole(place / name, reply, private=True)
 
     def _place(self, run: str) -> Path:
         return self.folder / f"run-{run}"
 
-    def _address(self, asked: dict[str, Any]) -> dict[str, Any]:
-        return {"site": self.site, "run": asked.get("run"), "round": asked.get("round"), "ask": asked.get("ask")}
+    def _address(self, header: Json) -> Json:
+        return {"site": self.site, "run": header.get("run"), "round": header.get("round"), "ask": header.get("ask")}
 
-    def _record(self, asked: dict[str, Any], code: str, size: int) -> None:
-        self.log.add(asked, code, size)
+    def _record(self, header: Json, code: str, size: int) -> None:
+        self.log.add(header, code, size)
 
 
 class MessageLog:
-    """Every message that a site sends: when, what for, how many bytes. One JSON line each, at the site alone."""
+    """The list of all messages that a site sends, for the site alone: a JSON line with time, purpose and size."""
 
     def __init__(self, path: Path):
         self.path = path
 
-    def add(self, asked: dict[str, Any], code: str, size: int) -> None:
+    def add(self, header: Json, code: str, size: int) -> None:
+        """Append the line of one message."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
-            "run": asked.get("run"),
-            "purpose": asked.get("ask"),
-            "round": asked.get("round"),
+            "run": header.get("run"),
+            "purpose": header.get("ask"),
+            "round": header.get("round"),
             "bytes": size,
             "code": code,
         }
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(line) + "\n")
 
-    def read(self) -> list[dict[str, Any]]:
-        """The lines so far; one that was cut short by a crash is left out."""
+    def read(self) -> list[Json]:
+        """Return the lines so far, without one that a crash cut short."""
         lines = []
         for text in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
             try:

@@ -15,10 +15,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private
@@ -67,7 +66,7 @@ class Project:
 
     def to_yaml(self) -> str:
         """The project as FLARE's provisioner reads it; JSON is YAML."""
-        parties: list[dict[str, Any]] = [
+        parties: list[Json] = [
             {
                 "name": self.server,
                 "type": "server",
@@ -80,7 +79,7 @@ class Project:
             {"name": s, "type": "client", "org": organisation(s), "allow_log_streaming": False} for s in self.sites
         ]
         parties += [{"name": ADMIN, "type": "admin", "org": "foedus", "role": "project_admin"}]
-        builders: list[dict[str, Any]] = [
+        builders: list[Json] = [
             {"path": f"{IMPL}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
             {"path": f"{IMPL}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
             {"path": f"{IMPL}.cert.CertBuilder"},
@@ -91,7 +90,7 @@ class Project:
 
 
 def organisation(site: str) -> str:
-    """A site's name as FLARE wants that of its organisation."""
+    """Return a site's name in the form in which FLARE wants that of its organisation."""
     return site.replace("-", "_")
 
 
@@ -115,14 +114,15 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     os.chmod(folder, 0o700)
     source = folder / "project.yml"
     source.write_text(project.to_yaml())
-    told = ["-p", str(source), "-w", str(folder / "made"), "--force"]  # a project that is there gets further kits
-    command = [sys.executable, "-m", "nvflare.cli", "provision", *told]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, umask=0o077)
-    made = sorted((folder / "made" / project.name).glob("prod_*"))
-    if done.returncode != 0 or not made:
-        raise FoedusError(f"the kits could not be made: {(done.stderr or done.stdout).strip().splitlines()[-1:]}.")
-    kits = {site: made[-1] / site for site in project.sites}
-    kits |= {"server": made[-1] / project.server, "admin": made[-1] / ADMIN}
+    options = ["-p", str(source), "-w", str(folder / "made"), "--force"]  # a project that is there gets further kits
+    command = [sys.executable, "-m", "nvflare.cli", "provision", *options]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, umask=0o077)
+    builds = sorted((folder / "made" / project.name).glob("prod_*"))
+    if process.returncode != 0 or not builds:
+        complaint = (process.stderr or process.stdout).strip().splitlines()[-1:]
+        raise FoedusError(f"the kits could not be made: {complaint}.")
+    kits = {site: builds[-1] / site for site in project.sites}
+    kits |= {"server": builds[-1] / project.server, "admin": builds[-1] / ADMIN}
     for kit in kits.values():
         (kit / "local").mkdir(exist_ok=True)
         write_whole(kit / "local" / "comm_config.json", json.dumps(STREAMS).encode())
@@ -137,17 +137,20 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     return kits
 
 
-def forget_keys(made: Path) -> None:
-    """Of the keys that FLARE's provisioner writes down, keep that of the authority: a party has its own in its kit."""
-    state = made / "state" / "cert.json"
-    kept = json.loads(state.read_text())
-    write_whole(state, json.dumps({key: kept[key] for key in ("root_cert", "root_pri_key")}).encode())
+def forget_keys(project: Path) -> None:
+    """Delete the parties' keys that FLARE's provisioner wrote down; a party has its own in its kit.
+
+    The authority's key stays, for further certificates are signed with it.
+    """
+    state = project / "state" / "cert.json"
+    content = json.loads(state.read_text())
+    write_whole(state, json.dumps({key: content[key] for key in ("root_cert", "root_pri_key")}).encode())
 
 
 def _authorize(kit: Path, rights: tuple[str, ...]) -> None:
     """The kit's own authorisation file, which takes the place of FLARE's default: roles and what each may do."""
     never = dict.fromkeys(("byoc", "shell_commands", "server-predeployed-flwr"), "none")
-    roles: dict[str, Any] = {"project_admin": dict.fromkeys(rights, "any") | never}
+    roles: Json = {"project_admin": dict.fromkeys(rights, "any") | never}
     roles |= {"member": dict.fromkeys(LOOK, "any") | never, "lead": "none", "org_admin": "none"}
     content = {"format_version": "1.0", "permissions": roles}
     write_whole(kit / "local" / "authorization.json", json.dumps(content, indent=1).encode())
@@ -165,8 +168,8 @@ def _finish_server(kit: Path) -> None:
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "storage" / "snapshots")
     write_whole(kit / "local" / "resources.json", json.dumps(resources, indent=1).encode())
     write_whole(kit / "local" / SITE_FILE, b"[policy]\nmodules = []\n")
-    told = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
-    ports = (told["service"]["target"].rpartition(":")[2], told["admin_port"])
+    server = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
+    ports = (server["service"]["target"].rpartition(":")[2], server["admin_port"])
     text = SERVER_README.format(ports=" and ".join(str(port) for port in ports), storage=kit / "storage")
     write_whole(kit / "README.txt", text.encode())
     (kit / "readme.txt").unlink(missing_ok=True)  # FLARE's own, which names steps that are done here
@@ -265,8 +268,8 @@ def _finish_site(kit: Path) -> None:
     (kit / RUNS).mkdir(exist_ok=True)
 
 
-def write_site_file(kit: Path, data: Path | None, policy: dict[str, Any]) -> None:
-    """The site file of a kit on this machine."""
+def write_site_file(kit: Path, data: Path | None, policy: Json) -> None:
+    """Write the site file of a kit on this machine."""
     lines = ["[data]", f"file = {json.dumps(str(data))}", ""] if data is not None else []
     lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
     path = kit / "local" / SITE_FILE
@@ -274,8 +277,8 @@ def write_site_file(kit: Path, data: Path | None, policy: dict[str, Any]) -> Non
     os.chmod(path, 0o600)
 
 
-def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: dict[str, Any]) -> Path:
-    """A job: three JSON files that name our classes, and the order at the server alone."""
+def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: Json) -> Path:
+    """Write a job into a folder: JSON files that name our classes, and the order, which goes to the server alone."""
     for app in ("app_server", "app_site"):
         (folder / app / "config").mkdir(parents=True, exist_ok=True)
     meta = {

@@ -1,33 +1,35 @@
-"""What travels between server and sites, as types and shapes that each side works out for itself."""
+"""The types and shapes of messages between server and sites, which each side works out from the terms for itself."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
+from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.terms import Data, Terms
 
 ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
-PER_ROW = ("x", "y", "group", "weight")
+PER_ROW = ("x", "y", "group", "weight")  # the arrays with one row for each example
 
 Shapes = dict[str, list[int | None]]
 
 
-def schema(arrays: Mapping[str, Any]) -> Shapes:
-    """The names and shapes of a party's arrays; where there is an X, its number of rows is left out."""
-    hidden = PER_ROW if "x" in arrays else ()
+def schema(arrays: Mapping[str, np.ndarray | Array]) -> Shapes:
+    """Return the names and shapes of a party's arrays; where there is an X, the number of rows is left out."""
+    per_row = PER_ROW if "x" in arrays else ()
     return {
-        name: [None if name in hidden and axis == 0 else int(n) for axis, n in enumerate(jnp.shape(value))]
+        name: [None if name in per_row and axis == 0 else int(n) for axis, n in enumerate(jnp.shape(value))]
         for name, value in arrays.items()
     }
 
 
 def of_shapes(shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
-    """Arrays of these shapes, without values."""
+    """Return arrays of these shapes, without values."""
     return {
         str(name): jax.ShapeDtypeStruct(tuple(ROWS if n is None else int(n) for n in shape), float)
         for name, shape in shapes.items()
@@ -35,7 +37,7 @@ def of_shapes(shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def party(shapes: Shapes) -> Data:
-    """A party's data as the schema tells them, with their weights; shapes alone."""
+    """Return a party's data by their shapes, with the weights that every party has."""
     arrays = of_shapes(shapes)
     first = next((k for k in ("x", "y") if k in arrays), next(iter(arrays)))
     rows = arrays[first].shape[0] if arrays[first].shape else 1
@@ -43,11 +45,12 @@ def party(shapes: Shapes) -> Data:
 
 
 def vector(size: int) -> jax.ShapeDtypeStruct:
+    """Return the shape of a vector of so many numbers."""
     return jax.ShapeDtypeStruct((size,), float)
 
 
-def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
-    """For each kind of round, what one client receives."""
+def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[PyTree]:
+    """Return, for each kind of round, the shapes of what one client receives."""
     server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
     draws = vector(terms.clients)
     return [
@@ -56,18 +59,18 @@ def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[Any]:
     ]
 
 
-def replies(algorithm: Algorithm, terms: Terms, told: list[Any], data: Data) -> list[Any]:
-    """For each kind of round, what one client sends back."""
+def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[PyTree], data: Data) -> list[PyTree]:
+    """Return, for each kind of round, the shapes of what one client sends back."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, vector(terms.dim))
     return [
         jax.eval_shape(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)[1], client, one, data, key)
-        for kind, one in zip(algorithm.kinds, told, strict=True)
+        for kind, one in zip(algorithm.kinds, message_shapes, strict=True)
     ]
 
 
 def parts(terms: Terms, data: Data) -> SitePart:
-    """What one client sends for the certificate."""
+    """Return the shapes of what one client sends for the certificate."""
     local, _, coupled = terms.rows
     return jax.eval_shape(
         lambda w, mu, nu, d: site_part(terms, w, mu, nu, d), vector(terms.dim), vector(local), vector(coupled), data

@@ -1,16 +1,16 @@
-"""What goes into a run beside the sites' data, and what comes out of it; both as bytes that hold no code."""
+"""An order, which is all that a run needs beside the sites' data, and its result; both as bytes that hold no code."""
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
-from foedus.files import pack, unpack
+from foedus.files import Json, pack, unpack
 from foedus.pooled import Pooled
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
@@ -38,6 +38,7 @@ class Order:
     extra: tuple[dict[str, np.ndarray], ...] = ()  # arrays of the terms themselves, client by client
 
     def to_bytes(self) -> bytes:
+        """Return the order as bytes."""
         arrays = {"w0": np.asarray(self.w0), "uids": np.asarray(self.uids)}
         if self.own is not None:
             arrays |= {f"own.{k}": np.asarray(v) for k, v in self.own.items()}
@@ -47,11 +48,12 @@ class Order:
         return pack(arrays, note | {"run": self.run, "seed": self.seed, "max_rounds": self.max_rounds})
 
     @staticmethod
-    def from_bytes(content: bytes, allowed: tuple[str, ...] = ()) -> "Order":
+    def from_bytes(content: bytes, modules: tuple[str, ...] = ()) -> "Order":
+        """Read an order; `modules` are those beside foedus whose functions it may name."""
         arrays, note = unpack(content)
-        told = {k: spec.decode(note[k], allowed) for k in ("terms", "algorithm", "participation", "sites", "names")}
+        fields = {k: spec.decode(note[k], modules) for k in ("terms", "algorithm", "participation", "sites", "names")}
         own = {k[4:]: jnp.asarray(v) for k, v in arrays.items() if k.startswith("own.")}
-        extra: list[dict[str, np.ndarray]] = [{} for _ in told["sites"]]
+        extra: list[dict[str, np.ndarray]] = [{} for _ in fields["sites"]]
         for key, value in arrays.items():
             if key.startswith("extra."):
                 _, i, name = key.split(".", 2)
@@ -64,14 +66,14 @@ class Order:
             uids=arrays["uids"],
             own=Data(own) if own else None,
             extra=tuple(extra),
-            **told,
+            **fields,
         )
 
 
 def order_of(
     problem: Problem,
     algorithm: Algorithm,
-    w0: Any,
+    w0: ArrayLike,
     *,
     run: str,
     sites: tuple[str, ...],
@@ -79,7 +81,7 @@ def order_of(
     max_rounds: int,
     participation: Participation,
 ) -> Order:
-    """The order for a problem whose clients are these sites."""
+    """Return the order for a problem whose clients are these sites."""
     if isinstance(problem, Pooled):
         raise FoedusError(
             f"{name_of(algorithm)} works on all data in one place; in a federation data stay where they are."
@@ -106,7 +108,7 @@ def order_of(
 
 
 def over_a_network(algorithm: Algorithm) -> Algorithm:
-    """The algorithm as real sites run it: their noise comes from the operating system, and nobody can repeat it."""
+    """Return the algorithm as real sites run it: with noise from the operating system, which nobody can repeat."""
     noise = sound_noise(algorithm)
     if noise is None or not dataclasses.is_dataclass(algorithm):
         return algorithm
@@ -114,13 +116,13 @@ def over_a_network(algorithm: Algorithm) -> Algorithm:
 
 
 def _extra(problem: Problem, i: int) -> dict[str, np.ndarray]:
-    """A client's arrays that are not its data: the matrices of linear constraints."""
-    known = {*problem.stacked.arrays, "weight"}
-    return {k: np.asarray(v[i]) for k, v in problem.data.items() if k not in known}
+    """Return a client's arrays that are no data of its own: the limits and matrices of constraints."""
+    own = {*problem.stacked.arrays, "weight"}
+    return {k: np.asarray(v[i]) for k, v in problem.data.items() if k not in own}
 
 
 def site_arrays(problem: Problem, i: int) -> dict[str, np.ndarray]:
-    """A client's own data as a site would hold them, without filling rows."""
+    """Return a client's own data as a site would hold them, without filling rows."""
     count, rows = int(problem.counts[i]), problem.stacked.rows
     arrays = {k: np.asarray(problem.data[k][i]) for k in problem.stacked.arrays}
     return {k: v[:count] if v.ndim and len(v) == rows else v for k, v in arrays.items()}
@@ -128,7 +130,7 @@ def site_arrays(problem: Problem, i: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait, for how many, and what to do about the silent."""
+    """How long the server waits, for how many answers, and what it does about silent sites."""
 
     timeout: float = 60.0  # seconds for one answer
     hello: float = 60.0  # seconds for all sites to appear
@@ -149,9 +151,10 @@ class Result:
     interrupted: bool = False  # ended early, by the coordinator's word
     pace: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the seconds of each round since the last start
     refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
-    rules: dict[str, Any] | None = None  # how the sites' tables became arrays, where the run prepared them
+    rules: Json | None = None  # how the sites' tables became arrays, where the run prepared them
 
     def to_bytes(self) -> bytes:
+        """Return the result as bytes."""
         end = self.conclusion
         arrays = {"w": end.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}
         arrays |= {f"multiplier.{k}": v for k, v in end.multipliers.items()}
@@ -162,6 +165,7 @@ class Result:
 
     @staticmethod
     def from_bytes(content: bytes) -> "Result":
+        """Read a result that `to_bytes` wrote."""
         arrays, note = unpack(content)
         conclusion = Conclusion(
             w=arrays["w"],

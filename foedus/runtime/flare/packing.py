@@ -7,26 +7,27 @@ else. What does not fit to the last byte is refused.
 import dataclasses
 import json
 import struct
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.pytrees import PyTree
 
-LENGTH = struct.Struct("<I")
-LONGEST_HEADER = 2**24
+LENGTH = struct.Struct("<I")  # the length of the header, which every message begins with
+LONGEST_HEADER = 2**24  # bytes: far more than a header takes, far less than would fill a memory
 
 
-def seal(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """A header and a payload as one run of bytes."""
+def seal(header: Json, payload: bytes = b"") -> bytes:
+    """Join a header and a payload into one message."""
     head = json.dumps(header, sort_keys=True).encode()
     return LENGTH.pack(len(head)) + head + payload
 
 
-def unseal(message: Any) -> tuple[dict[str, Any], bytes]:
-    """The inverse of `seal`."""
+def unseal(message: object) -> tuple[Json, bytes]:
+    """Take a message apart into its header and its payload: the inverse of `seal`."""
     if not isinstance(message, bytes | bytearray) or len(message) < LENGTH.size:
         raise FoedusError("a message is cut short: its header is missing.")
     (size,) = LENGTH.unpack_from(message)
@@ -41,22 +42,22 @@ def unseal(message: Any) -> tuple[dict[str, Any], bytes]:
     return header, bytes(message[LENGTH.size + size :])
 
 
-def structure(tree: Any) -> Any:
-    """The types and shapes of a tree's arrays, without their values."""
+def structure(tree: PyTree) -> PyTree:
+    """Return the types and shapes of a tree's arrays, without their values."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), tree)
 
 
-def size_of(layout: Any) -> int:
-    """The bytes that a tree with this layout takes."""
+def size_of(layout: PyTree) -> int:
+    """Return the number of bytes that a tree with this layout takes."""
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize for leaf in _leaves(layout))
 
 
-def _leaves(layout: Any) -> list[Any]:
+def _leaves(layout: PyTree) -> list[jax.ShapeDtypeStruct]:
     return jax.tree.leaves(layout)
 
 
-def to_bytes(tree: Any, layout: Any) -> bytes:
-    """A tree's arrays in the layout's types, little end first."""
+def to_bytes(tree: PyTree, layout: PyTree) -> bytes:
+    """Return the bytes of a tree's arrays in the layout's types, little end first."""
     parts = []
     for value, leaf in zip(jax.tree.leaves(tree), _leaves(layout), strict=True):
         array = np.asarray(value)
@@ -66,11 +67,11 @@ def to_bytes(tree: Any, layout: Any) -> bytes:
     return b"".join(parts)
 
 
-def from_bytes(content: bytes, layout: Any) -> Any:
-    """The tree of NumPy arrays that `to_bytes` wrote."""
-    expected = size_of(layout)
-    if len(content) != expected:
-        raise FoedusError(f"the arrays take {len(content)} bytes, where the terms make it {expected}.")
+def from_bytes(content: bytes, layout: PyTree) -> PyTree:
+    """Return the tree of NumPy arrays that `to_bytes` wrote; refuse bytes that do not fit the layout."""
+    size = size_of(layout)
+    if len(content) != size:
+        raise FoedusError(f"the arrays take {len(content)} bytes, where the terms make it {size}.")
     arrays, start = [], 0
     for leaf in _leaves(layout):
         kind = _wire_type(leaf)
@@ -83,28 +84,28 @@ def from_bytes(content: bytes, layout: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(layout), arrays)
 
 
-def _wire_type(leaf: Any) -> np.dtype[Any]:
+def _wire_type(leaf: jax.ShapeDtypeStruct) -> np.dtype:
     return np.dtype(leaf.dtype).newbyteorder("<")
 
 
-def unbounded(tree: Any) -> list[bool]:
-    """For each array of a reply: whether infinity is a word in it, as the reply's class says with `infinite`."""
-    found: list[bool] = []
+def may_be_infinite(tree: PyTree) -> list[bool]:
+    """Return for each array of a reply whether it may hold infinity, as the reply's class says in `infinite`."""
+    flags: list[bool] = []
 
-    def walk(node: Any, free: bool) -> None:
+    def walk(node: PyTree, free: bool) -> None:
         if dataclasses.is_dataclass(node) and not isinstance(node, type | jax.ShapeDtypeStruct):
             words = getattr(type(node), "infinite", ())
             for f in dataclasses.fields(node):
                 walk(getattr(node, f.name), free or f.name in words)
             return
-        found.extend([free] * len(jax.tree.leaves(node)))
+        flags.extend([free] * len(jax.tree.leaves(node)))
 
     walk(tree, False)
-    return found
+    return flags
 
 
-def check_finite(tree: Any, free: list[bool]) -> None:
-    """Raise where an array holds NaN, or infinity where that is no word; the sentence holds no values."""
+def check_finite(tree: PyTree, free: list[bool]) -> None:
+    """Raise where an array holds NaN, or infinity where it may not; the sentence holds no values."""
     for number, (leaf, may) in enumerate(zip(jax.tree.leaves(tree), free, strict=True)):
         array = np.asarray(leaf)
         if array.dtype.kind != "f" or np.all(np.isfinite(array)):
@@ -116,4 +117,4 @@ def check_finite(tree: Any, free: list[bool]) -> None:
 
 
 class NotFinite(FoedusError):
-    """A reply with NaN or infinity in it."""
+    """A reply holds NaN, or infinity where it may not."""

@@ -1,26 +1,26 @@
-"""The site file: which data a site brings, and what it allows. It stays at the site; nobody else reads it."""
+"""The site file says which data a site brings and what it allows. It stays at the site, and nobody else reads it."""
 
 import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.data import tables
 from foedus.data.sites import Roles
-from foedus.data.tables import Table
+from foedus.data.tables import Column, Table
 from foedus.errors import FoedusError, did_you_mean
+from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 
 SITE_FILE = "foedus.toml"
 
 
 class Refusal(Exception):
-    """A site's no: a code and a sentence that holds nothing of its data."""
+    """A site refuses: a code, and a sentence that holds nothing of its data."""
 
     def __init__(self, code: str, sentence: str):
         super().__init__(sentence)
@@ -54,7 +54,7 @@ class Policy:
         return self.privacy or self.max_epsilon < math.inf or self.max_epsilon_total < math.inf
 
     def refuse(self, algorithm: Algorithm, sites: int) -> str | None:
-        """The sentence with which this policy forbids an algorithm, or None; it depends on no data."""
+        """Return the sentence with which this policy forbids an algorithm, or None; it depends on no data."""
         if "*" not in self.algorithms and name_of(algorithm) not in self.algorithms:
             return f"its policy allows {_list(self.algorithms)}, not {name_of(algorithm)}"
         if sites < self.min_sites:
@@ -91,7 +91,7 @@ class Source:
     columns: dict[str, str] = field(default_factory=dict)  # the experiment's name of a column = its name in this file
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of an .npz file by name."""
+        """Return the arrays of an .npz file by name."""
         if not self.file.is_file():
             raise FoedusError(f"the data file {self.file} is missing.")
         if self.file.suffix != ".npz":
@@ -100,36 +100,36 @@ class Source:
                 "submit it as an experiment file, or give arrays in an .npz file."
             )
         try:
-            with np.load(self.file, allow_pickle=False) as kept:
-                return {name: np.asarray(kept[name]) for name in kept.files}
+            with np.load(self.file, allow_pickle=False) as file:
+                return {name: np.asarray(file[name]) for name in file.files}
         except (OSError, ValueError, EOFError, KeyError) as error:
             raise FoedusError(f"the data file {self.file} cannot be read as .npz ({error}).") from None
 
     def table(self, roles: Roles) -> Table:
-        """The table with the columns called as the experiment calls them; others than those named in `x` stay here."""
+        """Return the table with the experiment's names of the columns; where `x` names some, the others stay out."""
         table = tables.read(self.file, self.separator)
-        called = {own: name for name, own in self.columns.items()}
-        called |= {} if self.y is None else {self.y: roles.label}
-        called |= {} if self.group is None or roles.group is None else {self.group: roles.group}
-        for own in (*called, *self.x, *self.labels, *self.groups):
+        names = {own: name for name, own in self.columns.items()}
+        names |= {} if self.y is None else {self.y: roles.label}
+        names |= {} if self.group is None or roles.group is None else {self.group: roles.group}
+        for own in (*names, *self.x, *self.labels, *self.groups):
             table.column(own, "the site file")
-        self._check_role(roles.label, "label", (*self.labels, *((self.y,) if self.y else ())), called)
+        self._check_role(roles.label, "label", (*self.labels, *((self.y,) if self.y else ())), names)
         if roles.group is not None:
-            self._check_role(roles.group, "group", (*self.groups, *((self.group,) if self.group else ())), called)
-        named = {roles.label, roles.group, *(self.x and (called.get(own, own) for own in self.x))}
-        kept: dict[str, Any] = {}
+            self._check_role(roles.group, "group", (*self.groups, *((self.group,) if self.group else ())), names)
+        visible = {roles.label, roles.group, *(self.x and (names.get(own, own) for own in self.x))}
+        columns: dict[str, Column] = {}
         for own, column in table.columns.items():
-            name = called.get(own, own)
-            if self.x and name not in named:
+            name = names.get(own, own)
+            if self.x and name not in visible:
                 continue
-            if name in kept:
+            if name in columns:
                 raise FoedusError(f"{self.file}: two columns would be called {name!r}.")
-            kept[name] = column
-        return replace(table, columns=kept)
+            columns[name] = column
+        return replace(table, columns=columns)
 
-    def _check_role(self, name: str, role: str, listed: tuple[str, ...], called: Mapping[str, str]) -> None:
+    def _check_role(self, name: str, role: str, columns: tuple[str, ...], names: Mapping[str, str]) -> None:
         """Refuse a label or group that the site file does not list: its values would be told to the server."""
-        if name not in {called.get(own, own) for own in listed}:
+        if name not in {names.get(own, own) for own in columns}:
             raise Refusal(
                 "policy", f"its site file does not list {name!r} among the columns that may be the {role} ({role}s)"
             )
@@ -144,7 +144,7 @@ class SiteFile:
 
     @staticmethod
     def read(path: Path) -> "SiteFile":
-        """The site file at `path`; a wrong key or value ends in a sentence that names it."""
+        """Read the site file; a wrong key or value raises a sentence that names it."""
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -160,18 +160,18 @@ class SiteFile:
             raise FoedusError(f"{path}: the key 'approve' of [policy] must be 'auto' or 'ask'. Got {policy.approve!r}.")
         source = None
         if data is not None:
-            kept = _fields(path, "data", Source, data)
-            if "file" not in kept:
+            fields_of_data = _fields(path, "data", Source, data)
+            if "file" not in fields_of_data:
                 raise FoedusError(f"{path}: [data] needs the key file.")
-            kept["file"] = (path.parent / kept["file"]).absolute()
-            source = Source(**kept)
+            fields_of_data["file"] = (path.parent / fields_of_data["file"]).absolute()
+            source = Source(**fields_of_data)
         return SiteFile(source, policy)
 
 
-def _fields(path: Path, part: str, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(path: Path, part: str, cls: type, table: Json) -> Json:
     kinds = {f.name: getattr(f.type, "__name__", str(f.type)) for f in fields(cls)}
-    made: dict[str, Any] = {}
-    for key, value in given.items():
+    values: Json = {}
+    for key, value in table.items():
         if (part, key) == ("policy", "own_keys"):
             continue  # of version 0.1: noise now always comes from the operating system, so there is nothing to choose
         if key not in kinds:
@@ -193,5 +193,5 @@ def _fields(path: Path, part: str, cls: type, given: Mapping[str, Any]) -> dict[
             fits, words = isinstance(value, str), "text in quotes"
         if not fits:
             raise FoedusError(f"{path}: the key {key!r} of [{part}] must be {words}. Got {value!r} instead.")
-        made[key] = value
-    return made
+        values[key] = value
+    return values

@@ -1,4 +1,4 @@
-"""Before the first round of a submitted run: sites whose tables nobody else sees agree on columns, scales and words.
+"""Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
 
 Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
 two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it. `prepare`: the
@@ -9,18 +9,18 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from foedus.algorithm import Algorithm
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sketch import Sketch, agreed, sketch
-from foedus.data.sums import Ask, Noise, Replies, Sums, word_counts
+from foedus.data.sketch import Sketch, cohort_from, sketch
+from foedus.data.sums import Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
-from foedus.files import pack, unpack
+from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.exchange import Exchange
@@ -30,84 +30,87 @@ from foedus.runtime.flare.policy import Policy, Refusal, Source
 from foedus.runtime.flare.site_ledger import Release
 
 
-class Plan(Protocol):
-    """An experiment stated without data: what is known before, and what it becomes when the sites have told."""
+class RunPlan(Protocol):
+    """An experiment stated without data, and how it becomes an order once the sites have sent their sums."""
 
     @property
     def roles(self) -> Roles: ...
 
     @property
     def algorithm(self) -> Algorithm:
-        """With its noise: a site's policy is about it."""
+        """The algorithm with its noise, on which a site's policy decides."""
         ...
 
     @property
     def max_rounds(self) -> int: ...
 
     @property
-    def noise(self) -> dict[str, Any] | None:
+    def noise(self) -> Json | None:
         """The bounds and ε of noise on what a site sends while preparing; None where sums are exact."""
         ...
 
     @property
-    def problem(self) -> dict[str, Any]:
+    def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site."""
         ...
 
-    def rules(self, cohort: Cohort, answers: Any) -> Preprocessing: ...
+    def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing: ...
 
     def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order: ...
 
 
+PlanT = TypeVar("PlanT", bound=RunPlan)
+
+
 @dataclass(frozen=True)
-class Request:
-    """What a coordinator without data submits."""
+class Request(Generic[PlanT]):
+    """What a coordinator without data submits: a plan, which becomes an order with the sites' help."""
 
     run: str
     sites: tuple[str, ...]
-    plan: Any
+    plan: PlanT
 
     def to_bytes(self) -> bytes:
         return pack({}, {"run": self.run, "sites": list(self.sites), "plan": spec.encode(self.plan)})
 
 
-def read(content: bytes, allowed: tuple[str, ...] = ()) -> Order | Request:
-    """An order, or a request that becomes one."""
+def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
+    """Read an order, or a request that becomes one."""
     _, note = unpack(content)
     if "plan" not in note:
-        return Order.from_bytes(content, allowed)
-    plan = spec.decode(note["plan"], (*allowed, "foedus.experiment.plan"))
+        return Order.from_bytes(content, modules)
+    plan = spec.decode(note["plan"], (*modules, "foedus.experiment.plan"))
     return Request(note["run"], tuple(note["sites"]), plan)
 
 
 class Apart:
-    """Sites that answer over a network."""
+    """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
-    def __init__(self, exchange: Exchange, noise: dict[str, Any] | None):
+    def __init__(self, exchange: Exchange, noise: Json | None):
         self.exchange, self.noise = exchange, noise
 
     @property
     def sites(self) -> int:
         return len(self.exchange.client)
 
-    def first(self, ask: Ask) -> list[Sums]:
-        told = {"columns": dataclasses.asdict(ask), "noise": self.noise}
-        return [_sums(header["sums"]) for header in self.exchange.everyone("sums", told).values()]
+    def first(self, request: FiguresRequest) -> list[Sums]:
+        content = {"columns": dataclasses.asdict(request), "noise": self.noise}
+        return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
 
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
-        found = self.exchange.everyone("squares", {"means": dict(means)}).values()
-        return [{str(name): float(value) for name, value in header["squares"].items()} for header in found]
+        headers = self.exchange.everyone("squares", {"means": dict(means)}).values()
+        return [{str(name): float(value) for name, value in header["squares"].items()} for header in headers]
 
 
-def _sums(told: Mapping[str, Any]) -> Sums:
-    parts: dict[str, Any] = {k: {n: float(v) for n, v in told[k].items()} for k in ("count", "total", "least", "most")}
-    return Sums(**parts, words={n: tuple(map(str, words)) for n, words in told["words"].items()})
+def _sums(record: Json) -> Sums:
+    parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
+    return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
-def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]:
-    """Play the preparation at the server."""
+def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
+    """Play the preparation at the server; return the order and the rules of preprocessing."""
     plan = request.plan
-    told = {
+    statement = {
         "roles": dataclasses.asdict(plan.roles),
         "algorithm": spec.encode(over_a_network(plan.algorithm)),
         "max_rounds": plan.max_rounds,
@@ -115,15 +118,15 @@ def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]
         "problem": plan.problem,
         "noise": plan.noise,
     }
-    found = exchange.greet("columns", told)
-    cohort = agreed({site: Sketch.from_json(header["sketch"]) for site, header in found.items()}, plan.roles)
+    headers = exchange.greet("columns", statement)
+    cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
     rules = plan.rules(cohort, Apart(exchange, plan.noise))
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
 
 
 def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
-    """What the rules say of the sites' tables."""
+    """Return the columns, labels and groups that the rules speak of."""
     words = frozenset(rule.name for rule in rules.columns if isinstance(rule, Category))
     return Cohort({}, roles, tuple(rule.name for rule in rules.columns), words, rules.labels, rules.groups)
 
@@ -132,7 +135,7 @@ def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
 
 
 def exact_laplace(value: float, scale: float) -> float:
-    """The value with Laplace noise, from the operating system's randomness by OpenDP's exact sampler."""
+    """Return the value with Laplace noise from the operating system's randomness, by OpenDP's exact sampler."""
     return float(exact_release("laplace", np.array([value]), scale)[0])
 
 
@@ -143,9 +146,10 @@ class Desk:
         self.run, self.source, self.policy, self.note = run, source, policy, note
         self.replies: Replies | None = None
 
-    def columns(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in asked["roles"].items()}
-        self.roles = Roles(**told)
+    def columns(self, header: Json) -> Json:
+        """Answer which columns the site has, and which labels and groups occur in enough rows."""
+        fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
+        self.roles = Roles(**fields)
         try:
             table = self.source.table(self.roles)
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
@@ -167,16 +171,18 @@ class Desk:
             raise Refusal("policy", f"its policy lets it tell no more than {self.policy.max_words} words of a column")
 
     def _common_words(self, name: str) -> tuple[str, ...]:
-        """The words of a column that stand in enough rows to be told."""
-        counted = word_counts(self.table.columns[name])
-        return tuple(word for word, count in counted.items() if count >= max(1, self.policy.min_subset))
+        """Return the words of a column that occur in enough rows to be told."""
+        counts = word_counts(self.table.columns[name])
+        return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
 
-    def sums(self, asked: Mapping[str, Any]) -> Outgoing:
-        columns = {str(k): tuple(map(str, v)) for k, v in asked["columns"].items()}
-        ask = Ask(columns["sums"], columns["ranges"], columns["words"])
+    def sums(self, header: Json) -> Outgoing:
+        """Answer with sums, counts, ranges and words of columns, as far as the policy allows each."""
+        columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
+        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
-        spoken = {*self.sketch.features, self.roles.group, *([self.roles.label] if self.roles.classification else [])}
-        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= spoken:
+        word_columns = {*self.sketch.features, self.roles.group}
+        word_columns |= {self.roles.label} if self.roles.classification else set()
+        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= word_columns:
             raise Refusal("unknown", "it is asked for sums of columns that are no features")
         if ask.ranges and not self.policy.ranges:
             raise Refusal(
@@ -184,7 +190,7 @@ class Desk:
                 "the least and the greatest value of a column are single rows' values, which its policy does not tell; "
                 "state bounds in [preprocess], or use another scale",
             )
-        noise = self._noise(asked["noise"], ask)
+        noise = self._noise(header["noise"], ask)
         beyond = {*ask.words} - {self.roles.label, self.roles.group}
         if self.policy.limits_privacy and (ask.ranges or beyond or (ask.sums and noise is None)):
             raise Refusal(
@@ -195,60 +201,63 @@ class Desk:
         self.replies = Replies(self.table, noise)
         if noise is None:
             self._check_known(ask.sums)
-        found = self.replies.first(ask)
-        found = dataclasses.replace(found, words={name: self._common_words(name) for name in ask.words})
-        for words in found.words.values():
+        sums = self.replies.first(ask)
+        sums = dataclasses.replace(sums, words={name: self._common_words(name) for name in ask.words})
+        for words in sums.words.values():
             self._check_words(len(words))
         exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
-        return Outgoing({"sums": dataclasses.asdict(found)}, exact=exact, releases=self._releases(noise))
+        return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=self._releases(noise))
 
     def _check_known(self, columns: tuple[str, ...]) -> None:
-        """No exact sum over few values leaves."""
+        """Refuse exact sums over a column with few values."""
         for name in columns:
             if 0 < int(np.sum(~missing_in(self.table.columns[name]))) < self.policy.min_subset:
                 raise unfit(f"column {name!r} has fewer than {self.policy.min_subset} values", self.note)
 
-    def _noise(self, told: Mapping[str, Any] | None, ask: Ask) -> Noise | None:
-        if told is None:
+    def _noise(self, record: Json | None, ask: FiguresRequest) -> FigureNoise | None:
+        if record is None:
             return None
-        bounds = {str(name): (float(low), float(high)) for name, (low, high) in told["bounds"].items()}
+        bounds = {str(name): (float(low), float(high)) for name, (low, high) in record["bounds"].items()}
         for name in ask.sums:
             if name not in bounds or not -math.inf < bounds[name][0] < bounds[name][1] < math.inf:
                 raise Refusal("unknown", f"noise on the sums of {name!r} needs its bounds, a low and a high number")
-        epsilon, figures = float(told["epsilon"]), int(told["figures"])
+        epsilon, figures = float(record["epsilon"]), int(record["figures"])
         if not 0 < epsilon < math.inf or figures < 1:
             raise Refusal("unknown", "noise on sums needs an epsilon > 0 and the number of figures it is for")
-        return Noise(bounds, epsilon, figures, exact_laplace)
+        return FigureNoise(bounds, epsilon, figures, exact_laplace)
 
     @staticmethod
-    def _releases(noise: Noise | None) -> tuple[Release, ...]:
-        """What the noise has been added to since the last look."""
+    def _releases(noise: FigureNoise | None) -> tuple[Release, ...]:
+        """Return the releases since the last call, for the site's ledger."""
         if noise is None:
             return ()
-        made = tuple(Release(f"preparation: {what}", "laplace", change, scale) for what, change, scale in noise.noted)
+        releases = tuple(
+            Release(f"preparation: {what}", "laplace", change, scale) for what, change, scale in noise.noted
+        )
         noise.noted.clear()
-        return made
+        return releases
 
-    def squares(self, asked: Mapping[str, Any]) -> Outgoing:
+    def squares(self, header: Json) -> Outgoing:
+        """Answer with the sums of squared deviations from the means over all sites."""
         if self.replies is None:
             raise Refusal("unknown", "it is asked for squares before sums")
-        means = {str(name): float(mean) for name, mean in asked["means"].items()}
+        means = {str(name): float(mean) for name, mean in header["means"].items()}
         noise = self.replies.noise
         if noise is None and self.policy.limits_privacy:
             raise Refusal("policy", "its policy asks for privacy, and the preparation would send exact sums")
-        known = {*self.sketch.features} if noise is None else {*noise.bounds}
-        if not {*means} <= known or not all(map(math.isfinite, means.values())):
+        columns = {*self.sketch.features} if noise is None else {*noise.bounds}
+        if not {*means} <= columns or not all(map(math.isfinite, means.values())):
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
         if noise is None:
             self._check_known(tuple(means))
-        else:  # the sensitivity of a squared deviation is that of a mean within the bounds
+        else:  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
-        found = self.replies.second(means)
-        return Outgoing({"squares": found}, exact=noise is None, releases=self._releases(noise))
+        squares = self.replies.second(means)
+        return Outgoing({"squares": squares}, exact=noise is None, releases=self._releases(noise))
 
-    def prepare(self, asked: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The arrays that the rounds work on."""
-        rules = Preprocessing.from_json(asked["rules"])
+    def prepare(self, header: Json) -> dict[str, np.ndarray]:
+        """Return the arrays that the rounds work on, from the site's table by the rules."""
+        rules = Preprocessing.from_json(header["rules"])
         try:
             arrays = arrays_of(cohort_of(rules, self.roles), self._without_rare(rules), self.table)
         except FoedusError as error:
@@ -256,7 +265,7 @@ class Desk:
         return dict(zip(("x", "y", "group"), arrays, strict=False))
 
     def _without_rare(self, rules: Preprocessing) -> Preprocessing:
-        """The rules, in which a word of few rows at this site is as one that it does not have.
+        """Return rules by which a word that few rows have here counts as one that no row has.
 
         Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it.
         """

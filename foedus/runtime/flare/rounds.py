@@ -1,4 +1,4 @@
-"""The server's part of a round, compiled once for each kind: what goes out, what comes of the replies."""
+"""The server's part of a round, compiled once for each kind of round: the message, and the state after the replies."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ STARTED = -1  # the number of the state that `join` makes
 
 @state
 class Play:
-    """What a run is between two rounds, at the server of a federation."""
+    """The state of a run between two rounds, at the server of a federation."""
 
     carry: Carry
     last: Array  # for each client, the round of the last reply that was accepted
@@ -26,7 +26,7 @@ class Play:
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
 def first(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
-    """The state before the first round."""
+    """Return the state before the first round."""
     return strong(Play(spine.first(algorithm, terms, w0, own), jnp.full(terms.clients, STARTED)))
 
 
@@ -34,7 +34,7 @@ def first(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Pl
 def broadcast(
     algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
 ) -> PyTree:
-    """The message of this round."""
+    """Return the message of this round."""
     return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
 
 
@@ -42,7 +42,7 @@ def broadcast(
 def aggregate(
     algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array
 ) -> tuple[Play, dict[str, Array]]:
-    """The state after a round, and its record; nothing has changed where nobody answered."""
+    """Return the state after a round, and its record; a round that nobody answered changes nothing."""
     present = Present(jnp.arange(terms.clients), here)
     carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
     last = jnp.where(here, play.carry.round, play.last)
@@ -50,13 +50,13 @@ def aggregate(
 
 
 @jax.jit
-def chosen(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
-    """Who is asked in a round; (clients,) booleans."""
+def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
+    """Return who is asked in a round; (clients,) booleans."""
     n = uids.shape[0]
     return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")
 
 
 @jax.jit
 def draws(key: Array, round: Array, uids: Array) -> Array:
-    """The numbers that say whose reply is lost."""
+    """Return the uniform numbers that decide whose reply is lost."""
     return client_uniforms(round_key(key, LOSE, round), uids)

@@ -1,8 +1,8 @@
-"""ServerSession: the coordinator's side of a run, over any transport that can `ask`.
+"""ServerSession: the server's side of a run, over any transport that can `ask`.
 
-`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. All else is here:
-the simulator's draws and history, refusals of replies that do not fit, checkpoints, and the measuring round from which
-the certificate is made.
+`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. Everything else is
+here: the same draws and history as in a simulation, refusals of replies that do not fit, checkpoints, and the measuring
+round from which the certificate is made.
 """
 
 import json
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +17,13 @@ import numpy as np
 
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
+from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, rounds, spec
-from foedus.runtime.flare.exchange import HEADERS, Ask, Exchange, Missing, Paused
+from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import STARTED, Play
@@ -30,55 +31,60 @@ from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import Schedule
 from foedus.runtime.spine import Recorder
 
+JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
+GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
+LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
+CHECKPOINTS = 2  # how many are kept
+
 __all__ = ["Missing", "Paused", "ServerSession", "play"]
 
 
 def play(
-    asked: Order | Request,
+    work: Order | Request,
     folder: Path,
-    ask: Ask,
+    ask: AskSites,
     patience: Patience,
     note: Callable[[str], None],
-    stopped: Callable[[], bool],
+    should_stop: Callable[[], bool],
     window: Window | None = None,
 ) -> Result:
-    """Play an order; a request is prepared with the sites first."""
-    if isinstance(asked, Order):
-        return ServerSession(asked, folder, ask, patience, note, stopped, window).play()
-    names = {site: site for site in asked.sites}
-    order, rules = prepare(asked, Exchange(asked.run, names, ask, patience, note, stopped))
-    result = ServerSession(order, folder, ask, patience, note, stopped, window).play()
+    """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
+    if isinstance(work, Order):
+        return ServerSession(work, folder, ask, patience, note, should_stop, window).play()
+    names = {site: site for site in work.sites}
+    order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+    result = ServerSession(order, folder, ask, patience, note, should_stop, window).play()
     result.rules = rules.to_json()
     return result
 
 
 class ServerSession:
-    """One run. `play` ends with a Result, or with Paused where it can be resumed."""
+    """The server's side of one run; `play` returns a Result, or raises Paused where the run can be resumed."""
 
     def __init__(
         self,
         order: Order,
         folder: Path,
-        ask: Ask,
+        ask: AskSites,
         patience: Patience | None = None,
         note: Callable[[str], None] = lambda line: None,
-        stopped: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
         window: Window | None = None,
     ):
-        self.order, self.folder, self.ask, self.note, self.stopped = order, Path(folder), ask, note, stopped
+        self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.window = patience or Patience(), window or Window()
         self.client = dict(zip(order.sites, order.names, strict=True))
-        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, stopped)
+        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop)
         self.pace: list[float] = []
         self.misses = dict.fromkeys(order.sites, 0)
-        self.greeted = dict.fromkeys(order.sites, 0.0)
+        self.greeting_times = dict.fromkeys(order.sites, 0.0)
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.kept: list[tuple[int, np.ndarray]] = []
+        self.checkpoints: list[tuple[int, np.ndarray]] = []
         self._sign()
 
     def play(self) -> Result:
-        """Greet the sites, let them join, play the rounds, measure the answer."""
+        """Greet the sites, let them join, play the rounds, and measure the last model."""
         began = time.perf_counter()
         self._greet()
         order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
@@ -87,39 +93,41 @@ class ServerSession:
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
         self.exchange.most = largest + HEADERS
-        self.free = [packing.unbounded(reply) for reply in self.replies]
+        self.free = [packing.may_be_infinite(reply) for reply in self.replies]
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
         noisy = sound_noise(algorithm) is not None
-        # how often each site says that it has released, for the run's ledger: all that the server learns of its noise
-        self.released = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
-        kept = self._join()
-        at, columns = self._resume(rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own), kept)
+        # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
+        # site's noise, and a site's own ledger does not depend on it.
+        self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
+        site_rounds = self._join()
+        start = rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
+        at, columns = self._resume(start, site_rounds)
         recorder = Recorder(self.traffic, columns)
-        self.released |= {name: columns[name][-1].copy() for name in self.released if name in columns}
-        compiled = time.perf_counter()
+        self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
+        compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
         self.window.recorder = recorder
         while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
-            if self.stopped():
+            if self.should_stop():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
             at = self._round(at, recorder)
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
-                compiled = time.perf_counter()
+                compiled_at = time.perf_counter()
             if time.monotonic() - kept_at >= self.patience.keep_every:
                 self._keep(at, recorder)
                 kept_at = time.monotonic()
         self._keep(at, recorder)
-        return self._finish(at, recorder, time.perf_counter() - began, compiled - began)
+        return self._finish(at, recorder, time.perf_counter() - began, compiled_at - began)
 
     # --- before the rounds ---
 
     def _greet(self) -> None:
-        """Wait until every site answers; take the shapes of their arrays, and check that they agree."""
+        """Wait until every site answers, and check that the shapes of their arrays agree."""
         schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", self._statement()).items()}
         first = self.order.sites[0]
         for site in self.order.sites:
@@ -129,22 +137,23 @@ class ServerSession:
                     f"client {self.client[site]!r}: its arrays are {_words(mine)}, "
                     f"but client {self.client[first]!r} has {_words(theirs)}."
                 )
-        given = layout.schema(self.order.extra[0]) if self.order.extra else {}
-        self.party = layout.party(schemas[first] | {k: list(v) for k, v in given.items()})
+        extra_shapes = layout.schema(self.order.extra[0]) if self.order.extra else {}
+        self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
 
-    def _statement(self) -> dict[str, Any]:
-        """What a site is asked to agree to before it joins."""
+    def _statement(self) -> Json:
+        """Return what a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
         return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
 
     def _sign(self) -> None:
+        """Set the fingerprint of the run, which its checkpoints must carry."""
         order = self.order
-        told = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
-        self.mark = fingerprint(json.dumps(told, sort_keys=True), order.w0)
+        statement = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
+        self.mark = fingerprint(json.dumps(statement, sort_keys=True), order.w0)
 
     def _join(self) -> dict[str, set[int]]:
-        """Tell every site the terms; returns the rounds whose states each has kept."""
+        """Tell every site the terms; return the rounds after which each site has saved its state."""
         order = self.order
         common = self._statement() | {
             "seed": order.seed,
@@ -158,71 +167,81 @@ class ServerSession:
             uid = [int(v) for v in order.uids[i]]
             header = self.exchange.header("join") | common | {"index": i, "uid": uid, "extra": shapes}
             messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
-        found = self.ask(messages, max(self.patience.timeout, 60.0))
-        kept: dict[str, set[int]] = {}
+        answers = self.ask(messages, max(self.patience.timeout, JOIN_SECONDS))
+        site_rounds: dict[str, set[int]] = {}
         for site in order.sites:
-            header, _ = self.exchange.opened(site, found.get(site), "join", None)
+            header, _ = self.exchange.open_reply(site, answers.get(site), "join", None)
             if header is None:
                 raise Paused(f"client {self.client[site]!r} did not join")
-            kept[site] = {STARTED, *header["kept"]}
-        return kept
+            site_rounds[site] = {STARTED, *header["kept"]}
+        return site_rounds
 
     # --- a round ---
 
     def _round(self, at: Play, recorder: Recorder) -> Play:
+        """Play one round; return the state after it.
+
+        The draws (who is asked, whose reply is lost) are those of a simulation with the same seed. A reply that the
+        draws call lost is asked for all the same and then left out.
+        """
         order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         who = order.participation
         if who.size(n) == n and not isinstance(who, Schedule):
-            asked = np.ones(n, bool)
+            is_asked = np.ones(n, bool)
         else:
-            asked = np.asarray(rounds.chosen(who, self.key, carry.round, self.uids))
-        lost = np.zeros(n, bool)
+            is_asked = np.asarray(rounds.asked_clients(who, self.key, carry.round, self.uids))
+        is_lost = np.zeros(n, bool)
         if who.dropout > 0:
-            lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
+            is_lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
         message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
-        rows: dict[int, Any] = {}
+        rows: dict[int, PyTree] = {}
         tries = 0
-        wanted = [i for i in range(n) if asked[i]]
-        minimum = len(wanted) if self.patience.minimum is None else min(self.patience.minimum, len(wanted))
+        asked_indices = [i for i in range(n) if is_asked[i]]
+        minimum = len(asked_indices)
+        if self.patience.minimum is not None:
+            minimum = min(minimum, self.patience.minimum)
         while True:
-            self._probe()
-            missing = [i for i in wanted if i not in rows and not self._given_up(order.sites[i])]
-            sealed = {}
+            self._probe()  # a site that was given up may be back
+            missing = [i for i in asked_indices if i not in rows and not self._given_up(order.sites[i])]
+            messages = {}
             for i in missing:
                 header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
                 one = spine.message_for(message, i)
-                sealed[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
-            found = self.ask(sealed, self.patience.timeout) if sealed else {}
+                messages[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
+            answers = self.ask(messages, self.patience.timeout) if messages else {}
             wild = 0
             for i in missing:
-                row, infinite = self._row(order.sites[i], found.get(order.sites[i]), round, phase)
+                row, infinite = self._row(order.sites[i], answers.get(order.sites[i]), round, phase)
                 wild += infinite
                 if row is not None:
                     rows[i] = row
             tries += 1
-            diverged = wild >= len(wanted) > 0  # nobody's numbers are finite any more; one site's NaN is its own fault
-            if len(rows) >= minimum or diverged:
+            # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
+            all_infinite = wild >= len(asked_indices) > 0
+            if len(rows) >= minimum or all_infinite:
                 break
-            if tries > self.patience.misses or self.stopped():
-                silent = next(i for i in wanted if i not in rows)
+            if tries > self.patience.misses or self.should_stop():
+                silent = next(i for i in asked_indices if i not in rows)
                 why = self.exchange.why(order.sites[silent])
                 raise Paused(f"client {order.names[silent]!r} does not answer in round {round}{why}")
-        here = np.array([i in rows and not lost[i] for i in range(n)])
+        # Replies are stacked with a row for every client. Rows of absent ones are zeros, which `here` leaves out.
+        here = np.array([i in rows and not is_lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
-        after, report = rounds.aggregate(order.algorithm, order.terms, phase, at, stacked, here)
-        if diverged:
+        replies = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
+        after, report = rounds.aggregate(order.algorithm, order.terms, phase, at, replies, here)
+        if all_infinite:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
-        record = {"phase": phase, "asked": int(asked.sum()), "answered": int(here.sum())} | report | self.released
+        record = {"phase": phase, "asked": int(is_asked.sum()), "answered": int(here.sum())}
+        record |= report | self.release_counts
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
 
-    def _row(self, site: str, raw: Any, round: int, phase: int) -> tuple[Any, bool]:
-        """A site's reply as a tree, or None; and whether it was refused for not being finite."""
-        header, payload = self.exchange.opened(site, raw, "round", round)
+    def _row(self, site: str, raw: object, round: int, phase: int) -> tuple[PyTree, bool]:
+        """Return a site's reply as a tree, or None; and whether it was refused for not being finite."""
+        header, payload = self.exchange.open_reply(site, raw, "round", round)
         try:
             if header is not None:
                 row = packing.from_bytes(payload, self.replies[phase])
@@ -239,53 +258,59 @@ class ServerSession:
         self.misses[site] += 1
         return None, False
 
-    def _note_releases(self, site: str, header: dict[str, Any]) -> None:
-        """How often the site has released by now, as it says; a silent one's entry stays."""
-        for column in self.released.values():
-            told = header.get("releases")
-            if isinstance(told, bool) or not isinstance(told, int) or not 0 <= told < 2**53:
+    def _note_releases(self, site: str, header: Json) -> None:
+        """Note how often the site says that it has released; the entry of a silent site stays as it was."""
+        for column in self.release_counts.values():
+            count = header.get("releases")
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= LARGEST_WHOLE:
                 raise FoedusError("its reply does not say how often it has released")
-            column[self.order.sites.index(site)] = told
+            column[self.order.sites.index(site)] = count
 
     def _given_up(self, site: str) -> bool:
+        """Return whether a site was silent so often that rounds go on without it."""
         return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
 
     def _probe(self) -> None:
-        """Greet the sites that are not asked any more; one that answers is asked again."""
+        """Greet the sites that were given up; one that answers is asked again."""
         now = time.monotonic()
-        silent = [s for s in self.order.sites if self._given_up(s) and now - self.greeted[s] >= self.patience.probe]
+        waits = {site: now - self.greeting_times[site] for site in self.order.sites}
+        silent = [s for s in self.order.sites if self._given_up(s) and waits[s] >= self.patience.probe]
         if not silent:
             return
         for site in silent:
-            self.greeted[site] = now
-        found = self.ask(
+            self.greeting_times[site] = now
+        answers = self.ask(
             {site: packing.seal(self.exchange.header("hello") | self._statement()) for site in silent},
             min(1.0, self.patience.timeout),
         )
         for site in silent:
-            header, _ = self.exchange.opened(site, found.get(site), "hello", None)
+            header, _ = self.exchange.open_reply(site, answers.get(site), "hello", None)
             if header is not None:
                 self.misses[site] = 0
 
     # --- keeping and resuming ---
 
     def _files(self) -> list[Path]:
-        """The checkpoints, newest first."""
+        """Return the files of the checkpoints, newest first."""
         return sorted(
             self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True
         )
 
     def _keep(self, at: Play, recorder: Recorder) -> None:
-        """Have every site keep its state, then keep the server's: a checkpoint is one that all can go back to."""
+        """Have every site save its state, then save the server's.
+
+        The server's comes last: a checkpoint is worth something only where every site can go back to the same round.
+        The sites keep the states of the checkpoint before as well (`needed`), for a crash may come in between.
+        """
         last, carry = np.asarray(at.last), at.carry
-        before = self._needed()
+        before = self._rounds_needed()
         messages = {}
         for i, site in enumerate(self.order.sites):
             header = self.exchange.header("keep") | {"since": int(last[i]), "needed": sorted(before[i])}
             messages[site] = packing.seal(header)
-        found = self.ask(messages, self.patience.timeout)
+        answers = self.ask(messages, self.patience.timeout)
         for site in self.order.sites:
-            header, _ = self.exchange.opened(site, found.get(site), "keep", None)
+            header, _ = self.exchange.open_reply(site, answers.get(site), "keep", None)
             if header is None:
                 self.note(
                     f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state"
@@ -297,32 +322,32 @@ class ServerSession:
         except FoedusError as error:  # a full disk must not end a run that can go on
             self.note(str(error))
             return
-        self.kept = [(int(carry.round), last.copy()), *self.kept][:2]
-        for old in self._files()[2:]:
+        self.checkpoints = [(int(carry.round), last.copy()), *self.checkpoints][:CHECKPOINTS]
+        for old in self._files()[CHECKPOINTS:]:
             old.unlink(missing_ok=True)
 
-    def _needed(self) -> list[set[int]]:
-        """For each client, the rounds whose states the newest checkpoint would ask for."""
-        kept = self.kept[:1]
-        return [{int(last[i]) for _, last in kept} for i in range(self.order.terms.clients)]
+    def _rounds_needed(self) -> list[set[int]]:
+        """Return, for each client, the rounds whose states the newest checkpoint would ask for."""
+        newest = self.checkpoints[:1]
+        return [{int(last[i]) for _, last in newest} for i in range(self.order.terms.clients)]
 
     def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
-        """The newest checkpoint that is whole and whose states all sites have; the start where there is none."""
+        """Return the newest checkpoint that is whole and whose states all sites have; the start where there is none."""
         for path in self._files():
             try:
-                found = Checkpoint(path, self.mark).load(fresh)
+                content = Checkpoint(path, self.mark).load(fresh)
             except FoedusError as error:
                 self.note(f"{error} The one before is tried.")
                 continue
-            if found is None:
+            if content is None:
                 continue
-            at, columns = found
+            at, columns = content
             last = np.asarray(at.last)
             lacking = [s for i, s in enumerate(self.order.sites) if int(last[i]) not in states[s]]
             if lacking:
                 self.note(f"{path.name}: client {self.client[lacking[0]]!r} lacks its state; the one before is tried.")
                 continue
-            self.kept = [(int(at.carry.round), last)]
+            self.checkpoints = [(int(at.carry.round), last)]
             self.note(f"resumed after round {int(at.carry.round)}")
             return at, columns
         return fresh, {}
@@ -330,6 +355,7 @@ class ServerSession:
     # --- after the rounds ---
 
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
+        """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
         finite = bool(carry.finite)
         multipliers = spine.server_multipliers(algorithm, terms, carry)
@@ -337,15 +363,15 @@ class ServerSession:
         w, last = np.asarray(carry.w), np.asarray(at.last)
         payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
         plan = layout.parts(terms, self.party)
-        parts: dict[str, Any] = {}  # None for a site that does not measure
+        parts: dict[str, SitePart | None] = {}  # None for a site that does not measure
         for _ in range(1 + self.patience.misses):
-            asked = {
+            messages = {
                 s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
                 for i, s in enumerate(order.sites)
                 if s not in parts
             }
-            for site, raw in self.ask(asked, self.patience.timeout).items() if asked else ():
-                header, content = self.exchange.opened(site, raw, "measure", None)
+            for site, raw in self.ask(messages, self.patience.timeout).items() if messages else ():
+                header, content = self.exchange.open_reply(site, raw, "measure", None)
                 try:
                     if header is not None:
                         parts[site] = _part(content, plan, finite) if header.get("measured") is True else None
@@ -355,11 +381,11 @@ class ServerSession:
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
         silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
-        joined = silent or jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[site] for site in order.sites))
-        end = spine.conclude(algorithm, terms, order.names, carry, joined, self.party, order.own, multipliers)
+        parts_or_names = silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
+        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
-        if not (interrupted and self.window.keep):
-            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, 5.0)
+        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
+            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
             conclusion=end,
             history=recorder.columns,
@@ -367,21 +393,22 @@ class ServerSession:
             compile_seconds=compile_seconds,
             interrupted=interrupted,
             pace=np.array(self.pace),
-            refused=self.exchange.refused,
+            refused=self.exchange.refusals,
         )
 
 
 def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
-    """A site's part of the measurement; at a model that has not diverged its numbers are finite."""
+    """Return a site's part of the measurement; where the model is finite, its numbers must be finite too."""
     part = packing.from_bytes(content, plan)
     if finite:
-        packing.check_finite(part, packing.unbounded(plan))
+        packing.check_finite(part, packing.may_be_infinite(plan))
     return part
 
 
-def _beyond_rows(shapes: dict[str, Any]) -> dict[str, list[Any]]:
+def _beyond_rows(shapes: layout.Shapes) -> layout.Shapes:
+    """Return the shapes without the number of rows, in which sites may differ."""
     return {name: list(shape[1:]) if shape else [] for name, shape in sorted(shapes.items())}
 
 
-def _words(shapes: dict[str, list[Any]]) -> str:
+def _words(shapes: layout.Shapes) -> str:
     return ", ".join(f"{name} (rows{''.join(f' × {n}' for n in rest)})" for name, rest in shapes.items())

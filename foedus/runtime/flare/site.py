@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +24,11 @@ from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import SitePart, site_part
 from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
-from foedus.pytrees import strong
+from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -50,32 +50,32 @@ from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.flare.rounds import STARTED
 from foedus.runtime.flare.site_ledger import Release
 from foedus.runtime.participation import LOCAL, client_key, round_key
-from foedus.runtime.workload import condensed
+from foedus.runtime.workload import condense_data
 from foedus.terms import Data, Terms
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _join(algorithm: Algorithm, terms: Terms, data: Data, w0: Array) -> Any:
+def _join(algorithm: Algorithm, terms: Terms, data: Data, w0: Array) -> PyTree:
     return strong(algorithm.join(terms, data, w0))
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
 def _local(
-    algorithm: Algorithm, terms: Terms, phase: int, client: Any, message: Any, data: Data, key: Array, round: Array,
-    uid: Array,
-) -> tuple[Any, Any]:  # fmt: skip
+    algorithm: Algorithm, terms: Terms, phase: int, client: PyTree, message: PyTree, data: Data, key: Array,
+    round: Array, uid: Array,
+) -> tuple[PyTree, PyTree]:  # fmt: skip
     own = client_key(round_key(key, LOCAL, round), uid)
     mine, reply = algorithm.kinds[phase].local(terms, client, message, data, own)
     return strong(mine), reply
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _part(algorithm: Algorithm, terms: Terms, client: Any, w: Array, nu: Array, data: Data) -> SitePart:
+def _part(algorithm: Algorithm, terms: Terms, client: PyTree, w: Array, nu: Array, data: Data) -> SitePart:
     return site_part(terms, w, spine.client_multipliers(algorithm, terms, client), nu, data)
 
 
 class SiteSession:
-    """One site in one run after the other. `answer` takes the server's bytes and never raises."""
+    """A site, in one run after the other; `answer` takes the server's bytes and never raises."""
 
     def __init__(self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None):
         self.name, self.site, self.folder, self.note = name, site, Path(folder), note
@@ -85,30 +85,31 @@ class SiteSession:
         self.approvals = Approvals(self.folder)
         self.lock = threading.Lock()
         self.desk: Desk | None = None
-        self.agreed: tuple[str, str] | None = None  # the run and the statement that the greeting was about
+        self.agreement: tuple[str, str] | None = None  # the run and the statement that the greeting was about
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
 
-    def answer(self, message: Any) -> bytes:
-        """The reply to a message of the server."""
-        asked: dict[str, Any] = {}
+    def answer(self, message: bytes) -> bytes:
+        """Return the reply to a message of the server; the transport may deliver anything as one."""
+        header: Json = {}
         with self.lock:  # transports may deliver on several threads; a late round must not overlap the next
             try:
-                asked, payload = packing.unseal(message)
-                again = self.gate.repeat(asked, message)
+                header, payload = packing.unseal(message)
+                again = self.gate.repeat(header, message)
                 if again is not None:
                     return again
-                return self.gate.send(asked, message, self._answers(asked)(asked, payload))
+                return self.gate.send(header, message, self._answers(header)(header, payload))
             except Refusal as no:
-                self.note(f"refused {asked.get('ask')}: {no.sentence}")
-                return self.gate.refuse(asked, no.code, no.sentence)
+                self.note(f"refused {header.get('ask')}: {no.sentence}")
+                return self.gate.refuse(header, no.code, no.sentence)
             except Exception as error:
                 # what went wrong may hold data: it is for the site's own log, and the server gets a code alone
-                self.note(f"failed in {asked.get('ask')}: {type(error).__name__}: {error}")
-                return self.gate.refuse(asked, "failed", "it failed; its own log says why")
+                self.note(f"failed in {header.get('ask')}: {type(error).__name__}: {error}")
+                return self.gate.refuse(header, "failed", "it failed; its own log says why")
 
-    def _answers(self, asked: dict[str, Any]) -> Callable[[dict[str, Any], bytes], Outgoing]:
+    def _answers(self, header: Json) -> Callable[[Json, bytes], Outgoing]:
+        """Return the function that answers this kind of message."""
         answers = {
             "columns": self._columns,
             "sums": self._sums,
@@ -121,91 +122,89 @@ class SiteSession:
             "measure": self._measure,
             "end": self._end,
         }
-        if asked.get("ask") not in answers:
+        if header.get("ask") not in answers:
             raise Refusal("unknown", "it does not know this kind of message")
-        if not (isinstance(asked.get("run"), str) and RUN.fullmatch(asked["run"])):
+        if not (isinstance(header.get("run"), str) and RUN.fullmatch(header["run"])):
             raise Refusal("unknown", "the name of a run must hold letters, digits, '-' and '_' only")
-        return answers[asked["ask"]]
+        return answers[header["ask"]]
 
     # --- before the rounds ---
 
-    def _allowed(self, asked: dict[str, Any], sites: int) -> Algorithm:
-        """The algorithm, where the policy and the ledger allow it; no data has been looked at."""
-        algorithm = self._decoded(asked["algorithm"])
+    def _accept_algorithm(self, header: Json, sites: int) -> Algorithm:
+        """Return the algorithm where the policy and the ledger allow it; no data are read for that."""
+        algorithm = self._decode(header["algorithm"])
         if not isinstance(algorithm, Algorithm):
             raise Refusal("unknown", "the experiment names no algorithm")
-        rounds = whole(asked["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         if no := self.policy.refuse(algorithm, sites):
             raise Refusal("policy", no)
-        self.gate.check(asked["run"], self._planned(asked["run"], algorithm, rounds))
+        self.gate.check(header["run"], self._releases_to_come(header["run"], algorithm, rounds))
         return algorithm
 
-    def _planned(self, run: str, algorithm: Algorithm, rounds: int) -> list[Release]:
-        """The releases that a run may still ask for."""
+    def _releases_to_come(self, run: str, algorithm: Algorithm, rounds: int) -> list[Release]:
+        """Return the releases that a run may still ask for."""
         noise = sound_noise(algorithm)
         if noise is None:
             return []
         most = rounds if noise.most is None else min(rounds, noise.most)
         one = Release("a round", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
-        return [one] * max(0, most - self._released(run))
+        return [one] * max(0, most - self._release_count(run))
 
-    def _released(self, run: str) -> int:
-        """How many rounds of a run stand in the ledger."""
+    def _release_count(self, run: str) -> int:
+        """Return how many rounds of a run are in the ledger."""
         return sum(line.run == run and line.what.startswith("round ") for line in self.gate.ledger.lines)
 
-    def _decoded(self, text: Any) -> Any:
+    def _decode(self, text: object) -> object:
         try:
             return spec.decode(text, self.policy.modules)
         except FoedusError as error:  # of the experiment alone
             raise Refusal("policy", str(error).removesuffix(".")) from None
 
-    def _columns(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        algorithm = self._allowed(asked, whole(asked["sites"], 1, 10**6, "sites"))
+    def _columns(self, header: Json, payload: bytes) -> Outgoing:
+        algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
-        self.approvals.require(self.policy, Statement.of_table(asked, algorithm), self.gate.ledger)
-        self.desk = Desk(asked["run"], self.site.data, self.policy, self.note)
-        self.arrays, self.run, self.agreed = None, None, None
-        return Outgoing({"versions": _versions()} | self.desk.columns(asked))
+        self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
+        self.desk = Desk(header["run"], self.site.data, self.policy, self.note)
+        self.arrays, self.run, self.agreement = None, None, None
+        return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
-    def _desk(self, asked: dict[str, Any]) -> Desk:
-        if self.desk is None or self.desk.run != asked["run"]:
+    def _desk(self, header: Json) -> Desk:
+        if self.desk is None or self.desk.run != header["run"]:
             raise Refusal("other-run", "it has not been asked for the columns of this run")
         return self.desk
 
-    def _sums(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        return self._desk(asked).sums(asked)
+    def _sums(self, header: Json, payload: bytes) -> Outgoing:
+        return self._desk(header).sums(header)
 
-    def _squares(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        return self._desk(asked).squares(asked)
+    def _squares(self, header: Json, payload: bytes) -> Outgoing:
+        return self._desk(header).squares(header)
 
-    def _prepare(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        self.arrays = self._desk(asked).prepare(asked)
+    def _prepare(self, header: Json, payload: bytes) -> Outgoing:
+        self.arrays = self._desk(header).prepare(header)
         return Outgoing()
 
-    def _hello(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        """The greeting states the whole run; what the site agrees to here is what it will join, and nothing else."""
-        if asked["run"] == self.run and self.agreed == (asked["run"], statement(asked)):
+    def _hello(self, header: Json, payload: bytes) -> Outgoing:
+        """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
+        if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
-        terms = self._terms(asked)
-        algorithm = fitting(self._allowed(asked, terms.clients), terms).algorithm
-        prepared = self.desk is not None and self.desk.run == asked["run"] and self.arrays is not None
-        if prepared:
-            self.approvals.same(self.policy, Statement.of_terms(asked, algorithm, terms))
+        terms = self._terms(header)
+        algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
+        is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
+        if is_prepared:
+            self.approvals.same(self.policy, Statement.of_terms(header, algorithm, terms))
         else:
             self.desk, self.arrays = None, None
-            self.approvals.require(self.policy, Statement.of_terms(asked, algorithm, terms), self.gate.ledger)
+            self.approvals.require(self.policy, Statement.of_terms(header, algorithm, terms), self.gate.ledger)
         data = self._read()
         rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
         if rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
-        self.agreed, self.run = (asked["run"], statement(asked)), None
+        self.agreement, self.run = (header["run"], statement(header)), None
         return Outgoing({"versions": _versions(), "schema": layout.schema(data)})
 
-    def _terms(self, asked: dict[str, Any]) -> Terms:
-        terms = self._decoded(asked["terms"])
-        check_terms(terms)
-        return terms
+    def _terms(self, header: Json) -> Terms:
+        return check_terms(self._decode(header["terms"]))
 
     def _read(self) -> dict[str, np.ndarray]:
         if self.arrays is None:
@@ -218,41 +217,41 @@ class SiteSession:
                 raise Refusal("data", "its data cannot be read; its own log says why") from None
         return self.arrays
 
-    def _join(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        if self.agreed != (asked["run"], statement(asked)):
+    def _join(self, header: Json, payload: bytes) -> Outgoing:
+        if self.agreement != (header["run"], statement(header)):
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
-        terms = self._terms(asked)
-        fit = fitting(self._allowed(asked, terms.clients), terms)
+        terms = self._terms(header)
+        fit = fitting(self._accept_algorithm(header, terms.clients), terms)
         algorithm = fit.algorithm
         arrays = self._read()
-        check_extra(asked["extra"], arrays)
-        extra_layout, w0_layout = layout.of_shapes(asked["extra"]), layout.vector(terms.dim)
+        check_extra(header["extra"], arrays)
+        extra_layout, w0_layout = layout.of_shapes(header["extra"]), layout.vector(terms.dim)
         w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
         self.noise = sound_noise(algorithm)
         check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
-            data = self._checked(terms, algorithm, arrays, w0)
+            data = self._checked_data(terms, algorithm, arrays, w0)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
-        held = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
-        self.run, self.algorithm, self.terms = asked["run"], algorithm, terms
-        self.rounds = whole(asked["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
-        self.uid = jnp.asarray(np.array(asked["uid"], np.uint32))
-        self.key = jax.random.key(int(asked["seed"]))
-        own = None if asked["own"] is None else Data(layout.of_shapes(asked["own"]))
+        full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
+        self.run, self.algorithm, self.terms = header["run"], algorithm, terms
+        self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        self.uid = jnp.asarray(np.array(header["uid"], np.uint32))
+        self.key = jax.random.key(int(header["seed"]))
+        own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
         self.messages = layout.messages(algorithm, terms, own)
-        self.measured = held
-        self.data = jax.tree.map(lambda a: a[0], condensed(fit, jax.tree.map(lambda a: a[None], held)))
+        self.measured_data = full_data
+        self.data = jax.tree.map(lambda a: a[0], condense_data(fit, jax.tree.map(lambda a: a[None], full_data)))
         self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
-        self.parts = layout.parts(terms, packing.structure(held))
-        self.states = {STARTED: _join(algorithm, terms, held, self.w0)}
-        self.mark = fingerprint(json.dumps([asked["algorithm"], asked["terms"], asked["seed"]], sort_keys=True))
-        return Outgoing({"kept": self._kept()})
+        self.parts = layout.parts(terms, packing.structure(full_data))
+        self.states = {STARTED: _join(algorithm, terms, full_data, self.w0)}
+        self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
+        return Outgoing({"kept": self._saved_rounds()})
 
-    def _checked(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
-        """The data of a problem with this one client: everything that is checked at the door is checked here."""
+    def _checked_data(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
+        """Return the data of a problem with this client alone, which checks them as a simulation would."""
         problem = Problem(
             {self.name: arrays},
             loss=terms.loss,
@@ -271,13 +270,13 @@ class SiteSession:
 
     # --- the rounds ---
 
-    def _round(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        self._check_run(asked)
-        round = whole(asked["round"], 0, MOST_ROUNDS, "round")
+    def _round(self, header: Json, payload: bytes) -> Outgoing:
+        self._check_run(header)
+        round = whole(header["round"], 0, MOST_ROUNDS, "round")
         if round >= self.rounds:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
-        phase = whole(asked["phase"], 0, len(self.messages) - 1, "phase")
-        since = whole(asked["since"], STARTED, round - 1, "since")
+        phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
+        since = whole(header["since"], STARTED, round - 1, "since")
         client = self._state(since)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
@@ -289,18 +288,19 @@ class SiteSession:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
         fresh = int(following.spent.releases) > int(client.spent.releases)
-        if fresh and self._released(str(self.run)) >= self.rounds:
+        if fresh and self._release_count(str(self.run)) >= self.rounds:
             raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
         releases = (self._release(round, following, self.noise),) if fresh else ()
 
+        # the gate calls this once the ledger is written: a state that counts a release must not exist before its charge
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
 
-        return Outgoing({"releases": self._released(str(self.run)) + fresh}, content, False, releases, keep)
+        return Outgoing({"releases": self._release_count(str(self.run)) + fresh}, content, False, releases, keep)
 
-    def _release(self, round: int, following: Any, noise: Sound) -> Release:
-        """What a round releases, as the client's own record says; its noise is what the experiment has stated."""
+    def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
+        """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
         release = Release(
             f"round {round} of {name_of(self.algorithm)}",
             noise.kind.lower(),
@@ -309,61 +309,62 @@ class SiteSession:
             noise.neighbours,
             noise.delta,
         )
-        stated = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
-        if not release.ratio <= stated.ratio * (1 + 1e-6):
+        promise = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
+        if not release.ratio <= promise.ratio * (1 + 1e-6):  # both are computed in floating point
             raise Refusal("policy", "the noise would be smaller than the experiment states")
         return release
 
-    def _state(self, number: int) -> Any:
-        """The client state after a round: the one in memory, or the one on disk."""
+    def _state(self, number: int) -> PyTree:
+        """Return the client state after a round: the one in memory, or the one on disk."""
+        # Under privacy a round that is played again goes on from the newest state, whose record counts what has left.
         if self.noise is not None and number in self.states:
             return self.states[max(self.states)]
         if number not in self.states:
-            kept = Checkpoint(self._file(number), self.mark).load(next(iter(self.states.values())))
-            if kept is None:
+            content = Checkpoint(self._file(number), self.mark).load(next(iter(self.states.values())))
+            if content is None:
                 raise Refusal("lost", f"it has no state of round {number}")
-            self.states = {number: kept[0]}
+            self.states = {number: content[0]}
         return self.states[number]
 
-    def _keep(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        """Write the state after a round to disk, and forget those that nobody will ask for."""
-        self._check_run(asked)
-        since = whole(asked["since"], STARTED, MOST_ROUNDS, "since")
-        needed = {whole(n, STARTED, MOST_ROUNDS, "needed") for n in asked["needed"]}
+    def _keep(self, header: Json, payload: bytes) -> Outgoing:
+        """Save the state after a round, and delete those that nobody will ask for."""
+        self._check_run(header)
+        since = whole(header["since"], STARTED, MOST_ROUNDS, "since")
+        needed_rounds = {whole(n, STARTED, MOST_ROUNDS, "needed") for n in header["needed"]}
         if since != STARTED:
             self._write_state(since, self._state(since))
         for path in self._place().glob("state-*.ckpt"):
-            if int(path.stem.removeprefix("state-")) not in needed | {since}:
+            if int(path.stem.removeprefix("state-")) not in needed_rounds | {since}:
                 path.unlink(missing_ok=True)
-        self.gate.forget(str(self.run), min(needed | {since}))
+        self.gate.forget(str(self.run), min(needed_rounds | {since}))
         return Outgoing()
 
-    def _write_state(self, number: int, state: Any) -> None:
+    def _write_state(self, number: int, state: PyTree) -> None:
         Checkpoint(self._file(number), self.mark).keep(state, {}, final=True)
 
     # --- after the rounds ---
 
-    def _measure(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        """The site's part of the certificate; under privacy it is not measured, for it would be exact."""
-        self._check_run(asked)
+    def _measure(self, header: Json, payload: bytes) -> Outgoing:
+        """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
+        self._check_run(header)
         if self.noise is not None or self.policy.limits_privacy:
             return Outgoing({"measured": False})
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
-        client = self._state(whole(asked["since"], STARTED, MOST_ROUNDS, "since"))
-        part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured)
+        client = self._state(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
+        part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
         return Outgoing({"measured": True}, packing.to_bytes(part, self.parts), exact=True)
 
-    def _end(self, asked: dict[str, Any], payload: bytes) -> Outgoing:
-        self._check_run(asked)
+    def _end(self, header: Json, payload: bytes) -> Outgoing:
+        self._check_run(header)
         for path in self._place().glob("state-*.ckpt"):
             path.unlink(missing_ok=True)
         self.gate.forget(str(self.run))
         self._place().rmdir()
-        self.run, self.agreed = None, None
+        self.run, self.agreement = None, None
         return Outgoing()
 
-    def _check_run(self, asked: dict[str, Any]) -> None:
-        if self.run is None or asked.get("run") != self.run:
+    def _check_run(self, header: Json) -> None:
+        if self.run is None or header.get("run") != self.run:
             raise Refusal("other-run", "it has not joined this run")
 
     def _place(self) -> Path:
@@ -374,17 +375,17 @@ class SiteSession:
     def _file(self, number: int) -> Path:
         return self._place() / f"state-{number}.ckpt"
 
-    def _kept(self) -> list[int]:
-        """The rounds whose states are on disk, whole."""
-        found, like = [], next(iter(self.states.values()))
+    def _saved_rounds(self) -> list[int]:
+        """Return the rounds after which a state is on disk and whole; damaged files are deleted."""
+        rounds, like = [], next(iter(self.states.values()))
         for path in self._place().glob("state-*.ckpt"):
             try:
                 Checkpoint(path, self.mark).load(like)
-                found.append(int(path.stem.removeprefix("state-")))
+                rounds.append(int(path.stem.removeprefix("state-")))
             except (FoedusError, ValueError) as error:
                 self.note(f"a kept state is set aside: {error}")
                 path.unlink(missing_ok=True)
-        return sorted(found)
+        return sorted(rounds)
 
 
 def _versions() -> dict[str, str]:

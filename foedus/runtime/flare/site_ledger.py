@@ -23,14 +23,14 @@ from foedus.files import write_whole
 from foedus.privacy import composition
 
 FILE, HEAD, LOCK = "ledger.jsonl", "ledger.head", "ledger.lock"
-BEFORE = "privacy.json"  # the record of version 0.1: epsilon by the name of a run
+BEFORE = "privacy.json"  # the record that version 0.1 kept: epsilon by the name of a run
 DIGITS = ".9g"  # of a ratio: releases with the same noise are counted together
 ROUNDING = 1 + 1e-9  # a total that is equal to its limit but for rounding is within it
 
 
 @dataclass(frozen=True)
 class Release:
-    """One figure or vector with noise: what it is, and what its noise hides.
+    """One figure or vector that leaves the site with noise: what it is, and how much noise it has.
 
     `sensitivity` is the most that it can change between neighbouring tables, and `scale` the scale of the noise.
     """
@@ -52,7 +52,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Line:
-    """A release as the ledger holds it."""
+    """A release as a line of the ledger."""
 
     time: str
     run: str
@@ -67,15 +67,16 @@ class Line:
     previous: str  # the digest of the line before
 
     def text(self) -> str:
+        """The line as it stands in the file."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 class Damaged(FoedusError):
-    """A ledger that cannot be trusted."""
+    """The ledger cannot be trusted: it was cut, changed or deleted."""
 
 
 class Exceeded(FoedusError):
-    """A release that would exceed a limit; a sentence without data."""
+    """A release would exceed a limit; the sentence holds no data."""
 
 
 def _line(raw: bytes) -> Line | None:
@@ -104,14 +105,14 @@ class SiteLedger:
             self._refresh()
 
     def _begin(self, before: Path) -> None:
-        """Start a ledger; what version 0.1 has recorded is carried over."""
+        """Start a ledger with what version 0.1 has recorded."""
         releases: list[tuple[str, Release]] = []
         if before.exists():
             try:
-                spent = {str(run): float(value) for run, value in json.loads(before.read_text()).items()}
+                epsilons = {str(run): float(value) for run, value in json.loads(before.read_text()).items()}
             except (OSError, ValueError, AttributeError, TypeError):
                 raise Damaged(f"the record of spent privacy {before} is damaged; it must not be lost.") from None
-            releases = [(run, Release("recorded by version 0.1", "laplace", v, 1.0)) for run, v in spent.items()]
+            releases = [(run, Release("recorded by version 0.1", "laplace", v, 1.0)) for run, v in epsilons.items()]
         self.path.touch(mode=0o600)
         self._write_head()
         for run, release in releases:
@@ -119,7 +120,7 @@ class SiteLedger:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes of this site out: two jobs must not both spend what is left."""
+        """Keep other processes of this site out, so that two jobs do not both spend what is left."""
         with open(self.lock, "a+b") as file:
             os.chmod(self.lock, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -127,27 +128,27 @@ class SiteLedger:
 
     def _refresh(self) -> None:
         """Read what was added since the last look, and check the chain."""
-        damaged = f"the site's ledger {self.path} is damaged or was changed; nothing is released until it is restored."
+        sentence = f"the site's ledger {self.path} is damaged or was changed; nothing is released until it is restored."
         try:
             content = self.path.read_bytes()
             head = json.loads(self.head.read_text())
             count, last = int(head["lines"]), str(head["last"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise Damaged(damaged) from None
+            raise Damaged(sentence) from None
         if len(content) < self._read_bytes:
-            raise Damaged(damaged)
+            raise Damaged(sentence)
         for raw in content[self._read_bytes :].split(b"\n"):
             if not raw:
                 continue
             line = _line(raw)
             if line is None or line.previous != self._last():
                 if len(self.lines) < count:
-                    raise Damaged(damaged)
+                    raise Damaged(sentence)
                 break  # torn by a crash while it was written, so its release was never sent
             self.lines.append(line)
             self._read_bytes += len(raw) + 1
         if len(self.lines) < count or (count and _digest(self.lines[count - 1].text()) != last):
-            raise Damaged(damaged)
+            raise Damaged(sentence)
         if self._read_bytes < len(content):
             with open(self.path, "r+b") as file:
                 file.truncate(self._read_bytes)
@@ -159,14 +160,14 @@ class SiteLedger:
         write_whole(self.head, json.dumps({"lines": len(self.lines), "last": self._last()}).encode(), private=True)
 
     def _append(self, run: str, request: str, releases: Iterable[Release]) -> None:
-        added: list[Line] = []
+        lines: list[Line] = []
         previous = self._last()
         now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for r in releases:
             noise = (r.kind, r.neighbours, float(r.sensitivity), float(r.scale), float(r.ratio), float(r.delta))
-            added.append(Line(now, run, request, r.what, *noise, previous))
-            previous = _digest(added[-1].text())
-        content = "".join(line.text() + "\n" for line in added).encode()
+            lines.append(Line(now, run, request, r.what, *noise, previous))
+            previous = _digest(lines[-1].text())
+        content = "".join(line.text() + "\n" for line in lines).encode()
         with open(self.path, "r+b") as file:
             file.seek(self._read_bytes)
             try:
@@ -176,7 +177,7 @@ class SiteLedger:
             except OSError:
                 file.truncate(self._read_bytes)
                 raise
-        self.lines += added
+        self.lines += lines
         self._read_bytes += len(content)
         self._write_head()
 
@@ -188,23 +189,24 @@ class SiteLedger:
             self._append(run, request, releases)
 
     def counts(self, run: str | None = None, more: Iterable[Release] = ()) -> Counter[tuple[str, float]]:
-        """How often each kind of release with each ratio occurs, in one run or in all."""
-        counted = Counter(
+        """Count how often each kind of release with each ratio occurs, in one run or in all."""
+        tally = Counter(
             (line.kind, float(format(line.ratio, DIGITS))) for line in self.lines if run in (None, line.run)
         )
-        counted.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
-        return counted
+        tally.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
+        return tally
 
     def total(self, delta: float, run: str | None = None, more: Iterable[Release] = (), by: str | None = None) -> float:
-        """The total ε at δ, for replacing one row, of one run or of all; with `more` releases that a run `by` asks for.
+        """Return the total ε at δ for replacing one row, of one run or of all, with `more` releases of the run `by`.
 
-        A run states its noise before it begins; a later run's is chosen in the light of earlier ones' answers.
+        Within a run the noise is fixed before it begins. Over several runs it is adaptive: a later run's noise may have
+        been chosen after seeing the answers of earlier ones, so only bounds that allow that are used.
         """
         several = run is None and len({line.run for line in self.lines} | ({by} if by else set())) > 1
         return composition.tightest(self.counts(run, more), delta, adaptive=several)
 
     def runs(self) -> dict[str, int]:
-        """The number of releases by run, in the order of their first."""
+        """Return the number of releases of each run, in the order of their first."""
         return dict(Counter(line.run for line in self.lines))
 
 

@@ -1,23 +1,36 @@
 """Terms and settings as JSON: dataclasses by class and fields, functions by module and name; nothing is unpickled.
 
-What a text may bring to life is limited twice: the class or function must be defined in a module of `STATEMENTS`, or in
-one that the reader's own site file allows, and it must be what its name says (a dataclass, or a function).
+What a received text can create or call is limited twice: the class or function must be defined in a module of
+`STATEMENTS`, or in one that the reader's own site file allows, and it must be what its name says (a dataclass, or a
+function).
 """
 
 import dataclasses
 import importlib
 import types
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.run import plain_tree, rebuild
 from foedus.runtime.participation import Schedule
 from foedus.terms import Shape
+
+JsonValue: TypeAlias = Json | str | int | float | bool | None
+"""What a statement becomes: a JSON object, or a plain value."""
+
+
+class Named(Protocol):
+    """A class or a function, which its module and its name find again."""
+
+    __module__: str
+    __qualname__: str
+
 
 STATEMENTS = (
     "foedus.losses",
@@ -33,8 +46,8 @@ STATEMENTS = (
 """The modules of foedus whose classes and functions state a problem or an algorithm."""
 
 
-def encode(thing: Any) -> Any:
-    """A statement as JSON can hold it."""
+def encode(thing: object) -> JsonValue:
+    """Return a statement as JSON can hold it."""
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
     if isinstance(thing, np.generic):
@@ -64,11 +77,11 @@ def encode(thing: Any) -> Any:
     )
 
 
-def _name(thing: Any) -> str:
+def _name(thing: Named) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
-def _check_findable(thing: Any) -> None:
+def _check_findable(thing: Named) -> None:
     if thing.__module__ == "__main__" or "<" in thing.__qualname__:
         where = "in the main script" if thing.__module__ == "__main__" else "inside a function"
         raise FoedusError(
@@ -77,31 +90,31 @@ def _check_findable(thing: Any) -> None:
         )
 
 
-def _encode_shape(shape: Shape) -> dict[str, Any]:
+def _encode_shape(shape: Shape) -> Json:
     nesting = plain_tree(shape.unravel(jnp.zeros(shape.dim)))
-    kept = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
-    if _decode_shape(kept) != shape:
+    record = {"of": "Shape", "tree": nesting, "shapes": [list(s) for s in shape.shapes]}
+    if _decode_shape(record) != shape:
         raise FoedusError("the parameters are a tree of a kind that cannot be told to a site; use dicts and lists.")
-    return kept
+    return record
 
 
-def _decode_shape(kept: dict[str, Any]) -> Shape:
-    leaves = iter(np.zeros([int(n) for n in s]) for s in kept["shapes"])
-    return Shape.of(rebuild(kept["tree"], leaves))
+def _decode_shape(record: Json) -> Shape:
+    leaves = iter(np.zeros([int(n) for n in s]) for s in record["shapes"])
+    return Shape.of(rebuild(record["tree"], leaves))
 
 
-def decode(text: Any, allowed: Iterable[str] = ()) -> Any:
-    """The inverse of `encode`; `allowed` names modules beside those of foedus whose contents may be used."""
-    known = (*STATEMENTS, *allowed)
+def decode(text: object, modules: Iterable[str] = ()) -> Any:
+    """Return what `encode` wrote; `modules` names modules beside those of foedus whose contents may be used."""
+    places = (*STATEMENTS, *modules)
     try:
-        return _decode(text, known)
+        return _decode(text, places)
     except FoedusError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise FoedusError("a statement of the experiment cannot be read; the versions of foedus may differ.") from None
 
 
-def _decode(text: Any, known: tuple[str, ...]) -> Any:
+def _decode(text: object, modules: tuple[str, ...]) -> Any:
     if not isinstance(text, dict):
         if text is None or isinstance(text, bool | int | float | str):
             return text
@@ -109,52 +122,52 @@ def _decode(text: Any, known: tuple[str, ...]) -> Any:
     match text["of"]:
         case "tuple" | "list" | "frozenset" as kind:
             return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](
-                _decode(v, known) for v in text["items"]
+                _decode(v, modules) for v in text["items"]
             )
         case "dict":
-            return {_decode(k, known): _decode(v, known) for k, v in text["items"]}
+            return {_decode(k, modules): _decode(v, modules) for k, v in text["items"]}
         case "Shape":
             return _decode_shape(text)
         case "Linear":
-            return Linear(None, None, text["kind"], scope=text["scope"]).keyed(
+            return Linear(None, None, text["kind"], scope=text["scope"]).with_key(
                 int(text["key"].removeprefix("linear")), []
             )
         case "Schedule":
             plan = np.zeros((len(text["plan"]), text["clients"]), dtype=bool)
-            for row, chosen in zip(plan, text["plan"], strict=True):
-                row[chosen] = True
+            for row, clients in zip(plan, text["plan"], strict=True):
+                row[clients] = True
             return Schedule(plan, text["dropout"])
         case "class":
-            cls = _find(text["name"], known)
+            cls = _find(text["name"], modules)
             if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
                 raise FoedusError(f"{text['name']} is no statement of a problem or an algorithm.")
-            return cls(**{k: _decode(v, known) for k, v in text["fields"].items()})
+            return cls(**{k: _decode(v, modules) for k, v in text["fields"].items()})
         case "function":
-            fn = _find(text["name"], known)
+            fn = _find(text["name"], modules)
             if isinstance(fn, type) or not callable(fn):
                 raise FoedusError(f"{text['name']} is not a function.")
             return fn
     raise TypeError
 
 
-def _find(name: str, known: tuple[str, ...]) -> Any:
-    """The class or function defined under this name, in a module that is known."""
+def _find(name: str, modules: tuple[str, ...]) -> Any:
+    """Return the class or function that is defined under this name in one of these modules."""
     module, _, qualname = name.partition(":")
-    if not any(module == k or module.startswith(k + ".") for k in known):
+    if not any(module == k or module.startswith(k + ".") for k in modules):
         raise FoedusError(f"the experiment uses {name}, of a module that is not allowed here.")
     try:
-        found: Any = importlib.import_module(module)
+        thing: Any = importlib.import_module(module)
         for part in qualname.split("."):
-            found = getattr(found, part)
+            thing = getattr(thing, part)
     except (ImportError, AttributeError):
         raise FoedusError(f"the experiment uses {name}, which is not installed here.") from None
-    if isinstance(found, types.ModuleType) or (getattr(found, "__module__", None), _qualname(found)) != (
+    if isinstance(thing, types.ModuleType) or (getattr(thing, "__module__", None), _qualname(thing)) != (
         module,
         qualname,
     ):
         raise FoedusError(f"the experiment uses {name}, which is defined elsewhere.")
-    return found
+    return thing
 
 
-def _qualname(thing: Any) -> str | None:
+def _qualname(thing: object) -> str | None:
     return getattr(thing, "__qualname__", None)

@@ -41,7 +41,7 @@ def read_terms(kit: Path) -> tuple[SiteFile, str]:
 
 
 def agreed_terms(kit: Path) -> SiteFile:
-    """The site file as a job process may use it: only that with which the site was started."""
+    """Return the site file for a job process; raise where it is not the one with which the site was started."""
     site, digest = read_terms(kit)
     if os.environ.get(DIGEST) != digest:
         raise FoedusError(
@@ -52,7 +52,7 @@ def agreed_terms(kit: Path) -> SiteFile:
 
 
 def lies_inside(file: Path, kit: Path) -> bool:
-    """Whether a file, or what a link of this name leads to, is in the kit's folder."""
+    """Return whether a file, or what a link of this name leads to, is in the kit's folder."""
     kits = {Path(os.path.abspath(kit)), kit.resolve(), (kit / "local").resolve().parent}
     names = {Path(os.path.abspath(file)), file.resolve()}
     return any(name.is_relative_to(place) for name in names for place in kits)

@@ -1,4 +1,4 @@
-"""A federation on one machine: kits, a server and sites on loopback, and no process left behind."""
+"""A federation on one machine: kits, a server and sites on loopback; `down` leaves no process behind."""
 
 # pyright: reportMissingImports=false
 
@@ -11,22 +11,21 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import Project, provision, require_nvflare, write_site_file
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import digest_of
 
 STATE = "federation.json"
-START_SECONDS = 90.0
+START_SECONDS = 90.0  # for the server and all sites to be connected
 
 
 @dataclass(frozen=True)
-class Party:
-    """One process of the federation."""
+class PartyStatus:
+    """A party of the federation, and whether its process runs."""
 
     name: str
     pid: int | None
@@ -34,9 +33,9 @@ class Party:
 
 
 class Federation:
-    """The federation in a folder. `up` makes and starts it, `at` finds it again."""
+    """The federation in a folder; `up` makes and starts one, `at` finds one that was started."""
 
-    def __init__(self, folder: Path, state: dict[str, Any]):
+    def __init__(self, folder: Path, state: Json):
         self.folder, self.state = Path(folder), state
 
     @property
@@ -47,13 +46,13 @@ class Federation:
         return Path(self.state["kits"][party])
 
     def data(self, site: str) -> Path:
-        """Where a trial's data of a site are placed: outside its kit."""
+        """Return the file for a site's data in a trial, which lies outside its kit."""
         folder = self.folder / "data"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f"{site}.npz"
 
     @staticmethod
-    def up(folder: Path, sites: int | tuple[str, ...], policy: dict[str, Any] | None = None) -> "Federation":
+    def up(folder: Path, sites: int | tuple[str, ...], policy: Json | None = None) -> "Federation":
         """Provision kits, start the server and the sites, and wait until they are connected.
 
         With a policy, the sites are those of a trial: their files name where its data will be placed. Without, each
@@ -89,8 +88,8 @@ class Federation:
         return federation
 
     @staticmethod
-    def again(folder: Path, sites: tuple[str, ...], policy: dict[str, Any]) -> "Federation":
-        """The trial federation that was left in this folder, started again; or a new one."""
+    def again(folder: Path, sites: tuple[str, ...], policy: Json) -> "Federation":
+        """Start the trial federation that was left in this folder again, or a new one."""
         if not (Path(folder) / STATE).exists():
             return Federation.up(folder, sites, policy)
         there = Federation.at(folder)
@@ -121,7 +120,7 @@ class Federation:
 
     @staticmethod
     def at(folder: Path) -> "Federation":
-        """The federation that was started in this folder."""
+        """Return the federation that was started in this folder."""
         path = Path(folder).absolute() / STATE
         try:
             return Federation(path.parent, json.loads(path.read_text()))
@@ -132,44 +131,44 @@ class Federation:
 
     def heal(self) -> list[str]:
         """Start every party that is not running, and again every site whose file has changed; returns their names."""
-        started = self.refresh()
+        names = self.refresh()
         for party in ("server", *self.sites):
             if _alive(self.state["processes"].get(party)) is None:
                 self._end(party)  # jobs of a parent that was killed
                 self._start(party)
-                started.append(party)
-        return started
+                names.append(party)
+        return names
 
     def refresh(self) -> list[str]:
         """Start every running site again whose file has changed, for a site reads it once; returns their names."""
-        changed = []
+        names = []
         for site in self.sites:
-            known = self.state["processes"].get(site)
-            if known and _alive(known) is not None and known.get("terms") != self._terms(site):
+            process = self.state["processes"].get(site)
+            if process and _alive(process) is not None and process.get("terms") != self._terms(site):
                 self._end(site)
                 self._start(site)
-                changed.append(site)
-        return changed
+                names.append(site)
+        return names
 
     def _terms(self, party: str) -> str:
-        """The digest of a site's file; the server reads its own for every run."""
+        """Return the digest of a site's file; the server has none, for it reads its file for every run."""
         return "" if party == "server" else digest_of(self.kit(party) / "local" / SITE_FILE)
 
     def _start(self, party: str) -> None:
         kit, terms = self.kit(party), self._terms(party)
         role, file = ("server", "fed_server.json") if party == "server" else ("client", "fed_client.json")
-        told = ["secure_train=true", "org=foedus", "config_folder=config"]
-        told += [] if party == "server" else [f"uid={party}"]
+        options = ["secure_train=true", "org=foedus", "config_folder=config"]
+        options += [] if party == "server" else [f"uid={party}"]
         command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train", "-m", str(kit)]
         (kit / "transfer").mkdir(exist_ok=True)
-        for left in ("pid.fl", "shutdown.fl", "restart.fl"):
-            (kit / left).unlink(missing_ok=True)
+        for stale in ("pid.fl", "shutdown.fl", "restart.fl"):
+            (kit / stale).unlink(missing_ok=True)
         environment = os.environ | {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
         # a mark that the party's job processes inherit: they are found by it when their parent is gone
         environment["FOEDUS_PARTY"] = self._mark(party)
         with (kit / "out.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "-s", file, "--set", *told],
+                [*command, "-s", file, "--set", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -193,11 +192,11 @@ class Federation:
     def wait(self, seconds: float = START_SECONDS) -> None:
         """Return when the server answers and every site is connected."""
         until = time.monotonic() + seconds
-        started = {site: self.state["processes"].get(site, {}).get("started", 0.0) for site in self.sites}
+        start_times = {site: self.state["processes"].get(site, {}).get("started", 0.0) for site in self.sites}
         while True:
             try:
                 with Console(self.kit("admin"), timeout=5.0) as console:
-                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()), started)
+                    console.wait_for_sites(self.sites, max(1.0, until - time.monotonic()), start_times)
                 return
             except Unreachable:
                 dead = [p.name for p in self.status() if not p.running]
@@ -206,29 +205,29 @@ class Federation:
                     raise FoedusError(f"the federation did not start: {what}; see {self.folder}/kits.") from None
                 time.sleep(0.3)
 
-    def status(self) -> list[Party]:
-        """Every party and whether its process runs."""
-        known = self.state["processes"]
-        found = []
+    def status(self) -> list[PartyStatus]:
+        """Return every party and whether its process runs."""
+        processes = self.state["processes"]
+        parties = []
         for name in ("server", *self.sites):
-            process = _alive(known.get(name))
-            found.append(Party(name, process, process is not None))
-        return found
+            process = _alive(processes.get(name))
+            parties.append(PartyStatus(name, process, process is not None))
+        return parties
 
     def processes(self, party: str) -> list[int]:
-        """The ids of a party's processes: its own first, then those of its jobs."""
+        """Return the ids of a party's processes: its own first, then those of its jobs."""
         own = _alive(self.state["processes"].get(party))
-        marked = _marked(self._mark(party))
-        return [own, *(pid for pid in marked if pid != own)] if own is not None else marked
+        pids = _pids_with_mark(self._mark(party))
+        return [own, *(pid for pid in pids if pid != own)] if own is not None else pids
 
     def _end(self, party: str) -> None:
         import signal
 
         for _ in range(50):
-            left = self.processes(party)
-            if not left:
+            pids = self.processes(party)
+            if not pids:
                 return
-            for pid in left:
+            for pid in pids:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -250,7 +249,7 @@ _OWN: dict[int, subprocess.Popen[bytes]] = {}  # the children of this process, w
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has on loopback."""
+    """Return ports that nobody has on loopback."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -267,29 +266,29 @@ def _began(pid: int) -> float:
     return psutil.Process(pid).create_time()
 
 
-def _alive(known: dict[str, Any] | None) -> int | None:
-    """The id, if the process with this id is still the one that was started."""
+def _alive(record: Json | None) -> int | None:
+    """Return the id, if the process with this id is still the one that was started."""
     import psutil
 
-    if not known:
+    if not record:
         return None
     try:
-        process = psutil.Process(known["pid"])
-        same = abs(process.create_time() - known["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        return known["pid"] if same else None
+        process = psutil.Process(record["pid"])
+        same = abs(process.create_time() - record["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return record["pid"] if same else None
     except psutil.NoSuchProcess:
         return None
 
 
-def _marked(mark: str) -> list[int]:
-    """The processes that carry this party's mark in their environment."""
+def _pids_with_mark(mark: str) -> list[int]:
+    """Return the processes that carry this party's mark in their environment."""
     import psutil
 
-    found = []
+    pids = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("FOEDUS_PARTY") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+                pids.append(process.pid)
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
-    return found
+    return pids

@@ -1,8 +1,8 @@
-"""What a coordinator sees of a run while it goes, and the word with which it ends one early."""
+"""What a coordinator sees of a run while it goes on, and how it ends one early."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from foedus.files import Json
 from foedus.runtime.spine import Recorder
 
 
@@ -14,11 +14,11 @@ class Window:
         self.stop = False
         self.keep = True  # whether a run that is ended early can be resumed
 
-    def answer(self, asked: Any) -> dict[str, Any]:
-        """The reply to a coordinator; `{"do": "stop"}` ends the run after this round."""
-        told = asked if isinstance(asked, dict) else {}
-        if told.get("do") == "stop":
-            self.keep, self.stop = bool(told.get("keep", True)), True
+    def answer(self, command: object) -> Json:
+        """Return the reply to a coordinator's command; `{"do": "stop"}` ends the run after this round."""
+        fields = command if isinstance(command, dict) else {}
+        if fields.get("do") == "stop":
+            self.keep, self.stop = bool(fields.get("keep", True)), True
         recorder = self.recorder
         if recorder is None or recorder.rounds == 0:
             return {"rounds": 0, "record": {}}
