@@ -19,11 +19,11 @@ from foedus.errors import FoedusError
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
-from foedus.runtime import spine
-from foedus.runtime.flare import layout, packing, rounds
+from foedus.runtime import spine, traffic
+from foedus.runtime.flare import layout, packing, server
 from foedus.runtime.mistakes import mistake
 from foedus.runtime.participation import LOCAL, Fraction, Participation, Schedule, client_key, round_key
-from foedus.runtime.simulate import Rounds, play_rounds
+from foedus.runtime.simulate import PlayedRounds, play_rounds
 
 ROUNDS = 6
 SAME = 1e-9  # how far an iterate over messages may be from the simulator's, relative to the model's size
@@ -96,7 +96,7 @@ def _fitted(algorithm: Algorithm) -> tuple[Problem, Fit]:
 
 def _played(
     problem: Problem, algorithm: Algorithm, count: int, who: Participation | None = None, path: Path | None = None
-) -> Rounds:
+) -> PlayedRounds:
     job = spine.prepare(
         problem, algorithm, w0=np.zeros(COLUMNS), seed=3, max_rounds=count, participation=who or Fraction()
     )
@@ -119,7 +119,7 @@ def _reply_shapes(problem: Problem, algorithm: Algorithm, fit: Fit) -> None:
                 fit.problem.data,
             )
             client = jax.eval_shape(lambda d, w: made.join(terms, d, w), one, w0)
-            _, _, reply = spine.exchange_shapes(kind, terms, server, client, one)
+            _, _, reply = traffic.exchange_shapes(kind, terms, server, client, one)
             shapes.append(jax.tree.map(lambda a: a.shape, reply))
         if shapes[0] != shapes[1]:
             raise FoedusError(
@@ -190,7 +190,7 @@ def _messages(problem: Problem, algorithm: Algorithm, fit: Fit) -> None:
         )
 
 
-def over_messages(fit: Fit, count: int) -> rounds.Play:
+def over_messages(fit: Fit, count: int) -> server.Play:
     """So many rounds with every client on its own and messages as bytes; the server's state after them."""
     made, problem, terms = fit.algorithm, fit.problem, fit.problem.terms
     message_plans, reply_plans = _plans(fit)
@@ -198,14 +198,14 @@ def over_messages(fit: Fit, count: int) -> rounds.Play:
     start = jnp.zeros(terms.dim)
     data = [jax.tree.map(lambda a, i=i: a[i], problem.data) for i in range(terms.clients)]
     clients = [made.join(terms, d, start) for d in data]
-    play = rounds.first(made, terms, start, problem.server)
+    play = server.first_play(made, terms, start, problem.server)
     local: list[Callable[..., tuple[PyTree, PyTree]]] = [
         jax.jit(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)) for kind in made.kinds
     ]
     for _ in range(count):
         carry = play.carry
         phase = int(made.phase(carry.server))
-        message = jax.tree.map(np.asarray, rounds.broadcast(made, terms, phase, carry.server, key, carry.round, uids))
+        message = jax.tree.map(np.asarray, server.broadcast(made, terms, phase, carry.server, key, carry.round, uids))
         replies = []
         for i, (client, mine) in enumerate(zip(clients, data, strict=True)):
             sent = packing.to_bytes(spine.message_for(message, i), message_plans[phase])
@@ -214,5 +214,5 @@ def over_messages(fit: Fit, count: int) -> rounds.Play:
             clients[i], reply = local[phase](client, content, mine, own_key)
             replies.append(packing.from_bytes(packing.to_bytes(reply, reply_plans[phase]), reply_plans[phase]))
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *replies)
-        play, _ = rounds.aggregate(made, terms, phase, play, stacked, np.ones(terms.clients, bool))
+        play, _ = server.aggregate(made, terms, phase, play, stacked, np.ones(terms.clients, bool))
     return play

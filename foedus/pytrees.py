@@ -27,3 +27,8 @@ def select(condition: Array, yes: T, no: T) -> T:
 def strong(tree: T) -> T:
     """The tree without weak types: JAX would compile again for a state whose types changed after the first round."""
     return jax.tree.map(lambda a: jax.lax.convert_element_type(a, jnp.result_type(a)), tree)
+
+
+def nbytes(tree: PyTree) -> int:
+    """The bytes of a tree's arrays."""
+    return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -18,8 +18,9 @@ from foedus.experiment import build
 from foedus.experiment.build import RunSetup
 from foedus.experiment.screen import size
 from foedus.pooled import Pooled
+from foedus.pytrees import nbytes
 from foedus.runtime.simulate import start
-from foedus.runtime.spine import nbytes, traffic_of
+from foedus.runtime.traffic import traffic_of
 
 # Rounds until the stopping test on the reference problems of tests/test_outlook.py, which measures them again: the
 # breast-cancer set at 5 and 20 sites with a small ridge, and a cap on one class for the methods that take constraints.

@@ -18,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Fit, Kind, Present
+from foedus.algorithm import Algorithm, Fit, Present
 from foedus.certificate import site_parts
 from foedus.pooled import Pooled
-from foedus.privacy.releasing import Releasing, sound_noise
+from foedus.privacy.noise import Sound
+from foedus.privacy.releasing import Releasing
 from foedus.pytrees import PyTree, state, strong
-from foedus.runtime import spine
+from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.mistakes import explain_mistakes
@@ -38,7 +39,7 @@ from foedus.runtime.participation import (
     round_key,
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
-from foedus.runtime.workload import block_size, condense_data
+from foedus.runtime.workload import Blocks, block_sizes, condense_data
 from foedus.terms import Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold; their buffers have this length
@@ -62,12 +63,14 @@ class RunInputs:
     uids: Array
     key: Array
     participation: Participation
+    blocks: Blocks = Blocks()
 
 
 def play_round(
-    algorithm: Algorithm, terms: Terms, kind: Kind, at: Simulation, inputs: RunInputs
+    algorithm: Algorithm, terms: Terms, phase: int, at: Simulation, inputs: RunInputs
 ) -> tuple[Simulation, Array, Array]:
     """Play one round of one kind; return the states, how many clients were asked and how many answered."""
+    kind = algorithm.kinds[phase]
     n, who, round, clients = terms.clients, inputs.participation, at.carry.round, at.clients
     draws = client_uniforms(round_key(inputs.key, SERVER, round), inputs.uids)
     message = kind.broadcast(terms, at.carry.server, draws)
@@ -87,38 +90,67 @@ def play_round(
 
     local_key = round_key(inputs.key, LOCAL, round)
 
-    def answers(states: PyTree, data: Data, uids: Array, of: Array | None) -> tuple[PyTree, PyTree]:
-        leaves, axes, structure = spine.message_leaves(message, of)
+    def answers(states: PyTree, data: Data, uids: Array, of: Array | None, bin: int) -> tuple[PyTree, PyTree]:
+        leaves, axes, structure = message_leaves(message, of)
 
         def one(client: PyTree, data: Data, uid: Array, *leaves: Array) -> tuple[PyTree, PyTree]:
-            content = spine.message_from(list(leaves), structure)
-            return strong(kind.local(terms, client, content, data, client_key(local_key, uid)))
+            content = message_from(list(leaves), structure)
+            after, reply = kind.local(terms, client, content, data, client_key(local_key, uid))
+            return spine.keep_types(after, client), reply
 
-        args, args_axes = (states, data, uids, *leaves), (0, 0, 0, *axes)
-        return over_clients(one, args, args_axes, block_size(one, args, args_axes))
+        block = inputs.blocks.sizes[phase][bin] if inputs.blocks.sizes else None
+        return over_clients(one, (states, data, uids, *leaves), (0, 0, 0, *axes), block)
 
     if isinstance(inputs.data, tuple):
-        pairs = [answers(c, b.data, b.uids, b.index) for c, b in zip(clients, inputs.data, strict=True)]
+        binned = enumerate(zip(clients, inputs.data, strict=True))
+        pairs = [answers(c, b.data, b.uids, b.index, place) for place, (c, b) in binned]
         after, replies = tuple(state for state, _ in pairs), join_bins([reply for _, reply in pairs], inputs.data)
     else:
         states, data, uids = participants
-        after, replies = answers(states, data, uids, of)
+        after, replies = answers(states, data, uids, of, 0)
     if not everyone or who.dropout > 0:
         # Without noise a client whose reply is lost goes on as if the round had not reached it. With sound noise its
         # reply has left it and counts as a release, so its state must go on from there.
-        advances = is_asked if sound_noise(algorithm) is not None else here
+        released = isinstance(algorithm, Releasing) and isinstance(algorithm.noise, Sound)
+        advances = is_asked if released else here
         after = Present(index, advances).remember(clients, after) if jax.tree.leaves(clients) else clients
     sure = everyone and who.dropout == 0
     carry = spine.advance(algorithm, terms, kind, at.carry, replies, Present(index, here), sure)
     return Simulation(carry, after), asked_count, jnp.sum(here)
 
 
+def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
+    """Take a message apart for `vmap`: its leaves, the client axis of each leaf (0 or None), and its structure.
+
+    `Each` fields keep a leading axis over the clients `index` (None: all, in order); the others are shared. `vmap`
+    takes one axis for each input, and a message mixes fields with and without one, so it travels as leaves.
+    """
+    nodes, tree = jax.tree.flatten(message, is_leaf=spine.is_each)
+    parts, leaves, axes = [], [], []
+    for node in nodes:
+        flat, part = jax.tree.flatten(node.values if spine.is_each(node) else node)
+        parts.append((part, len(flat)))
+        for leaf in flat:
+            leaves.append(leaf if index is None or not spine.is_each(node) else leaf[index])
+            axes.append(0 if spine.is_each(node) else None)
+    return leaves, axes, (tree, tuple(parts))
+
+
+def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
+    """Put a message together as one client reads it: the inverse of `message_leaves`, inside `vmap`."""
+    tree, parts = structure
+    nodes, start = [], 0
+    for part, size in parts:
+        nodes.append(jax.tree.unflatten(part, leaves[start : start + size]))
+        start += size
+    return jax.tree.unflatten(tree, nodes)
+
+
 def over_clients(
-    one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: tuple[int | None, ...], block: int
+    one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: tuple[int | None, ...], block: int | None
 ) -> PyTree:
-    """`vmap` over the client axis of `args`, block by block."""
-    n = jax.tree.leaves(args[1])[0].shape[0]
-    if block >= n:
+    """`vmap` over the client axis of `args`: all clients at once, or block by block."""
+    if block is None:
         return jax.vmap(one, in_axes=axes)(*args)
     split = [i for i, axis in enumerate(axes) if axis == 0]
 
@@ -136,7 +168,7 @@ def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
     """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
-    kinds = algorithm.kinds
+    kinds = range(len(algorithm.kinds))
 
     def step(at: Simulation) -> tuple[Simulation, dict[str, Array]]:
         phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
@@ -146,10 +178,10 @@ def chunk(
         else:
             at, asked_count, answer_count = jax.lax.switch(phase, plays, at, inputs)
         row = {"phase": phase, "asked": asked_count, "answered": answer_count} | dict(algorithm.report(at.carry.server))
-        if isinstance(algorithm, Releasing):
+        if isinstance(algorithm, Releasing) and algorithm.noise is not None:
             clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
             row |= algorithm.release_record(clients)
-        return strong(at), {name: jnp.asarray(value) for name, value in row.items()}
+        return at, {name: jnp.asarray(value) for name, value in row.items()}
 
     shapes = jax.eval_shape(step, at)[1]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
@@ -182,9 +214,11 @@ def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
     bins = split_into_bins(fit.algorithm, terms, problem.data, problem.counts, uids, participation, rectangles)
     if bins is None:
         data: Data | tuple[Bin, ...] = condense_data(fit, problem.data)
+        blocks = block_sizes(fit, [data], min(participation.size(terms.clients), terms.clients))
     else:
         data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
-    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation)
+        blocks = block_sizes(fit, [b.data for b in data])
+    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation, blocks)
 
 
 class _Interrupt:
@@ -231,7 +265,7 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
         states, data = (
             (at.clients[0], inputs.data[0].data) if isinstance(inputs.data, tuple) else (at.clients, inputs.data)
         )
-        recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, states, data))
+        recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data))
         if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
             at, recorder.columns = checkpoint_content
         at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles the program and plays no round

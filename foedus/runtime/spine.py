@@ -11,7 +11,6 @@ The simulator adds `vmap` over clients, `Spread` a client axis over several proc
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -31,7 +30,7 @@ from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
 from foedus.privacy.total import Local
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
+from foedus.pytrees import PyTree, nbytes, state
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -149,10 +148,24 @@ def advance(
 
     `sure` says that somebody answered for certain, which saves the choice between the old and the new state.
     """
-    server = kind.aggregate(terms, carry.server, replies, present)
+    server = keep_types(kind.aggregate(terms, carry.server, replies, present), carry.server)
     if not sure:  # a round that nobody answered changes nothing
         server = jax.tree.map(lambda new, old: jnp.where(jnp.any(present.here), new, old), server, carry.server)
     return carry_of(algorithm, terms, carry, server)
+
+
+def keep_types(after: PyTree, before: PyTree) -> PyTree:
+    """The state after a round with the types that it had before: a number written in Python becomes an array.
+
+    JAX tells a written 1.0 from a computed one, and would compile the next rounds anew. Types that differ in kind are
+    left as they are: that is a mistake, which the compiled loop finds.
+    """
+
+    def alike(new: Array, old: Array) -> Array:
+        same = jnp.result_type(new) == old.dtype
+        return jax.lax.convert_element_type(new, old.dtype) if same else jnp.asarray(new)
+
+    return jax.tree.map(alike, after, before)
 
 
 def carry_of(algorithm: Algorithm, terms: Terms, before: Carry, server: PyTree) -> Carry:
@@ -163,89 +176,27 @@ def carry_of(algorithm: Algorithm, terms: Terms, before: Carry, server: PyTree) 
     return Carry(server, jnp.where(finite, w, before.w), before.round + 1, ended, finite)
 
 
-def _is_each(node: PyTree) -> bool:
+def is_each(node: PyTree) -> bool:
+    """Whether a part of a message differs from client to client."""
     return isinstance(node, Each)
 
 
 def message_for(message: PyTree, client: int) -> PyTree:
     """Return the message that one client receives: its own row of every `Each`, and all other fields."""
     return jax.tree.map(
-        lambda node: jax.tree.map(lambda v: v[client], node.values) if _is_each(node) else node,
+        lambda node: jax.tree.map(lambda v: v[client], node.values) if is_each(node) else node,
         message,
-        is_leaf=_is_each,
+        is_leaf=is_each,
     )
 
 
-def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
-    """Take a message apart for `vmap`: its leaves, the client axis of each leaf (0 or None), and its structure.
-
-    `Each` fields keep a leading axis over the clients `index` (None: all, in order); the others are shared. `vmap`
-    takes one axis for each input, and a message mixes fields with and without one, so it travels as leaves.
-    """
-    nodes, tree = jax.tree.flatten(message, is_leaf=_is_each)
-    parts, leaves, axes = [], [], []
-    for node in nodes:
-        flat, part = jax.tree.flatten(node.values if _is_each(node) else node)
-        parts.append((part, len(flat)))
-        for leaf in flat:
-            leaves.append(leaf if index is None or not _is_each(node) else leaf[index])
-            axes.append(0 if _is_each(node) else None)
-    return leaves, axes, (tree, tuple(parts))
-
-
-def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
-    """Put a message together as one client reads it: the inverse of `message_leaves`, inside `vmap`."""
-    tree, parts = structure
-    nodes, start = [], 0
-    for part, size in parts:
-        nodes.append(jax.tree.unflatten(part, leaves[start : start + size]))
-        start += size
-    return jax.tree.unflatten(tree, nodes)
-
-
-Bytes: TypeAlias = tuple[tuple[int, int], ...]
-"""For each kind of round: the bytes one client receives, and the bytes it sends."""
-
-
-def traffic_of(algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTree, data: Data) -> Bytes:
-    """Return the bytes of a round's messages, from shapes alone; `clients` and `data` have a client axis first."""
-
-    def shapes(tree: PyTree, drop: int) -> PyTree:
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
-
-    leaves, tree = jax.tree.flatten((shapes(server, 0), shapes(clients, 1), shapes(data, 1)))
-    return _traffic(algorithm, terms, tuple(leaves), tree)
-
-
-def exchange_shapes(
-    kind: Kind, terms: Terms, server: PyTree, client: PyTree, data: Data
-) -> tuple[PyTree, PyTree, PyTree]:
-    """Return the shapes of the message that one client receives, of its state afterwards, and of its reply."""
-    key, draws = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((terms.clients,), float)
-    message = jax.eval_shape(lambda s, d: message_for(kind.broadcast(terms, s, d), 0), server, draws)
-    after, reply = jax.eval_shape(lambda c, m, d, k: kind.local(terms, c, m, d, k), client, message, data, key)
-    return message, after, reply
-
-
-@lru_cache(maxsize=256)
-def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: PyTree) -> Bytes:
-    server, client, data = jax.tree.unflatten(tree, leaves)
-    sizes = []
-    for kind in algorithm.kinds:
-        message, _, reply = exchange_shapes(kind, terms, server, client, data)
-        sizes.append((nbytes(message), nbytes(reply)))
-    return tuple(sizes)
-
-
-def nbytes(tree: PyTree) -> int:
-    """Return the bytes of a tree's arrays."""
-    return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
 class Recorder:
-    """The history so far: named columns, one row a round; bytes are counted from the messages' arrays."""
+    """The history so far: named columns, one row a round.
 
-    def __init__(self, traffic: Bytes, columns: dict[str, np.ndarray] | None = None):
+    `traffic` has for each kind of round the bytes that one client receives and sends.
+    """
+
+    def __init__(self, traffic: Sequence[tuple[int, int]], columns: dict[str, np.ndarray] | None = None):
         self.down = np.array([down for down, _ in traffic], dtype=np.int64)
         self.up = np.array([up for _, up in traffic], dtype=np.int64)
         self.columns = columns or {}

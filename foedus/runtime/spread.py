@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from foedus.certificate import site_parts
 from foedus.errors import FoedusError
 from foedus.pooled import Pooled
-from foedus.runtime import simulate, spine
+from foedus.runtime import simulate, spine, traffic
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.participation import Schedule
 from foedus.runtime.spine import Job, Outcome, Recorder, Watch
@@ -66,7 +66,7 @@ class Spread:
         inputs = simulate.RunInputs(data, layout.share(uids), key, who)
         start = simulate.start(algorithm, terms, layout.share(job.w0), data, own)
         at = replace(start, clients=jax.tree.map(layout.settle, start.clients))
-        recorder = Recorder(spine.traffic_of(algorithm, terms, at.carry.server, at.clients, data))
+        recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, at.clients, data))
         at, _, _ = simulate.chunk(algorithm, terms, at, inputs, np.int64(0))
         compiled_at = time.perf_counter()
         while recorder.rounds < job.max_rounds and not bool(at.carry.done):

@@ -6,15 +6,15 @@ core's cache, clients are worked on a few at a time.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
-from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
 from foedus.algorithm import Fit
-from foedus.pytrees import PyTree
-from foedus.runtime import spine
+from foedus.pytrees import nbytes
+from foedus.runtime.traffic import exchange_shapes
 from foedus.terms import Data, Terms
 
 BLOCK_BYTES = 2**17  # of one block of clients' data: it stays in a core's cache while they make their local steps
@@ -32,7 +32,8 @@ def condense_data(fit: Fit, data: Data) -> Data:
     if terms.has_moments(data["x"].shape[1:] if "x" in data else ()):
         one = jax.eval_shape(lambda d: terms.with_moments(jax.tree.map(lambda a: a[0], d)), data)
         assert one.moments is not None
-        if most_reads(fit, one, one.moments.gram) >= OFTEN:
+        gram = one.moments.gram
+        if max(reads_of_kinds(fit, one, lambda leaf: leaf is gram)) >= OFTEN:
             data = _with_moments(terms, data)
     return jax.vmap(fit.condense)(data) if algorithm is not None else data
 
@@ -42,50 +43,56 @@ def _with_moments(terms: Terms, data: Data) -> Data:
     return jax.vmap(terms.with_moments)(data)
 
 
-def most_reads(fit: Fit, data: Data, leaf: jax.ShapeDtypeStruct) -> int:
-    """Return how often a round reads one array of a client's data, the most over the kinds of round.
-
-    `data` are shapes, and `leaf` is one of them: the very object, by which it is found among the program's inputs.
-    """
+def reads_of_kinds(fit: Fit, data: Data, watch: Callable[[jax.ShapeDtypeStruct], bool]) -> list[int]:
+    """How often a round of each kind reads the arrays that are to be watched, of one client's data given as shapes."""
     algorithm, terms = fit.algorithm, fit.problem.terms
     w0, key = jax.ShapeDtypeStruct((terms.dim,), float), jax.eval_shape(lambda: jax.random.key(0))
     server = jax.eval_shape(lambda w, own: algorithm.init(terms, w, own), w0, fit.problem.server)
     client = jax.eval_shape(lambda d, w: algorithm.join(terms, d, w), data, w0)
+    inside = {id(leaf) for leaf in jax.tree.leaves(data) if watch(leaf)}
     reads = []
     for kind in algorithm.kinds:
-        message, _, _ = spine.exchange_shapes(kind, terms, server, client, data)
+        message, _, _ = exchange_shapes(kind, terms, server, client, data)
         args = (client, message, data, key)
         program = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
-        marks = [part is leaf for part in jax.tree.leaves(args)]
-        reads.append(reads_in(program.jaxpr, marks))
-    return max(reads)
+        reads.append(reads_in(program.jaxpr, [id(leaf) in inside for leaf in jax.tree.leaves(args)]))
+    return reads
 
 
-def block_size(one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: Sequence[int | None]) -> int:
-    """Return how many clients to work on at a time: all, unless `one` reads data several times that no cache holds.
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Blocks:
+    """How many clients a round works on at a time, by kind of round and bin; without an entry, on all at once."""
 
-    `args` are the inputs of `one` with a client axis where `axes` says 0; the second is the data.
+    sizes: tuple[tuple[int | None, ...], ...] = ()
+
+
+def block_sizes(fit: Fit, bins: list[Data], clients: int | None = None) -> Blocks:
+    """The blocks in which the clients' work is done, for data stacked in bins; `clients` take part where not all do.
+
+    Blocks pay where a round reads data several times that no cache holds.
     """
-    data: Data = args[1]
-    n = data["weight"].shape[0]
-    total = spine.nbytes(data if data.moments is None else data.moments)
-    if total <= SMALL * BLOCK_BYTES or jax.process_count() > 1:
-        return n
+    kinds = len(fit.algorithm.kinds)
+    columns: list[list[int | None]] = []
+    for data in bins:
+        count = data["weight"].shape[0]
+        n = count if clients is None else clients
+        total = nbytes(data if data.moments is None else data.moments) * n // count
+        if total <= SMALL * BLOCK_BYTES or jax.process_count() > 1:
+            columns.append([None] * kinds)
+            continue
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), data)
+        largest = max(leaf.size for leaf in jax.tree.leaves(one))
+        gram = None if one.moments is None else one.moments.gram
+        reads = reads_of_kinds(fit, one, lambda leaf, top=largest, g=gram: leaf is g or leaf.size == top)
+        often = OFTEN * (READS_PER_GRADIENT if gram is None else 1)
+        size = _near_size(n, max(1, n * BLOCK_BYTES // total))
+        columns.append([size if many >= often and size < n else None for many in reads])
+    return Blocks(tuple(zip(*columns, strict=True)) if any(any(column) for column in columns) else ())
 
-    def shape(a: Array, axis: int | None) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(a.shape if axis is None else a.shape[1:], a.dtype)
 
-    single = tuple(jax.tree.map(partial(shape, axis=axis), arg) for arg, axis in zip(args, axes, strict=True))
-    largest = max(leaf.size for leaf in jax.tree.leaves(single[1]))
-    leaves = jax.tree.leaves(single)
-    program = jax.make_jaxpr(one)(*single).jaxpr
-    gram = () if single[1].moments is None else (single[1].moments.gram,)
-    inside = {id(leaf) for leaf in jax.tree.leaves(single[1])}
-    marks = [id(leaf) in inside and (leaf.size == largest or any(leaf is g for g in gram)) for leaf in leaves]
-    if reads_in(program, marks) < OFTEN * (1 if gram else READS_PER_GRADIENT):
-        return n
-    # near the size that fits, one that divides the number of clients: a remainder would be compiled as a second program
-    fits = max(1, n * BLOCK_BYTES // total)
+def _near_size(n: int, fits: int) -> int:
+    """A size near the one that fits which divides n: a remainder would be compiled as a second program."""
     return max((b for b in range(max(1, fits // 4), min(n, 2 * fits) + 1) if n % b == 0), default=fits)
 
 

@@ -1,11 +1,9 @@
 """The checks of a site on what a server tells it, made before the site acts on it; none trusts the coordinator."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-import jax
 import numpy as np
 
 from foedus.algorithm import Algorithm, Fit, name_of
@@ -15,12 +13,10 @@ from foedus.pooled import Pooled
 from foedus.privacy import sampling
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
-from foedus.pytrees import PyTree
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
 from foedus.terms import Data, Mask, Terms, Where
 
-LARGEST = 1e6  # the largest number in a message under privacy: the rounding of larger ones could show through the noise
 MOST_ROUNDS = 10**6  # that a run may announce
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
@@ -28,23 +24,6 @@ EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own a
 def statement(header: Json) -> str:
     """Return the part of a message that must be the same in a greeting and in a join, as text."""
     return json.dumps([header[name] for name in ("algorithm", "terms", "max_rounds")], sort_keys=True)
-
-
-def whole(value: object, least: int, most: int, name: str) -> int:
-    """Return a whole number; refuse what is none, or lies outside its range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refusal("unknown", f"{name} must be a whole number from {least} to {most}")
-    return value
-
-
-def check_moderate(tree: PyTree, private: bool) -> None:
-    """Refuse numbers that no honest run sends; under privacy also large ones, whose rounding could show through."""
-    for leaf in jax.tree.leaves(tree):
-        array = np.asarray(leaf)
-        if array.dtype.kind != "f":
-            continue
-        if np.any(np.isnan(array)) or (private and not np.all(np.abs(array) <= LARGEST)):
-            raise Refusal("unknown", f"a message holds NaN or a number beyond {LARGEST if private else math.inf:g}")
 
 
 def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:

@@ -60,6 +60,7 @@ class Gate:
         self.site, self.policy, self.folder, self.note = site, policy, folder, note
         self.log = MessageLog(folder / "messages.jsonl")
         self.ledger = SiteLedger(folder)
+        self.sends_exact = not policy.limits_privacy
         self.limits = Limits(policy.max_epsilon, policy.max_epsilon_total, policy.max_delta)
 
     def repeat(self, header: Json, message: bytes) -> bytes | None:
@@ -86,7 +87,7 @@ class Gate:
         missing, the request counts as new, gets fresh noise and is charged again, which is safe.
         """
         policy = self.policy
-        if out.exact and policy.limits_privacy:
+        if out.exact and not self.sends_exact:
             raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
         reply = packing.seal({"code": "ok"} | out.header | self._address(header), out.payload)
         if len(reply) > policy.max_message:

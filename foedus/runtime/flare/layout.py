@@ -11,6 +11,7 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
 from foedus.pytrees import PyTree
 from foedus.runtime import spine
+from foedus.runtime.flare import packing
 from foedus.terms import Data, Terms
 
 ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
@@ -75,3 +76,21 @@ def parts(terms: Terms, data: Data) -> SitePart:
     return jax.eval_shape(
         lambda w, mu, nu, d: site_part(terms, w, mu, nu, d), vector(terms.dim), vector(local), vector(coupled), data
     )
+
+
+def part_from(content: bytes, plan: SitePart, finite: bool) -> SitePart:
+    """Return a site's part of the measurement; where the model is finite, its numbers must be finite too."""
+    part = packing.from_bytes(content, plan)
+    if finite:
+        packing.check_finite(part, packing.may_be_infinite(plan))
+    return part
+
+
+def beyond_rows(shapes: Shapes) -> Shapes:
+    """Return the shapes without the number of rows, in which sites may differ."""
+    return {name: list(shape[1:]) if shape else [] for name, shape in sorted(shapes.items())}
+
+
+def in_words(shapes: Shapes) -> str:
+    """Return the shapes of a site's arrays in words, for a message."""
+    return ", ".join(f"{name} (rows{''.join(f' × {n}' for n in rest)})" for name, rest in shapes.items())

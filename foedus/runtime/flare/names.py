@@ -7,3 +7,4 @@ RESULT = "result.npz"
 ENDED = "ended.json"
 REVOKED = "disabled_clients.json"  # where FLARE's server keeps the sites that the coordinator has revoked
 RUNS = "foedus-runs"  # the folder of checkpoints, in the kit's own folder
+STARTED = -1  # the number of the client state that `join` makes

@@ -6,6 +6,7 @@ else. What does not fit to the last byte is refused.
 
 import dataclasses
 import json
+import math
 import struct
 
 import jax
@@ -15,7 +16,9 @@ import numpy as np
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pytrees import PyTree
+from foedus.runtime.flare.policy import Refusal
 
+LARGEST = 1e6  # the largest number in a message under privacy: the rounding of larger ones could show through the noise
 LENGTH = struct.Struct("<I")  # the length of the header, which every message begins with
 LONGEST_HEADER = 2**24  # bytes: far more than a header takes, far less than would fill a memory
 
@@ -118,3 +121,23 @@ def check_finite(tree: PyTree, free: list[bool]) -> None:
 
 class NotFinite(FoedusError):
     """A reply holds NaN, or infinity where it may not."""
+
+
+# --- what a site checks in the numbers of a message ---
+
+
+def whole(value: object, least: int, most: int, name: str) -> int:
+    """Return a whole number; refuse what is none, or lies outside its range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Refusal("unknown", f"{name} must be a whole number from {least} to {most}")
+    return value
+
+
+def check_moderate(tree: PyTree, private: bool) -> None:
+    """Refuse numbers that no honest run sends; under privacy also large ones, whose rounding could show through."""
+    for leaf in jax.tree.leaves(tree):
+        array = np.asarray(leaf)
+        if array.dtype.kind != "f":
+            continue
+        if np.any(np.isnan(array)) or (private and not np.all(np.abs(array) <= LARGEST)):
+            raise Refusal("unknown", f"a message holds NaN or a number beyond {LARGEST if private else math.inf:g}")

@@ -5,38 +5,86 @@ here: the same draws and history as in a simulation, refusals of replies that do
 round from which the certificate is made.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from foedus.algorithm import Algorithm, Present
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, state, strong
 from foedus.runtime import spine
-from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, packing, rounds, spec
+from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
+from foedus.runtime.flare.keeping import ServerCheckpoints
+from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.preparation import Request, prepare
-from foedus.runtime.flare.rounds import STARTED, Play
 from foedus.runtime.flare.window import Window
-from foedus.runtime.participation import Schedule
-from foedus.runtime.spine import Recorder
+from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
+from foedus.runtime.spine import Carry, Recorder
+from foedus.terms import Data, Terms
 
 JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
 GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
 LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
-CHECKPOINTS = 2  # how many are kept
 
 __all__ = ["Missing", "Paused", "ServerSession", "play"]
+
+
+@state
+class Play:
+    """The state of a run between two rounds, at the server of a federation."""
+
+    carry: Carry
+    last: Array  # for each client, the round of the last reply that was accepted
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms"))
+def first_play(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
+    """Return the state before the first round."""
+    return Play(strong(spine.first(algorithm, terms, w0, own)), jnp.full(terms.clients, STARTED))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def broadcast(
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
+) -> PyTree:
+    """Return the message of this round."""
+    return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def aggregate(
+    algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array
+) -> tuple[Play, dict[str, Array]]:
+    """Return the state after a round, and its record; a round that nobody answered changes nothing."""
+    present = Present(jnp.arange(terms.clients), here)
+    carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
+    last = jnp.where(here, play.carry.round, play.last)
+    return Play(carry, last), dict(algorithm.report(carry.server))
+
+
+@jax.jit
+def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
+    """Return who is asked in a round; (clients,) booleans."""
+    n = uids.shape[0]
+    return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")
+
+
+@jax.jit
+def draws(key: Array, round: Array, uids: Array) -> Array:
+    """Return the uniform numbers that decide whose reply is lost."""
+    return client_uniforms(round_key(key, LOSE, round), uids)
 
 
 def play(
@@ -80,8 +128,7 @@ class ServerSession:
         self.greeting_times = dict.fromkeys(order.sites, 0.0)
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.checkpoints: list[tuple[int, np.ndarray]] = []
-        self._sign()
+        self.checkpoints = ServerCheckpoints(order, self.folder, self.exchange)
 
     def play(self) -> Result:
         """Greet the sites, let them join, play the rounds, and measure the last model."""
@@ -102,7 +149,7 @@ class ServerSession:
         # site's noise, and a site's own ledger does not depend on it.
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
         site_rounds = self._join()
-        start = rounds.first(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
+        start = first_play(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
         recorder = Recorder(self.traffic, columns)
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
@@ -131,11 +178,11 @@ class ServerSession:
         schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", self._statement()).items()}
         first = self.order.sites[0]
         for site in self.order.sites:
-            mine, theirs = _beyond_rows(schemas[site]), _beyond_rows(schemas[first])
+            mine, theirs = layout.beyond_rows(schemas[site]), layout.beyond_rows(schemas[first])
             if mine != theirs:
                 raise Missing(
-                    f"client {self.client[site]!r}: its arrays are {_words(mine)}, "
-                    f"but client {self.client[first]!r} has {_words(theirs)}."
+                    f"client {self.client[site]!r}: its arrays are {layout.in_words(mine)}, "
+                    f"but client {self.client[first]!r} has {layout.in_words(theirs)}."
                 )
         extra_shapes = layout.schema(self.order.extra[0]) if self.order.extra else {}
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
@@ -145,12 +192,6 @@ class ServerSession:
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
         return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
-
-    def _sign(self) -> None:
-        """Set the fingerprint of the run, which its checkpoints must carry."""
-        order = self.order
-        statement = [spec.encode(order.algorithm), spec.encode(order.terms), order.seed, list(order.names)]
-        self.mark = fingerprint(json.dumps(statement, sort_keys=True), order.w0)
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; return the rounds after which each site has saved its state."""
@@ -190,11 +231,11 @@ class ServerSession:
         if who.size(n) == n and not isinstance(who, Schedule):
             is_asked = np.ones(n, bool)
         else:
-            is_asked = np.asarray(rounds.asked_clients(who, self.key, carry.round, self.uids))
+            is_asked = np.asarray(asked_clients(who, self.key, carry.round, self.uids))
         is_lost = np.zeros(n, bool)
         if who.dropout > 0:
-            is_lost = np.asarray(rounds.draws(self.key, carry.round, self.uids)) < who.dropout
-        message = rounds.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+            is_lost = np.asarray(draws(self.key, carry.round, self.uids)) < who.dropout
+        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
         rows: dict[int, PyTree] = {}
@@ -231,7 +272,7 @@ class ServerSession:
         here = np.array([i in rows and not is_lost[i] for i in range(n)])
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
         replies = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
-        after, report = rounds.aggregate(order.algorithm, order.terms, phase, at, replies, here)
+        after, report = aggregate(order.algorithm, order.terms, phase, at, replies, here)
         if all_infinite:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record = {"phase": phase, "asked": int(is_asked.sum()), "answered": int(here.sum())}
@@ -290,55 +331,13 @@ class ServerSession:
 
     # --- keeping and resuming ---
 
-    def _files(self) -> list[Path]:
-        """Return the files of the checkpoints, newest first."""
-        return sorted(
-            self.folder.glob("server-*.ckpt"), key=lambda p: int(p.stem.removeprefix("server-")), reverse=True
-        )
-
     def _keep(self, at: Play, recorder: Recorder) -> None:
-        """Have every site save its state, then save the server's.
-
-        The server's comes last: a checkpoint is worth something only where every site can go back to the same round.
-        The sites keep the states of the checkpoint before as well (`needed`), for a crash may come in between.
-        """
-        last, carry = np.asarray(at.last), at.carry
-        before = self._rounds_needed()
-        messages = {}
-        for i, site in enumerate(self.order.sites):
-            header = self.exchange.header("keep") | {"since": int(last[i]), "needed": sorted(before[i])}
-            messages[site] = packing.seal(header)
-        answers = self.ask(messages, self.patience.timeout)
-        for site in self.order.sites:
-            header, _ = self.exchange.open_reply(site, answers.get(site), "keep", None)
-            if header is None:
-                self.note(
-                    f"no checkpoint after round {int(carry.round)}: client {self.client[site]!r} has not kept its state"
-                )
-                return
-        path = self.folder / f"server-{int(carry.round)}.ckpt"
-        try:
-            Checkpoint(path, self.mark).keep(at, recorder.columns, final=True)
-        except FoedusError as error:  # a full disk must not end a run that can go on
-            self.note(str(error))
-            return
-        self.checkpoints = [(int(carry.round), last.copy()), *self.checkpoints][:CHECKPOINTS]
-        for old in self._files()[CHECKPOINTS:]:
-            old.unlink(missing_ok=True)
-
-    def _rounds_needed(self) -> list[set[int]]:
-        """Return, for each client, the rounds whose states the newest checkpoint would ask for."""
-        newest = self.checkpoints[:1]
-        return [{int(last[i]) for _, last in newest} for i in range(self.order.terms.clients)]
+        self.checkpoints.keep(at, int(at.carry.round), np.asarray(at.last), recorder)
 
     def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
         """Return the newest checkpoint that is whole and whose states all sites have; the start where there is none."""
-        for path in self._files():
-            try:
-                content = Checkpoint(path, self.mark).load(fresh)
-            except FoedusError as error:
-                self.note(f"{error} The one before is tried.")
-                continue
+        for path in self.checkpoints.files():
+            content = self.checkpoints.load(path, fresh)
             if content is None:
                 continue
             at, columns = content
@@ -347,7 +346,7 @@ class ServerSession:
             if lacking:
                 self.note(f"{path.name}: client {self.client[lacking[0]]!r} lacks its state; the one before is tried.")
                 continue
-            self.checkpoints = [(int(at.carry.round), last)]
+            self.checkpoints.rounds = [(int(at.carry.round), last)]
             self.note(f"resumed after round {int(at.carry.round)}")
             return at, columns
         return fresh, {}
@@ -374,7 +373,9 @@ class ServerSession:
                 header, content = self.exchange.open_reply(site, raw, "measure", None)
                 try:
                     if header is not None:
-                        parts[site] = _part(content, plan, finite) if header.get("measured") is True else None
+                        parts[site] = (
+                            layout.part_from(content, plan, finite) if header.get("measured") is True else None
+                        )
                 except FoedusError as error:
                     self.exchange.refuse(site, str(error))
         if silent := [s for s in order.sites if s not in parts]:
@@ -395,20 +396,3 @@ class ServerSession:
             pace=np.array(self.pace),
             refused=self.exchange.refusals,
         )
-
-
-def _part(content: bytes, plan: SitePart, finite: bool) -> SitePart:
-    """Return a site's part of the measurement; where the model is finite, its numbers must be finite too."""
-    part = packing.from_bytes(content, plan)
-    if finite:
-        packing.check_finite(part, packing.may_be_infinite(plan))
-    return part
-
-
-def _beyond_rows(shapes: layout.Shapes) -> layout.Shapes:
-    """Return the shapes without the number of rows, in which sites may differ."""
-    return {name: list(shape[1:]) if shape else [] for name, shape in sorted(shapes.items())}
-
-
-def _words(shapes: layout.Shapes) -> str:
-    return ", ".join(f"{name} (rows{''.join(f' × {n}' for n in rest)})" for name, rest in shapes.items())

@@ -33,21 +33,13 @@ from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.agreement import (
-    MOST_ROUNDS,
-    check_extra,
-    check_moderate,
-    check_subsets,
-    check_terms,
-    fitting,
-    statement,
-    whole,
-)
+from foedus.runtime.flare.agreement import MOST_ROUNDS, check_extra, check_subsets, check_terms, fitting, statement
 from foedus.runtime.flare.approval import Approvals, Statement
 from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
+from foedus.runtime.flare.names import STARTED
+from foedus.runtime.flare.packing import check_moderate, whole
 from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
-from foedus.runtime.flare.rounds import STARTED
 from foedus.runtime.flare.site_ledger import Release
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.runtime.workload import condense_data
@@ -66,7 +58,7 @@ def _local(
 ) -> tuple[PyTree, PyTree]:  # fmt: skip
     own = client_key(round_key(key, LOCAL, round), uid)
     mine, reply = algorithm.kinds[phase].local(terms, client, message, data, own)
-    return strong(mine), reply
+    return spine.keep_types(mine, client), reply
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"))
