@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from foedus import regularizers
 from foedus.numerics import lbfgs, newton
-from foedus.numerics.limited_memory import DEPTH, Memory
+from foedus.numerics.limited_memory import DEPTH, LimitedMemory
 
 DIM = 6
 
@@ -146,7 +146,7 @@ def test_a_solver_that_cannot_reach_its_tolerance_says_so():
     ids=["zero", "indefinite", "negative", "badly scaled", "singular"],
 )
 def test_any_symmetric_matrix_is_shifted_to_a_definite_one(hessian):
-    definite, lower = newton.shifted(jnp.asarray(hessian))
+    definite, lower = newton.make_definite(jnp.asarray(hessian))
     assert np.all(np.isfinite(lower))
     np.testing.assert_allclose(lower @ lower.T, definite, atol=1e-9 * max(1.0, np.max(np.abs(hessian))))
     shift = definite - hessian
@@ -157,7 +157,7 @@ def test_any_symmetric_matrix_is_shifted_to_a_definite_one(hessian):
 
 def test_a_definite_matrix_is_not_shifted():
     H, _ = quadratic(5)
-    definite, lower = newton.shifted(jnp.asarray(H))
+    definite, lower = newton.make_definite(jnp.asarray(H))
     np.testing.assert_array_equal(definite, H)
     np.testing.assert_allclose(lower, np.linalg.cholesky(H), atol=1e-12)
 
@@ -165,11 +165,11 @@ def test_a_definite_matrix_is_not_shifted():
 # --- the limited memory ---
 
 
-def filled(pairs: int) -> tuple[Memory, np.ndarray, np.ndarray, np.ndarray]:
+def filled(pairs: int) -> tuple[LimitedMemory, np.ndarray, np.ndarray, np.ndarray]:
     """A memory after some pairs of a convex quadratic, and the pairs."""
     H, _ = quadratic(2)
     steps = np.random.default_rng(8).normal(size=(pairs, DIM))
-    memory = Memory.empty(DIM)
+    memory = LimitedMemory.empty(DIM)
     for step in steps:
         memory = memory.add(jnp.asarray(step), jnp.asarray(H @ step))
     return memory, steps, steps @ H, H

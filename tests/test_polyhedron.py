@@ -12,7 +12,7 @@ from robust_cases import HIGH, LINEAR, LOSSES, LOW, OPEN, check_step, clients, s
 from foedus.numerics.interior import GAP, RESIDUAL
 from foedus.robust import step as robust_step
 from foedus.robust.closed import Ball, Radius
-from foedus.robust.form import Form
+from foedus.robust.form import EpigraphForm
 from foedus.robust.polyhedron import project
 from foedus.robust.polyhedron_system import _whiten
 
@@ -38,7 +38,7 @@ def test_the_step_is_cvxpys(name, metric, kind, most):
     C, d = support(kind, DIM)[1]
     body = jnp.asarray(C), jnp.asarray(d)
     for seed, (rho, kappa, a, scale) in enumerate(SETTINGS[:most]):
-        form = Form(Ball(loss, metric, "polyhedron"), flips=bool(np.isfinite(kappa)))
+        form = EpigraphForm(Ball(loss, metric, "polyhedron"), flips=bool(np.isfinite(kappa)))
         X, y, omega = arrays(name, seed)
         b = scale * np.random.default_rng(seed).normal(size=DIM)
         found = project(form, X, y, omega, radius(rho, kappa), *body, jnp.asarray(a), jnp.asarray(b))
@@ -70,8 +70,9 @@ def test_a_box_in_the_l1_metric_is_that_of_the_closed_form(name, seed, rho, kapp
     loss, (C, d) = LOSSES[name][0], support("box", DIM)[1]
     X, y, omega = arrays(name, seed)
     b = jnp.asarray(scale * np.random.default_rng(seed).normal(size=DIM))
-    known = robust_step.project(Form(Ball(loss, "l1", "box")), X, y, omega, radius(rho, kappa), jnp.asarray(a), b)
-    form, body = Form(Ball(loss, "l1", "polyhedron")), (jnp.asarray(C), jnp.asarray(d))
+    box = EpigraphForm(Ball(loss, "l1", "box"))
+    known = robust_step.project(box, X, y, omega, radius(rho, kappa), jnp.asarray(a), b)
+    form, body = EpigraphForm(Ball(loss, "l1", "polyhedron")), (jnp.asarray(C), jnp.asarray(d))
     found = project(form, X, y, omega, radius(rho, kappa), *body, jnp.asarray(a), b)
     size = 1.0 + abs(a) + float(jnp.max(jnp.abs(b)))
     # both stop at a gap of 1e-11, and where the epigraph is flat, ŵ is known to its root
@@ -82,7 +83,7 @@ def test_a_box_in_the_l1_metric_is_that_of_the_closed_form(name, seed, rho, kapp
 @pytest.mark.slow
 def test_rows_of_weight_zero_change_nothing_and_clients_go_side_by_side():
     """Three clients of different size, filled up and mapped at once, get what each gets alone."""
-    form, (C, d) = Form(Ball(LOSSES["hinge"][0], "l2", "polyhedron")), support("polyhedron", DIM)[1]
+    form, (C, d) = EpigraphForm(Ball(LOSSES["hinge"][0], "l2", "polyhedron")), support("polyhedron", DIM)[1]
     body, rng, alone, stacked = (jnp.asarray(C), jnp.asarray(d)), np.random.default_rng(0), [], []
     for seed, rows in enumerate((24, 17, 9)):
         X, y, _ = arrays("hinge", seed)

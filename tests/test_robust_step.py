@@ -9,7 +9,7 @@ from robust_cases import CLOSED, HIGH, LOSSES, LOW, check_step, clients, support
 
 from foedus.numerics.interior import GAP, RESIDUAL
 from foedus.robust.closed import Ball, Radius, worst_case
-from foedus.robust.form import Form
+from foedus.robust.form import EpigraphForm
 from foedus.robust.step import project
 
 DIM = 4
@@ -32,7 +32,7 @@ EACH = [case if case in FAST else pytest.param(*case, marks=pytest.mark.slow) fo
 def test_the_step_is_cvxpys(name, metric, kind):
     loss, eps = LOSSES[name]
     theirs = support(kind, DIM)[1]
-    form = Form(Ball(loss, metric, kind or "everything"))
+    form = EpigraphForm(Ball(loss, metric, kind or "everything"))
     for seed, (rho, kappa, a, scale) in enumerate([(0.05, 0.5, 0.1, 1.0), (0.01, 0.1, 0.2, 3.0)]):
         X, y, omega = arrays(name, seed)
         b = scale * np.random.default_rng(seed).normal(size=DIM)
@@ -48,14 +48,14 @@ def test_the_step_is_cvxpys(name, metric, kind):
 def test_a_point_above_the_epigraph_stays():
     X, y, omega = arrays("hinge", 1)
     b = jnp.asarray([0.1, -0.2, 0.3, 0.0])
-    found = project(Form(Ball(LOSSES["hinge"][0])), X, y, omega, radius(0.05, 0.5), jnp.asarray(9.0), b)
+    found = project(EpigraphForm(Ball(LOSSES["hinge"][0])), X, y, omega, radius(0.05, 0.5), jnp.asarray(9.0), b)
     np.testing.assert_allclose(found.w, b, atol=1e-8)
     assert float(found.v) == pytest.approx(9.0, abs=1e-8)
 
 
 def test_rows_of_weight_zero_change_nothing_and_clients_go_side_by_side():
     """Three clients of different size, filled up and mapped at once, get what each gets alone."""
-    form = Form(Ball(LOSSES["hinge"][0], "l1", "box"))
+    form = EpigraphForm(Ball(LOSSES["hinge"][0], "l1", "box"))
     rng, alone, stacked = np.random.default_rng(0), [], []
     for seed, rows in enumerate((24, 17, 9)):
         X, y, _ = arrays("hinge", seed)
@@ -71,7 +71,7 @@ def test_rows_of_weight_zero_change_nothing_and_clients_go_side_by_side():
 
 @pytest.mark.slow
 def test_weights_count_like_copies():
-    form = Form(Ball(LOSSES["logistic"][0], "l2"))
+    form = EpigraphForm(Ball(LOSSES["logistic"][0], "l2"))
     X, y, _ = arrays("logistic", 3, rows=8)
     times = np.array([1, 2, 3, 1, 1, 2, 1, 1])
     b = jnp.asarray(np.random.default_rng(3).normal(size=DIM))
@@ -86,7 +86,7 @@ def test_without_a_ball_it_is_the_mean_loss():
     for name in ("hinge", "huber"):
         X, y, omega = arrays(name, 4)
         b = np.random.default_rng(4).normal(size=DIM)
-        form = Form(Ball(LOSSES[name][0]), robust=False)
+        form = EpigraphForm(Ball(LOSSES[name][0]), robust=False)
         found = project(form, X, y, omega, radius(0.0, np.inf), jnp.asarray(0.1), jnp.asarray(b))
         plain = oracle.plain(name, LOSSES[name][1], np.asarray(found.w), np.asarray(X), np.asarray(y))
         assert float(found.v) == pytest.approx(plain, abs=1e-7)

@@ -1,4 +1,8 @@
-"""The algorithms, one file each."""
+"""The algorithms, one file each, beside what families of them share (`descent`, `epm`, `minimax`, `lagrangian`).
+
+An algorithm here says what clients and server compute and send. The loop over rounds lives in `foedus.runtime`, the
+numerics in `foedus.numerics`, worst cases over Wasserstein balls in `foedus.robust`, noise in `foedus.privacy`.
+"""
 
 from foedus.algorithms.admm import InexactADMM
 from foedus.algorithms.afl import AFL

@@ -1,7 +1,7 @@
 """Inexact ADMM for Σ P_i + h (PAL Algorithm 2): the clients' and the server's step, and the algorithm on its own.
 
 ε_{t+1} = q^t. Start: u_i = w̃⁰, λ_i = −∇P_i(w̃⁰), ũ_i = u_i + λ_i/ρ.
-AdmmServer: w^{t+1} ≈ argmin P_0 + h + Σ (ρ/2)‖ũ_i − w‖², to dist_∞ ≤ ε_{t+1}.
+Server: w^{t+1} ≈ argmin P_0 + h + Σ (ρ/2)‖ũ_i − w‖², to dist_∞ ≤ ε_{t+1}.
 Client: ε̃_i = ‖∇P_i(w^{t+1}) + λ_i − ρ(w^{t+1} − u_i)‖_∞ with the old u_i, λ_i;
         u_i ≈ argmin P_i(u) + ⟨λ_i, u − w^{t+1}⟩ + (ρ/2)‖u − w^{t+1}‖², to ‖∇‖_∞ ≤ ε_{t+1};  λ_i += ρ(u_i − w^{t+1}).
 Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was measured.
@@ -9,7 +9,7 @@ Stop when ε_{t+1} + Σ ε̃_i ≤ τ; the answer is w^{t+1}, at which ε̃ was 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -19,17 +19,27 @@ from foedus.algorithms.lagrangian import Party, Piece, piece
 from foedus.numerics import lbfgs, newton
 from foedus.privacy.releasing import NotPrivate
 from foedus.problem import Problem
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.regularizers import Regularizer
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
-LocalP = Callable[[Array, int], Piece]  # point, order -> P_i there
+LocalP = Callable[[Array, int], Piece]
+"""P_i as a function of a point and the order of derivatives that are needed."""
+
+WINDOWS = tuple(range(20, 201, 20))  # the steps at which ρ may change; finitely many, as the convergence proof needs
+NOISE = 1e-10  # relative residuals below this are rounding, which says nothing about ρ
+ROUNDING = 1e-6  # the share of λ/ρ below which the length of w is not trusted
+DEAD = 2.0  # a change of ρ by less than this factor is not worth disturbing the iteration
+MOST = 10.0  # the largest factor by which ρ changes at once
+TINY = 1e-300  # keeps a quotient finite where numerator and denominator are both 0
+EPS_FLOOR = 1e-4  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give
+DENSE = 600  # variables of an own objective up to which clients form its Hessian
 
 
 @state
 class Status:
-    """What a client says of the received model for the history: f_i and its worst row."""
+    """A client's figures at the received model for the history: f_i and its largest constraint violation."""
 
     f: Array
     violation: Array
@@ -37,23 +47,25 @@ class Status:
 
 @state
 class Agent:
-    """A client's part of ADMM."""
+    """A client's state in ADMM: u_i, λ_i, and its last answer."""
 
     u: Array
     lam: Array
-    t: Array  # the step answered last: asked again, it answers the same
+    t: Array  # the step it answered last; a repeated call gets the same answer again
     answer: "Answer"
     lower: Array  # the Cholesky factor of the last Newton step, empty where L-BFGS solves
 
 
 @state
 class Answer:
+    """A client's reply: ũ_i, and the residuals from which the server stops and chooses ρ."""
+
     u_tilde: Array
     rho: Array  # the ρ that is inside ũ
     eps: Array  # ε̃_i
     gap: Array  # ‖u_i − w‖² and ‖λ_i‖², for the choice of ρ
     force: Array
-    residual: Array  # what the local solver reached, relative to what was asked
+    residual: Array  # the residual that the local solver reached, relative to its tolerance
     status: Status
 
     infinite: ClassVar[tuple[str, ...]] = ("eps",)  # until the first step there is none
@@ -70,7 +82,7 @@ class Call:
 
 
 def blank_agent(terms: Terms, point: Array) -> Agent:
-    """A client before the first round."""
+    """A client's state before the first round."""
     zero, dim = jnp.zeros(()), point.shape[0]
     answer = Answer(point, jnp.ones(()), zero, zero, zero, zero, Status(zero, zero))
     lower = jnp.zeros((dim, dim) if newtonian(terms) else (0, 0))
@@ -78,7 +90,7 @@ def blank_agent(terms: Terms, point: Array) -> Agent:
 
 
 def agent_start(P: LocalP, agent: Agent, w: Array, rho: Array, status: Callable[[Piece], Status]) -> Agent:
-    """u_i = w, λ_i = −∇P_i(w)."""
+    """The start of a subproblem at a client: u_i = w, λ_i = −∇P_i(w)."""
     here = P(w, 1)
     lam = -here.gradient
     zero = jnp.zeros(())
@@ -90,6 +102,7 @@ def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], St
     """One step of Algorithm 2 at a client; a repeated call changes nothing."""
     w, rho = call.w, call.rho
     here = P(w, 1)
+    # ε̃_i is measured with the old u_i and λ_i: together with ε_{t+1} it bounds the residual of Σ P_i + h at w itself
     eps = jnp.max(jnp.abs(here.gradient + agent.lam - rho * (w - agent.u)))
 
     def quadratic(u: Array) -> tuple[Array, Array]:
@@ -98,41 +111,44 @@ def agent_step(P: LocalP, agent: Agent, call: Call, status: Callable[[Piece], St
 
     if agent.lower.size:
 
-        def evaluate(u: Array, order: int) -> tuple[Array, Array, Any]:
+        def evaluate(u: Array, order: int) -> tuple[Array, Array, PyTree]:
             at, (value, slope) = P(u, order), quadratic(u)
             second = at.hessian + rho * jnp.eye(u.shape[0]) if order == 2 else ()
             return at.value + value, at.gradient + slope, second
 
-        found = newton.minimise_again(evaluate, agent.u, call.eps, agent.lower)
-        lower = found.lower
+        # λ_i and w move little from step to step, so the factor of the last Hessian is tried first
+        solution = newton.minimise_again(evaluate, agent.u, call.eps, agent.lower)
+        lower = solution.lower
     else:
         lower = agent.lower
-        found = lbfgs.minimise(lambda u: P(u, 1).value + quadratic(u)[0], agent.u, call.eps)
-    lam = agent.lam + rho * (found.w - w)
-    gap = jnp.sum((found.w - w) ** 2)
-    answer = Answer(found.w + lam / rho, rho, eps, gap, jnp.sum(lam**2), found.residual / call.eps, status(here))
-    moved = Agent(found.w, lam, call.t, answer, lower)
-    return select(call.t > agent.t, moved, agent)
+        solution = lbfgs.minimise(lambda u: P(u, 1).value + quadratic(u)[0], agent.u, call.eps)
+    lam = agent.lam + rho * (solution.w - w)
+    gap = jnp.sum((solution.w - w) ** 2)
+    answer = Answer(solution.w + lam / rho, rho, eps, gap, jnp.sum(lam**2), solution.residual / call.eps, status(here))
+    following = Agent(solution.w, lam, call.t, answer, lower)
+    # the server repeats a call until everybody has answered; a second update of λ_i would be wrong
+    return select(call.t > agent.t, following, agent)
 
 
 @state
 class Consensus:
-    """The server's part of ADMM: the last word of each client, and who has spoken about the present w."""
+    """The server's state in ADMM: the last answer of each client, and who has answered for the present w."""
 
     w: Array
     t: Array
     rho: Array  # for the next local steps
     answers: Answer  # (clients, …)
-    fresh: Array
+    fresh: Array  # whose answer is about the present w
     eps: Array  # ε of the present w
-    residual: Array  # what the server's solver reached for the present w, relative to ε
+    residual: Array  # the residual that the server's solver reached for the present w, relative to ε
     worst_residual: Array  # of the clients' solvers, so far
-    hold: Array  # w stays until all have spoken about it: the stopping test may pass
-    primal: Array  # the sums of the relative residuals since ρ was last looked at
+    hold: Array  # whether w stays until all have answered for it, because the stopping test may hold there
+    primal: Array  # the sums of the relative residuals since ρ was last considered
     dual: Array
 
     @staticmethod
     def blank(terms: Terms, w: Array) -> "Consensus":
+        """The state before anybody has answered."""
         n, dim = terms.clients, w.shape[0]
         column, zero = jnp.zeros(n), jnp.zeros(())
         answers = Answer(jnp.zeros((n, dim)), column, column, column, column, column, Status(column, column))
@@ -140,7 +156,7 @@ class Consensus:
         return Consensus(w, jnp.zeros((), int), zero, answers, jnp.zeros(n, bool), zero, zero, zero, no, zero, zero)
 
     def hear(self, replies: Answer, present: Present) -> "Consensus":
-        """Take in the answers of those present."""
+        """The state with the answers of the clients that are present."""
         answers, fresh = present.remember((self.answers, self.fresh), (replies, jnp.ones_like(present.here)))
         return replace(self, answers=answers, fresh=fresh)
 
@@ -148,7 +164,11 @@ class Consensus:
 def server_step(
     h: Regularizer, server_P: LocalP | None, at: Consensus, centre: Array, prox: Array | float, eps: Array
 ) -> newton.Solution:
-    """argmin P_0 + h + Σ (ρ_i/2)‖ũ_i − w‖²: closed where the server holds no rows, (proximal) Newton where it does."""
+    """The server's w, which minimises P_0 + h + Σ (ρ_i/2)‖ũ_i − w‖².
+
+    Without constraint rows at the server P_0 is a proximal term, and the minimum is one prox of h. With rows it takes
+    (proximal) Newton steps.
+    """
     rho, u = at.answers.rho, at.answers.u_tilde
     weight = jnp.sum(rho)
     middle = rho @ u
@@ -157,7 +177,8 @@ def server_step(
         w = h.prox((middle + prox * centre) / total, 1.0 / total)
         return newton.Solution(w, h.distance(w, total * w - middle - prox * centre), jnp.zeros((), int))
 
-    def evaluate(w: Array, order: int) -> tuple[Array, Array, Any]:
+    def evaluate(w: Array, order: int) -> tuple[Array, Array, PyTree]:
+        # P_0 holds its proximal term already; the sum over clients is expanded around w, up to a constant
         mine = server_P(w, order)
         value = 0.5 * weight * jnp.sum(w**2) - jnp.dot(middle, w)
         second = mine.hessian + weight * jnp.eye(w.shape[0]) if order == 2 else ()
@@ -166,42 +187,35 @@ def server_step(
     return newton.minimise(evaluate, at.w, eps, h=h)
 
 
-def balanced(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
-    """ρ for the next local steps, and the sums of the relative residuals ‖u − w‖/‖w‖ and ρ‖Δw‖/‖λ‖ it is chosen from.
+def balance_rho(at: Consensus, w: Array) -> tuple[Array, Array, Array]:
+    """The ρ for the next local steps, and the sums of the relative residuals ‖u − w‖/‖w‖ and ρ‖Δw‖/‖λ‖ behind it.
 
-    Their ratio is free of the scales of w and of P (Wohlberg 2017). The residuals swing, so ρ follows their sums over
-    windows, which grow, so that ρ changes finitely often and ADMM's convergence proof applies.
+    The ratio of the two residuals does not depend on the scales of w and P (Wohlberg 2017). Single residuals oscillate,
+    so ρ follows their sums over windows. It may change at the ends of ten windows and then stays, so that ADMM's
+    convergence proof applies.
     """
     n = at.fresh.shape[0]
     # w is the mean of ũ_i = u_i + λ_i/ρ: where it is far smaller than they are, its own length is rounding
     length = jnp.maximum(n * jnp.sum(w**2), (ROUNDING / at.rho) ** 2 * jnp.sum(at.answers.force))
-    primal = at.primal + jnp.sqrt(jnp.sum(at.answers.gap) / (length + 1e-300))
-    dual = at.dual + at.rho * jnp.sqrt(n * jnp.sum((w - at.w) ** 2) / (jnp.sum(at.answers.force) + 1e-300))
+    primal = at.primal + jnp.sqrt(jnp.sum(at.answers.gap) / (length + TINY))
+    dual = at.dual + at.rho * jnp.sqrt(n * jnp.sum((w - at.w) ** 2) / (jnp.sum(at.answers.force) + TINY))
     due = jnp.isin(at.t, jnp.asarray(WINDOWS))
-    factor = jnp.clip(jnp.sqrt(primal / jnp.maximum(dual, 1e-300)), 0.1, 10.0)
-    heard = jnp.maximum(primal, dual) > NOISE
-    rho = jnp.where(due & heard & (jnp.abs(jnp.log(factor)) > jnp.log(DEAD)), at.rho * factor, at.rho)
+    factor = jnp.clip(jnp.sqrt(primal / jnp.maximum(dual, TINY)), 1.0 / MOST, MOST)
+    telling = jnp.maximum(primal, dual) > NOISE
+    rho = jnp.where(due & telling & (jnp.abs(jnp.log(factor)) > jnp.log(DEAD)), at.rho * factor, at.rho)
     return rho, jnp.where(due, 0.0, primal), jnp.where(due, 0.0, dual)
 
 
-WINDOWS = tuple(range(20, 201, 20))
-NOISE = 1e-10  # residuals below this are rounding, which says nothing about ρ
-ROUNDING = 1e-6  # the share of λ/ρ below which the length of w is not trusted
-DEAD = 2.0  # a change by less than this factor is not worth disturbing the iteration
-
-EPS_FLOOR = 1e-4  # ε stops falling at this share of τ, which more accuracy would not serve and rounding cannot give
-
-
 def consensus_start(
-    terms: Terms, w: Array, heard: Consensus, step: Callable[[Consensus, Array], newton.Solution]
+    terms: Terms, w: Array, latest: Consensus, step: Callable[[Consensus, Array], newton.Solution]
 ) -> Consensus:
     """The first w of a subproblem, once every client has sent its first ũ_i."""
     n, eps = terms.clients, jnp.ones(())
     at = replace(
-        heard, w=w, rho=jnp.mean(heard.answers.rho), eps=eps, hold=jnp.zeros((), bool), fresh=jnp.zeros(n, bool)
+        latest, w=w, rho=jnp.mean(latest.answers.rho), eps=eps, hold=jnp.zeros((), bool), fresh=jnp.zeros(n, bool)
     )
-    found = step(at, eps)
-    return replace(at, w=found.w, t=jnp.ones((), int), residual=found.residual / eps)
+    solution = step(at, eps)
+    return replace(at, w=solution.w, t=jnp.ones((), int), residual=solution.residual / eps)
 
 
 def consensus_step(
@@ -213,52 +227,76 @@ def consensus_step(
     adaptive: bool,
     step: Callable[[Consensus, Array], newton.Solution],
 ) -> tuple[Consensus, Array]:
-    """Take in the answers; returns the next state and whether w is the subproblem's answer."""
-    heard = at.hear(replies, present)
-    near = at.eps + jnp.sum(heard.answers.eps) <= tau
+    """The state after a round of answers, and whether w solves the subproblem to τ.
+
+    ε + Σ ε̃_i ≤ τ with answers of which some are old is no proof yet: then w stays (`hold`) until every client has
+    answered for it. Otherwise the server steps on with whoever answered.
+    """
+    latest = at.hear(replies, present)
+    near = at.eps + jnp.sum(latest.answers.eps) <= tau
     worst = jnp.maximum(jnp.maximum(at.worst_residual, at.residual), present.max(replies.residual))
-    heard = replace(heard, worst_residual=worst, hold=near)
+    latest = replace(latest, worst_residual=worst, hold=near)
     eps = jnp.maximum(at.eps * q, EPS_FLOOR * tau)
-    found = step(heard, eps)
-    rho, primal, dual = balanced(heard, found.w) if adaptive else (at.rho, at.primal, at.dual)
-    moved = replace(
-        heard,
-        w=found.w,
+    solution = step(latest, eps)
+    rho, primal, dual = balance_rho(latest, solution.w) if adaptive else (at.rho, at.primal, at.dual)
+    following = replace(
+        latest,
+        w=solution.w,
         t=at.t + 1,
         rho=rho,
         primal=primal,
         dual=dual,
-        fresh=jnp.zeros_like(heard.fresh),
+        fresh=jnp.zeros_like(latest.fresh),
         eps=eps,
-        residual=found.residual / eps,
+        residual=solution.residual / eps,
     )
-    return select(near, heard, moved), near & jnp.all(heard.fresh)
+    return select(near, latest, following), near & jnp.all(latest.fresh)
 
 
 def own_rho(P: LocalP, w: Array, rho: float | str, hint: Array) -> Array:
-    """ρ_i to start with: as given; or what served the last subproblem; or the geometric mean of P_i's curvatures."""
+    """The first ρ_i: the setting; or the last subproblem's, if there was one; or a mean curvature of P_i.
+
+    That is the geometric mean of the Hessian's eigenvalues, det(H)^(1/dim), read off its Cholesky factor.
+    """
     if not isinstance(rho, str):
         return jnp.asarray(rho)
-    _, lower = newton.shifted(P(w, 2).hessian)
+    _, lower = newton.make_definite(P(w, 2).hessian)
     return jnp.where(hint > 0, hint, jnp.exp(2.0 * jnp.mean(jnp.log(jnp.diag(lower)))))
 
 
 @state
 class AdmmServer:
+    """The server's state of InexactADMM."""
+
     w: Array
     consensus: Consensus
-    started: Array
-    done: Array
+    has_started: Array  # whether every client has sent its first ũ_i
+    finished: Array
 
 
 @state
-class Hello:
+class AdmmGreeting:
+    """The message of the first round: the point to start from."""
+
     w: Array
 
 
 @settings
 class InexactADMM(NotPrivate):
-    """PAL's Algorithm 2 on its own, for problems with a regulariser and without constraints."""
+    """Solves problems with a regulariser h, such as the lasso, and without constraints.
+
+    It is PAL's Algorithm 2 on its own. Each client minimises its own objective plus a quadratic that draws it to the
+    server's w, the server takes one prox of h, and multipliers make them agree. The run ends when the residual of the
+    optimality condition of Σ f_i + h is at most `tol`.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> problem = fd.Problem(sites, loss=fd.losses.least_squares, regularizer=fd.regularizers.L1(1.2))
+        >>> run = fd.solve(problem, fd.InexactADMM())
+        >>> run.converged, (run.w.round(3) + 0.0).tolist()
+        (True, [0.0, 0.6])
+    """
 
     rho: float | str = setting(
         "auto", "penalty ρ; 'auto' starts from the curvature and balances", gt=0, choices=("auto",)
@@ -276,7 +314,7 @@ class InexactADMM(NotPrivate):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return Start(self), Step(self)
+        return AdmmStart(self), AdmmStep(self)
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> AdmmServer:
         no = jnp.zeros((), bool)
@@ -286,10 +324,10 @@ class InexactADMM(NotPrivate):
         return blank_agent(terms, w0)
 
     def phase(self, server: AdmmServer) -> Array:
-        return server.started.astype(int)
+        return server.has_started.astype(int)
 
     def ended(self, server: AdmmServer) -> Array:
-        return server.done
+        return server.finished
 
     def report(self, server: AdmmServer) -> dict[str, Array]:
         answers = server.consensus.answers
@@ -300,40 +338,43 @@ class InexactADMM(NotPrivate):
         }
 
     def reason(self, server: AdmmServer, converged: bool, names: list[str]) -> str:
-        silent = [name for name, heard in zip(names, server.consensus.fresh, strict=True) if not bool(heard)]
-        if silent and not (converged or bool(server.started)):
+        silent = [name for name, fresh in zip(names, server.consensus.fresh, strict=True) if not bool(fresh)]
+        if silent and not (converged or bool(server.has_started)):
             return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
-        reached = float(server.consensus.eps + jnp.sum(server.consensus.answers.eps))
+        residual = float(server.consensus.eps + jnp.sum(server.consensus.answers.eps))
         if converged:
-            return f"ε + Σ ε̃_i = {reached:.2g} <= {self.tol:g}"
-        return f"stopped at the limit of rounds with ε + Σ ε̃_i = {reached:.2g} > {self.tol:g}"
+            return f"ε + Σ ε̃_i = {residual:.2g} <= {self.tol:g}"
+        return f"stopped at the limit of rounds with ε + Σ ε̃_i = {residual:.2g} > {self.tol:g}"
 
     def local_P(self, terms: Terms, data: Data) -> LocalP:
+        """P_i = f_i/n, without rows and without a proximal term."""
         party, zeros = Party(terms), jnp.zeros(terms.dim)
         return lambda u, order: piece(party, u, data, jnp.zeros(0), zeros, beta=1.0, prox=0.0, order=order)
 
     def status(self, terms: Terms) -> Callable[[Piece], Status]:
+        """A client's figures for the history, as a function of P_i at a point."""
         return lambda at: Status(at.f * terms.clients, jnp.zeros(()))
 
     def server_solver(self, terms: Terms) -> Callable[[Consensus, Array], newton.Solution]:
+        """The server's step as a function of its state and the tolerance; there is no P_0."""
         return lambda at, eps: server_step(terms.regularizer, None, at, jnp.zeros(terms.dim), 0.0, eps)
 
 
 def newtonian(terms: Terms) -> bool:
-    """Whether clients solve by Newton: linear models, and own objectives small enough for a dense Hessian."""
-    return terms.linear or terms.dim <= 600
+    """Whether clients solve by Newton steps: for linear models, and own objectives of few enough variables."""
+    return terms.linear or terms.dim <= DENSE
 
 
 @dataclass(frozen=True)
-class Start:
-    """The first round: λ_i = −∇P_i(w0)."""
+class AdmmStart:
+    """The first round, in which clients set λ_i = −∇P_i(w0); it is repeated until everybody has answered."""
 
     method: InexactADMM
 
-    def broadcast(self, terms: Terms, server: AdmmServer, draws: Array) -> Hello:
-        return Hello(server.w)
+    def broadcast(self, terms: Terms, server: AdmmServer, draws: Array) -> AdmmGreeting:
+        return AdmmGreeting(server.w)
 
-    def local(self, terms: Terms, client: Agent, hello: Hello, data: Data, key: Array) -> tuple[Agent, Answer]:
+    def local(self, terms: Terms, client: Agent, hello: AdmmGreeting, data: Data, key: Array) -> tuple[Agent, Answer]:
         P = self.method.local_P(terms, data)
         agent = agent_start(
             P, client, hello.w, own_rho(P, hello.w, self.method.rho, jnp.zeros(())), self.method.status(terms)
@@ -341,14 +382,15 @@ class Start:
         return agent, agent.answer
 
     def aggregate(self, terms: Terms, server: AdmmServer, replies: Answer, present: Present) -> AdmmServer:
-        heard = server.consensus.hear(replies, present)
-        started = consensus_start(terms, server.w, heard, self.method.server_solver(terms))
-        ready = jnp.all(heard.fresh)
-        return AdmmServer(jnp.where(ready, started.w, server.w), select(ready, started, heard), ready, server.done)
+        latest = server.consensus.hear(replies, present)
+        first = consensus_start(terms, server.w, latest, self.method.server_solver(terms))
+        ready = jnp.all(latest.fresh)
+        w = jnp.where(ready, first.w, server.w)
+        return AdmmServer(w, select(ready, first, latest), ready, server.finished)
 
 
 @dataclass(frozen=True)
-class Step:
+class AdmmStep:
     """One step of Algorithm 2."""
 
     method: InexactADMM
@@ -364,7 +406,7 @@ class Step:
 
     def aggregate(self, terms: Terms, server: AdmmServer, replies: Answer, present: Present) -> AdmmServer:
         solver, method = self.method.server_solver(terms), self.method
-        at, done = consensus_step(
+        at, finished = consensus_step(
             server.consensus, replies, present, jnp.asarray(method.tol), method.q, method.rho == "auto", solver
         )
-        return AdmmServer(at.w, at, server.started, done)
+        return AdmmServer(at.w, at, server.has_started, finished)

@@ -15,7 +15,17 @@ from foedus.terms import Terms
 
 @settings
 class CentralProxAL(ProxAL):
-    """ProxAL with all data in one place: what a federation is compared with."""
+    """Solves the pooled problem by ProxAL with all data in one place: what a federation is compared with.
+
+    The data are sent to the server, and counted as traffic.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.CentralProxAL())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
+    """
 
     inner: str = setting("newton", "subproblems are solved by (proximal) Newton", choices=("newton",))
 

@@ -1,8 +1,8 @@
 """What gradient methods share: the stopping test on ∇f, the step size γ_k, and the local steps.
 
-A client's first local gradient is taken at the received model anyway; sending it (and the value) along lets the server
-test ‖∇f(w)‖² ≤ tol, GIA's rule (35), at a point everybody has just evaluated. With lr = "auto" a first round, the
-greeting, finds the step size 1/max r_i.
+A client computes the gradient at the received model anyway, for its first local step. It sends this gradient and the
+value along, so that the server can test ‖∇f(w)‖² ≤ tol, GIA's rule (35), at a model that everybody has just evaluated.
+With lr = "auto" a first round, the greeting, sets the step size 1/max r_i from the clients' Lipschitz constants r_i.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ OPTIMIZER = ("an optimiser of optax", is_optimizer)
 
 
 @state
-class Seen:
+class View:
     """A client's view of the received model: f_i(w), and ∇f_i(w) where the stopping test needs it."""
 
     f: Array
@@ -34,7 +34,7 @@ class Seen:
 
 @state
 class Progress:
-    """The server's record of the last broadcast model: f(w), the stopping test's left side, and if all answered."""
+    """The server's figures for the last broadcast model: f(w), the stopping test's left side, and if all answered."""
 
     objective: Array
     error: Array
@@ -42,17 +42,17 @@ class Progress:
 
     @staticmethod
     def none() -> "Progress":
-        """Before the first round."""
+        """The figures before the first round."""
         return Progress(jnp.full((), jnp.inf), jnp.full((), jnp.inf), jnp.zeros((), bool))
 
 
 @state
 class Greeting:
-    """The first reply when constants are to be found: r_i, the number of examples d_i, and the view of w0."""
+    """The reply to a greeting: the Lipschitz constant r_i, the number of examples d_i, and the view of w0."""
 
     r: Array
     count: Array
-    seen: Seen
+    view: View
 
 
 @settings
@@ -77,49 +77,51 @@ class FirstOrder(Algorithm):
 
     @property
     def automatic(self) -> bool:
-        """Whether a greeting round has to find the constants."""
+        """Whether a greeting round has to ask the clients for their constants first."""
         return False
 
-    def look(self, terms: Terms, w: Array, data: Data) -> tuple[Seen, Array]:
-        """f_i and ∇f_i at the received model, as the reply carries them and as the local step uses them."""
+    def look(self, terms: Terms, w: Array, data: Data) -> tuple[View, Array]:
+        """The view of the received model for the reply, and the gradient there for the local steps."""
         f, g = terms.value_and_gradient(w, data)
-        return Seen(f, g if self.stop is not None else ()), g
+        return View(f, g if self.stop is not None else ()), g
 
-    def judge(self, terms: Terms, mean_seen: Seen, complete: Array) -> Progress:
-        """The stopping test's figures, from the mean of the clients' views."""
+    def judge(self, terms: Terms, mean_view: View, complete: Array) -> Progress:
+        """The figures of the stopping test, from the mean of the clients' views."""
         if self.stop is None:
-            return Progress(mean_seen.f, jnp.full((), jnp.inf), complete)
-        error = jnp.sum(mean_seen.g**2)
-        return Progress(mean_seen.f, error / terms.clients**2 if self.stop == "released" else error, complete)
+            return Progress(mean_view.f, jnp.full((), jnp.inf), complete)
+        error = jnp.sum(mean_view.g**2)
+        return Progress(mean_view.f, error / terms.clients**2 if self.stop == "released" else error, complete)
 
-    def passed(self, progress: Progress) -> Array:
+    def stops_at(self, progress: Progress) -> Array:
         """Whether the stopping test holds at the model that everybody has just evaluated."""
         return progress.complete & (progress.error <= self.tol)
 
     def settle(self, progress: Progress, w: Array, following: Array) -> Array:
-        """The next model, or the present one where it has passed the test: that is the one to return."""
-        return jnp.where(self.passed(progress), w, following)
+        """The next model, or the present one where the stopping test holds: that is the model to return."""
+        return jnp.where(self.stops_at(progress), w, following)
 
     def greet(self, terms: Terms, w: Array, data: Data) -> Greeting:
         """A client's reply in the greeting round."""
-        seen, _ = self.look(terms, w, data)
-        return Greeting(terms.lipschitz(w, data), data.count, seen)
+        view, _ = self.look(terms, w, data)
+        return Greeting(terms.lipschitz(w, data), data.count, view)
 
     def ended(self, server: PyTree) -> Array:
-        return self.passed(server.progress)
+        return self.stops_at(server.progress)
 
     def report(self, server: PyTree) -> dict[str, Array]:
         return {"objective": server.progress.objective, "gradient": server.progress.error}
 
     def reason(self, server: PyTree, converged: bool, names: list[str]) -> str:
-        left = "‖∇f‖²/n²" if self.stop == "released" else "‖∇f‖²"
+        quantity = "‖∇f‖²/n²" if self.stop == "released" else "‖∇f‖²"
         if converged:
-            return f"{left} = {float(server.progress.error):.2g} <= {self.tol:g}"
+            return f"{quantity} = {float(server.progress.error):.2g} <= {self.tol:g}"
         if self.stop is None:
             return "played the rounds asked for"
         if not bool(server.progress.complete):
-            return f"stopped at the limit of rounds; {left} <= {self.tol:g} is tested only when every client answers"
-        return f"stopped at the limit of rounds with {left} = {float(server.progress.error):.2g} > {self.tol:g}"
+            return (
+                f"stopped at the limit of rounds; {quantity} <= {self.tol:g} is tested only when every client answers"
+            )
+        return f"stopped at the limit of rounds with {quantity} = {float(server.progress.error):.2g} > {self.tol:g}"
 
 
 @state
@@ -130,13 +132,13 @@ class DescentServer:
     round: Array  # rounds played
     gamma: Array  # the base step size; 0 until the greeting has found it
     progress: Progress
-    own: PyTree  # what a method adds
-    memory: PyTree = ()  # of the server's optimiser
+    own: PyTree  # the part of a single method, as SCAFFOLD's control variate
+    memory: PyTree = ()  # the state of the server's optimiser
 
 
 @state
-class Model:
-    """The broadcast: the model, the base step size, the round, and what a method adds."""
+class ModelMessage:
+    """The broadcast: the model, the base step size, the round, and the part of a single method."""
 
     w: Array
     gamma: Array
@@ -144,8 +146,8 @@ class Model:
     own: PyTree
 
 
-def decayed(gamma: Array, decay: float | str | None, k: Array | int) -> Array:
-    """γ_k: constant, γ/log2(k+2) (GIA V.D) or γ/(1 + k/decay)."""
+def step_size(gamma: Array, decay: float | str | None, k: Array | int) -> Array:
+    """The step size γ_k: constant, γ/log2(k+2) (GIA V.D) or γ/(1 + k/decay)."""
     if decay is None:
         return gamma
     return gamma / jnp.log2(k + 2.0) if isinstance(decay, str) else gamma / (1.0 + k / decay)
@@ -153,7 +155,9 @@ def decayed(gamma: Array, decay: float | str | None, k: Array | int) -> Array:
 
 @settings
 class Descent(FirstOrder):
-    """k0 local steps with γ_k = lr, lr/log2(k+2) or lr/(1+k/decay), k counting local steps over all rounds.
+    """A method whose clients take k0 local steps with γ_k = lr, lr/log2(k+2) or lr/(1+k/decay).
+
+    The index k counts local steps over all rounds.
 
     Either side may use an optimiser of optax instead: the clients for their steps (`local=`), starting anew in each
     round, and the server (`server=`) for the step from w to the clients' mean, whose difference it takes as a gradient
@@ -191,7 +195,7 @@ class Descent(FirstOrder):
         return (Greet(self), self) if self.automatic else (self,)
 
     def own_state(self, terms: Terms, w0: Array) -> PyTree:
-        """What a method keeps at the server beside the model."""
+        """The part of the server's state that only this method has."""
         return ()
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> DescentServer:
@@ -203,27 +207,29 @@ class Descent(FirstOrder):
     def phase(self, server: DescentServer) -> Array:
         return (server.gamma > 0).astype(int) if self.automatic else jnp.zeros((), int)
 
-    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> Model:
-        return Model(server.w, server.gamma, server.round, server.own)
+    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> ModelMessage:
+        return ModelMessage(server.w, server.gamma, server.round, server.own)
 
-    def rate(self, model: Model, step: Array | int) -> Array:
-        """γ_k of the given local step of this round."""
-        return decayed(model.gamma, self.decay, model.round * self.k0 + step)
+    def rate(self, model: ModelMessage, step: Array | int) -> Array:
+        """The step size γ_k of a local step, counted from the start of this round."""
+        return step_size(model.gamma, self.decay, model.round * self.k0 + step)
 
-    def descend(self, model: Model, g: Array, gradient: Callable[[Array], Array]) -> Array:
-        """Where a round's local steps from the received w end; `g` is the gradient there."""
+    def descend(self, model: ModelMessage, g: Array, gradient: Callable[[Array], Array]) -> Array:
+        """The model after a round's local steps from the received w; `g` is the gradient at w."""
         per = self.gradients // self.k0  # gradient steps with the same γ_k
         if self.local_optimizer is not None:
-            return self._optimised(model.w, g, gradient, self.local_optimizer.transform)
+            return self._descend_with_optimizer(model.w, g, gradient, self.local_optimizer.transform)
 
         def step(j: int, u: Array) -> Array:
             return u - self.rate(model, j // per) * gradient(u)
 
         return jax.lax.fori_loop(1, self.gradients, step, model.w - self.rate(model, 0) * g)
 
-    def _optimised(
+    def _descend_with_optimizer(
         self, w: Array, g: Array, gradient: Callable[[Array], Array], transform: optax.GradientTransformation
     ) -> Array:
+        """The same steps by an optimiser of optax, whose state starts anew each round."""
+
         def step(at: tuple[Array, PyTree], slope: Array) -> tuple[Array, PyTree]:
             u, memory = at
             change, memory = transform.update(slope, memory, u)
@@ -256,9 +262,9 @@ class Greet:
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: Greeting, present: Present) -> DescentServer:
         gamma = 1.0 / present.max(replies.r)
-        seen = present.mean(replies.seen)
-        progress = self.method.judge(terms, seen, complete(terms, present))
-        w = server.w if self.method.stop is None else self.method.settle(progress, server.w, server.w - gamma * seen.g)
+        view = present.mean(replies.view)
+        progress = self.method.judge(terms, view, complete(terms, present))
+        w = server.w if self.method.stop is None else self.method.settle(progress, server.w, server.w - gamma * view.g)
         return replace(server, w=w, gamma=gamma, progress=progress)
 
 

@@ -1,12 +1,11 @@
 """DRFA: distributionally robust federated averaging (Deng, Kamani and Mahdavi 2020, Algorithm 1).
 
 A stage is two rounds. In the first, m clients drawn with weights λ make τ local steps, and the server keeps the mean
-of their last models and of those at a random step t'. In the second, m clients drawn evenly send their loss at that
-snapshot, and λ moves up along it, then back onto the simplex.
+of their last models and of those at a random step t', the snapshot. In the second, m clients drawn evenly send their
+loss at the snapshot, and λ takes a step along these losses and is projected back onto the simplex.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,33 +15,37 @@ from jax import Array
 from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
 from foedus.algorithms.localsgd import minibatch
 from foedus.problem import Problem
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @state
 class DrfaServer:
-    """The model, the weights, the snapshot, the sum of models for their mean, the stage, and which round of it."""
+    """The server's state: the model, the weights λ, and where in a stage the run is."""
 
     w: Array
     lam: Array
-    snapshot: Array
-    total: Array
+    snapshot: Array  # the mean of the models at step t'
+    total: Array  # the sum of all stages' models, of which the mean is returned
     stage: Array
-    weighing: Array
+    weighing: Array  # whether the next round is the second of its stage
     objective: Array
 
 
 @state
 class TrainingTask:
+    """The message of a stage's first round."""
+
     w: Array
     step: Array  # t', at which the snapshot is taken
-    times: Each  # how often a client was drawn
+    times: PyTree  # how often the client was drawn
 
 
 @state
 class Snapshots:
+    """A client's last model and its model at step t'."""
+
     w: Array
     snapshot: Array
     times: Array
@@ -50,19 +53,34 @@ class Snapshots:
 
 @state
 class LossQuery:
+    """The message of a stage's second round: the snapshot whose loss is asked for."""
+
     w: Array
-    times: Each
+    times: PyTree
 
 
 @state
 class SampledLoss:
+    """A client's loss at the snapshot, and how often the client was drawn."""
+
     f: Array
     times: Array
 
 
 @settings
 class DRFA(Algorithm):
-    """Distributionally robust federated averaging, the published stochastic algorithm; `AFL()` solves its model."""
+    """Guards the worst-off client also where the model is not linear, by stochastic steps.
+
+    It is distributionally robust federated averaging as published. For linear models `AFL()` solves the same problem
+    to optimality. It has no stopping test and plays the rounds it is given.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.DRFA(), max_rounds=400)
+        >>> run.rounds, run.w.round(1).tolist()
+        (400, [2.0, 3.0])
+    """
 
     k0: int = setting(5, "τ, local steps of a stage", ge=1, integer=True)
     lr: float = setting(0.05, "η, the local step size", gt=0)
@@ -104,12 +122,14 @@ class DRFA(Algorithm):
     def tally(self, chances: Array, draws: Array) -> tuple[Array, Array]:
         """How often each client comes up in m draws with these chances, and a further key."""
         n = draws.shape[0]
+        # the round's uniform numbers are the only randomness at the server: the bits of the first one seed the draws
         key = jax.random.key(jax.lax.bitcast_convert_type(draws.astype(jnp.float32), jnp.uint32)[0])
         one, other = jax.random.split(key)
         picks = jax.random.choice(one, n, (self.drawn or n,), p=chances)
         return jnp.zeros(n).at[picks].add(1.0), other
 
     def examples(self, terms: Terms, data: Data, key: Array) -> tuple[Terms, Data]:
+        """The terms and the data of one stochastic gradient or loss: all examples, or a minibatch."""
         if self.batch is None:
             return terms, data
         return replace(terms, where=None, penalty=None), minibatch(terms, data, key, self.batch)
@@ -117,7 +137,7 @@ class DRFA(Algorithm):
 
 @dataclass(frozen=True)
 class Train:
-    """τ local steps at clients drawn with λ."""
+    """A stage's first round: τ local steps at clients drawn with the weights λ."""
 
     method: DRFA
 
@@ -125,29 +145,31 @@ class Train:
         times, key = self.method.tally(server.lam, draws)
         return TrainingTask(server.w, jax.random.randint(key, (), 1, self.method.k0 + 1), Each(times))
 
-    def local(self, terms: Terms, client: tuple[()], task: Any, data: Data, key: Array) -> tuple[tuple[()], Snapshots]:
+    def local(
+        self, terms: Terms, client: tuple[()], task: TrainingTask, data: Data, key: Array
+    ) -> tuple[tuple[()], Snapshots]:
         def step(j: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
-            u, kept = pair
-            known, batch = self.method.examples(terms, data, jax.random.fold_in(key, j))
-            u = u - self.method.lr * known.gradient(u, batch)
-            return u, jnp.where(j + 1 == task.step, u, kept)
+            u, snapshot = pair
+            batch_terms, batch = self.method.examples(terms, data, jax.random.fold_in(key, j))
+            u = u - self.method.lr * batch_terms.gradient(u, batch)
+            return u, jnp.where(j + 1 == task.step, u, snapshot)
 
-        u, kept = jax.lax.fori_loop(0, self.method.k0, step, (task.w, task.w))
-        return client, Snapshots(u, kept, task.times)
+        u, snapshot = jax.lax.fori_loop(0, self.method.k0, step, (task.w, task.w))
+        return client, Snapshots(u, snapshot, task.times)
 
     def aggregate(self, terms: Terms, server: DrfaServer, replies: Snapshots, present: Present) -> DrfaServer:
         share = jnp.where(present.here, replies.times, 0.0)
         anyone = jnp.sum(share) > 0
         share = share / jnp.maximum(jnp.sum(share), 1.0)
         w = jnp.where(anyone, share @ jnp.where(present.here[:, None], replies.w, 0.0), server.w)
-        kept = jnp.where(anyone, share @ jnp.where(present.here[:, None], replies.snapshot, 0.0), server.snapshot)
-        return replace(server, w=w, snapshot=kept, total=server.total + w, stage=server.stage + 1,
+        snapshot = jnp.where(anyone, share @ jnp.where(present.here[:, None], replies.snapshot, 0.0), server.snapshot)
+        return replace(server, w=w, snapshot=snapshot, total=server.total + w, stage=server.stage + 1,
                        weighing=jnp.ones((), bool))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Weigh:
-    """The losses of evenly drawn clients at the snapshot move λ."""
+    """A stage's second round: the losses of evenly drawn clients at the snapshot change λ."""
 
     method: DRFA
 
@@ -156,15 +178,16 @@ class Weigh:
         return LossQuery(server.snapshot, Each(self.method.tally(even, draws)[0]))
 
     def local(
-        self, terms: Terms, client: tuple[()], query: Any, data: Data, key: Array
+        self, terms: Terms, client: tuple[()], query: LossQuery, data: Data, key: Array
     ) -> tuple[tuple[()], SampledLoss]:
-        known, batch = self.method.examples(terms, data, key)
-        return client, SampledLoss(known.value(query.w, batch), query.times)
+        batch_terms, batch = self.method.examples(terms, data, key)
+        return client, SampledLoss(batch_terms.value(query.w, batch), query.times)
 
     def aggregate(self, terms: Terms, server: DrfaServer, replies: SampledLoss, present: Present) -> DrfaServer:
         n, method = terms.clients, self.method
-        told = jnp.where(present.here, replies.times * replies.f, 0.0) * n / (method.drawn or n)
-        v = jnp.zeros(n).at[present.index].add(told, mode="drop")
+        # n/m times the sum over the draws is an unbiased estimate of the gradient in λ, (f_1, …, f_n)
+        gains = jnp.where(present.here, replies.times * replies.f, 0.0) * n / (method.drawn or n)
+        v = jnp.zeros(n).at[present.index].add(gains, mode="drop")
         lam = onto.projection_simplex(server.lam + method.k0 * method.lr_weights * v)
         mean = jnp.sum(jnp.where(present.here, replies.times * replies.f, 0.0)) / jnp.maximum(
             jnp.sum(jnp.where(present.here, replies.times, 0.0)), 1.0

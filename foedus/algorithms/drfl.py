@@ -1,24 +1,33 @@
 """DRFL: distributionally robust federated learning (Bai, Wong, Qiao and Ho, Algorithm 1)."""
 
 # pyright: reportIncompatibleVariableOverride=false
-from typing import Any
+from collections.abc import Sequence
 
 from foedus.algorithms.minimax import Minimax, is_radii
-from foedus.robust.support import is_support
+from foedus.robust.support import Support, is_support
 from foedus.settings import setting, settings
 
 
 @settings
 class DRFL(Minimax):
-    """Distributionally robust federated learning: a Wasserstein ball around each client's data, weights in Q.
+    """Finds a linear model whose loss stays small if the clients' data, or their weights, will differ from today's.
 
-    ρ = 0 is AFL's model, with θ = 2 DRFA's, and ρ = θ = 0 with uniform q̂ the standard one.
+    It minimises the worst case over a Wasserstein ball of radius ρ around each client's data and over the clients'
+    weights q within θ of q̂. ρ = 0 is AFL's model, with θ = 2 DRFA's, and ρ = θ = 0 with uniform q̂ the standard one.
 
     The paper's AD-LPMM is splitting="linearised". The default, "exact", projects onto the weight ball and accelerates:
-    the same clients' steps, messages and optimum in fewer rounds.
+    the same clients' steps, messages and optimum in fewer rounds. `run.worst_case` has the value, the worst weights and
+    the duality gap.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.huber(10.0)), fd.DRFL(radius=0.1))
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [1.5, 1.5])
     """
 
-    radius: Any = setting(
+    radius: float | Sequence[float] = setting(
         0.01,
         "ρ_s of each client's ball; one number, or a tuple with one for each",
         ge=0,
@@ -27,7 +36,7 @@ class DRFL(Minimax):
     )
     kappa: float = setting(float("inf"), "κ, the cost of moving a label; infinite: labels stay", gt=0, travels=True)
     metric: str = setting("l1", "the norm of ‖x − x̂‖ in the transport cost", choices=("l1", "l2", "linf"))
-    support: Any = setting(
+    support: Support = setting(
         None,
         "where samples may be: None for everywhere, (low, high), or (C, d) for Cx <= d",
         choices=(None,),
@@ -36,7 +45,7 @@ class DRFL(Minimax):
     )
     intercept: bool = setting(False, "whether the last column of X is a constant that stays", choices=(False, True))
     theta: float = setting(0.0, "θ, the radius of Q around q̂", ge=0, travels=True)
-    p: Any = setting(1, "the norm of Q", choices=(1, 2, "inf"))
+    p: int | str = setting(1, "the norm of Q", choices=(1, 2, "inf"))
     sample: float | None = setting(
         None, "the share of its samples that a client draws for a step; None: all of them", gt=0, le=1
     )

@@ -16,7 +16,8 @@ q_{k−1}: halving between the two, over the numbers a computer has, ends when n
 """
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +26,24 @@ from jax import Array
 from jax.core import Tracer
 
 from foedus.errors import FoedusError
+from foedus.pytrees import PyTree
 
 LEAST_SEARCHED = 4096  # numbers; fewer are sorted as fast, and compiled sooner
 BLOCK = 2**15  # numbers that are searched at a time
+LARGEST_RATIO = 1e300  # of λ/η: finite, so that its product with 0 is 0
+
+Numbers: TypeAlias = PyTree
+"""An array of NumPy or of JAX, whose functions have the same names."""
 
 
-def ens(z: Any, lam: float, eta: float) -> Any:
-    """The vector w that minimises Σ_i λ‖z_i − w‖₁ + (η/2)‖z_i − w‖², exactly; O(dim · m log m).
+@overload
+def ens(z: Array, lam: float, eta: float) -> Array: ...
+@overload
+def ens(z: np.ndarray, lam: float, eta: float) -> np.ndarray: ...
+def ens(z: Numbers, lam: float, eta: float) -> Numbers:
+    """Averages the clients' models robustly: the w that minimises Σ_i λ‖z_i − w‖₁ + (η/2)‖z_i − w‖², exactly.
+
+    It lies between the mean and the coordinate-wise median, and takes O(dim · m log m) operations.
 
     Args:
         z: one row per client, (clients, dim).
@@ -40,9 +52,14 @@ def ens(z: Any, lam: float, eta: float) -> Any:
 
     Returns:
         w, (dim,): a NumPy array for a NumPy `z`, a JAX array inside compiled functions and for JAX arrays.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> fd.ens(np.array([[0.0], [1.0], [100.0]]), lam=50.0, eta=1.0).tolist()
+        [17.0]
     """
-    traced = any(isinstance(a, Tracer) for a in (z, lam, eta))
-    if not traced:
+    is_traced = any(isinstance(a, Tracer) for a in (z, lam, eta))
+    if not is_traced:
         if np.ndim(z) != 2 or np.shape(z)[0] == 0:
             raise FoedusError(
                 f"ens needs z of shape (clients, dim) with at least one client. Got {np.shape(z)} instead."
@@ -52,14 +69,14 @@ def ens(z: Any, lam: float, eta: float) -> Any:
         if not lam >= 0 or not eta > 0 or not np.isfinite(lam + eta):
             raise FoedusError(f"ens needs lam >= 0 and eta > 0, both finite. Got lam={lam!r}, eta={eta!r} instead.")
     # NumPy's sort is several times faster than the compiled one on a processor, so it serves concrete arrays
-    if traced:
+    if is_traced:
         return _cross(jnp, z, lam, eta) if z.size < LEAST_SEARCHED else _in_blocks(z, lam, eta)
     w = _cross(np, np.asarray(z, dtype=float), float(lam), float(eta))
     return jnp.asarray(w) if isinstance(z, jax.Array) else w
 
 
-def _cross(xp: Any, z: Any, lam: Any, eta: Any) -> Any:
-    """max_k min(v_{k+1}, q_k), in NumPy or in JAX."""
+def _cross(xp: ModuleType, z: Numbers, lam: float, eta: float) -> Numbers:
+    """The crossing max_k min(v_{k+1}, q_k), in NumPy or in JAX."""
     m = z.shape[0]
     q = _stationary(xp, z, lam, eta)
     v = xp.sort(z, axis=0)
@@ -67,29 +84,31 @@ def _cross(xp: Any, z: Any, lam: Any, eta: Any) -> Any:
     return xp.maximum(inner, q(m))  # v_{m+1} = ∞ leaves q_m
 
 
-def _stationary(xp: Any, z: Any, lam: Any, eta: Any) -> Callable[[Any], Any]:
+def _stationary(xp: ModuleType, z: Numbers, lam: float, eta: float) -> Callable[[Numbers], Numbers]:
     """q_k as a function of k; m − 2k is a whole number, so that λ/η enlarges no rounding error."""
     m, mean = z.shape[0], xp.mean(z, axis=0)
     with np.errstate(over="ignore"):
-        ratio = xp.minimum(xp.asarray(lam / eta), 1e300)  # finite, so that its product with 0 below is 0
+        ratio = xp.minimum(xp.asarray(lam / eta), LARGEST_RATIO)
     return lambda k: mean + ratio * ((m - 2.0 * k) / m)
 
 
-def _in_blocks(z: Array, lam: Any, eta: Any) -> Array:
-    """`_search` for some coordinates at a time, which the processor's cache holds."""
+def _in_blocks(z: Array, lam: float, eta: float) -> Array:
+    """The result of `_search` for a few coordinates at a time, which fit into the processor's cache."""
     m, dim = z.shape
     width = max(1, BLOCK // m)
     if dim <= 2 * width:
         return _search(z, lam, eta)
     blocks = -(-dim // width)
-    filled = jnp.pad(z, ((0, 0), (0, blocks * width - dim)))
+    whole_blocks = jnp.pad(z, ((0, 0), (0, blocks * width - dim)))
     starts = width * jnp.arange(blocks)
-    found = jax.lax.map(lambda j: _search(jax.lax.dynamic_slice_in_dim(filled, j, width, axis=1), lam, eta), starts)
-    return found.ravel()[:dim]
+    minimisers = jax.lax.map(
+        lambda j: _search(jax.lax.dynamic_slice_in_dim(whole_blocks, j, width, axis=1), lam, eta), starts
+    )
+    return minimisers.ravel()[:dim]
 
 
-def _search(z: Array, lam: Any, eta: Any) -> Array:
-    """max(q_k, v_k) for the first k with c(q_k) ≤ k, without sorting."""
+def _search(z: Array, lam: float, eta: float) -> Array:
+    """The minimiser max(q_k, v_k) for the first k with c(q_k) ≤ k, without sorting."""
     m = z.shape[0]
     z = jnp.asarray(z, float)
     q = _stationary(jnp, z, lam, eta)
@@ -106,7 +125,7 @@ def _search(z: Array, lam: Any, eta: Any) -> Array:
     none = jnp.zeros(z.shape[1], jnp.int32)
     k = jax.lax.fori_loop(0, m.bit_length(), halve, (none, none + m))[1]
     first = q(k)
-    wanted = k - below(first)
+    rank = k - below(first)
 
     def open_yet(at: tuple[Array, Array, Array]) -> Array:
         low, high, n = at
@@ -115,18 +134,18 @@ def _search(z: Array, lam: Any, eta: Any) -> Array:
     def narrow(at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         low, high, n = at
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        counted = below(_number(middle))
-        goes, beyond = open_yet(at), counted < k
+        count = below(_number(middle))
+        goes, beyond = open_yet(at), count < k
         return (
             jnp.where(goes & beyond, middle, low),
             jnp.where(goes & ~beyond, middle, high),
-            jnp.where(goes & beyond, k - counted, n),
+            jnp.where(goes & beyond, k - count, n),
         )
 
-    start = _place(first), _place(q(k - 1)), wanted
+    start = _place(first), _place(q(k - 1)), rank
     low, _, _ = jax.lax.while_loop(lambda at: jnp.any(open_yet(at)), narrow, start)
     v = jnp.min(jnp.where(z >= _number(low), z, jnp.inf), axis=0)
-    return jnp.where(wanted > 0, jnp.maximum(first, v), first)
+    return jnp.where(rank > 0, jnp.maximum(first, v), first)
 
 
 def _place(a: Array) -> Array:

@@ -1,7 +1,7 @@
-"""What FedEPM, SFedAvg and SFedProx share (EPM Algorithms 2-3): who takes steps, the noisy upload, two stopping rules.
+"""What FedEPM, SFedAvg and SFedProx share (EPM Algorithms 2-3): who takes steps, the noisy upload, the stopping rules.
 
 In each round the server chooses S with |S| = ⌈ρm⌉ and broadcasts w. Clients in S make their k0 local steps and send
-z_i = w_i + noise; for the others the server goes on with the z_i it has. The stopping rules are about f(w) = Σ f_i(w)
+z_i = w_i + noise; for the others the server uses the last z_i it received. The stopping rules are about f(w) = Σ f_i(w)
 over ALL clients, so with a rule everybody evaluates the received w and sends f_i(w) and ∇f_i(w) along. Sound noise
 forbids that: then there is no stopping rule and nothing but z_i is sent. The rules, with n = dim:
     gradient   ‖Σ∇f_i(w)‖² < tol
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Present, name_of
-from foedus.algorithms.descent import Progress, Seen, complete
+from foedus.algorithms.descent import Progress, View, complete
 from foedus.algorithms.private import Noisy
 from foedus.errors import FoedusError
 from foedus.privacy import clipping
@@ -30,6 +30,8 @@ from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 MOST_TESTED = 4  # the rules look at the last four values of f
+PRINTED_VARIANCE, RELEASED_VARIANCE = 1e-8, 1e-9  # the bounds on the variance of f, per parameter
+RELEASED_GRADIENT = 1e-9  # the released code's bound on the squared gradient of the mean, per parameter
 
 
 @state
@@ -37,7 +39,7 @@ class EpmServer:
     """The server's state."""
 
     w: Array
-    z: Array  # z_i, last heard. (m, dim)
+    z: Array  # the last z_i of each client. (m, dim)
     round: Array  # τ
     waiting: Array  # clients not yet in S in this block of `every` rounds
     releases: Array  # how often each client has sent a new z_i
@@ -57,12 +59,12 @@ class EpmClient:
 
 
 @state
-class Task:
+class EpmTask:
     """The message: the model, the round, and whether the client is in S."""
 
     w: Array
     round: Array
-    chosen: PyTree  # whether the client is in S
+    in_S: PyTree
 
 
 @state
@@ -71,7 +73,7 @@ class Upload:
 
     z: Array
     spoke: Array  # whether z is new
-    seen: PyTree
+    view: PyTree
 
 
 @settings
@@ -124,20 +126,20 @@ class EpmMethod(Noisy):
     def join(self, terms: Terms, data: Data, w0: Array) -> EpmClient:
         return EpmClient(w0, w0, jnp.full((), jnp.inf), Spent.nothing() if isinstance(self.noise, Sound) else ())
 
-    def broadcast(self, terms: Terms, server: EpmServer, draws: Array) -> Task:
+    def broadcast(self, terms: Terms, server: EpmServer, draws: Array) -> EpmTask:
         m = terms.clients
         size = math.ceil(self.rho * m - 1e-9)
         if self.every is not None:  # those still waiting in this block come first, in random order
             draws = draws + jnp.where(server.waiting, 0.0, 1.0)
-        chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
-        return Task(server.w, server.round, Each(chosen))
+        in_S = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
+        return EpmTask(server.w, server.round, Each(in_S))
 
     def look(self, terms: Terms, w: Array, data: Data) -> tuple[PyTree, Array]:
-        """What the reply says of the received model, and the gradient there that the local steps use."""
+        """The view of the received model for the reply, and the gradient there for the local steps."""
         if isinstance(self.noise, Sound):
             return (), clipping.clipped_gradient(terms, w, data, self.noise)
         f, g = terms.value_and_gradient(w, data)
-        return (Seen(f, g) if self.stop is not None else ()), g
+        return (View(f, g) if self.stop is not None else ()), g
 
     def gradient_of(self, terms: Terms, data: Data) -> Callable[[Array], Array]:
         """∇f_i as a function of w, clipped with sound noise; what does not depend on w is computed once."""
@@ -148,31 +150,31 @@ class EpmMethod(Noisy):
         return lambda w: clipping.clipped_gradient(terms, w, data, noise, rows)
 
     def upload(
-        self, client: EpmClient, task: Task, seen: PyTree, v: Array, w: Array, key: Array, scale: tuple[Array, Array]
+        self, client: EpmClient, task: EpmTask, view: PyTree, v: Array, w: Array, key: Array, scale: tuple[Array, Array]
     ) -> tuple[EpmClient, Upload]:
-        """(21): the new state and z_i = w_i + noise, or the old ones for a client outside S or without budget.
+        """The new state and z_i = w_i + noise of (21), or the old ones for a client outside S or without budget.
 
-        w is w_i, and v its increment over the received model. `scale` is (g_i, μ) for the paper's noise, and
-        (sensitivity of v, δ that goes on) for sound noise.
+        w is w_i, and v its increment over the received model. `scale` is (g_i, μ) for the paper's noise. For sound
+        noise it is (the sensitivity of v, the sensitivity δ of the state that the next round starts from).
         """
-        spoke, spent = task.chosen, client.spent
+        spoke, spent = task.in_S, client.spent
         if isinstance(self.noise, Sound):
             spoke = speaks(self.noise, client.spent, spoke)
-            moved, carried = scale
-            spent, z = release(self.noise, client.spent, task.w, v, moved, carried, key, spoke)
+            bound, delta = scale
+            spent, z = release(self.noise, client.spent, task.w, v, bound, delta, key, spoke)
         elif isinstance(self.noise, PaperLaplace):
             g, mu = scale
             z = w + self.noise.draw(key, g, mu)
         else:
             z = w
         snr = jnp.log10(jnp.linalg.norm(w) / jnp.linalg.norm(z - w))
-        kept = EpmClient(
+        next_client = EpmClient(
             w=jnp.where(spoke, w, client.w),
             z=jnp.where(spoke, z, client.z),
             snr=jnp.where(spoke, snr, client.snr),
             spent=spent,
         )
-        return kept, Upload(kept.z, spoke, seen)
+        return next_client, Upload(next_client.z, spoke, view)
 
     def aggregate(self, terms: Terms, server: EpmServer, replies: Upload, present: Present) -> EpmServer:
         z, spoke, releases, following = self.collect(terms, server, replies, present)
@@ -181,35 +183,35 @@ class EpmMethod(Noisy):
             waiting = jnp.where((server.round + 1) % self.every == 0, jnp.ones_like(waiting), waiting)
         f, error, progress = server.f, server.error, server.progress
         if self.stop is not None:
-            mean, all_here = present.mean(replies.seen), complete(terms, present)
+            mean, all_here = present.mean(replies.view), complete(terms, present)
             objective, slope = mean.f, jnp.sum((terms.clients * mean.g) ** 2)
             f = jnp.where(all_here, jnp.append(f[1:], terms.clients * objective), f)
             error = jnp.where(all_here, jnp.append(error[1:], slope), error)
             progress = Progress(objective, slope, all_here)
         after = EpmServer(following, z, server.round + 1, waiting, releases, f, error, progress)
-        over = self._passed(after) | self._rising(after)
+        over = self._stops_at(after) | self._rising(after)
         return replace(after, w=jnp.where(over, server.w, following))  # the model that was tested is the one to return
 
     def _limit(self, server: EpmServer) -> float:
-        """What ‖Σ∇f_i(w)‖² is compared with; the released code compares the gradient of the mean with 1e-9·n."""
+        """The limit for ‖Σ∇f_i(w)‖²; the released code compares the gradient of the mean with 1e-9·n."""
         m, n = server.z.shape
-        return 1e-9 * n * m**2 if self.stop == "released" else self.tol
+        return RELEASED_GRADIENT * n * m**2 if self.stop == "released" else self.tol
 
     def _variance(self, server: EpmServer) -> tuple[Array, Array]:
-        """The variance of the last four f(w), and what the rule compares it with."""
-        known = jnp.all(jnp.isfinite(server.f))
+        """The variance of the last four f(w), and the limit that the rule sets for it."""
+        has_history = jnp.all(jnp.isfinite(server.f))
         f = jnp.where(jnp.isfinite(server.f), server.f, 0.0)
-        tolerance = (1e-9 if self.stop == "released" else 1e-8) * server.w.size
-        return jnp.where(known, jnp.var(f, ddof=1), jnp.inf), tolerance / (1.0 + jnp.abs(f[-1]))
+        tolerance = (RELEASED_VARIANCE if self.stop == "released" else PRINTED_VARIANCE) * server.w.size
+        return jnp.where(has_history, jnp.var(f, ddof=1), jnp.inf), tolerance / (1.0 + jnp.abs(f[-1]))
 
     def _rising(self, server: EpmServer) -> Array:
-        """The released code's further test: f(w) and ‖∇f(w)‖² both above their last three values."""
+        """Whether f(w) and ‖∇f(w)‖² are both above their last three values, at which the released code stops too."""
         if self.stop != "released":
             return jnp.zeros((), bool)
-        known = jnp.all(jnp.isfinite(server.f)) & server.progress.complete
-        return known & (server.f[-1] > jnp.max(server.f[:-1])) & (server.error[-1] > jnp.max(server.error[:-1]))
+        has_history = jnp.all(jnp.isfinite(server.f)) & server.progress.complete
+        return has_history & (server.f[-1] > jnp.max(server.f[:-1])) & (server.error[-1] > jnp.max(server.error[:-1]))
 
-    def _passed(self, server: EpmServer) -> Array:
+    def _stops_at(self, server: EpmServer) -> Array:
         """Whether a stopping rule holds at the model that everybody has just evaluated."""
         if self.stop is None:
             return jnp.zeros((), bool)
@@ -220,8 +222,8 @@ class EpmMethod(Noisy):
         return server.progress.complete & small
 
     def ended(self, server: EpmServer) -> Array:
-        stuck = self._rising(server) | self.exhausted(server)
-        return jnp.where(self._passed(server), CONVERGED, jnp.where(stuck, STUCK, RUNNING))
+        is_stuck = self._rising(server) | self.budgets_are_spent(server)
+        return jnp.where(self._stops_at(server), CONVERGED, jnp.where(is_stuck, STUCK, RUNNING))
 
     def release_record(self, clients: EpmClient) -> Mapping[str, Array]:
         # the paper's SNR is of the data; it is noted only where no guarantee is given anyway
@@ -243,7 +245,7 @@ class EpmMethod(Noisy):
             return f"{words}, with ‖Σ∇f_i‖² = {error:.2g}"
         if bool(self._rising(server)):
             return f"f and ‖Σ∇f_i‖² = {error:.2g} rose above their last three values, at which the released code stops"
-        if bool(self.exhausted(server)):
+        if bool(self.budgets_are_spent(server)):
             return "every client's privacy budget is spent"
         if self.stop is None:
             return "played the rounds asked for"
@@ -251,10 +253,10 @@ class EpmMethod(Noisy):
 
 
 def soft(t: Array, a: Array | float) -> Array:
-    """Soft thresholding, EPM (2)."""
+    """The soft threshold of EPM (2): t moved towards 0 by a, and 0 where |t| ≤ a."""
     return jnp.sign(t) * jnp.maximum(jnp.abs(t) - a, 0.0)
 
 
 def paper_mu(mu0: Array | float, c: float, alpha: float, k: Array, gap: Array) -> Array:
-    """μ_{i,k+1} of EPM (20)."""
+    """The weight μ_{i,k+1} of EPM (20)."""
     return mu0 * (1.0 + c * jnp.sum(gap**2)) * alpha ** (k + 1.0)

@@ -3,7 +3,7 @@
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, DescentServer, Model, Seen, complete
+from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.algorithms.private import Descending
 from foedus.pytrees import state
 from foedus.settings import settings
@@ -12,21 +12,34 @@ from foedus.terms import Data, Terms
 
 
 @state
-class Trained:
+class LocalModel:
     """A client's model after its local steps, and its view of the received one."""
 
     w: Array
-    seen: Seen
+    view: View
 
 
 @settings
 class FedAvg(Descending, Summing, Descent):
-    """Federated averaging with full local gradients: the method to compare others with."""
+    """The baseline that other methods are compared with: local gradient steps, then the mean of the models.
 
-    def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Trained]:
-        seen, g = self.look(terms, model.w, data)
-        return client, Trained(self.descend(model, g, lambda u: terms.gradient(u, data)), seen)
+    A client takes k0 full-gradient steps from the received model; the server averages the models of those that
+    answered. Where the clients' data differ and k0 > 1, the result is near the optimum, but not at it.
 
-    def aggregate(self, terms: Terms, server: DescentServer, replies: Trained, present: Present) -> DescentServer:
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.FedAvg())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
+    """
+
+    def local(
+        self, terms: Terms, client: tuple[()], model: ModelMessage, data: Data, key: Array
+    ) -> tuple[tuple[()], LocalModel]:
+        view, g = self.look(terms, model.w, data)
+        return client, LocalModel(self.descend(model, g, lambda u: terms.gradient(u, data)), view)
+
+    def aggregate(self, terms: Terms, server: DescentServer, replies: LocalModel, present: Present) -> DescentServer:
         mean = present.mean(replies)
-        return self.advance(server, self.judge(terms, mean.seen, complete(terms, present)), mean.w)
+        return self.advance(server, self.judge(terms, mean.view, complete(terms, present)), mean.w)

@@ -18,17 +18,30 @@ from jax import Array
 
 from foedus.algorithm import Fit
 from foedus.algorithms.ens import ens
-from foedus.algorithms.epm import EpmClient, EpmMethod, Task, Upload, paper_mu, soft
+from foedus.algorithms.epm import EpmClient, EpmMethod, EpmTask, Upload, paper_mu, soft
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
 from foedus.problem import Problem
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
+PRINTED_MU0 = 0.05  # μ_0 of EPM section VII.B
+
 
 @settings
 class FedEPM(EpmMethod):
-    """FedEPM: one gradient a round, elastic-net aggregation, partial participation, noise on what is sent."""
+    """Solves smooth problems where only some clients work in a round, and what they send can carry noise.
+
+    A client in S computes one gradient and takes k0 steps with it; the server averages by `fd.ens`, the exact minimiser
+    of a sum of elastic nets. Give `noise=` or solve(..., privacy=...) to make it private.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.FedEPM(mu0=20.0))
+        >>> run.w.round(1).tolist()
+        [2.0, 3.0]
+    """
 
     eta: float | None = setting(None, "η of the elastic net (8); None: (0.02m + 1)(ρ + 0.1)·1e-5", gt=0)
     lam: float | None = setting(None, "λ of the elastic net (8); None: η/2", ge=0)
@@ -42,31 +55,31 @@ class FedEPM(EpmMethod):
 
     def fit(self, problem: Problem) -> Fit:
         fit, terms = super().fit(problem), problem.terms
-        chosen = fit.algorithm
-        assert isinstance(chosen, FedEPM)
+        algorithm = fit.algorithm
+        assert isinstance(algorithm, FedEPM)
         eta = self.eta if self.eta is not None else (0.02 * terms.clients + 1.0) * (self.rho + 0.1) * 1e-5
         c = 0.0 if isinstance(self.noise, Sound) else self.c
-        mu0 = 0.05 if self.mu0 is None and not isinstance(self.noise, Sound) else self.mu0
-        chosen = replace(chosen, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c, mu0=mu0)
-        return replace(fit, algorithm=chosen)
+        mu0 = PRINTED_MU0 if self.mu0 is None and not isinstance(self.noise, Sound) else self.mu0
+        algorithm = replace(algorithm, eta=eta, lam=eta / 2 if self.lam is None else self.lam, c=c, mu0=mu0)
+        return replace(fit, algorithm=algorithm)
 
     def weight(self, terms: Terms, count: Array) -> Array:
-        """μ_0 as the steps divide by it: by d_i already, or not."""
+        """The μ_0 that the steps use: over d_i with `per_example`, as printed without."""
         by = count if self.per_example else jnp.ones(())
         if self.mu0 is not None:
             return self.mu0 / by
         assert isinstance(self.noise, Sound)
-        return jnp.maximum(0.05 / by, self.k0 * sensitivity.public_curvature(terms, self.noise, count))
+        return jnp.maximum(PRINTED_MU0 / by, self.k0 * sensitivity.public_curvature(terms, self.noise, count))
 
-    def local(self, terms: Terms, client: EpmClient, task: Task, data: Data, key: Array) -> tuple[EpmClient, Upload]:
+    def local(self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, key: Array) -> tuple[EpmClient, Upload]:
         assert self.eta is not None and self.lam is not None
         eta, lam = self.eta, self.lam
-        seen, g = self.look(terms, task.w, data)
+        view, g = self.look(terms, task.w, data)
         weight = self.weight(terms, data.count)
         by = data.count if self.per_example else 1.0
         private = isinstance(self.noise, Sound)
         change = sensitivity.change(self.noise, data.count) if isinstance(self.noise, Sound) else jnp.zeros(())
-        carried = client.spent.carried if private and not self.restart else jnp.zeros(())
+        delta0 = client.spent.carried if private and not self.restart else jnp.zeros(())
 
         def step(j: int, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             v, _, delta = at  # v = w_i − w
@@ -75,9 +88,9 @@ class FedEPM(EpmMethod):
             return soft(own * v - g, lam) / (eta + own), own, following
 
         first = jnp.zeros_like(task.w) if self.restart else client.w - task.w
-        v, own, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), carried))
+        v, own, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), delta0))
         scale = (delta, delta) if private else (g, own * by)
-        return self.upload(client, task, seen, v, task.w + v, key, scale)
+        return self.upload(client, task, view, v, task.w + v, key, scale)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         assert self.eta is not None and self.lam is not None

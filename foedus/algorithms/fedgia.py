@@ -5,21 +5,20 @@
 and the others set x_i = x, π_i = −ḡ_i (15)-(16); all send z_i = x_i + π_i/σ (14), (17). x is the mean of the z_i (11).
 
 With p = ḡ_i + π_i, one step is p ← (I − σM)p where M = (H_i/m + σI)⁻¹: for H_i = h·I a power of a number, so a round's
-cost does not grow with k0. The first round (C empty) finds r_i and is otherwise a round like the others: σ = t·r/m.
+cost does not grow with k0. In the first round C is empty and clients send their r_i too, from which σ = t·r/m is set.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
-from foedus.algorithms.descent import FirstOrder, Greeting, Progress, Seen, complete
+from foedus.algorithms.descent import FirstOrder, Greeting, Progress, View, complete
 from foedus.algorithms.gram import Inverse, inverse_of
-from foedus.algorithms.private import NoisyClient, NoisyServer, PrivateForm, Released
+from foedus.algorithms.private import NoisyClient, NoisyReply, NoisyServer, PrivateForm
 from foedus.errors import FoedusError
 from foedus.losses import LeastSquares
 from foedus.privacy import clipping, sensitivity
@@ -30,16 +29,20 @@ from foedus.pytrees import PyTree, select, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
+LEAST_SQUARES_T, LEAST_T = 0.15, 0.025  # of Table III
+SAFE_T = 6.0  # of Theorem IV.1, with which f cannot rise
+RISE = 1e-9  # the relative increase of f that counts as a rise
+
 
 @state
 class GiaServer:
     """The server's state."""
 
     w: Array  # x, the average
-    z: Array  # z_i, last heard. (m, dim)
-    seen: Seen  # f_i, ∇f_i, last heard
-    greetings: Greeting  # from the first round, which is repeated until everybody has been heard
-    heard: Array
+    z: Array  # the last z_i of each client. (m, dim)
+    view: View  # the last f_i and ∇f_i of each client
+    greetings: Greeting  # of the first round, which is repeated until everybody has answered
+    has_answered: Array  # who has answered it
     sigma: Array  # σ; 0 until then
     stale: Array  # which clients must factorise H_i/m + σI anew
     best: Array  # the x with the smallest f so far, and that f; used with t="auto"
@@ -62,7 +65,7 @@ class GiaTask:
 
     x: Array
     sigma: Array
-    chosen: Any  # whether the client is in C
+    in_C: PyTree
 
 
 @state
@@ -70,14 +73,22 @@ class GiaUpdate:
     """A client's z_i, and its view of the received x."""
 
     z: Array
-    seen: Seen
+    view: View
 
 
 @settings
 class FedGiA(FirstOrder, Releasing):
-    """Few rounds and one gradient per round, for unconstrained smooth problems.
+    """Solves smooth problems without constraints in few rounds, with one gradient a round and no step size to choose.
 
-    Every client takes part in every round, with a diagonal or a Gram matrix H_i.
+    Between two rounds a client takes k0 ADMM steps in closed form, with a diagonal or a Gram matrix in the place of its
+    Hessian. Every client answers every round.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.FedGiA())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
     """
 
     k0: int = setting(10, "steps between two communications", ge=1, integer=True)
@@ -97,7 +108,7 @@ class FedGiA(FirstOrder, Releasing):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return (Greet(self), Step(self, factorise=True), Step(self, factorise=False))
+        return (GiaGreet(self), GiaStep(self, factorise=True), GiaStep(self, factorise=False))
 
     def fit(self, problem: Problem) -> Fit:
         if self.H == "gram" and not problem.terms.linear:
@@ -115,13 +126,13 @@ class FedGiA(FirstOrder, Releasing):
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> GiaServer:
         m = terms.clients
-        views = Seen(jnp.zeros(m), jnp.zeros((m, terms.dim)) if self.stop is not None else ())
+        views = View(jnp.zeros(m), jnp.zeros((m, terms.dim)) if self.stop is not None else ())
         return GiaServer(
             w=w0,
             z=jnp.broadcast_to(w0, (m, terms.dim)),
-            seen=views,
+            view=views,
             greetings=Greeting(jnp.zeros(m), jnp.zeros(m), views),
-            heard=jnp.zeros(m, bool),
+            has_answered=jnp.zeros(m, bool),
             sigma=jnp.zeros(()),
             stale=jnp.ones(m, bool),
             best=w0,
@@ -137,41 +148,47 @@ class FedGiA(FirstOrder, Releasing):
         return jnp.where(server.sigma == 0, 0, jnp.where(jnp.any(server.stale) & (self.H == "gram"), 1, 2))
 
     def ratio(self, terms: Terms, examples: Array, everyone: Array) -> Array | float:
-        """t: as given; or Table III's, 0.15 for least squares and max{0.025, 4 ln(d)/n} otherwise.
+        """The factor t: the setting, or Table III's: 0.15 for least squares and max{0.025, 4 ln(d)/n} otherwise.
 
-        Table III's is a bold choice that the rise of f would correct. Where clients are missing nobody sees f, so it is
-        Theorem IV.1's t = 6.
+        Table III's t is bold: where it is too small f rises, and σ is doubled. Where clients are missing nobody knows
+        f, so that correction is not possible, and Theorem IV.1's safe t = 6 is taken.
         """
         if self.t is not None:
             return self.t
-        bold = 0.15 if isinstance(terms.loss, LeastSquares) else jnp.maximum(0.025, 4.0 * jnp.log(examples) / terms.dim)
-        return jnp.where(everyone, bold, 6.0)
+        bold = LEAST_SQUARES_T
+        if not isinstance(terms.loss, LeastSquares):
+            bold = jnp.maximum(LEAST_T, 4.0 * jnp.log(examples) / terms.dim)
+        return jnp.where(everyone, bold, SAFE_T)
 
     def combine(self, terms: Terms, server: GiaServer, replies: GiaUpdate, present: Present, sigma: Array) -> GiaServer:
-        """(11), with the last z_i of silent clients; under t=None, back to the best x and 2σ when f has risen."""
-        z, seen = present.remember((server.z, server.seen), (replies.z, replies.seen))
-        mean_seen = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), seen)
+        """The average (11), with the last z_i of silent clients.
+
+        Under t=None, the server returns to the best x and doubles σ when f has risen.
+        """
+        z, view = present.remember((server.z, server.view), (replies.z, replies.view))
+        mean_view = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), view)
         everyone = complete(terms, present)
-        progress = self.judge(terms, mean_seen, everyone)
+        progress = self.judge(terms, mean_view, everyone)
         x = jnp.mean(z, axis=0)
         f, best, best_f = progress.objective, server.best, server.best_f
         stale = present.remember(server.stale, jnp.zeros_like(present.here))
         if self.t is None:
-            # only a round that all answered says what f is; the words of silent clients are about an older x
-            rise = everyone & ~(f <= best_f + 1e-9 * (1.0 + jnp.abs(best_f))) & ~self.passed(progress)
+            # f(x) is known only if all answered: the last f_i of a silent client is about an older x. The tolerance
+            # keeps rounding of f near the optimum from counting as a rise, and ~(≤) makes a NaN count as one.
+            rise = everyone & ~(f <= best_f + RISE * (1.0 + jnp.abs(best_f))) & ~self.stops_at(progress)
             sigma = jnp.where(rise, 2.0 * sigma, sigma)
             x = jnp.where(rise, best, x)
             better = everyone & ~rise
             stale, best, best_f = stale | rise, jnp.where(better, server.w, best), jnp.where(better, f, best_f)
         w = self.settle(progress, server.w, x)
         return replace(
-            server, w=w, z=z, seen=seen, sigma=sigma, stale=stale, best=best, best_f=best_f, progress=progress
+            server, w=w, z=z, view=view, sigma=sigma, stale=stale, best=best, best_f=best_f, progress=progress
         )
 
 
 @dataclass(frozen=True)
-class Greet:
-    """The first round: nobody is in C, and σ is found from the r_i that come with the gradients."""
+class GiaGreet:
+    """The first round: nobody is in C, and σ is set from the r_i that come with the gradients."""
 
     method: FedGiA
 
@@ -180,25 +197,27 @@ class Greet:
 
     def local(self, terms: Terms, client: GiaClient, x: Array, data: Data, key: Array) -> tuple[GiaClient, Greeting]:
         hello = self.method.greet(terms, x, data)
-        gradient = terms.gradient(x, data) if self.method.stop is None else hello.seen.g
+        gradient = terms.gradient(x, data) if self.method.stop is None else hello.view.g
         return GiaClient(-gradient / terms.clients, hello.r, client.inverse), hello
 
     def aggregate(self, terms: Terms, server: GiaServer, replies: Greeting, present: Present) -> GiaServer:
         m = terms.clients
-        greetings, heard = present.remember((server.greetings, server.heard), (replies, jnp.ones_like(present.here)))
-        waiting = replace(server, greetings=greetings, heard=heard)
-        r = jnp.maximum(jnp.max(greetings.r), 1e-300)
+        greetings, has_answered = present.remember(
+            (server.greetings, server.has_answered), (replies, jnp.ones_like(present.here))
+        )
+        waiting = replace(server, greetings=greetings, has_answered=has_answered)
+        r = jnp.maximum(jnp.max(greetings.r), 1e-300)  # σ = 0 would mean that the first round is still to come
         sigma = self.method.ratio(terms, jnp.sum(greetings.count), complete(terms, present)) * r / m
-        gradients = greetings.seen.g if self.method.stop is not None else jnp.zeros_like(server.z)
+        gradients = greetings.view.g if self.method.stop is not None else jnp.zeros_like(server.z)
         z = server.w - gradients / (m * sigma)  # (17)
         all_of_them = Present(jnp.arange(m), jnp.ones(m, bool))
-        greeted = self.method.combine(terms, waiting, GiaUpdate(z, greetings.seen), all_of_them, sigma)
-        return select(jnp.all(heard), replace(greeted, stale=jnp.ones(m, bool)), waiting)
+        after_greeting = self.method.combine(terms, waiting, GiaUpdate(z, greetings.view), all_of_them, sigma)
+        return select(jnp.all(has_answered), replace(after_greeting, stale=jnp.ones(m, bool)), waiting)
 
 
 @dataclass(frozen=True)
-class Step:
-    """(12)-(17); with `factorise`, H_i/m + σI is factorised first and kept."""
+class GiaStep:
+    """A round of (12)-(17); with `factorise`, H_i/m + σI is inverted first and the inverse is stored."""
 
     method: FedGiA
     factorise: bool
@@ -206,16 +225,17 @@ class Step:
     def broadcast(self, terms: Terms, server: GiaServer, draws: Array) -> GiaTask:
         m = terms.clients
         size = math.ceil(self.method.alpha * m - 1e-9)
-        chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
-        return GiaTask(server.w, server.sigma, Each(chosen))
+        in_C = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
+        return GiaTask(server.w, server.sigma, Each(in_C))
 
     def local(
         self, terms: Terms, client: GiaClient, task: GiaTask, data: Data, key: Array
     ) -> tuple[GiaClient, GiaUpdate]:
         x, sigma, m, k0 = task.x, task.sigma, terms.clients, self.method.k0
-        seen, gradient = self.method.look(terms, x, data)
+        view, gradient = self.method.look(terms, x, data)
         g = gradient / m
         p, inverse = g + client.pi, client.inverse
+        # k0 steps at once: k0 − 1 multiplications of p by I − σM, then the last step, from which x_i and π_i follow
         if self.method.H == "diagonal":
             a = 1.0 / (client.r / m + sigma)
             before = (1.0 - sigma * a) ** (k0 - 1) * p  # ḡ + π before the last step
@@ -226,9 +246,9 @@ class Step:
                 inverse = inverse_of(terms, data, m, sigma)
             before, last = inverse.steps(terms, data, m, sigma, p, k0)
             x_i, pi = x - last, before - sigma * last - g
-        x_i = jnp.where(task.chosen, x_i, x)
-        pi = jnp.where(task.chosen, pi, -g)
-        return GiaClient(pi, client.r, inverse), GiaUpdate(x_i + pi / sigma, seen)
+        x_i = jnp.where(task.in_C, x_i, x)
+        pi = jnp.where(task.in_C, pi, -g)
+        return GiaClient(pi, client.r, inverse), GiaUpdate(x_i + pi / sigma, view)
 
     def aggregate(self, terms: Terms, server: GiaServer, replies: GiaUpdate, present: Present) -> GiaServer:
         return self.method.combine(terms, server, replies, present, server.sigma)
@@ -239,12 +259,15 @@ class GiaOrder:
     """The private form's message: x, and whether the client is in C."""
 
     x: Array
-    chosen: PyTree
+    in_C: PyTree
 
 
 @dataclass(frozen=True)
 class PrivateGiA(PrivateForm):
-    """FedGiA with H_i = r·I, r from the bound on the rows; the state π_i is carried (`sensitivity.inexact_admm`)."""
+    """FedGiA with noise and H_i = r·I, where r comes from the bound on the rows of X.
+
+    π_i goes from round to round, so its sensitivity is tracked (`sensitivity.inexact_admm`).
+    """
 
     plain: FedGiA
     examples: int  # in all; public, as every d_i is
@@ -270,33 +293,33 @@ class PrivateGiA(PrivateForm):
         return jnp.asarray(sensitivity.curvature(terms, self.noise.rows, jnp.asarray(count))[1])
 
     def sigma(self, terms: Terms) -> Array:
-        """σ = t·r/m with Table III's t, all of it public; the plain method would correct a bold t by looking at f."""
+        """The penalty σ = t·r/m with Table III's t, all of it public: f is private, so it cannot correct a bold t."""
         t = self.plain.t
         if t is None:
-            bold = max(0.025, 4.0 * math.log(max(self.examples, 2)) / terms.dim)
-            t = 0.15 if isinstance(terms.loss, LeastSquares) else bold
+            bold = max(LEAST_T, 4.0 * math.log(max(self.examples, 2)) / terms.dim)
+            t = LEAST_SQUARES_T if isinstance(terms.loss, LeastSquares) else bold
         typical = self.examples / terms.clients
         return t * self.top(terms, typical) / terms.clients
 
     def broadcast(self, terms: Terms, server: NoisyServer, draws: Array) -> GiaOrder:
         m = terms.clients
         size = math.ceil(self.plain.alpha * m - 1e-9)
-        chosen = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
+        in_C = jnp.zeros(m, bool).at[jnp.argsort(draws)[:size]].set(True)
         # the first round has C empty, as in the plain method
-        return GiaOrder(server.w, Each(chosen & (server.round > 0)))
+        return GiaOrder(server.w, Each(in_C & (server.round > 0)))
 
     def local(
         self, terms: Terms, client: NoisyClient, task: GiaOrder, data: Data, key: Array
-    ) -> tuple[NoisyClient, Released]:
+    ) -> tuple[NoisyClient, NoisyReply]:
         m, k0, sigma = terms.clients, self.plain.k0, self.sigma(terms)
         a = 1.0 / (self.top(terms, data.count) / m + sigma)
         g = clipping.clipped_gradient(terms, task.x, data, self.noise) / m
         before = (1.0 - sigma * a) ** (k0 - 1) * (g + client.pi)
-        step = jnp.where(task.chosen, -a * before, 0.0)  # x_i − x
-        pi = jnp.where(task.chosen, before * (1.0 - sigma * a) - g, -g)
+        step = jnp.where(task.in_C, -a * before, 0.0)  # x_i − x
+        pi = jnp.where(task.in_C, before * (1.0 - sigma * a) - g, -g)
         change = sensitivity.change(self.noise, data.count) / m
-        carried, moved = sensitivity.inexact_admm(client.spent.carried, change, a, sigma, k0, task.chosen)
-        return self.send(client, task.x, pi, step + pi / sigma, moved, carried, key)
+        delta, bound = sensitivity.inexact_admm(client.spent.carried, change, a, sigma, k0, task.in_C)
+        return self.send(client, task.x, pi, step + pi / sigma, bound, delta, key)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.mean(z, axis=0)

@@ -5,7 +5,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Kind, Present
-from foedus.algorithms.descent import DescentServer, FirstOrder, Greet, Model, Progress, Seen, complete, decayed
+from foedus.algorithms.descent import (
+    DescentServer,
+    FirstOrder,
+    Greet,
+    ModelMessage,
+    Progress,
+    View,
+    complete,
+    step_size,
+)
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import state
 from foedus.settings import setting, settings
@@ -25,14 +34,22 @@ class LocalAverage:
     """A client's x_0 = x_i + ηλ_i, and its view of the received model."""
 
     x0: Array
-    seen: Seen
+    view: View
 
 
 @settings
 class FedPD(FirstOrder, NotPrivate):
-    """Primal-dual averaging, for clients whose data differ.
+    """Solves smooth problems with clients whose data differ, also if some of them are silent now and then.
 
-    k0 times a round it takes `steps` gradient steps on the local augmented Lagrangian, then updates λ_i and x_0.
+    k0 times a round a client takes `steps` gradient steps on its augmented Lagrangian, then updates λ_i and x_0. The
+    server averages everybody's last x_0.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.FedPD())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
     """
 
     k0: int = setting(1, "primal-dual updates a round", ge=1, integer=True)
@@ -55,7 +72,7 @@ class FedPD(FirstOrder, NotPrivate):
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> DescentServer:
         # the last x_0 of each client, and its last view of the model: a silent client's stay in the mean
-        blank = Seen(jnp.zeros(terms.clients), jnp.zeros((terms.clients, terms.dim)) if self.stop else ())
+        blank = View(jnp.zeros(terms.clients), jnp.zeros((terms.clients, terms.dim)) if self.stop else ())
         table = LocalAverage(jnp.broadcast_to(w0, (terms.clients, terms.dim)), blank)
         gamma = 0.0 if self.automatic or isinstance(self.lr, str) else self.lr
         return DescentServer(w0, jnp.zeros((), int), jnp.asarray(gamma), Progress.none(), table)
@@ -66,18 +83,18 @@ class FedPD(FirstOrder, NotPrivate):
     def join(self, terms: Terms, data: Data, w0: Array) -> PrimalDual:
         return PrimalDual(w0, jnp.zeros_like(w0))
 
-    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> Model:
-        return Model(server.w, server.gamma, server.round, ())
+    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> ModelMessage:
+        return ModelMessage(server.w, server.gamma, server.round, ())
 
     def local(
-        self, terms: Terms, client: PrimalDual, model: Model, data: Data, key: Array
+        self, terms: Terms, client: PrimalDual, model: ModelMessage, data: Data, key: Array
     ) -> tuple[PrimalDual, LocalAverage]:
-        seen, _ = self.look(terms, model.w, data)
+        view, _ = self.look(terms, model.w, data)
         eta = model.gamma if isinstance(self.eta, str) else self.eta
 
         def update(carry: tuple[Array, Array, Array], j: Array) -> tuple[tuple[Array, Array, Array], None]:
             x, lam, x0 = carry
-            gamma = decayed(model.gamma, self.decay, model.round * self.k0 + j)
+            gamma = step_size(model.gamma, self.decay, model.round * self.k0 + j)
             rate = 0.5 * gamma if isinstance(self.lr, str) else gamma / model.gamma * self.lr
 
             def step(_: int, u: Array) -> Array:
@@ -88,11 +105,11 @@ class FedPD(FirstOrder, NotPrivate):
             return (x, lam, x + eta * lam), None
 
         (x, lam, x0), _ = jax.lax.scan(update, (client.x, client.lam, model.w), jnp.arange(self.k0))
-        return PrimalDual(x, lam), LocalAverage(x0, seen)
+        return PrimalDual(x, lam), LocalAverage(x0, view)
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: LocalAverage, present: Present) -> DescentServer:
         table = present.remember(server.own, replies)
         mean = jax.tree.map(lambda rows: jnp.mean(rows, axis=0), table)
-        progress = self.judge(terms, mean.seen, complete(terms, present))
+        progress = self.judge(terms, mean.view, complete(terms, present))
         w = self.settle(progress, server.w, mean.x0)
         return DescentServer(w, server.round + 1, server.gamma, progress, table)

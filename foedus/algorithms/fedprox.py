@@ -3,8 +3,8 @@
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, DescentServer, Model, complete
-from foedus.algorithms.fedavg import Trained
+from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, complete
+from foedus.algorithms.fedavg import LocalModel
 from foedus.algorithms.private import Descending
 from foedus.settings import setting, settings
 from foedus.summing import Summing
@@ -13,9 +13,16 @@ from foedus.terms import Data, Terms
 
 @settings
 class FedProx(Descending, Summing, Descent):
-    """FedAvg whose local steps stay near the received model, for clients whose data differ.
+    """FedAvg for clients whose data differ: a proximal term keeps the local steps near the received model.
 
-    k0 times a round it takes `steps` gradient steps on f_i(u) + (mu/2)‖u − w‖².
+    A client takes k0 times `steps` gradient steps a round on f_i(u) + (mu/2)‖u − w‖².
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.FedProx())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
     """
 
     k0: int = setting(1, "inexact proximal solves a round", ge=1, integer=True)
@@ -30,14 +37,16 @@ class FedProx(Descending, Summing, Descent):
     def pull(self) -> float:
         return self.mu
 
-    def local(self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array) -> tuple[tuple[()], Trained]:
-        seen, g = self.look(terms, model.w, data)
+    def local(
+        self, terms: Terms, client: tuple[()], model: ModelMessage, data: Data, key: Array
+    ) -> tuple[tuple[()], LocalModel]:
+        view, g = self.look(terms, model.w, data)
 
         def gradient(u: Array) -> Array:
             return terms.gradient(u, data) + self.mu * (u - model.w)
 
-        return client, Trained(self.descend(model, g, gradient), seen)
+        return client, LocalModel(self.descend(model, g, gradient), view)
 
-    def aggregate(self, terms: Terms, server: DescentServer, replies: Trained, present: Present) -> DescentServer:
+    def aggregate(self, terms: Terms, server: DescentServer, replies: LocalModel, present: Present) -> DescentServer:
         mean = present.mean(replies)
-        return self.advance(server, self.judge(terms, mean.seen, complete(terms, present)), mean.w)
+        return self.advance(server, self.judge(terms, mean.view, complete(terms, present)), mean.w)

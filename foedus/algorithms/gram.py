@@ -1,21 +1,20 @@
-"""(H_i/m + σI)⁻¹ for the Gram matrix H_i = c·XᵀSX + s·I of a linear model, in the form that is cheapest for its shape.
+"""The inverse (H_i/m + σI)⁻¹ for the Gram matrix H_i = c·XᵀSX + s·I of a linear model, in the cheapest form.
 
 Fewer columns than rows: the dim × dim inverse. Fewer rows: Woodbury's identity with a rows × rows inverse. Both large:
 conjugate gradients. The matrices are well conditioned (σ is a fixed share of H_i/m), so an explicit inverse is accurate
 and its product is the fastest form of the k0 solves that follow.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
 LARGE = 400  # beyond this many rows and columns, no matrix is formed
+CG_TOL, CG_STEPS = 1e-12, 200  # conjugate gradients go to rounding: an inexact M would change the method
 
 
 def form_of(terms: Terms, data: Data) -> str:
@@ -27,7 +26,7 @@ def form_of(terms: Terms, data: Data) -> str:
 
 
 def _root(terms: Terms, data: Data, m: int) -> tuple[Array, Array]:
-    """R and s with H_i/m = RᵀR + s·I."""
+    """The root R and the shift s with H_i/m = RᵀR + s·I."""
     assert terms.loss is not None and terms.loss.curvature is not None
     shift = jnp.zeros(()) if terms.penalty is None else terms.penalty.curvature(data.count) / m
     return jnp.sqrt(terms.share(data) * (terms.loss.curvature / m))[:, None] * data["x"], shift
@@ -35,18 +34,19 @@ def _root(terms: Terms, data: Data, m: int) -> tuple[Array, Array]:
 
 @state
 class Inverse:
-    """The kept matrix; an empty tuple where there is none."""
+    """The explicit inverse that a client keeps between rounds; () for the form 'cg', which forms none."""
 
-    matrix: Any
+    matrix: PyTree
 
     @staticmethod
     def blank(terms: Terms, data: Data) -> "Inverse":
+        """The inverse before σ is known: zeros of the shape that the data ask for."""
         rows, form = data["x"].shape[0], form_of(terms, data)
         size = {"primal": terms.dim, "woodbury": rows, "cg": 0}[form]
         return Inverse(jnp.zeros((size, size)) if size else ())
 
     def steps(self, terms: Terms, data: Data, m: int, sigma: Array, p: Array, k0: int) -> tuple[Array, Array]:
-        """q = (I − σM)^{k0−1}·p and M·q, where M = (H_i/m + σI)⁻¹."""
+        """The vectors q = (I − σM)^{k0−1}·p and M·q, where M = (H_i/m + σI)⁻¹."""
         form = form_of(terms, data)
         if form == "primal":
             q = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * (self.matrix @ q), p)
@@ -59,25 +59,25 @@ class Inverse:
                 def times(u: Array) -> Array:
                     return root.T @ (root @ u) + total * u
 
-                return jax.scipy.sparse.linalg.cg(times, v, tol=1e-12, maxiter=200)[0]
+                return jax.scipy.sparse.linalg.cg(times, v, tol=CG_TOL, maxiter=CG_STEPS)[0]
 
             q = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * M(q), p)
             return q, M(q)
         # With K = (RRᵀ + total·I)⁻¹, a vector αp + Rᵀc has M(αp + Rᵀc) = (α/total)p + RᵀK(c − (α/total)Rp): the steps
         # stay among vectors of this form, and only the first and the last of them go over the data.
-        K, seen = self.matrix, root @ p / total
+        K, Rp = self.matrix, root @ p / total  # Rp is over `total` already
 
         def step(_: int, at: tuple[Array, Array]) -> tuple[Array, Array]:
             alpha, c = at
-            return alpha * (1.0 - sigma / total), c - sigma * (K @ (c - alpha * seen))
+            return alpha * (1.0 - sigma / total), c - sigma * (K @ (c - alpha * Rp))
 
-        alpha, c = jax.lax.fori_loop(1, k0, step, (jnp.ones_like(total), jnp.zeros_like(seen)))
-        back = jnp.stack([c, K @ (c - alpha * seen)]) @ root
+        alpha, c = jax.lax.fori_loop(1, k0, step, (jnp.ones_like(total), jnp.zeros_like(Rp)))
+        back = jnp.stack([c, K @ (c - alpha * Rp)]) @ root
         return alpha * p + back[0], alpha / total * p + back[1]
 
 
 def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
-    """Factorise once; the result serves every later round with the same σ."""
+    """The inverse for a new σ, which serves every later round with the same σ."""
     form = form_of(terms, data)
     if form == "cg":
         return Inverse(())
@@ -87,6 +87,6 @@ def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
 
 @jax.custom_batching.sequential_vmap
 def _inverse(root: Array, total: Array) -> Array:
-    """(RRᵀ + total·I)⁻¹; one client after the other, for a product of matrices is slower in a batch."""
+    """The inverse (RRᵀ + total·I)⁻¹, one client after the other: products of matrices are slower in a batch."""
     matrix = root @ root.T + total * jnp.eye(root.shape[0])
     return cholesky_solve(cholesky(matrix), jnp.eye(root.shape[0]))

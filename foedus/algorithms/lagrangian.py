@@ -1,15 +1,14 @@
 """One party's share of the problem, P_i, with value, gradient and Hessian from a single pass over its data.
 
-With rows c ≤ 0 (or = 0) held at the party, multipliers μ and a proximal centre,
+With the party's rows c ≤ 0 (or = 0), multipliers μ and a proximal centre,
     P(w) = f_i(w)/n + (‖[μ + βc(w)]₊‖² − ‖μ‖²)/(2β) + (prox/2)‖w − centre‖²,      no [·]₊ on equality rows,
 and the server's P_0 has no f. A coupled constraint adds variables: the point is (w, s), s of shape (clients, rows), a
-client holds c̃_i(w) ≤ n·s_i and the server Σ s_i ≤ 0 (PAL 001, Eqs. (3)-(4); the factor n makes a residual in s of ε
-bound the multipliers' spread by ε/n, which is what the certificate of the coupled constraint itself needs).
+client has the rows c̃_i(w) ≤ n·s_i and the server Σ s_i ≤ 0 (PAL 001, Eqs. (3)-(4); the factor n makes a residual in s
+of ε bound the multipliers' spread by ε/n, which is what the certificate of the coupled constraint itself needs).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,27 +16,27 @@ import numpy as np
 from jax import Array
 
 from foedus.constraints import Linear, LossRows, NormBall
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Constraint, Data, Terms, rows
 
 
 @dataclass(frozen=True)
 class Party:
-    """Who evaluates: a client or the server, and the rows it holds."""
+    """A client or the server, as the one that evaluates its own rows."""
 
     terms: Terms
     server: bool = False
 
     @property
-    def held(self) -> tuple[Constraint, ...]:
+    def constraints(self) -> tuple[Constraint, ...]:
         """The constraints this party evaluates on its own data: local rows first, then coupled ones."""
         scopes = ("global",) if self.server else ("local", "coupled")
         return tuple(c for scope in scopes for c in self.terms.constraints if c.scope == scope)
 
     @property
     def rows(self) -> int:
-        """How many rows it holds in all."""
+        """The number of its rows, with its part of the coupled ones."""
         local, own, coupled = self.terms.rows
         return own + coupled if self.server else local + coupled
 
@@ -45,7 +44,7 @@ class Party:
 def equalities(party: Party, data: Data | None) -> np.ndarray:
     """Which of the party's rows are equalities, the server's sum of s included. (rows,)"""
     marks: list[bool] = []
-    for c in party.held:
+    for c in party.constraints:
         count = jax.eval_shape(lambda d, c=c: c.caps(party.terms, d), data).shape[0]
         marks += [c.equality] * count
     if party.server:
@@ -53,8 +52,8 @@ def equalities(party: Party, data: Data | None) -> np.ndarray:
     return np.array(marks, dtype=bool)
 
 
-def extended(terms: Terms) -> Regularizer:
-    """h over (w, s): it acts on the model alone."""
+def full_regularizer(terms: Terms) -> Regularizer:
+    """The regulariser h as a function of (w, s), where it acts on the model alone."""
     h = terms.regularizer
     return Leading(h, terms.dim) if terms.rows[2] and not isinstance(h, Zero) else h
 
@@ -70,15 +69,19 @@ class Shares:
 
 
 def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callable[[Array], Array]]:
-    """f/n, c and first derivatives at the model w, and a function v ↦ ∇²f/n + Σ v_r ∇²c_r."""
+    """The functions f/n and c with first derivatives at the model w, and a function v ↦ ∇²f/n + Σ v_r ∇²c_r.
+
+    Everything that depends on xᵀw shares one product: f and the rows that are losses differ only in the weights of the
+    examples, so that the Hessian is a single Gram matrix XᵀDX whose diagonal D sums these weights.
+    """
     terms, n, dim = party.terms, party.terms.clients, party.terms.dim
-    held = party.held
+    constraints = party.constraints
     if data is None:
         data = Data({"weight": jnp.ones(1)})
     linear = terms.loss is not None and "x" in data
     f, g = jnp.zeros(()), jnp.zeros(dim)
-    pieces: list[tuple[Array, Array]] = []
-    bends: list[Callable[[Array], Array]] = []
+    pieces: list[tuple[Array, Array]] = []  # (c, J) of each constraint
+    bends: list[Callable[[Array], Array]] = []  # Hessians that are not of the form XᵀDX, as functions of v
     grams: list[tuple[slice | None, Array, Array]] = []  # (rows, weights of examples, ℓ'')
 
     if not party.server:
@@ -97,7 +100,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callabl
             bends.append(lambda v: terms.hessian(w, data) / n)
 
     start = 0
-    for constraint in held:
+    for constraint in constraints:
         if isinstance(constraint, LossRows):
             loss, x, y = constraint.loss_in(terms), data["x"], data["y"]
             z = x @ w
@@ -139,11 +142,11 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callabl
 
 @state
 class Piece:
-    """P at a point, with what a progress report wants to know."""
+    """The function P at a point, with f and c for progress reports."""
 
     value: Array
     gradient: Array
-    hessian: Any  # an array, or () where it was not asked for
+    hessian: PyTree  # an array, or () for order 1
     f: Array  # f_i/n, 0 at the server
     c: Array
     v: Array  # μ + βc, its positive part on inequality rows: the next multipliers
@@ -155,12 +158,14 @@ def over_both(party: Party, shares: Shares, point: Array, index: Array | None) -
     s = point[dim:]
     c, J = shares.c, jnp.pad(shares.J, ((0, 0), (0, s.shape[0])))
     if coupled and not party.server:
+        # a client's coupled rows are c̃_i(w) − n·s_i, with its own s_i among all clients' s
         assert index is not None
         first = c.shape[0] - coupled
         places = dim + index * coupled + jnp.arange(coupled)
         c = c.at[first:].add(-n * point[places])
         J = J.at[first + jnp.arange(coupled), places].add(-n)
     elif coupled:
+        # the server's are Σ s_i
         sums = jnp.tile(jnp.eye(coupled), (1, n))
         c = jnp.concatenate([c, sums @ s])
         J = jnp.concatenate([J, jnp.pad(sums, ((0, 0), (dim, 0)))])
@@ -179,7 +184,7 @@ def piece(
     index: Array | None = None,
     order: int = 2,
 ) -> Piece:
-    """P_i at `point` = (w, s); `index` is the client's place among the s. Order 1 leaves the Hessian out."""
+    """P_i at `point` = (w, s), where `index` is the client's place among the s; order 1 leaves the Hessian out."""
     shares, hessian = evaluate(party, point[: party.terms.dim], data)
     c, J = over_both(party, shares, point, index)
     equal = equalities(party, data)
@@ -189,8 +194,9 @@ def piece(
     away = point - centre
     value = shares.f + (jnp.sum(v**2) - jnp.sum(mu**2)) / (2.0 * beta) + 0.5 * prox * jnp.sum(away**2)
     gradient = jnp.pad(shares.g, (0, rest)) + J.T @ v + prox * away
-    second: Any = ()
+    second: PyTree = ()
     if order == 2:
+        # [·]₊² is differentiable once: this is the generalised Hessian, to which only rows with v > 0 contribute
         active = jnp.where(equal | (v > 0), 1.0, 0.0)
         second = jnp.pad(hessian(v), (0, rest)) + beta * (J * active[:, None]).T @ J
         second = second + prox * jnp.eye(point.shape[0])
@@ -198,21 +204,21 @@ def piece(
 
 
 def violation(party: Party, data: Data | None, c: Array) -> Array:
-    """‖[c]₊‖_∞ over the party's rows, |c| on equalities; −inf where it holds none."""
+    """The largest entry of c, and of |c| on equality rows; −inf for a party without rows."""
     equal = equalities(party, data)
     return jnp.max(jnp.where(equal, jnp.abs(c), c), initial=-jnp.inf)
 
 
 @state
 class Excess:
-    """θ = ‖[c]₊‖²/2 over a party's rows (c itself on equalities) with its gradient over (w, s)."""
+    """The squared violation θ = ‖[c]₊‖²/2 of a party's rows (c itself on equalities) with its gradient over (w, s)."""
 
     theta: Array
     gradient: Array
 
 
 def excess(party: Party, point: Array, data: Data | None, index: Array | None = None) -> Excess:
-    """How far the party's rows are from being met, and in which direction this grows."""
+    """The squared violation of the party's rows at a point, and its gradient."""
     shares, _ = evaluate(party, point[: party.terms.dim], data)
     c, J = over_both(party, shares, point, index)
     over = jnp.where(equalities(party, data), c, jnp.maximum(c, 0.0))
@@ -229,7 +235,7 @@ class Share:
 
 
 def share(party: Party, w: Array, data: Data, mu: Array, nu: Array) -> Share:
-    """What the certificate of a coupled constraint needs to know of one client."""
+    """One client's part in the certificate of a coupled constraint."""
     first = party.rows - party.terms.rows[2]
     shares, _ = evaluate(party, w, data)
     c, J = shares.c[first:], shares.J[first:]

@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, DescentServer, Model, Progress, complete
+from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
@@ -17,7 +17,7 @@ from foedus.terms import Data, Terms
 
 
 @state
-class TrainedOnBatches:
+class BatchModel:
     """A client's model after its local steps, and its loss on the first minibatch."""
 
     w: Array
@@ -35,9 +35,16 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
 
 @settings
 class LocalSGD(NotPrivate, Summing, Descent):
-    """k0 minibatch steps a round, for clients with many rows; it plays the rounds it is given.
+    """FedAvg for clients with too many rows to use all of them in each step: local steps use minibatches.
 
-    Its gradients are noisy, so no stopping test ends it.
+    Its gradients are noisy, so it has no stopping test and plays the rounds it is given.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.LocalSGD(lr=0.1), max_rounds=200)
+        >>> run.rounds, run.w.round(0).tolist()
+        (200, [2.0, 3.0])
     """
 
     batch: int = setting(32, "examples per step, drawn with replacement", ge=1, integer=True)
@@ -46,8 +53,8 @@ class LocalSGD(NotPrivate, Summing, Descent):
     why_not_private = "its minibatches are drawn with replacement, so one example can count many times in a step"
 
     def local(
-        self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array
-    ) -> tuple[tuple[()], TrainedOnBatches]:
+        self, terms: Terms, client: tuple[()], model: ModelMessage, data: Data, key: Array
+    ) -> tuple[tuple[()], BatchModel]:
         examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
         optimizer = None if self.local_optimizer is None else self.local_optimizer.transform
 
@@ -64,11 +71,9 @@ class LocalSGD(NotPrivate, Summing, Descent):
 
         start = (model.w, () if optimizer is None else optimizer.init(model.w))
         (u, _), f = jax.lax.scan(step, start, jnp.arange(self.k0))
-        return client, TrainedOnBatches(u, f[0])
+        return client, BatchModel(u, f[0])
 
-    def aggregate(
-        self, terms: Terms, server: DescentServer, replies: TrainedOnBatches, present: Present
-    ) -> DescentServer:
+    def aggregate(self, terms: Terms, server: DescentServer, replies: BatchModel, present: Present) -> DescentServer:
         mean = present.mean(replies)
         return self.advance(server, Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present)), mean.w)
 

@@ -3,17 +3,22 @@
     minimise over w  max over q in Q  Σ_s q_s · sup over P_s in a Wasserstein ball of radius ρ_s of E[L],
     Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}
 
-A client receives what its step depends on, b_s = w + ψ_s/c and a_s = z_s − ζ_s/c, and answers with the projection of
-(b_s, a_s) onto the epigraph of its worst-case loss: (ŵ_s, v_s), and neither λ_s nor α_s. All else is the server's.
+A client receives b_s = w + ψ_s/c and a_s = z_s − ζ_s/c and answers with the projection (ŵ_s, v_s) of (b_s, a_s) onto
+the epigraph of its worst-case loss; its λ_s and α_s stay with it. All other variables are the server's.
 
-With `splitting="linearised"` the server's steps are (6) to (10). Without linearisation they are one: z is the prox of
-max over Q of qᵀz, which a projection onto Q gives. What is left is a fixed-point map of the points (b, a), and Anderson
-acceleration of it takes an order of magnitude off the rounds. Both end at the optimum of program (4).
+With `splitting="linearised"` the server's steps are (6) to (10). With "exact" they are a single step: z is the prox of
+Φ(z) = max over Q of qᵀz, and by Moreau's identity a projection onto Q gives it, so t, η and γ are not needed. The
+iteration is then a fixed-point map of the points (b, a), and its Anderson acceleration takes an order of magnitude
+fewer rounds. Both end at the optimum of program (4).
+
+In the names below: ψ_s are the multipliers of ŵ_s = w, ζ_s those of v_s = z_s, σ those of t = z + γ + η; −σ and ζ both
+end as the adversary's q.
 """
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,26 +30,28 @@ from foedus.errors import FoedusError
 from foedus.losses import LeastSquares
 from foedus.numerics import anderson
 from foedus.problem import Problem
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.robust import polyhedron
 from foedus.robust.closed import Ball, Radius
-from foedus.robust.form import Form
+from foedus.robust.form import EpigraphForm
 from foedus.robust.step import project
 from foedus.robust.stress import Robust, Stress, Threat, stress
-from foedus.robust.support import kind_of, support_arrays
+from foedus.robust.support import Support, kind_of, support_arrays
 from foedus.robust.weights import ball_projection, dual_norm, weights_projection
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
-BALANCE = 10.0  # how far apart the residuals may be before c moves
-ADAPTING = 400  # rounds in which c may move every OFTEN rounds
-SETTLED = 4000  # rounds in which it may move every SELDOM rounds; afterwards Algorithm 1's convergence proof holds
+BALANCE = 10.0  # the ratio of the residuals beyond which c changes
+ADAPTING = 400  # rounds in which c may change every OFTEN rounds
+SETTLED = 4000  # rounds in which it may change every SELDOM rounds; afterwards Algorithm 1's convergence proof holds
 OFTEN, SELDOM = 10, 100
+EARLY_FACTOR, LATE_FACTOR = 2.0, 10.0  # the factor of an early change of c, and the largest of a late one
+LEAST_RADIUS = 1e-9  # of a ball beside wider ones: with a radius of 0 its λ would be unbounded
 
 
 @state
 class MinimaxServer:
-    """Algorithm 1's variables, with (ŵ_s, v_s) as last heard; `primal` and `dual` are the residuals of program (5)."""
+    """Algorithm 1's variables, with each client's last (ŵ_s, v_s); `primal` and `dual` are residuals of program (5)."""
 
     w: Array
     z: Array
@@ -62,38 +69,40 @@ class MinimaxServer:
     price: Array  # of the shared λ in the objective: WAFL's ρ, else nothing
     primal: Array
     dual: Array
-    heard: Array
+    has_answered: Array
     k: Array
-    done: Array
-    memory: Any  # of the acceleration; () without one
+    finished: Array
+    memory: PyTree  # of the acceleration; () without one
 
 
 @state
 class Target:
-    """What a client is drawn to, and the share of its samples that it uses."""
+    """The message: the point (b_s, a_s) that client s projects."""
 
-    b: Each
-    a: Each
+    b: PyTree
+    a: PyTree
 
 
 @state
-class Projection:
+class ProjectionReply:
+    """A client's projection (ŵ_s, v_s)."""
+
     w_hat: Array
     v: Array
 
 
-def is_radii(value: Any) -> bool:
+def is_radii(value: object) -> bool:
     """Whether a value is a tuple of numbers >= 0, one for each client."""
     return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 @settings
 class Minimax(Robust):
-    """AD-LPMM for a minimax over weights and balls; DRFL, AFL and WAFL say which of both there are."""
+    """AD-LPMM for a minimax over clients' weights and balls around data; DRFL, AFL and WAFL say which there are."""
 
     c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
     adapt: bool = setting(True, "whether c is moved towards equal residuals", choices=(False, True))
@@ -110,18 +119,18 @@ class Minimax(Robust):
     q_hat: str = setting("size", "q̂: by the number of samples, or 1/S", choices=("size", "uniform"))
     tol: float = setting(1e-7, "largest primal and dual residual of program (5) at which a run ends", gt=0)
 
-    # what an algorithm below may turn into a setting
-    radius: ClassVar[Any] = 0.0
+    # DRFL, AFL and WAFL turn some of these into settings
+    radius: ClassVar[float | Sequence[float]] = 0.0
     kappa: ClassVar[float] = math.inf
     theta: ClassVar[float] = 0.0
-    p: ClassVar[Any] = 1
+    p: ClassVar[int | str] = 1
     metric: ClassVar[str] = "l1"
-    support: ClassVar[Any] = None
+    support: ClassVar[Support] = None
     intercept: ClassVar[bool] = False
     sample: ClassVar[float | None] = None
-    shared: ClassVar[bool] = False
+    shares_lambda: ClassVar[bool] = False  # whether λ is the server's, as WAFL's
 
-    # --- what is fixed when a program is compiled ---
+    # --- the static part: two algorithms that agree in it share one compiled program ---
 
     @property
     def robust(self) -> bool:
@@ -130,28 +139,33 @@ class Minimax(Robust):
 
     @property
     def kind(self) -> str:
+        """The kind of support; it does not matter where no sample moves."""
         return kind_of(self.support) if self.robust else "everything"
 
-    def _fixed(self) -> tuple[Any, ...]:
-        compared = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)
-        return (*compared, self.robust, self.kind, bool(np.isfinite(self.kappa)))
+    def _compile_key(self) -> tuple[object, ...]:
+        """The settings that are constants of the compiled program, and what it depends on of those that travel."""
+        values = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)
+        return (*values, self.robust, self.kind, bool(np.isfinite(self.kappa)))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._fixed() == other._fixed()  # pyright: ignore[reportAttributeAccessIssue]
+        return isinstance(other, Minimax) and type(self) is type(other) and self._compile_key() == other._compile_key()
 
     def __hash__(self) -> int:
-        return hash(self._fixed())
+        return hash(self._compile_key())
 
     @property
     def exact(self) -> bool:
+        """Whether the server's step is the projection onto Q."""
         return self.splitting == "exact"
 
     def ball(self, terms: Terms) -> Ball:
+        """The kind of ball around a client's data, without its size."""
         assert terms.loss is not None
         return Ball(terms.loss, self.metric, self.kind, self.intercept)
 
-    def form(self, terms: Terms) -> Form:
-        return Form(self.ball(terms), self.robust, bool(np.isfinite(self.kappa)), self.shared)
+    def form(self, terms: Terms) -> EpigraphForm:
+        """The program that a client solves."""
+        return EpigraphForm(self.ball(terms), self.robust, bool(np.isfinite(self.kappa)), self.shares_lambda)
 
     # --- the problem as it is run ---
 
@@ -171,36 +185,36 @@ class Minimax(Robust):
                 f"Got {len(self.radius)} instead."
             )
         # a site checks the settings before it opens its data, and gets the arrays with the terms
-        stated = self.restate(problem) if "x" in problem.data else problem
-        return Fit(self, stated, max_rounds=5000)
+        full_problem = self.restate(problem) if "x" in problem.data else problem
+        return Fit(self, full_problem, max_rounds=5000)
 
     def weights(self, problem: Problem) -> np.ndarray:
-        """q̂: every client's share of the samples that count, or 1/S."""
+        """The nominal weights q̂: every client's share of the samples that count, or 1/S."""
         n = problem.terms.clients
-        counted = jax.vmap(lambda d: jnp.sum(d["weight"] * _chosen(problem.terms, d)))(problem.data)
-        sizes = np.asarray(counted) if self.q_hat == "size" else np.ones(n)
+        counts = jax.vmap(lambda d: jnp.sum(d["weight"] * _mask(problem.terms, d)))(problem.data)
+        sizes = np.asarray(counts) if self.q_hat == "size" else np.ones(n)
         return sizes / sizes.sum()
 
     def restate(self, problem: Problem) -> Problem:
         """The problem with ρ, κ and the support beside each client's data, and θ, q̂ and c at the server."""
         n, width = problem.terms.clients, problem.terms.dim - self.intercept
         rho = np.broadcast_to(np.asarray(self.radius, dtype=float), n)
-        # a ball of no width beside wider ones: the least radius that keeps λ bounded
-        rho = np.maximum(rho, 1e-9) if self.robust else rho
+        rho = np.maximum(rho, LEAST_RADIUS) if self.robust else rho
         own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)}
         own |= support_arrays(f"setting of {name_of(self)}", self.support, self.ball(problem.terms), problem, width)
-        held = {
+        server_arrays = {
             "robust.theta": self.theta,
             "robust.q_hat": self.weights(problem),
             "robust.c": self.c,
             "robust.price": self.cost,
         }
         data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
-        server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in held.items()}})
+        server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in server_arrays.items()}})
         return problem.with_data(data, server)
 
     @property
     def cost(self) -> float:
+        """The price ρ of the shared λ in the objective; 0 where λ is the clients'."""
         return 0.0
 
     # --- the protocol ---
@@ -210,85 +224,102 @@ class Minimax(Robust):
         if own is None:
             own = Data({"robust.theta": jnp.asarray(self.theta), "robust.q_hat": jnp.full(n, 1.0 / n),
                         "robust.c": jnp.asarray(self.c), "robust.price": jnp.asarray(self.cost)})  # fmt: skip
-        held = jnp.append(w0, 1.0) if self.shared else w0
+        point = jnp.append(w0, 1.0) if self.shares_lambda else w0  # w, with λ last where it is shared
         q_hat, S = own["robust.q_hat"], jnp.zeros(n)
         big = jnp.asarray(jnp.inf)
-        # −σ and ζ end as the adversarial q
+        # −σ and ζ end as the adversarial q, so they start at q̂
         return MinimaxServer(
-            held, S, S, S, jnp.zeros(()), -q_hat, jnp.zeros((n, held.shape[0])), q_hat, jnp.tile(held, (n, 1)), S,
+            point, S, S, S, jnp.zeros(()), -q_hat, jnp.zeros((n, point.shape[0])), q_hat, jnp.tile(point, (n, 1)), S,
             own["robust.c"], own["robust.theta"], q_hat, own["robust.price"], big, big, jnp.zeros(n, bool),
-            jnp.zeros((), int), jnp.zeros((), bool), anderson.blank(n * (held.shape[0] + 1)) if self.exact else (),
+            jnp.zeros((), int), jnp.zeros((), bool), anderson.blank(n * (point.shape[0] + 1)) if self.exact else (),
         )  # fmt: skip
 
     def broadcast(self, terms: Terms, server: MinimaxServer, draws: Array) -> Target:
         return Target(Each(server.w + server.psi / server.c), Each(server.z - server.zeta / server.c))
 
-    def local(self, terms: Terms, client: tuple[()], call: Any, data: Data, key: Array) -> tuple[tuple[()], Projection]:
+    def local(
+        self, terms: Terms, client: tuple[()], target: Target, data: Data, key: Array
+    ) -> tuple[tuple[()], ProjectionReply]:
         form, x, y, omega = self.form(terms), data["x"], data["y"], terms.share(data)
-        rho = jnp.zeros(()) if self.shared else data["robust.rho"]
+        rho = jnp.zeros(()) if self.shares_lambda else data["robust.rho"]
         radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
         if self.sample is not None:
             x, y, omega = draw(self.sample, x, y, omega, key)
-        if form.robust and not form.ball.closed:
+        if form.robust and not form.ball.has_closed_form:
             step = polyhedron.one_by_one(form)
-            found = step(x, y, omega, radius, data["robust.C"], data["robust.d"], call.a, call.b)
+            projection = step(x, y, omega, radius, data["robust.C"], data["robust.d"], target.a, target.b)
         else:
-            found = project(form, x, y, omega, radius, call.a, call.b)
-        w = jnp.append(found.w, found.lam) if self.shared else found.w
-        return client, Projection(w, found.v)
+            projection = project(form, x, y, omega, radius, target.a, target.b)
+        w = jnp.append(projection.w, projection.lam) if self.shares_lambda else projection.w
+        return client, ProjectionReply(w, projection.v)
 
-    def aggregate(self, terms: Terms, server: MinimaxServer, replies: Projection, present: Present) -> MinimaxServer:
+    def aggregate(
+        self, terms: Terms, server: MinimaxServer, replies: ProjectionReply, present: Present
+    ) -> MinimaxServer:
         n, c = terms.clients, server.c
         here = jnp.zeros(n).at[jnp.where(present.here, present.index, n)].set(1.0, mode="drop")
         w_hat = present.remember(server.w_hat, replies.w_hat)
         v = present.remember(server.v, replies.v)
-        heard = server.heard | (here > 0)
-        apart = server.t - server.z - server.gamma - server.eta
-        # duals; a silent client's stay
+        has_answered = server.has_answered | (here > 0)
+        apart = server.t - server.z - server.gamma - server.eta  # what the constraint t = z + γ + η lacks; 0 if exact
+        # the dual steps; the multipliers of a silent client stay
         sigma = server.sigma + (0.0 if self.exact else c * apart)
         psi = server.psi + c * here[:, None] * (server.w - w_hat)
         zeta = server.zeta + c * here * (v - server.z)
-        after = dataclasses.replace(server, sigma=sigma, psi=psi, zeta=zeta, w_hat=w_hat, v=v, heard=heard)
-        following, moved = self._primal(terms, after)
+        after = dataclasses.replace(
+            server, sigma=sigma, psi=psi, zeta=zeta, w_hat=w_hat, v=v, has_answered=has_answered
+        )
+        following, dual_step = self._primal(terms, after)
+        # program (5)'s residuals: primal, how far its equations are from holding; dual, how far the variables that the
+        # equations tie together have moved, times c. The primal one is relative to the size of (w, v).
         primal = jnp.max(jnp.abs(jnp.concatenate([apart, v - server.z, jnp.ravel(server.w - w_hat)])))
         size = 1.0 + jnp.maximum(jnp.max(jnp.abs(server.w)), jnp.max(jnp.abs(v)))
         if self.exact:
-            moved = c * jnp.max(jnp.abs(v - server.v))
-        primal, dual = primal / size, jnp.maximum(moved, c * jnp.max(jnp.abs(jnp.sum(w_hat - server.w_hat, axis=0))))
-        done = jnp.all(heard) & (primal <= self.tol) & (dual <= self.tol)
-        taken_back, plain = jnp.zeros((), bool), following
+            dual_step = c * jnp.max(jnp.abs(v - server.v))
+        primal = primal / size
+        dual = jnp.maximum(dual_step, c * jnp.max(jnp.abs(jnp.sum(w_hat - server.w_hat, axis=0))))
+        finished = jnp.all(has_answered) & (primal <= self.tol) & (dual <= self.tol)
+        is_dropped, plain = jnp.zeros((), bool), following
         if self.exact:
-            following, taken_back = accelerate(server, following, present.count == n)
-        following = select(done, dataclasses.replace(after, memory=following.memory), following)
+            following, is_dropped = accelerate(server, following, present.count == n)
+        # at the end w stays the point at which the residuals were measured
+        following = select(finished, dataclasses.replace(after, memory=following.memory), following)
         if self.adapt:
-            # where the residuals drift far apart late, the iterates crawl along a line: c then moves by what is missing
+            # c grows where the primal residual is much larger, and falls where the dual one is. Late in a run,
+            # residuals far apart mean that the iterates crawl along a line: then c changes so as to balance them.
             soon = server.k < ADAPTING
             turn = ((server.k + 1) % jnp.where(soon, OFTEN, SELDOM) == 0) & (server.k < SETTLED)
-            step = jnp.where(soon, 2.0, jnp.clip(jnp.sqrt(jnp.maximum(primal / dual, dual / primal)), 1.0, 10.0))
+            imbalance = jnp.sqrt(jnp.maximum(primal / dual, dual / primal))
+            step = jnp.where(soon, EARLY_FACTOR, jnp.clip(imbalance, 1.0, LATE_FACTOR))
             factor = jnp.where(primal > BALANCE * dual, step, jnp.where(dual > BALANCE * primal, 1.0 / step, 1.0))
-            turn = turn & (factor != 1.0) & ~done & ~taken_back
+            turn = turn & (factor != 1.0) & ~finished & ~is_dropped
             if self.exact:
-                # the plain step: an accelerated one could not be taken back after c has moved
+                # c is never changed in the same round as an accelerated step: the fallback that acceleration needs,
+                # the last plain step, would belong to the old c. The new c rescales residuals by up to `step`.
                 plain = dataclasses.replace(plain, memory=anderson.forget(server.memory, growth=step))
                 following = select(turn, plain, following)
             following = dataclasses.replace(following, c=jnp.where(turn, c * factor, c))
-        return dataclasses.replace(following, primal=primal, dual=dual, k=server.k + 1, done=done)
+        return dataclasses.replace(following, primal=primal, dual=dual, k=server.k + 1, finished=finished)
 
     def _primal(self, terms: Terms, at: MinimaxServer) -> tuple[MinimaxServer, Array]:
-        """The server's steps (6) to (10), and by how much they miss the stationarity of program (5)."""
+        """The server's steps (6) to (10), and the residual that they leave in the stationarity of program (5)."""
         S, c = at.z.shape[0], at.c
+        # c' and c'' are the weights of the proximal terms that replace quadratic ones: at least their largest
+        # eigenvalues, which are 2c for (z, t) and (S + 1)c for (η, γ)
         near, far = (2.0 * S * c, 2.0 * S * c) if self.constants == "paper" else (2.0 * c, (S + 1.0) * c)
+        # (6): w minimises h(w) + price·λ + Σ_s (c/2)‖w − ŵ_s + ψ_s/c‖², one prox around a mean
         w = jnp.mean(at.w_hat - at.psi / c, axis=0)
-        if self.shared:
+        if self.shares_lambda:
             w = w.at[-1].add(-at.price / (c * S))
         dim = terms.dim
         w = w.at[:dim].set(terms.regularizer.prox(w[:dim], 1.0 / (c * S)))
         if self.exact:
-            # Φ(z) = max over Q of qᵀz has its prox from the projection onto Q; t, η, γ are not needed
+            # Moreau: prox of Φ/c at y is y − q/c with q the projection of cy onto Q
             y = at.v + at.zeta / c
             q = weights_projection(c * y, at.q_hat, at.theta, self.p)
             z = y - q / c
             return dataclasses.replace(at, w=w, z=z, t=z, sigma=-q), jnp.zeros(())
+        # (7) to (10): z and t linearised at the last iterate, then η and γ with the new z and t
         apart = at.t - at.z - at.gamma - at.eta
         z = (c * (at.v + apart) + near * at.z + at.zeta + at.sigma) / (c + near)
         u = at.t - (at.q_hat + at.sigma + c * apart) / near
@@ -297,13 +328,15 @@ class Minimax(Robust):
         eta = jnp.maximum(at.eta + (at.sigma + c * between) / far, 0.0)
         gamma = at.gamma + (1.0 + jnp.sum(at.sigma) + c * jnp.sum(between)) / far
         ends = t - z - gamma - eta
-        missed = jnp.concatenate([
+        # each variable was stationary for the others' values at its own turn; the difference to their final values, and
+        # the proximal terms, are what stationarity of program (5) lacks
+        residuals = jnp.concatenate([
             c * (ends - apart) - near * (t - at.t),
             c * (apart - ends) + near * (at.z - z),
             c * (between - ends) - far * (eta - at.eta),
             (far * (gamma - at.gamma) + c * jnp.sum(ends - between))[None],
         ])  # fmt: skip
-        return dataclasses.replace(at, w=w, z=z, t=t, eta=eta, gamma=gamma), jnp.max(jnp.abs(missed))
+        return dataclasses.replace(at, w=w, z=z, t=t, eta=eta, gamma=gamma), jnp.max(jnp.abs(residuals))
 
     def stress(self, problem: Problem, w: np.ndarray) -> Stress:
         """The worst case of the returned model, client by client."""
@@ -320,11 +353,11 @@ class Minimax(Robust):
             metric=self.metric,
             support=self.support,
             intercept=self.intercept,
-            mixture=self.shared,
+            mixture=self.shares_lambda,
         )
 
     def ended(self, server: MinimaxServer) -> Array:
-        return server.done
+        return server.finished
 
     def parameters(self, terms: Terms, server: MinimaxServer) -> Array:
         return server.w[: terms.dim]
@@ -344,32 +377,34 @@ class Minimax(Robust):
             return f"primal residual {primal:.2g} and dual residual {dual:.2g} <= {self.tol:g}"
         if self.sample is not None:
             return "played the rounds asked for; a sampled worst case has no residual to stop at"
-        if not bool(np.all(np.asarray(server.heard))):
-            silent = names[int(np.argmin(np.asarray(server.heard)))]
+        if not bool(np.all(np.asarray(server.has_answered))):
+            silent = names[int(np.argmin(np.asarray(server.has_answered)))]
             return f"stopped at the limit of rounds; client {silent!r} never answered"
         return f"stopped at the limit of rounds with residuals {primal:.2g} and {dual:.2g} > {self.tol:g}"
 
 
 def accelerate(server: MinimaxServer, following: MinimaxServer, everyone: Array) -> tuple[MinimaxServer, Array]:
-    """Mix the points (b, a) that clients are sent, of which the iteration is a fixed-point map; only in full rounds.
+    """The next server with Anderson-accelerated points (b, a), and whether the last such point was dropped.
 
-    Second, whether the last such point is taken back.
+    The iteration is a fixed-point map of these points only if every client answers; otherwise the plain step is taken
+    and the memory is cleared. The duals ψ and ζ are set so that clients receive the accelerated points.
     """
-    c, (n, held) = server.c, server.psi.shape
+    c, (n, width) = server.c, server.psi.shape
 
     def flat(at: MinimaxServer) -> Array:
         return jnp.concatenate([jnp.ravel(at.w + at.psi / c), at.z - at.zeta / c])
 
     xi, plain = flat(server), flat(following)
-    mixed, memory, worse = anderson.advance(server.memory, xi, plain - xi)
-    mixed = jnp.where(everyone, mixed, plain)
-    psi = c * (mixed[: n * held].reshape(n, held) - following.w)
-    zeta = c * (following.z - mixed[n * held :])
-    kept = select(everyone, memory, anderson.forget(server.memory))
-    return dataclasses.replace(following, psi=psi, zeta=zeta, memory=kept), worse & everyone
+    mixture, memory, worse = anderson.advance(server.memory, xi, plain - xi)
+    mixture = jnp.where(everyone, mixture, plain)
+    psi = c * (mixture[: n * width].reshape(n, width) - following.w)
+    zeta = c * (following.z - mixture[n * width :])
+    next_memory = select(everyone, memory, anderson.forget(server.memory))
+    return dataclasses.replace(following, psi=psi, zeta=zeta, memory=next_memory), worse & everyone
 
 
-def _chosen(terms: Terms, data: Data) -> Array:
+def _mask(terms: Terms, data: Data) -> Array:
+    """1 for the examples that count in f_i, and 0 for the others."""
     return jnp.ones_like(data["weight"]) if terms.where is None else terms.where(data).astype(float)
 
 
@@ -377,7 +412,8 @@ def draw(share: float, x: Array, y: Array, omega: Array, key: Array) -> tuple[Ar
     """A random subset of the samples, ⌈share·N⌉ of the client's own N, each with the same chance."""
     rows = x.shape[0]
     most = max(1, int(np.ceil(share * rows)))
+    # filling rows come last in the random order; `most` is a constant of the program, the client's own number is not
     order = jnp.argsort(jnp.where(omega > 0, jax.random.uniform(key, (rows,)), jnp.inf))[:most]
-    kept = jnp.arange(most) < jnp.ceil(share * jnp.sum(omega > 0))
-    chosen = jnp.where(kept, omega[order], 0.0)
-    return x[order], y[order], chosen / jnp.sum(chosen)
+    in_sample = jnp.arange(most) < jnp.ceil(share * jnp.sum(omega > 0))
+    weights = jnp.where(in_sample, omega[order], 0.0)
+    return x[order], y[order], weights / jnp.sum(weights)

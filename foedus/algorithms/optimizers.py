@@ -1,4 +1,4 @@
-"""Optimisers of optax as settings: compared, kept and sent by what they are, not by which Python object they are."""
+"""Optimisers of optax as settings, which are compared, stored and sent by name and arguments, not as Python objects."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -24,17 +24,17 @@ class Optimizer:
 
     name: str
     arguments: tuple[tuple[str, float | bool | str], ...] = ()
-    made: optax.GradientTransformation | None = dataclasses.field(default=None, compare=False)
+    transformation: optax.GradientTransformation | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.made is None:
-            self.transform  # noqa: B018  a name or an argument that optax does not know is told here
+        if self.transformation is None:
+            self.transform  # noqa: B018  raises for a name or an argument that optax does not know
 
     @cached_property
     def transform(self) -> optax.GradientTransformation:
         """The optimiser's two functions, `init` and `update`."""
-        if self.made is not None:
-            return self.made
+        if self.transformation is not None:
+            return self.transformation
         if self.name not in NAMES:
             raise FoedusError(
                 f"optax has no optimiser {self.name!r} that can be named here, only {', '.join(NAMES)}."
@@ -61,7 +61,7 @@ def as_optimizer(value: "Optimizer | optax.GradientTransformation | Mapping[str,
         False
     """
     if isinstance(value, optax.GradientTransformation):
-        return Optimizer(f"optax({', '.join(_words(part) for part in value)})", made=value)
+        return Optimizer(f"optax({', '.join(_words(part) for part in value)})", transformation=value)
     if isinstance(value, Mapping):
         arguments = {k: v for k, v in value.items() if k != "name"}
         return Optimizer(str(value.get("name")), tuple(sorted(arguments.items())))

@@ -1,9 +1,9 @@
 """Methods with noise on what clients send, and the private forms of FedAvg, FedProx and FedGiA.
 
-`Noisy` is what all of them share: a client releases z_i = w_i + noise while its budget lasts, the server goes on with
-the last z_i of everybody. With sound noise gradients are clipped, sensitivities are proved, and nothing else is sent:
-what the plain methods find from the data and send in the clear is replaced by what all parties know. Step sizes come
-from the bound on the rows of X instead of the clients' Lipschitz constants, and there is no stopping test.
+`Noisy` is what all of them share: a client releases z_i = w_i + noise while its budget lasts, and the server uses the
+last z_i of everybody. With sound noise gradients are clipped, the sensitivity of z_i is proved, and nothing else is
+sent. The constants that the plain methods compute from the data and send in the clear are replaced by public ones: step
+sizes come from the bound on the rows of X instead of the clients' Lipschitz constants, and there is no stopping test.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import RUNNING, STUCK, Algorithm, Fit, OtherForm, Present, name_of
-from foedus.algorithms.descent import Descent, FirstOrder, Model
+from foedus.algorithms.descent import Descent, FirstOrder, ModelMessage
 from foedus.errors import FoedusError
 from foedus.privacy import clipping, sensitivity
 from foedus.privacy.noise import Noise, Sound
@@ -54,7 +54,7 @@ class Noisy(Releasing):
         w = jnp.where(jnp.any(spoke), self.model(terms, z, spoke), server.w)
         return z, spoke, server.releases + spoke.astype(int), w
 
-    def exhausted(self, server: PyTree) -> Array:
+    def budgets_are_spent(self, server: PyTree) -> Array:
         """Whether every client's budget is spent."""
         return all_spent(self.noise, server.releases)
 
@@ -70,7 +70,7 @@ class NoisyServer:
     """The server's state of a private form."""
 
     w: Array
-    z: Array  # what each client released last. (m, dim)
+    z: Array  # each client's last release. (m, dim)
     round: Array
     releases: Array  # how often each client has released
 
@@ -80,13 +80,13 @@ class NoisyClient:
     """A client's state in a private form."""
 
     pi: Array  # π_i of FedGiA; unused otherwise
-    z: Array  # what it released last
+    z: Array  # its last release
     spent: Spent
 
 
 @state
-class Released:
-    """A client's reply: z_i, and whether it is new."""
+class NoisyReply:
+    """A private client's reply: z_i, and whether it is new."""
 
     z: Array
     spoke: Array
@@ -94,7 +94,7 @@ class Released:
 
 @dataclass(frozen=True)
 class PrivateForm(Noisy, OtherForm):
-    """What the private forms share; `plain` holds the settings of the method itself."""
+    """The functions that all private forms share; `plain` is the method itself, with its settings."""
 
     plain: FirstOrder  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Sound  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -107,29 +107,32 @@ class PrivateForm(Noisy, OtherForm):
         return NoisyClient(jnp.zeros_like(w0), w0, Spent.nothing())
 
     def send(
-        self, client: NoisyClient, w: Array, pi: Array, increment: Array, moved: Array, carried: Array, key: Array
-    ) -> tuple[NoisyClient, Released]:
-        """The new state and a release of the increment of w; the old ones once the budget is spent."""
-        spoke = speaks(self.noise, client.spent, jnp.ones((), bool))
-        spent, z = release(self.noise, client.spent, w, increment, moved, carried, key, spoke)
-        z = jnp.where(spoke, z, client.z)
-        return NoisyClient(jnp.where(spoke, pi, client.pi), z, spent), Released(z, spoke)
+        self, client: NoisyClient, w: Array, pi: Array, increment: Array, bound: Array, delta: Array, key: Array
+    ) -> tuple[NoisyClient, NoisyReply]:
+        """The new state and a release of the increment of w; the old ones once the budget is spent.
 
-    def aggregate(self, terms: Terms, server: NoisyServer, replies: Released, present: Present) -> NoisyServer:
+        `bound` is the sensitivity of the increment, `delta` that of the state which the next round starts from.
+        """
+        spoke = speaks(self.noise, client.spent, jnp.ones((), bool))
+        spent, z = release(self.noise, client.spent, w, increment, bound, delta, key, spoke)
+        z = jnp.where(spoke, z, client.z)
+        return NoisyClient(jnp.where(spoke, pi, client.pi), z, spent), NoisyReply(z, spoke)
+
+    def aggregate(self, terms: Terms, server: NoisyServer, replies: NoisyReply, present: Present) -> NoisyServer:
         z, _, releases, w = self.collect(terms, server, replies, present)
         return NoisyServer(w, z, server.round + 1, releases)
 
     def ended(self, server: NoisyServer) -> Array:
-        return jnp.where(self.exhausted(server), STUCK, RUNNING)
+        return jnp.where(self.budgets_are_spent(server), STUCK, RUNNING)
 
     def reason(self, server: NoisyServer, converged: bool, names: list[str]) -> str:
-        if bool(self.exhausted(server)):
+        if bool(self.budgets_are_spent(server)):
             return "every client's privacy budget is spent"
         return "played the rounds asked for; a stopping test would have to be paid for"
 
 
 class Descending(Releasing):
-    """FedAvg and FedProx say how they are made private: as `PrivateDescent`."""
+    """FedAvg and FedProx, whose private form is `PrivateDescent`."""
 
     noise = None
 
@@ -152,10 +155,10 @@ class Descending(Releasing):
 
 @dataclass(frozen=True)
 class PrivateDescent(PrivateForm):
-    """FedAvg or FedProx: a round's gradient steps from the received w, then a release of where they end.
+    """FedAvg or FedProx with noise: a round's gradient steps from the received w, then a release of their result.
 
-    The sensitivity of one step is γΔ, for w is known; of several, that of `sensitivity.descent`, for which the rows of
-    X have to be bounded. Clients keep nothing from round to round.
+    The sensitivity of one step is γΔ, because w is public. That of several steps is `sensitivity.descent`'s, for which
+    the rows of X have to be bounded. Clients keep nothing from round to round.
     """
 
     plain: Descent
@@ -171,17 +174,18 @@ class PrivateDescent(PrivateForm):
             )
         return fit
 
-    def broadcast(self, terms: Terms, server: NoisyServer, draws: Array) -> Model:
-        return Model(server.w, jnp.zeros(()), server.round, ())
+    def broadcast(self, terms: Terms, server: NoisyServer, draws: Array) -> ModelMessage:
+        return ModelMessage(server.w, jnp.zeros(()), server.round, ())
 
     def local(
-        self, terms: Terms, client: NoisyClient, model: Model, data: Data, key: Array
-    ) -> tuple[NoisyClient, Released]:
+        self, terms: Terms, client: NoisyClient, model: ModelMessage, data: Data, key: Array
+    ) -> tuple[NoisyClient, NoisyReply]:
         plain, w = self.plain, model.w
         per = plain.gradients // plain.k0
-        # of several steps no guarantee rests on a guess, for without a bound on the rows there is only one
-        known = sensitivity.public_curvature(terms, self.noise, data.count)
-        base = 1.0 / known if isinstance(plain.lr, str) else jnp.asarray(plain.lr)
+        # without a bound on the rows this curvature is a guess, but then there is only one step, whose sensitivity γΔ
+        # holds for any γ
+        curvature = sensitivity.public_curvature(terms, self.noise, data.count)
+        base = 1.0 / curvature if isinstance(plain.lr, str) else jnp.asarray(plain.lr)
         model = replace(model, gamma=base)
         rows = clipping.rows_of(terms, data, self.noise)
 
@@ -191,8 +195,8 @@ class PrivateDescent(PrivateForm):
 
         d = jax.lax.fori_loop(1, plain.gradients, step, step(0, jnp.zeros_like(w)))
         rates = [plain.rate(model, j // per) for j in range(plain.gradients)]
-        moved = sensitivity.several_steps(terms, self.noise, data.count, rates, plain.pull)
-        return self.send(client, w, client.pi, d, moved, jnp.zeros(()), key)
+        bound = sensitivity.several_steps(terms, self.noise, data.count, rates, plain.pull)
+        return self.send(client, w, client.pi, d, bound, jnp.zeros(()), key)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)

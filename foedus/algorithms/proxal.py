@@ -1,23 +1,24 @@
-"""ProxAL: a proximal augmented Lagrangian over local, global and coupled constraints (PAL Algorithm 1).
+"""ProxAL: a proximal augmented Lagrangian method for local, global and coupled constraints (PAL Algorithm 1).
 
 Outer step k, τ_k = s̄/(k+1)²: find w^{k+1} with dist_∞(0, ∂ℓ_k(w^{k+1})) ≤ τ_k, where ℓ_k = Σ_{i=0}^n P_{i,k} + h and
     P_{i,k}(w) = f_i(w)/n + (‖[μ_i + βc_i(w)]₊‖² − ‖μ_i‖²)/(2β) + ‖w − w^k‖²/(2(n+1)β);
 then each owner sets μ_i ← [μ_i + βc_i(w^{k+1})]₊. Stop when ‖w^{k+1} − w^k‖_∞ + βτ_k ≤ βε1 and max ‖Δμ_i‖_∞ ≤ βε2.
 
-With β = "auto" it is β_k, from 10: it is multiplied by a pace after an outer step that left more than SHRINK of the
-stationarity ‖w^{k+1} − w^k‖_∞/β_k or of the violation, while subproblems stay cheap. Few of them are then solved, each
-from near its answer. A β_k that never falls is the proximal method of multipliers still (Rockafellar 1976), and the
-stopping test with β_k for β gives the same certificate.
+With β = "auto" it is β_k, which starts at 10. It is multiplied by a factor, the pace, after an outer step that left
+more than SHRINK of the stationarity ‖w^{k+1} − w^k‖_∞/β_k or of the violation, as long as subproblems stay cheap. Few
+subproblems are solved then, each from a point near its solution. With β_k that never falls it still is the proximal
+method of multipliers (Rockafellar 1976), and the stopping test with β_k for β gives the same certificate.
 
-Three inner methods (proxal_admm.py, proxal_newton.py) solve the subproblem to the same τ_k. The outer round tells the
-clients w^{k+1} and takes back ‖Δμ_i‖_∞ together with the first reply of the next subproblem, so that no round is spent
-on starting it. It is repeated until every client has answered: a dual step nobody missed is what makes the certificate
-one over all clients, whoever was silent on the way. Its replies also hold what two further tests need: the gradient
-of the squared violations, which vanishes where terms cannot be met, and each client's share in the coupled rows.
+Three inner methods (proxal_admm.py, proxal_newton.py) solve the subproblem to the same τ_k. In an outer round the
+server sends w^{k+1} to the clients, and each answers with ‖Δμ_i‖_∞ and its first reply of the next subproblem, so that
+no round is spent on starting it. The outer round is repeated until every client has answered: because every client
+takes every dual step, the certificate covers all clients, whoever was silent in between. The replies also carry the
+figures of two further tests: the gradient of the squared violations, which vanishes where the terms cannot be met, and
+each client's part in the coupled rows.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -31,31 +32,54 @@ from foedus.algorithms.lagrangian import (
     Share,
     equalities,
     excess,
-    extended,
+    full_regularizer,
     piece,
     share,
     violation,
 )
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
-from foedus.algorithms.proxal_state import Account, Client, News, Server, Told, Track
+from foedus.algorithms.proxal_state import (
+    Account,
+    InnerMethod,
+    OuterMessage,
+    OuterProgress,
+    OuterReply,
+    ProxalClient,
+    ProxalServer,
+)
 from foedus.constrained import Constrained
 from foedus.privacy.releasing import NotPrivate
 from foedus.problem import Problem
-from foedus.pytrees import select
+from foedus.pytrees import PyTree, select
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
-FAR = 1e3  # no point closer than FAR·(1 + ‖w‖₁) meets the terms: then they are called infeasible
-START, MOST = 10.0, 1e7  # of β = "auto"
+FAR = 1e3  # terms that no point closer than FAR·(1 + ‖w‖₁) meets are called infeasible
+START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
-CHEAP = 10  # rounds that a subproblem may take, if β is to grow after it; ten times as many with gradients only
-STEEP = 1e9  # h/STEEP is but the indicator of its domain
+CHEAP = 10  # the most rounds of a subproblem after which β may grow: larger β make subproblems harder
+GRADIENT_ROUNDS = 10  # so many times CHEAP with gradients only, whose subproblems take more rounds anyway
+STEEP = 1e9  # divided by this, h is but the indicator of its domain, and its subdifferential the normal cone
+NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
 
 
 @settings
 class ProxAL(Constrained, NotPrivate):
-    """Constrained federated optimisation by the published augmented Lagrangian method; it ends in a certificate."""
+    """Solves problems with constraints at each client, at the server or on the mean over clients, with a certificate.
+
+    It is PAL's proximal augmented Lagrangian method: a sequence of unconstrained subproblems, each solved over the
+    clients, with a multiplier step after each. `run.certificate` has the stationarity, feasibility and complementarity
+    measured at the returned w, `run.multipliers` the price of each constraint.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> ball = fd.constraints.NormBall(radius=2.0)
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares, constraints=[ball]), fd.ProxAL())
+        >>> run.converged, round(float(run.w @ run.w), 2)
+        (True, 4.0)
+    """
 
     beta: float | str = setting(
         "auto",
@@ -76,7 +100,7 @@ class ProxAL(Constrained, NotPrivate):
     eps2: float = setting(1e-3, "feasibility and complementarity to reach", gt=0)
     max_outer: int = setting(200, "outer steps at most", ge=1, integer=True)
 
-    dense: ClassVar[int] = 500  # variables up to which 'auto' has clients send Hessians: a message of 1 MB
+    dense: ClassVar[int] = 500  # variables up to which 'auto' lets clients send Hessians: a message of 1 MB
     releases: ClassVar[dict[str, str]] = {
         "newton": "the value, gradient and Hessian of its augmented Lagrangian (Newton steps)",
         "lbfgs": "the value and gradient of its augmented Lagrangian (L-BFGS steps)",
@@ -101,29 +125,35 @@ class ProxAL(Constrained, NotPrivate):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return Outer(self), Inner(self)
+        return OuterRound(self), InnerRound(self)
 
     @property
-    def method(self) -> Any:
+    def method(self) -> InnerMethod:
+        """The inner method, with its settings."""
         if self.inner == "admm":
             return AdmmInner(self.rho, self.q)
         return NewtonInner(hessians=self.inner != "lbfgs")
 
     @property
     def grows(self) -> bool:
+        """Whether β changes from step to step, and therefore travels in the outer message."""
         return self.beta == "auto" and self.inner != "admm"
 
     @property
     def first_beta(self) -> float:
+        """The β of the first subproblem."""
         return START if isinstance(self.beta, str) else self.beta
 
     def prox(self, terms: Terms, beta: Array) -> Array:
+        """The weight 1/((n+1)β) of each party's proximal term."""
         return 1.0 / ((terms.clients + 1) * beta)
 
     def tau(self, k: Array) -> Array:
+        """The tolerance τ_k of subproblem k."""
         return self.s_bar / (k + 1.0) ** 2
 
-    def client_P(self, terms: Terms, client: Client, data: Data) -> LocalP:
+    def client_P(self, terms: Terms, client: ProxalClient, data: Data) -> LocalP:
+        """The client's P_{i,k}."""
         party, beta, prox = Party(terms), client.beta, self.prox(terms, client.beta)
 
         def P(u: Array, order: int) -> Piece:
@@ -133,7 +163,8 @@ class ProxAL(Constrained, NotPrivate):
 
         return P
 
-    def server_P(self, terms: Terms, server: Server, beta: Array) -> LocalP:
+    def server_P(self, terms: Terms, server: ProxalServer, beta: Array) -> LocalP:
+        """The server's P_{0,k}."""
         party, prox = Party(terms, server=True), self.prox(terms, beta)
 
         def P(u: Array, order: int) -> Piece:
@@ -141,29 +172,29 @@ class ProxAL(Constrained, NotPrivate):
 
         return P
 
-    def close_step(self, terms: Terms, server: Server, ready: Array) -> Server:
-        """The server after a round: where it is `ready`, w is w^{k+1}, and β for the next subproblem is chosen."""
+    def close_step(self, terms: Terms, server: ProxalServer, ready: Array) -> ProxalServer:
+        """The server after a round; `ready` says that w is w^{k+1}, and then β for the next subproblem is chosen."""
         track, beta = server.track, server.beta
         if self.grows:
             own = self.server_P(terms, server, beta)(server.w, 1).c
-            broken = jnp.maximum(jnp.max(self.method.status(server.inner).violation), 0.0)
-            broken = jnp.maximum(broken, violation(Party(terms, server=True), server.own, own))
+            worst = jnp.maximum(jnp.max(self.method.status(server.inner).violation), 0.0)
+            worst = jnp.maximum(worst, violation(Party(terms, server=True), server.own, own))
             residual = jnp.max(jnp.abs(server.w - server.centre)) / beta
             slow = (residual > self.eps1) & ~(residual <= SHRINK * track.residual)
-            slow |= (broken > self.eps2) & ~(broken <= SHRINK * track.broken)
-            cheap = track.rounds <= (CHEAP if self.inner == "newton" else 10 * CHEAP)
+            slow |= (worst > self.eps2) & ~(worst <= SHRINK * track.violation)
+            cheap = track.rounds <= (CHEAP if self.inner == "newton" else GRADIENT_ROUNDS * CHEAP)
             beta = jnp.where(ready & slow & cheap, jnp.minimum(track.pace * beta, MOST), beta)
             pace = jnp.where(cheap, track.pace, jnp.sqrt(track.pace))
-            judged = replace(track, residual=residual, broken=broken, pace=pace)
-            track = select(ready, judged, track)
+            next_track = replace(track, residual=residual, violation=worst, pace=pace)
+            track = select(ready, next_track, track)
         track = replace(track, k=jnp.where(ready, track.k + 1, track.k))
         return replace(server, track=track, last_beta=jnp.where(ready, server.beta, server.last_beta), beta=beta)
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> Server:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> ProxalServer:
         n = terms.clients
         each = jnp.zeros((n, terms.rows[2]))
         point = jnp.concatenate([w0, jnp.zeros(n * terms.rows[2])])
-        return Server(
+        return ProxalServer(
             w=point,
             centre=point,
             mu=jnp.zeros(Party(terms, server=True).rows),
@@ -178,46 +209,47 @@ class ProxAL(Constrained, NotPrivate):
                 excess=Excess(jnp.zeros(n), jnp.zeros((n, *point.shape))),
                 share=Share(each, each, jnp.zeros(n)) if terms.rows[2] else (),
             ),
-            heard=jnp.zeros(n, bool),
-            track=Track.blank(),
+            has_answered=jnp.zeros(n, bool),
+            track=OuterProgress.blank(),
         )
 
-    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+    def join(self, terms: Terms, data: Data, w0: Array) -> ProxalClient:
         point = jnp.concatenate([w0, jnp.zeros(terms.clients * terms.rows[2])])
         mu, none = jnp.zeros(Party(terms).rows), jnp.full((), -1)
         beta, index = jnp.full((), self.first_beta), jnp.zeros((), int)
-        return Client(mu, beta, point, none, index, jnp.zeros(()), self.method.join(terms, point))
+        return ProxalClient(mu, beta, point, none, index, jnp.zeros(()), self.method.join(terms, point))
 
-    def phase(self, server: Server) -> Array:
+    def phase(self, server: ProxalServer) -> Array:
         return jnp.where(server.outer, 0, 1)
 
-    def ended(self, server: Server) -> Array:
+    def ended(self, server: ProxalServer) -> Array:
         track = server.track
-        return jnp.where(track.done, CONVERGED, jnp.where(track.stuck, STUCK, RUNNING))
+        return jnp.where(track.finished, CONVERGED, jnp.where(track.gave_up, STUCK, RUNNING))
 
-    def parameters(self, terms: Terms, server: Server) -> Array:
+    def parameters(self, terms: Terms, server: ProxalServer) -> Array:
         return server.w[: terms.dim]
 
-    def client_multipliers(self, terms: Terms, client: Client) -> Array:
+    def client_multipliers(self, terms: Terms, client: ProxalClient) -> Array:
         return client.mu[: terms.rows[0]]
 
-    def server_multipliers(self, terms: Terms, server: Server) -> dict[str, Array]:
+    def server_multipliers(self, terms: Terms, server: ProxalServer) -> dict[str, Array]:
         _, own, coupled = terms.rows
         return {
             "global": server.mu[:own],
             "coupled": self.coupled(terms, server, server.mu[own:]) if coupled else server.mu[own:],
         }
 
-    def coupled(self, terms: Terms, server: Server, nu: Array) -> Array:
-        """The coupled rows' multipliers: ν, and 0 on rows that are slack.
+    def coupled(self, terms: Terms, server: ProxalServer, nu: Array) -> Array:
+        """The multipliers of the coupled rows: ν, and 0 on rows that are slack.
 
-        The slack of such a row is anywhere between its clients' rows and Σ s ≤ 0, so ν may be small and not zero.
+        The slack of a coupled row may sit at its clients' rows or at Σ s ≤ 0, so ν of a slack row may be small but not
+        zero.
         """
         c = jnp.mean(server.accounts.share.c, axis=0)
         equal = equalities(Party(terms, server=True), server.own)[terms.rows[1] :]
         return jnp.where(equal | (c >= -self.eps2), nu, 0.0)
 
-    def report(self, server: Server) -> dict[str, Array]:
+    def report(self, server: ProxalServer) -> dict[str, Array]:
         status = self.method.status(server.inner)
         return {
             "objective": jnp.mean(status.f),
@@ -225,45 +257,47 @@ class ProxAL(Constrained, NotPrivate):
             "outer": server.track.k,
         } | self.method.report(server.inner)
 
-    def reason(self, server: Server, converged: bool, names: list[str]) -> str:
+    def reason(self, server: ProxalServer, converged: bool, names: list[str]) -> str:
         track = server.track
-        missed = float(self.method.missed(server.inner))
-        note = f"; a subproblem solver ended at {missed:.1g} times its tolerance" if missed > 1 else ""
+        solver_ratio = float(self.method.solver_ratio(server.inner))
+        note = f"; a subproblem solver ended at {solver_ratio:.1g} times its tolerance" if solver_ratio > 1 else ""
         if converged:
             return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps{note}"
         least = float(track.least)
         whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
-        found = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
-        spoken = server.heard if bool(server.outer) else server.inner.fresh
-        silent = [name for name, heard in zip(names, spoken, strict=True) if not bool(heard)]
-        if bool(track.stuck) and int(track.k) < self.max_outer:
-            return f"no point was found that meets the terms: {found}, and no small step lessens it"
-        if bool(track.stuck):
+        note_on_least = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
+        answers = server.has_answered if bool(server.outer) else server.inner.fresh
+        silent = [name for name, answer in zip(names, answers, strict=True) if not bool(answer)]
+        if bool(track.gave_up) and int(track.k) < self.max_outer:
+            return f"no point was found that meets the terms: {note_on_least}, and no small step lessens it"
+        if bool(track.gave_up):
             if least > self.eps2:
-                return f"the terms were not met in {self.max_outer} outer steps; {found}"
+                return f"the terms were not met in {self.max_outer} outer steps; {note_on_least}"
             return f"stopped after {self.max_outer} outer steps: the terms are met, the model is not yet optimal"
         if bool(server.outer) and silent and least == float("inf"):
             return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
-        held = bool(server.outer) or bool(server.inner.hold)
-        waiting = f"still waiting for client {silent[0]!r}; " if held and silent else ""
-        end = found or "no outer step was finished"
+        must_wait = bool(server.outer) or bool(server.inner.hold)
+        waiting = f"still waiting for client {silent[0]!r}; " if must_wait and silent else ""
+        end = note_on_least or "no outer step was finished"
         return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{end}"
 
 
 @dataclass(frozen=True)
-class Outer:
-    """A new point w^k is announced: multipliers are updated, and the next subproblem starts."""
+class OuterRound:
+    """The outer round: the point w^k is announced, multipliers are updated, and the next subproblem starts."""
 
     settings: ProxAL
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> News:
+    def broadcast(self, terms: Terms, server: ProxalServer, draws: Array) -> OuterMessage:
         algorithm, (_, own, coupled) = self.settings, terms.rows
         nu = algorithm.server_P(terms, server, server.last_beta)(server.w, 1).v[own:] if coupled else ()
         index = Each(jnp.arange(terms.clients)) if coupled else ()
         beta = server.beta if algorithm.grows else ()
-        return News(server.w, server.track.k, beta, nu, index, algorithm.method.hint(server.inner))
+        return OuterMessage(server.w, server.track.k, beta, nu, index, algorithm.method.hint(server.inner))
 
-    def local(self, terms: Terms, client: Client, news: News, data: Data, key: Array) -> tuple[Client, Told]:
+    def local(
+        self, terms: Terms, client: ProxalClient, news: OuterMessage, data: Data, key: Array
+    ) -> tuple[ProxalClient, OuterReply]:
         algorithm, party, coupled = self.settings, Party(terms), terms.rows[2]
         index = news.index if coupled else client.index
         old = replace(client, index=index)
@@ -271,35 +305,36 @@ class Outer:
         update = (news.k > client.k) & (client.k >= 0)  # the first point is only a place to start from
         mu = jnp.where(update, at.v, client.mu)
         account = Account(
+            # a repeated round must not report Δμ = 0, so the last one is repeated too
             dmu=jnp.where(update, jnp.max(jnp.abs(mu - client.mu), initial=0.0), client.dmu),
             product=jnp.max(jnp.abs(mu * at.c), initial=0.0),
             excess=excess(party, news.w, data, index),
             share=share(party, news.w[: terms.dim], data, mu, news.nu) if coupled else (),
         )
         beta = news.beta if algorithm.grows else client.beta
-        new = Client(mu, beta, news.w, news.k, index, account.dmu, client.inner)
+        new = ProxalClient(mu, beta, news.w, news.k, index, account.dmu, client.inner)
 
         def status(here: Piece) -> Status:
             return Status(here.f * terms.clients, violation(party, data, here.c))
 
         P = algorithm.client_P(terms, new, data)
         inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, news.hint, status)
-        return replace(new, inner=inner), Told(account, first)
+        return replace(new, inner=inner), OuterReply(account, first)
 
-    def aggregate(self, terms: Terms, server: Server, replies: Told, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: ProxalServer, replies: OuterReply, present: Present) -> ProxalServer:
         algorithm, track = self.settings, server.track
-        accounts, heard = present.remember(
-            (server.accounts, server.heard), (replies.account, jnp.ones_like(present.here))
+        accounts, has_answered = present.remember(
+            (server.accounts, server.has_answered), (replies.account, jnp.ones_like(present.here))
         )
         inner = algorithm.method.hear(server.inner, replies.first, present)
-        waiting = replace(server, inner=inner, accounts=accounts, heard=heard)
+        waiting = replace(server, inner=inner, accounts=accounts, has_answered=has_answered)
 
         own = algorithm.server_P(terms, server, server.last_beta)(server.w, 1)
         update = track.k > 0
         mu = jnp.where(update, own.v, server.mu)
         track = self.follow(terms, waiting, own, mu)
         next_round = replace(waiting, mu=mu, centre=server.w, track=select(update, track, server.track))
-        started, w, ready = algorithm.method.server_start(
+        next_inner, w, ready = algorithm.method.server_start(
             terms,
             algorithm.server_P(terms, next_round, server.beta),
             inner,
@@ -307,19 +342,19 @@ class Outer:
             algorithm.prox(terms, server.beta),
             algorithm.tau(track.k),
         )
-        over = next_round.track.done | next_round.track.stuck
+        over = next_round.track.finished | next_round.track.gave_up
         next_round = replace(
             next_round,
             w=jnp.where(over, server.w, w),
-            inner=select(over, inner, started),
+            inner=select(over, inner, next_inner),
             outer=ready,
-            heard=jnp.zeros_like(heard),
+            has_answered=jnp.zeros_like(has_answered),
         )
         next_round = algorithm.close_step(terms, next_round, ready & ~over)
-        return select(jnp.all(heard), next_round, waiting)
+        return select(jnp.all(has_answered), next_round, waiting)
 
-    def follow(self, terms: Terms, server: Server, own: Piece, mu: Array) -> Track:
-        """The stopping test of Algorithm 1, and the test for terms that cannot be met; `mu` is the server's new μ_0."""
+    def follow(self, terms: Terms, server: ProxalServer, own: Piece, mu: Array) -> OuterProgress:
+        """The stopping test of Algorithm 1 and the test for infeasible terms; `mu` is the server's new μ_0."""
         algorithm, track, accounts = self.settings, server.track, server.accounts
         beta, eps1, eps2, party = server.last_beta, algorithm.eps1, algorithm.eps2, Party(terms, server=True)
         dw = jnp.max(jnp.abs(server.w - server.centre))
@@ -327,13 +362,13 @@ class Outer:
         product = jnp.maximum(jnp.max(accounts.product), jnp.max(jnp.abs(mu * own.c), initial=0.0))
         violations = jnp.append(algorithm.method.status(server.inner).violation, violation(party, server.own, own.c))
         worst, at = jnp.maximum(jnp.max(violations), 0.0), jnp.argmax(violations)
-        # |μ·c| is not part of PAL's test; a certificate has it, so a run that stops must have it too
-        done = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
+        # |μ·c| is not part of PAL's test, but the certificate measures it, so it has to be small when the run stops
+        finished = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
         if terms.rows[2]:
-            done &= self.coupled_rows_hold(terms, server, mu, dw / beta + algorithm.tau(track.k - 1))
+            finished &= self.coupled_rows_hold(terms, server, mu, dw / beta + algorithm.tau(track.k - 1))
         past = jnp.concatenate([worst[None], track.violations[:-1]])
         least = jnp.minimum(worst, track.least)
-        stalled = (worst > 0.99 * past[-1]) & (least > eps2) & self.hopeless(terms, server)
+        no_progress = (worst > NO_PROGRESS * past[-1]) & (least > eps2) & self.hopeless(terms, server)
         return replace(
             track,
             rounds=jnp.zeros((), int),
@@ -343,21 +378,26 @@ class Outer:
             violations=past,
             least=least,
             least_at=jnp.where(worst < track.least, at, track.least_at),
-            done=done,
-            stuck=~done & (stalled | (track.k >= algorithm.max_outer)),
+            finished=finished,
+            gave_up=~finished & (no_progress | (track.k >= algorithm.max_outer)),
         )
 
-    def coupled_rows_hold(self, terms: Terms, server: Server, mu: Array, residual: Array) -> Array:
-        """Whether the coupled rows as they were stated pass, where the problem over (w, s) leaves `residual`."""
-        algorithm, share, nu = self.settings, server.accounts.share, mu[terms.rows[1] :]
-        stated = algorithm.coupled(terms, server, nu)
-        c = jnp.mean(share.c, axis=0)
-        changed = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - stated))
-        stationary = residual + jnp.sum(share.spread) + changed <= algorithm.eps1
-        distance = jnp.where(stated != 0, jnp.abs(c), jnp.maximum(c, 0.0))
-        return stationary & (jnp.max(distance) <= algorithm.eps2) & (jnp.max(jnp.abs(stated * c)) <= algorithm.eps2)
+    def coupled_rows_hold(self, terms: Terms, server: ProxalServer, mu: Array, residual: Array) -> Array:
+        """Whether the certificate of the coupled rows themselves holds.
 
-    def hopeless(self, terms: Terms, server: Server) -> Array:
+        The problem over (w, s) has its own certificate, with stationarity `residual`. Without s, a client's multipliers
+        μ_i stand where ν/n should be, and rows that are slack get the multiplier 0: both changes are bounded here and
+        added to the residual.
+        """
+        algorithm, share, nu = self.settings, server.accounts.share, mu[terms.rows[1] :]
+        final_nu = algorithm.coupled(terms, server, nu)
+        c = jnp.mean(share.c, axis=0)
+        shift = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - final_nu))
+        stationary = residual + jnp.sum(share.spread) + shift <= algorithm.eps1
+        distance = jnp.where(final_nu != 0, jnp.abs(c), jnp.maximum(c, 0.0))
+        return stationary & (jnp.max(distance) <= algorithm.eps2) & (jnp.max(jnp.abs(final_nu * c)) <= algorithm.eps2)
+
+    def hopeless(self, terms: Terms, server: ProxalServer) -> Array:
         """Whether no point near this one meets the terms, if they are convex.
 
         θ, half the sum of squared violations, is then convex, and 0 at a point w* that meets the terms; so
@@ -366,20 +406,22 @@ class Outer:
         """
         each, own = server.accounts.excess, excess(Party(terms, server=True), server.w, server.own)
         theta, gradient = own.theta + jnp.sum(each.theta), own.gradient + jnp.sum(each.gradient, axis=0)
-        slope = extended(terms).distance(server.w, STEEP * gradient) / STEEP
+        slope = full_regularizer(terms).distance(server.w, STEEP * gradient) / STEEP
         return theta >= slope * FAR * (1.0 + jnp.sum(jnp.abs(server.w)))
 
 
 @dataclass(frozen=True)
-class Inner:
-    """One round of the inner method."""
+class InnerRound:
+    """A round of the inner method."""
 
     settings: ProxAL
 
-    def broadcast(self, terms: Terms, server: Server, draws: Array) -> Any:
+    def broadcast(self, terms: Terms, server: ProxalServer, draws: Array) -> PyTree:
         return self.settings.method.broadcast(server.inner)
 
-    def local(self, terms: Terms, client: Client, message: Any, data: Data, key: Array) -> tuple[Client, Any]:
+    def local(
+        self, terms: Terms, client: ProxalClient, message: PyTree, data: Data, key: Array
+    ) -> tuple[ProxalClient, PyTree]:
         algorithm, party = self.settings, Party(terms)
 
         def status(here: Piece) -> Status:
@@ -389,9 +431,9 @@ class Inner:
         inner, reply = algorithm.method.client_step(terms, P, client.inner, message, status)
         return replace(client, inner=inner), reply
 
-    def aggregate(self, terms: Terms, server: Server, replies: Any, present: Present) -> Server:
+    def aggregate(self, terms: Terms, server: ProxalServer, replies: PyTree, present: Present) -> ProxalServer:
         algorithm, track = self.settings, server.track
-        inner, w, done = algorithm.method.server_step(
+        inner, w, finished = algorithm.method.server_step(
             terms,
             algorithm.server_P(terms, server, server.beta),
             server.inner,
@@ -401,5 +443,5 @@ class Inner:
             algorithm.prox(terms, server.beta),
             algorithm.tau(track.k),
         )
-        after = replace(server, w=w, inner=inner, outer=done, track=replace(track, rounds=track.rounds + 1))
-        return algorithm.close_step(terms, after, done)
+        after = replace(server, w=w, inner=inner, outer=finished, track=replace(track, rounds=track.rounds + 1))
+        return algorithm.close_step(terms, after, finished)

@@ -1,4 +1,4 @@
-"""ProxAL's subproblems by inexact ADMM, as PAL prints them."""
+"""ProxAL's subproblems by inexact ADMM, PAL's Algorithm 2: an `InnerMethod`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from foedus.algorithms.admm import (
     own_rho,
     server_step,
 )
-from foedus.algorithms.lagrangian import Piece, extended
+from foedus.algorithms.lagrangian import Piece, full_regularizer
 from foedus.numerics.newton import Solution
 from foedus.terms import Terms
 
 
 @dataclass(frozen=True)
 class AdmmInner:
-    """Algorithm 2 on Σ P_i + h."""
+    """Algorithm 2 for the subproblem Σ P_i + h."""
 
     rho: float | str
     q: float
@@ -46,8 +46,8 @@ class AdmmInner:
     def report(self, inner: Consensus) -> dict[str, Array]:
         return {"residual": inner.eps + jnp.sum(inner.answers.eps), "rho": inner.rho, "solver": inner.worst_residual}
 
-    def missed(self, inner: Consensus) -> Array:
-        """The worst residual of a local or server solver, relative to what was asked of it."""
+    def solver_ratio(self, inner: Consensus) -> Array:
+        """The worst residual of a local or server solver, relative to its tolerance."""
         return inner.worst_residual
 
     def client_start(
@@ -65,14 +65,15 @@ class AdmmInner:
     def solver(
         self, terms: Terms, server_P: LocalP, centre: Array, prox: Array | float
     ) -> Callable[[Consensus, Array], Solution]:
+        """The server's step; without rows at the server, P_0 is its proximal term alone and the step is one prox."""
         own = server_P if terms.rows[1] + terms.rows[2] > 0 else None
-        return lambda at, eps: server_step(extended(terms), own, at, centre, prox, eps)
+        return lambda at, eps: server_step(full_regularizer(terms), own, at, centre, prox, eps)
 
     def server_start(
         self, terms: Terms, server_P: LocalP, inner: Consensus, w: Array, prox: Array | float, tau: Array
     ) -> tuple[Consensus, Array, Array]:
-        started = consensus_start(terms, w, inner, self.solver(terms, server_P, w, prox))
-        return started, started.w, jnp.zeros((), bool)
+        first = consensus_start(terms, w, inner, self.solver(terms, server_P, w, prox))
+        return first, first.w, jnp.zeros((), bool)
 
     def broadcast(self, inner: Consensus) -> Call:
         return Call(inner.w, inner.eps, inner.rho, inner.t)
@@ -88,5 +89,5 @@ class AdmmInner:
         prox: Array | float, tau: Array,
     ) -> tuple[Consensus, Array, Array]:  # fmt: skip
         solver = self.solver(terms, server_P, centre, prox)
-        at, done = consensus_step(inner, replies, present, tau, self.q, self.rho == "auto", solver)
-        return at, at.w, done
+        at, finished = consensus_step(inner, replies, present, tau, self.q, self.rho == "auto", solver)
+        return at, at.w, finished

@@ -1,16 +1,20 @@
-"""ProxAL's subproblems by Newton's method at the server: clients send derivatives of P_i instead of solving for it.
+"""ProxAL's subproblems by Newton's method at the server: clients send derivatives of P_i and solve nothing.
 
 With `hessians`, a reply is P_i, ∇P_i and the upper triangle of ∇²P_i at the trial point, and the server takes proximal
-Newton steps with a line search: a few rounds a subproblem. Without, a reply is P_i and ∇P_i, and the server's metric is
-L-BFGS started from the diagonal of the Hessian, which clients send once a subproblem.
+Newton steps with a line search: a few rounds a subproblem. Without, a reply is P_i and ∇P_i, and the server uses
+L-BFGS, started from the diagonal of the Hessian, which clients send once a subproblem.
 
-A silent client is represented by the quadratic model it sent last; a subproblem ends only at a point about which every
-client has spoken.
+A silent client is replaced by the quadratic (without Hessians: linear) model of its last reply. A subproblem ends only
+at a point that every client has evaluated.
+
+A round evaluates one trial point, so the line search runs over rounds. After each, one of three things happens:
+    wait     the point is good enough, but some client has not evaluated it yet: it stays the trial point (`hold`)
+    accept   the decrease suffices: the trial point becomes the base, and the next trial is a full Newton step away
+    shorten  it does not: the next trial is nearer to the base, on the same direction q
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,21 +23,27 @@ from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import Piece, extended
-from foedus.numerics.limited_memory import Memory
+from foedus.algorithms.lagrangian import Piece, full_regularizer
+from foedus.numerics.limited_memory import LimitedMemory
 from foedus.numerics.newton import SUFFICIENT, direction
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.regularizers import Zero
 from foedus.terms import Terms
+
+LEAST_DIAGONAL = 1e-6  # of the largest entry: a smaller one would make a coordinate's first step of L-BFGS too long
+VALUE_ROUNDING = 1e-13  # relative rounding of Σ P_i + h, a sum over all clients
+FLAT = 1e-9  # a predicted decrease below this, relative to the value, drowns in its rounding
+SHORTEST = 1e-8  # of a full step: a shorter one is accepted whatever its value, for the search is lost in rounding
+SHORTEN = (0.1, 0.5)  # the factors between which a step is shortened
 
 
 @state
 class Slope:
-    """P_i at a point: value, gradient, the packed Hessian or its diagonal (or neither), and the status."""
+    """A client's reply: P_i at a point, its gradient, the Hessian or its diagonal (or neither), and the status."""
 
     value: Array
     gradient: Array
-    hessian: Any
+    hessian: PyTree  # the upper triangle as a vector, the diagonal, or ()
     status: Status
 
 
@@ -41,20 +51,20 @@ class Slope:
 class Search:
     """The server's line search: from `base` along `q`, at `trial` = base + size·q."""
 
-    slopes: Slope  # (clients, …), last heard
-    point: Array  # where each was measured. (clients, dim)
-    fresh: Array  # who has spoken about `trial`
+    slopes: Slope  # the last reply of each client. (clients, …)
+    point: Array  # the point it was about. (clients, dim)
+    fresh: Array  # whose reply is about `trial`
     trial: Array
     base: Array
     total: Array  # ℓ at base
     gradient: Array  # of the smooth part at base
     q: Array
-    slope: Array
+    slope: Array  # the predicted change of ℓ along q, a number ≤ 0
     size: Array
-    residual: Array
-    hold: Array
-    diagonal: Any  # of Σ ∇²P_i at the start of the subproblem, and the pairs since; () with Hessians
-    memory: Any
+    residual: Array  # dist_∞(0, ∂ℓ) at base
+    hold: Array  # whether the trial point is judged anew without a line search, because it was accepted or is the first
+    diagonal: PyTree  # of Σ ∇²P_i at the start of the subproblem; () with Hessians
+    memory: PyTree  # the pairs of L-BFGS since; () with Hessians
 
 
 def pack(matrix: Array) -> Array:
@@ -62,15 +72,15 @@ def pack(matrix: Array) -> Array:
     return matrix[np.triu_indices(matrix.shape[0])]
 
 
-def unpack(packed: Array, dim: int) -> Array:
+def unpack(triangle: Array, dim: int) -> Array:
     """The inverse of `pack`."""
-    upper = jnp.zeros((dim, dim)).at[np.triu_indices(dim)].set(packed)
+    upper = jnp.zeros((dim, dim)).at[np.triu_indices(dim)].set(triangle)
     return upper + jnp.triu(upper, 1).T
 
 
 @dataclass(frozen=True)
 class NewtonInner:
-    """Newton (with `hessians`) or L-BFGS (without) on Σ P_i + h."""
+    """Newton (with `hessians`) or L-BFGS (without) for the subproblem Σ P_i + h."""
 
     hessians: bool
 
@@ -95,7 +105,7 @@ class NewtonInner:
             residual=jnp.full((), jnp.inf),
             hold=jnp.zeros((), bool),
             diagonal=() if self.hessians else jnp.ones(dim),
-            memory=() if self.hessians else Memory.empty(dim),
+            memory=() if self.hessians else LimitedMemory.empty(dim),
         )
 
     def status(self, inner: Search) -> Status:
@@ -104,8 +114,8 @@ class NewtonInner:
     def report(self, inner: Search) -> dict[str, Array]:
         return {"residual": inner.residual}
 
-    def missed(self, inner: Search) -> Array:
-        """Clients only evaluate, so no solver can miss its tolerance."""
+    def solver_ratio(self, inner: Search) -> Array:
+        """Zero: clients only evaluate, so no local solver can miss its tolerance."""
         return jnp.zeros(())
 
     def client_start(
@@ -117,7 +127,8 @@ class NewtonInner:
 
     def hear(self, inner: Search, replies: Slope, present: Present) -> Search:
         slopes, fresh = inner.slopes, inner.fresh
-        if isinstance(replies.hessian, tuple):  # gradients only: the diagonal stays as it was at the start
+        if isinstance(replies.hessian, tuple):
+            # gradients only: the diagonal stays as it was at the start of the subproblem
             replies = Slope(replies.value, replies.gradient, slopes.hessian[present.index], replies.status)
         trial = jnp.broadcast_to(inner.trial, replies.gradient.shape)
         slopes, point, fresh = present.remember(
@@ -137,8 +148,8 @@ class NewtonInner:
         at = P(w, 2 if self.hessians else 1)
         return client, Slope(at.value, at.gradient, pack(at.hessian) if self.hessians else (), status(at))
 
-    def totals(self, server_P: LocalP, inner: Search) -> tuple[Array, Array, Any]:
-        """Σ P_i, its gradient and Hessian at the trial point; silent clients by their last model."""
+    def totals(self, server_P: LocalP, inner: Search) -> tuple[Array, Array, PyTree]:
+        """The value, gradient and Hessian of Σ P_i at the trial point, with silent clients' last models."""
         dim, slopes = inner.trial.shape[0], inner.slopes
         away = jnp.where(inner.fresh[:, None], 0.0, inner.trial - inner.point)
         own = server_P(inner.trial, 2 if self.hessians else 1)
@@ -148,22 +159,24 @@ class NewtonInner:
         if not self.hessians:
             return value, gradient, ()
 
-        def bent() -> Array:
-            return jax.vmap(lambda packed, d: unpack(packed, dim) @ d)(slopes.hessian, away)
+        def curvature_terms() -> Array:
+            return jax.vmap(lambda triangle, d: unpack(triangle, dim) @ d)(slopes.hessian, away)
 
-        bend = jax.lax.cond(jnp.all(inner.fresh), lambda: jnp.zeros_like(away), bent)
+        # nobody is silent in most rounds, and then no client's Hessian has to be unpacked
+        bend = jax.lax.cond(jnp.all(inner.fresh), lambda: jnp.zeros_like(away), curvature_terms)
         value = value + 0.5 * jnp.sum(away * bend)
         return value, gradient + jnp.sum(bend, axis=0), own.hessian + unpack(jnp.sum(slopes.hessian, axis=0), dim)
 
     def server_start(
         self, terms: Terms, server_P: LocalP, inner: Search, w: Array, prox: Array | float, tau: Array
     ) -> tuple[Search, Array, Array]:
+        # the clients' first replies are about w itself, so `hold` takes it as the base of the first step
         inner = replace(inner, trial=w, hold=jnp.ones((), bool))
         if not self.hessians:
             own = jnp.diag(server_P(w, 2).hessian)
             diagonal = jnp.abs(jnp.sum(inner.slopes.hessian, axis=0) + own)  # a positive start, convex or not
-            diagonal = jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal))
-            inner = replace(inner, diagonal=diagonal, memory=Memory.empty(w.shape[0]))
+            diagonal = jnp.maximum(diagonal, LEAST_DIAGONAL * jnp.max(diagonal))
+            inner = replace(inner, diagonal=diagonal, memory=LimitedMemory.empty(w.shape[0]))
         return self.move(terms, server_P, inner, tau)
 
     def server_step(
@@ -173,21 +186,23 @@ class NewtonInner:
         return self.move(terms, server_P, self.hear(inner, replies, present), tau)
 
     def move(self, terms: Terms, server_P: LocalP, inner: Search, tau: Array) -> tuple[Search, Array, Array]:
-        """Judge the trial point and choose the next; returns the search, that point, and whether it is the answer."""
-        h = extended(terms)
+        """The search after a round, the next trial point, and whether it solves the subproblem to τ."""
+        h = full_regularizer(terms)
         value, gradient, hessian = self.totals(server_P, inner)
         total, residual = value + h.value(inner.trial), h.distance(inner.trial, gradient)
-        enough = total <= inner.total + SUFFICIENT * inner.size * inner.slope + 1e-13 * jnp.abs(inner.total)
-        flat = (jnp.abs(inner.slope) <= 1e-9 * (1.0 + jnp.abs(inner.total))) & (residual <= inner.residual)
-        accept = (
-            (inner.hold | enough | flat | (inner.size < 1e-8)) & jnp.isfinite(total) & jnp.all(jnp.isfinite(gradient))
-        )
+        enough = total <= inner.total + SUFFICIENT * inner.size * inner.slope + VALUE_ROUNDING * jnp.abs(inner.total)
+        # near the solution the decrease is lost in the rounding of the value: then the residual decides
+        flat = (jnp.abs(inner.slope) <= FLAT * (1.0 + jnp.abs(inner.total))) & (residual <= inner.residual)
+        finite = jnp.isfinite(total) & jnp.all(jnp.isfinite(gradient))
+        accept = (inner.hold | enough | flat | (inner.size < SHORTEST)) & finite
         near = accept & (residual <= tau)
-        done = near & jnp.all(inner.fresh)
+        finished = near & jnp.all(inner.fresh)
 
+        # the direction from the trial point, in case it is accepted: one program serves all three cases
         memory = inner.memory
-        if isinstance(memory, Memory):
+        if isinstance(memory, LimitedMemory):
             step, change = inner.trial - inner.base, gradient - inner.gradient
+            # with `hold` the trial point is the base already, and there is no new pair
             memory = select(inner.hold, memory, memory.add(step, change))
             if isinstance(h, Zero):
                 q = memory.direction(gradient, inner.diagonal)
@@ -196,7 +211,7 @@ class NewtonInner:
                 q, slope, _ = direction(inner.trial, gradient, memory.matrix(inner.diagonal), h, tau)
         else:
             q, slope, _ = direction(inner.trial, gradient, hessian, h, tau)
-        moved = replace(
+        next_search = replace(
             inner,
             base=inner.trial,
             total=total,
@@ -210,14 +225,14 @@ class NewtonInner:
             trial=inner.trial + q,
             fresh=jnp.zeros_like(inner.fresh),
         )
-        held = replace(
+        waiting = replace(
             inner, base=inner.trial, total=total, gradient=gradient, residual=residual, hold=jnp.ones((), bool)
         )
-        # the parabola through the value and slope at base and the value at trial, kept within [0.1, 0.5] of the step
+        # the minimiser of the parabola through the value and slope at base and the value at trial, within SHORTEN
         rise = total - inner.total - inner.slope * inner.size
         guess = -0.5 * inner.slope * inner.size / jnp.where(rise > 0, rise, 1.0)
-        shrink = jnp.where(jnp.isfinite(guess) & (rise > 0), jnp.clip(guess, 0.1, 0.5), 0.1)
+        shrink = jnp.where(jnp.isfinite(guess) & (rise > 0), jnp.clip(guess, *SHORTEN), SHORTEN[0])
         size = inner.size * shrink
-        back = replace(inner, size=size, trial=inner.base + size * inner.q, fresh=jnp.zeros_like(inner.fresh))
-        new = select(near, held, select(accept, moved, back))
-        return new, new.trial, done
+        shorter = replace(inner, size=size, trial=inner.base + size * inner.q, fresh=jnp.zeros_like(inner.fresh))
+        new = select(near, waiting, select(accept, next_search, shorter))
+        return new, new.trial, finished

@@ -1,92 +1,164 @@
-"""What the parties of ProxAL keep, and what they tell each other in an outer round."""
+"""The states and messages of ProxAL's outer rounds, and the protocol of its inner methods."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.lagrangian import Excess
-from foedus.pytrees import state
-from foedus.terms import Data
+from foedus.algorithm import Present
+from foedus.algorithms.admm import LocalP, Status
+from foedus.algorithms.lagrangian import Excess, Piece
+from foedus.pytrees import PyTree, state
+from foedus.terms import Data, Terms
 
-GROWTH = 3.0  # what β = "auto" is multiplied by at first; its root after each subproblem that was not cheap
+GROWTH = 3.0  # the first factor by which β = "auto" grows; its square root after each subproblem that was not cheap
+PAST = 3  # outer points over which the violation has to shrink
 
 
 @state
-class Track:
-    """How the outer steps go."""
+class OuterProgress:
+    """The progress of the outer loop: step counter, residuals, and whether it has finished or given up."""
 
     k: Array  # the number of the point that is announced, or of the subproblem that is being solved
     dw: Array  # ‖w^k − w^{k−1}‖_∞
     dmu: Array  # max_i ‖μ_i^k − μ_i^{k−1}‖_∞, the server's included
     product: Array  # max |μ·c|
     violations: Array  # at the last outer points, newest first
-    least: Array  # the smallest of all, and whose it was; n stands for the server
-    least_at: Array
+    least: Array  # the smallest violation of all outer points
+    least_at: Array  # the client whose row it was; n stands for the server
     rounds: Array  # that the present subproblem has taken
-    residual: Array  # ‖w^k − w^{k−1}‖_∞/β and the violation at w^k, as β was last judged by
-    broken: Array
-    pace: Array  # what β is multiplied by
-    done: Array
-    stuck: Array
+    residual: Array  # ‖w^k − w^{k−1}‖_∞/β when β was last considered
+    violation: Array  # the violation at w^k then
+    pace: Array  # the factor by which β grows
+    finished: Array  # whether the stopping test holds
+    gave_up: Array  # whether the terms seem infeasible, or max_outer is reached
 
     @staticmethod
-    def blank() -> "Track":
+    def blank() -> "OuterProgress":
+        """The progress before the first outer step."""
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
-        return Track(none, far, far, far, jnp.full(3, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), no, no)
+        return OuterProgress(
+            none, far, far, far, jnp.full(PAST, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), no, no
+        )
 
 
 @state
 class Account:
-    """What a client says about the point w^k."""
+    """A client's figures at the point w^k."""
 
     dmu: Array  # ‖Δμ_i‖_∞
     product: Array  # |μ·c|_∞
     excess: Excess
-    share: Any  # in the coupled rows, if there are any
+    share: PyTree  # its part in the coupled rows; () without any
 
 
 @state
-class Server:
+class ProxalServer:
+    """The server's state."""
+
     w: Array  # (w, s): the point that the next message is about
     centre: Array  # w^k
     mu: Array  # μ_0
     beta: Array  # of the subproblem that is being solved, or the next one
-    last_beta: Array  # of the one whose answer is announced
+    last_beta: Array  # of the subproblem whose solution is announced
     own: Data | None  # the server's own data
-    inner: Any
+    inner: PyTree  # the inner method's state
     outer: Array  # whether the next round is an outer one
     accounts: Account  # the clients' answers to it
-    heard: Array
-    track: Track
+    has_answered: Array
+    track: OuterProgress
 
 
 @state
-class Client:
-    mu: Array
+class ProxalClient:
+    """A client's state."""
+
+    mu: Array  # μ_i
     beta: Array
-    centre: Array
-    k: Array
-    index: Array
-    dmu: Array  # ‖Δμ_i‖_∞ of the last update: asked again, it tells the same
-    inner: Any
+    centre: Array  # w^k
+    k: Array  # the last outer point it has taken in; −1 before the first
+    index: Array  # its place among the clients, which coupled rows need
+    dmu: Array  # ‖Δμ_i‖_∞ of the last update: a repeated outer round gets the same answer
+    inner: PyTree  # the inner method's state
 
 
 @state
-class News:
+class OuterMessage:
     """The outer message: the point w^k and k; with coupled rows, their multiplier and a client's place among the s."""
 
     w: Array
     k: Array
-    beta: Any  # of the next subproblem, where it is not a setting
-    nu: Any
-    index: Any
-    hint: Any  # what the inner method wants its clients to start from
+    beta: PyTree  # of the next subproblem, where it is not a setting; else ()
+    nu: PyTree
+    index: PyTree
+    hint: PyTree  # the inner method's suggestion to its clients, as ADMM's last ρ
 
 
 @state
-class Told:
+class OuterReply:
     """The outer reply: the account of this point, and the first reply of the next subproblem."""
 
     account: Account
-    first: Any
+    first: PyTree
+
+
+class InnerMethod(Protocol):
+    """A method that solves ProxAL's subproblems: `server_start` and `server_step` return (state, point, finished)."""
+
+    def join(self, terms: Terms, point: Array, /) -> PyTree:
+        """A client's state before its first round."""
+        ...
+
+    def blank(self, terms: Terms, point: Array, /) -> PyTree:
+        """The server's state before its first round."""
+        ...
+
+    def status(self, inner: PyTree, /) -> Status:
+        """The clients' last figures for the history."""
+        ...
+
+    def report(self, inner: PyTree, /) -> dict[str, Array]:
+        """The inner method's own numbers for the history."""
+        ...
+
+    def solver_ratio(self, inner: PyTree, /) -> Array:
+        """The worst residual of a local or server solver, relative to its tolerance."""
+        ...
+
+    def hint(self, inner: PyTree, /) -> PyTree:
+        """The server's suggestion to the clients for the next subproblem."""
+        ...
+
+    def hear(self, inner: PyTree, replies: PyTree, present: Present, /) -> PyTree:
+        """The server's state with the replies of those present."""
+        ...
+
+    def client_start(
+        self, terms: Terms, P: LocalP, client: PyTree, w: Array, hint: PyTree, status: Callable[[Piece], Status], /
+    ) -> tuple[PyTree, PyTree]:
+        """A client's state at the start of a subproblem, and its first reply."""
+        ...
+
+    def server_start(
+        self, terms: Terms, server_P: LocalP, inner: PyTree, w: Array, prox: Array, tau: Array, /
+    ) -> tuple[PyTree, Array, Array]:
+        """The server's state once every client has sent its first reply."""
+        ...
+
+    def broadcast(self, inner: PyTree, /) -> PyTree:
+        """The message of an inner round."""
+        ...
+
+    def client_step(
+        self, terms: Terms, P: LocalP, client: PyTree, message: PyTree, status: Callable[[Piece], Status], /
+    ) -> tuple[PyTree, PyTree]:
+        """A client's next state and its reply in an inner round."""
+        ...
+
+    def server_step(
+        self, terms: Terms, server_P: LocalP, inner: PyTree, replies: PyTree, present: Present, centre: Array,
+        prox: Array, tau: Array, /,
+    ) -> tuple[PyTree, Array, Array]:  # fmt: skip
+        """The server's state after an inner round."""
+        ...

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, DescentServer, Model, Seen, complete
+from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import state
 from foedus.settings import setting, settings
@@ -19,15 +19,22 @@ class Drift:
 
     dw: Array
     dc: Array
-    seen: Seen
+    view: View
 
 
 @settings
 class Scaffold(NotPrivate, Summing, Descent):
-    """FedAvg without client drift, for clients whose data differ much.
+    """FedAvg for clients whose data differ much: control variates remove the drift of the local steps.
 
-    Local steps are u −= γ(∇f_i(u) − c_i + c); c_i is then set from the distance travelled (option II), or, where the
-    clients use an optimiser of their own, to the gradient at the received model (option I).
+    Local steps are u −= γ(∇f_i(u) − c_i + c). Then c_i is set to the mean gradient along these steps (option II), or,
+    where the clients use an optimiser of their own, to the gradient at the received model (option I).
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.Scaffold())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
     """
 
     lr: float | str = setting("auto", "local step γ; 'auto' is 1/(k0·max r_i)", gt=0, choices=("auto",))
@@ -41,22 +48,23 @@ class Scaffold(NotPrivate, Summing, Descent):
     def join(self, terms: Terms, data: Data, w0: Array) -> Array:
         return jnp.zeros_like(w0)  # c_i
 
-    def rate(self, model: Model, step: Array | int) -> Array:
+    def rate(self, model: ModelMessage, step: Array | int) -> Array:
         gamma = super().rate(model, step)
         return gamma / self.k0 if self.automatic else gamma
 
-    def local(self, terms: Terms, c_i: Array, model: Model, data: Data, key: Array) -> tuple[Array, Drift]:
+    def local(self, terms: Terms, c_i: Array, model: ModelMessage, data: Data, key: Array) -> tuple[Array, Drift]:
         w, c = model.w, model.own
-        seen, g = self.look(terms, w, data)
+        view, g = self.look(terms, w, data)
         u = self.descend(model, g - c_i + c, lambda v: terms.gradient(v, data) - c_i + c)
         if self.local_optimizer is not None:
-            return g, Drift(u - w, g - c_i, seen)
-        travelled = jnp.sum(jax.vmap(lambda j: jnp.broadcast_to(self.rate(model, j), ()))(jnp.arange(self.k0)))
-        c_new = c_i - c + (w - u) / travelled
-        return c_new, Drift(u - w, c_new - c_i, seen)
+            return g, Drift(u - w, g - c_i, view)
+        # (w − u)/Σγ is the mean of the gradients along the steps, corrected by c_i − c
+        total_rate = jnp.sum(jax.vmap(lambda j: jnp.broadcast_to(self.rate(model, j), ()))(jnp.arange(self.k0)))
+        c_new = c_i - c + (w - u) / total_rate
+        return c_new, Drift(u - w, c_new - c_i, view)
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: Drift, present: Present) -> DescentServer:
         mean = present.mean(replies)
-        progress = self.judge(terms, mean.seen, complete(terms, present))
+        progress = self.judge(terms, mean.view, complete(terms, present))
         c = server.own + present.count / terms.clients * mean.dc
         return self.advance(server, progress, server.w + self.global_lr * mean.dw, c)

@@ -10,17 +10,30 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Fit, name_of
-from foedus.algorithms.epm import EpmClient, EpmMethod, Task, Upload, paper_mu
+from foedus.algorithms.epm import EpmClient, EpmMethod, EpmTask, Upload, paper_mu
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
 from foedus.problem import Problem
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
+PAPER_MU = (0.05, 1e-8, 1.001)  # μ_0, c and α of EPM (20), as FedEPM has them by default
+
 
 @settings
 class SFedAvg(EpmMethod):
-    """SFedAvg: k0 gradient steps a round, the mean of those who sent, noise on what is sent."""
+    """The noisy FedAvg that FedEPM is compared with in its paper.
+
+    A client in S takes k0 gradient steps from the received w and sends the result with noise; w is the mean over the
+    clients that have just sent one. For a private FedAvg of your own take fd.FedAvg() with privacy=.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.SFedAvg(rho=1.0, lr=0.5))
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
+    """
 
     lr: float | str = setting(
         "auto", "γ; 'auto': 2d_i/√(2k0 + ⌈k/k0⌉), EPM (38), with sound noise at most 1/L", gt=0, choices=("auto",)
@@ -45,21 +58,24 @@ class SFedAvg(EpmMethod):
         return fit
 
     def rate(self, k: Array, count: Array) -> Array:
-        """γ of (38); the paper's ⌊·⌋ rounds up."""
+        """The step size γ of (38); the paper's ⌊·⌋ rounds up."""
         if not isinstance(self.lr, str):
             return jnp.asarray(self.lr)
         return 2.0 * count / jnp.sqrt(2.0 * self.k0 + jnp.ceil(k / self.k0))
 
     def step_size(self, terms: Terms, k: Array, count: Array) -> Array:
-        """γ; with sound noise (38) is cut to 1/L, for it fits columns of length 1 and larger ones would make w grow."""
+        """The step size γ that is used: with sound noise (38) is cut to 1/L.
+
+        It fits columns of length 1, and with longer ones w would grow without bound.
+        """
         rate = self.rate(k, count)
         if not isinstance(self.noise, Sound) or not isinstance(self.lr, str):
             return rate
         return jnp.minimum(rate, 1.0 / (sensitivity.public_curvature(terms, self.noise, count) + self.pull))
 
-    def local(self, terms: Terms, client: EpmClient, task: Task, data: Data, key: Array) -> tuple[EpmClient, Upload]:
+    def local(self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, key: Array) -> tuple[EpmClient, Upload]:
         w, start = task.w, task.round * self.k0
-        seen, g = self.look(terms, w, data)
+        view, g = self.look(terms, w, data)
         if isinstance(self.noise, Sound):
             return self._release(terms, client, task, data, g, key)
         first, gradient = w - self.step_size(terms, start, data.count) * g, self.gradient_of(terms, data)
@@ -69,13 +85,13 @@ class SFedAvg(EpmMethod):
             return u - self.step_size(terms, start + j // self.steps, data.count) * slope
 
         u = jax.lax.fori_loop(1, self.gradients, step, first)
-        mu = paper_mu(0.05, 1e-8, 1.001, start + self.k0 - 1, client.w - w)  # of (39), as FedEPM has it
-        return self.upload(client, task, seen, u - w, u, key, (g, mu))
+        mu = paper_mu(*PAPER_MU, start + self.k0 - 1, client.w - w)  # of the noise (39)
+        return self.upload(client, task, view, u - w, u, key, (g, mu))
 
     def _release(
-        self, terms: Terms, client: EpmClient, task: Task, data: Data, g: Array, key: Array
+        self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, g: Array, key: Array
     ) -> tuple[EpmClient, Upload]:
-        """The same steps with sound noise, taken as increments d = u − w, for it is d that is released."""
+        """The same steps with sound noise, taken as increments d = u − w, because d is what is released."""
         assert isinstance(self.noise, Sound)
         w, gradient = task.w, self.gradient_of(terms, data)
 
@@ -86,10 +102,10 @@ class SFedAvg(EpmMethod):
             return d - rate(j) * (gradient(w + d) + self.pull * d)
 
         d = jax.lax.fori_loop(1, self.gradients, step, -rate(0) * g)
-        moved = sensitivity.several_steps(
+        bound = sensitivity.several_steps(
             terms, self.noise, data.count, [rate(j) for j in range(self.gradients)], self.pull
         )
-        return self.upload(client, task, (), d, w + d, key, (moved, jnp.zeros(())))
+        return self.upload(client, task, (), d, w + d, key, (bound, jnp.zeros(())))
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)

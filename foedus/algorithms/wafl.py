@@ -1,29 +1,40 @@
 """WAFL: one Wasserstein ball around the clients' mixture (Nguyen et al. 2022), exactly and by adversarial gradients."""
 
 # pyright: reportIncompatibleVariableOverride=false
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
-from foedus.algorithms.descent import Descent, DescentServer, Model, Progress, complete
+from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
 from foedus.algorithms.minimax import Minimax
 from foedus.pytrees import state
-from foedus.robust.support import is_support
+from foedus.robust.support import Support, is_support
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
 
 @settings
 class WAFL(Minimax):
-    """The worst case over one ball around Σ q̂_s·P̂_s: λ is shared by all clients, and travels with w."""
+    """Finds a linear model whose loss stays small if the pooled data, as a whole, will differ from today's.
+
+    It minimises the worst case over one Wasserstein ball around the mixture Σ q̂_s·P̂_s of the clients' data. The ball's
+    multiplier λ is shared by all clients, and travels with w.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.huber(10.0)), fd.WAFL(radius=0.1))
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [1.5, 1.5])
+    """
 
     radius: float = setting(0.01, "ρ of the ball around the mixture", gt=0, travels=True)
     kappa: float = setting(float("inf"), "κ, the cost of moving a label; infinite: labels stay", gt=0, travels=True)
     metric: str = setting("l1", "the norm of ‖x − x̂‖ in the transport cost", choices=("l1", "l2", "linf"))
-    support: Any = setting(
+    support: Support = setting(
         None,
         "where samples may be: None for everywhere, (low, high), or (C, d) for Cx <= d",
         choices=(None,),
@@ -31,7 +42,7 @@ class WAFL(Minimax):
         travels=True,
     )
     intercept: bool = setting(False, "whether the last column of X is a constant that stays", choices=(False, True))
-    shared: ClassVar[bool] = True
+    shares_lambda: ClassVar[bool] = True
 
     @property
     def cost(self) -> float:
@@ -46,15 +57,24 @@ class AdversarialUpdate:
     """A client's model after its local steps, and its loss at the adversarial points."""
 
     w: Array
-    f: Array  # the mean loss of the received model, at its adversarial points
+    f: Array  # the mean loss of the received model at its own adversarial points
 
 
 @settings
 class WAFLGradient(Descent):
-    """WAFL's published algorithm: gradient steps at points that a few ascent steps make worse, then the mean.
+    """Trains against shifted data where no worst case is known in closed form: WAFL's published algorithm.
 
-    A point maximises ℓ(xᵀw, y) − lam·‖x − x̂‖² about as well as `ascent` steps of size `ascent_lr` do. The paper fixes
+    Clients take gradient steps at samples that a few ascent steps have made worse; the server averages the models. A
+    sample maximises ℓ(xᵀw, y) − lam·‖x − x̂‖² about as well as `ascent` steps of size `ascent_lr` do. The paper fixes
     lam instead of the radius, so the radius that it stands for is known only afterwards.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> method = fd.WAFLGradient(lr=0.5, lam=20.0, ascent_lr=0.01)
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.huber(10.0)), method, max_rounds=50)
+        >>> run.rounds, run.w.round(1).tolist()
+        (50, [2.0, 3.0])
     """
 
     lam: float = setting(1.0, "λ, the price of moving a sample by its squared distance", gt=0)
@@ -63,7 +83,7 @@ class WAFLGradient(Descent):
     stop: str | None = setting(None, "no stopping test: it plays the rounds it is given", choices=(None,))
 
     def adversary(self, terms: Terms, w: Array, data: Data) -> Array:
-        """The samples, moved to where they hurt. (rows, dim)"""
+        """The samples, moved so that the loss is larger. (rows, dim)"""
         x, y = data["x"], data["y"]
         assert terms.loss is not None
         loss = terms.loss
@@ -74,7 +94,7 @@ class WAFLGradient(Descent):
         return jax.lax.fori_loop(0, self.ascent, climb, x)
 
     def local(
-        self, terms: Terms, client: tuple[()], model: Model, data: Data, key: Array
+        self, terms: Terms, client: tuple[()], model: ModelMessage, data: Data, key: Array
     ) -> tuple[tuple[()], AdversarialUpdate]:
         def look(u: Array) -> tuple[Array, Array]:
             return terms.value_and_gradient(u, Data({**data, "x": self.adversary(terms, u, data)}))

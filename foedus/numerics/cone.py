@@ -1,6 +1,6 @@
-"""The second-order cone of interior-point methods, as in CVXOPT's notes: NT scaling W with W z = W⁻¹ s.
+"""The second-order cone {x: x_0 ≥ ‖(x_1, …)‖₂} of interior-point methods, as in CVXOPT's notes.
 
-A vector lies along the first axis; further axes are a batch.
+Its Nesterov-Todd scaling is the W with W z = W⁻¹ s. A vector lies along the first axis; further axes are a batch.
 """
 
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax import Array
 
 
 def jdot(a: Array, b: Array) -> Array:
-    """a_0 b_0 − Σ_k a_k b_k."""
+    """The product a_0 b_0 − Σ_k a_k b_k, which is positive for a = b inside the cone."""
     return a[0] * b[0] - jnp.sum(a[1:] * b[1:], axis=0)
 
 
@@ -18,13 +18,13 @@ def circle(a: Array, b: Array) -> Array:
 
 
 def uncircle(a: Array, r: Array) -> Array:
-    """x with a ∘ x = r."""
+    """The x with a ∘ x = r."""
     first = jdot(a, r) / jdot(a, a)
     return jnp.concatenate([first[None], (r[1:] - first * a[1:]) / a[0]])
 
 
 def scaling_point(s: Array, z: Array) -> tuple[Array, Array]:
-    """w in the cone with jdot(w, w) = 1, and a scale: W² = scale²·(2wwᵀ − J), J = diag(1, −1, …, −1)."""
+    """The w in the cone with jdot(w, w) = 1 and the scale that make W² = scale²·(2wwᵀ − J), J = diag(1, −1, …, −1)."""
     size_s, size_z = jnp.sqrt(jdot(s, s)), jnp.sqrt(jdot(z, z))
     s, z = s / size_s, z / size_z
     gamma = jnp.sqrt(0.5 * (1.0 + jnp.sum(s * z, axis=0)))
@@ -32,26 +32,26 @@ def scaling_point(s: Array, z: Array) -> tuple[Array, Array]:
 
 
 def flip(x: Array) -> Array:
-    """Jx."""
+    """The vector Jx, with the sign of all entries but the first turned."""
     return jnp.concatenate([x[:1], -x[1:]])
 
 
 def scale_by(w: Array, x: Array) -> Array:
-    """Wx, but for the scale; with flip(w), W⁻¹x."""
+    """The product Wx up to the scale; with flip(w) in the place of w it is W⁻¹x."""
     along = jnp.sum(w[1:] * x[1:], axis=0)
     first = w[0] * x[0] + along
     return jnp.concatenate([first[None], x[1:] + (x[0] + along / (1.0 + w[0])) * w[1:]])
 
 
 def scaling(s: Array, z: Array) -> tuple[Array, Array]:
-    """W and W⁻¹ as matrices, of one vector each."""
+    """The matrices W and W⁻¹ for one s and one z."""
     w, scale = scaling_point(s, z)
     eye = jnp.eye(s.shape[0])
     return scale * scale_by(w[:, None], eye), scale_by(flip(w)[:, None], eye) / scale
 
 
 def cone_step(s: Array, ds: Array) -> Array:
-    """The inverse of the longest step that stays in the cone; 0 where there is none."""
+    """The inverse of the longest step along ds that stays in the cone; at most 0 where every step does."""
     size = jnp.sqrt(jdot(s, s))
     unit = s / size
     along = jdot(unit, ds)

@@ -1,6 +1,6 @@
-"""LAPACK's routines in a form that is safe under `vmap`: one matrix after the other.
+"""LAPACK's routines in a form that is safe under `vmap`: they take one matrix after the other.
 
-Two batched LAPACK calls in one program can each hold the threads that the other waits for, and then neither ends.
+Two batched LAPACK calls in one program can each occupy the threads that the other waits for, and then neither ends.
 """
 
 import jax
@@ -10,18 +10,18 @@ from jax import Array
 
 @jax.custom_batching.sequential_vmap
 def cholesky(matrix: Array) -> Array:
-    """The lower factor; NaN where the matrix is not positive definite."""
+    """The lower Cholesky factor; NaN where the matrix is not positive definite."""
     return jnp.linalg.cholesky(matrix)
 
 
 @jax.custom_batching.sequential_vmap
 def cholesky_solve(lower: Array, right: Array) -> Array:
-    """(L·Lᵀ)⁻¹·right, for a vector or a matrix."""
+    """The solution (L·Lᵀ)⁻¹·right, for a vector or a matrix."""
     return jax.scipy.linalg.cho_solve((lower, True), right)
 
 
 @jax.custom_batching.sequential_vmap
 def eigh(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of a symmetric matrix."""
+    """The eigenvalues and eigenvectors of a symmetric matrix."""
     values, vectors = jnp.linalg.eigh(matrix)
     return values, vectors

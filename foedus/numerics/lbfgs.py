@@ -1,4 +1,4 @@
-"""L-BFGS for smooth functions without a structured Hessian, run until its residual is verified."""
+"""L-BFGS for smooth functions whose Hessian is too large to form."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,21 @@ import optax
 from jax import Array
 
 from foedus.numerics.newton import Solution
+from foedus.pytrees import PyTree
+
+PAIRS = 20  # of steps and gradient changes that approximate the Hessian
 
 
 def minimise(function: Callable[[Array], Array], start: Array, tol: Array, *, steps: int = 200) -> Solution:
-    """Minimise a smooth function from `start` until ‖∇‖_∞ ≤ tol or `steps` iterations are spent."""
-    method = optax.lbfgs(memory_size=20)
+    """Minimise a smooth function from `start` until ‖∇‖_∞ ≤ tol, or for `steps` iterations."""
+    method = optax.lbfgs(memory_size=PAIRS)
     both = optax.value_and_grad_from_state(function)
 
-    def going(loop):
+    def going(loop: tuple[PyTree, ...]) -> Array:
         _, _, residual, k = loop
         return (residual > tol) & (k < steps)
 
-    def body(loop):
+    def body(loop: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
         w, memory, _, k = loop
         value, gradient = both(w, state=memory)
         update, memory = method.update(gradient, memory, w, value=value, grad=gradient, value_fn=function)

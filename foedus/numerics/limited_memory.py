@@ -1,4 +1,4 @@
-"""The limited memory of L-BFGS with a given diagonal to start from: as an inverse (two loops) and as a matrix."""
+"""L-BFGS's approximation of a Hessian, started from a diagonal: its inverse times a vector, and itself as a matrix."""
 
 import jax
 import jax.numpy as jnp
@@ -6,66 +6,69 @@ from jax import Array
 
 from foedus.pytrees import select, state
 
-DEPTH = 30
+DEPTH = 30  # pairs that are remembered
+LEAST_CURVATURE = 1e-10  # of sᵀy relative to ‖s‖‖y‖: below it rounding may have set the sign, and H would blow up
 
 
 @state
-class Memory:
-    """The last pairs (step, change of gradient), newest last; empty slots are zero and leave no trace."""
+class LimitedMemory:
+    """The last pairs (step, change of gradient), newest last; empty slots are zero and change nothing."""
 
     steps: Array  # (depth, dim)
-    changes: Array
+    changes: Array  # likewise
 
     @staticmethod
-    def empty(dim: int) -> "Memory":
-        return Memory(jnp.zeros((DEPTH, dim)), jnp.zeros((DEPTH, dim)))
+    def empty(dim: int) -> "LimitedMemory":
+        """The memory before the first pair."""
+        return LimitedMemory(jnp.zeros((DEPTH, dim)), jnp.zeros((DEPTH, dim)))
 
-    def add(self, step: Array, change: Array) -> "Memory":
-        """Take in a pair, unless its curvature is not positive."""
-        curved = jnp.dot(step, change) > 1e-10 * jnp.linalg.norm(step) * jnp.linalg.norm(change)
-        longer = Memory(
+    def add(self, step: Array, change: Array) -> "LimitedMemory":
+        """The memory with one more pair, if its curvature sᵀy is clearly positive, which keeps BFGS definite."""
+        has_curvature = jnp.dot(step, change) > LEAST_CURVATURE * jnp.linalg.norm(step) * jnp.linalg.norm(change)
+        longer = LimitedMemory(
             jnp.concatenate([self.steps[1:], step[None]]), jnp.concatenate([self.changes[1:], change[None]])
         )
-        return select(curved, longer, self)
+        return select(has_curvature, longer, self)
 
     def _inverse_products(self) -> Array:
+        """1/sᵀy of each pair, and 0 for an empty slot."""
         products = jnp.sum(self.steps * self.changes, axis=1)
         return jnp.where(products > 0, 1.0 / jnp.where(products > 0, products, 1.0), 0.0)
 
     def direction(self, gradient: Array, diagonal: Array) -> Array:
-        """−H·g by the two-loop recursion, with H₀ = 1/diagonal."""
+        """The direction −H·g by the two-loop recursion, where H₀ = 1/diagonal."""
         weights = self._inverse_products()
 
-        def down(q, pair):
+        def down(q: Array, pair: tuple[Array, ...]) -> tuple[Array, Array]:
             s, y, r = pair
             a = r * jnp.dot(s, q)
             return q - a * y, a
 
         q, alphas = jax.lax.scan(down, gradient, (self.steps, self.changes, weights), reverse=True)
 
-        def up(z, pair):
+        def up(z: Array, pair: tuple[Array, ...]) -> tuple[Array, None]:
             s, y, r, a = pair
             return z + s * (a - r * jnp.dot(y, z)), None
 
-        z, _ = jax.lax.scan(up, q / self._scaled(diagonal), (self.steps, self.changes, weights, alphas))
+        z, _ = jax.lax.scan(up, q / self._initial_diagonal(diagonal), (self.steps, self.changes, weights, alphas))
         return -z
 
-    def _scaled(self, diagonal: Array) -> Array:
-        """The diagonal, scaled to the curvature of the newest pair."""
+    def _initial_diagonal(self, diagonal: Array) -> Array:
+        """The diagonal, scaled so that yᵀH₀y = sᵀy for the newest pair: the usual start of L-BFGS, in this metric."""
         s, y = self.steps[-1], self.changes[-1]
         product = jnp.dot(s, y)
         return diagonal * jnp.where(product > 0, jnp.sum(y**2 / diagonal) / jnp.where(product > 0, product, 1.0), 1.0)
 
     def matrix(self, diagonal: Array) -> Array:
-        """The approximate Hessian itself, by the BFGS updates in order."""
+        """The approximate Hessian itself, by the BFGS updates in order; a proximal step needs it as a matrix."""
         weights = self._inverse_products()
 
-        def update(B, pair):
+        def update(B: Array, pair: tuple[Array, ...]) -> tuple[Array, None]:
             s, y, r = pair
             Bs = B @ s
             sBs = jnp.dot(s, Bs)
-            used = r > 0
-            new = B - jnp.outer(Bs, Bs) / jnp.where(used, sBs, 1.0) + r * jnp.outer(y, y)
-            return jnp.where(used, new, B), None
+            is_pair = r > 0  # an empty slot would divide by sᵀBs = 0
+            new = B - jnp.outer(Bs, Bs) / jnp.where(is_pair, sBs, 1.0) + r * jnp.outer(y, y)
+            return jnp.where(is_pair, new, B), None
 
-        return jax.lax.scan(update, jnp.diag(self._scaled(diagonal)), (self.steps, self.changes, weights))[0]
+        return jax.lax.scan(update, jnp.diag(self._initial_diagonal(diagonal)), (self.steps, self.changes, weights))[0]

@@ -1,7 +1,6 @@
-"""Newton's method for a smooth function plus h, safeguarded by a line search, run until its residual is verified."""
+"""Newton's method with a line search for a smooth function F plus a regulariser h; the residual reached is returned."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +8,19 @@ from jax import Array
 
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.numerics.spectrum import largest_eigenvalue
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.regularizers import Regularizer, Zero
 
-Evaluate = Callable[[Array, int], tuple[Array, Array, Any]]  # point, order -> value, gradient, Hessian if order is 2
-
+Evaluate = Callable[[Array, int], tuple[Array, Array, PyTree]]
+"""A function of (point, order) that returns the value, the gradient, and the Hessian if order is 2, else ()."""
 
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
+FIRST_SHIFT, SHIFT_FACTOR, LAST_SHIFT = 1e-8, 8.0, 1e6  # the ladder of δ, relative to the largest entry of H
+SMALLEST_STEP = 1e-12  # a line search that has halved so often is at the limit of rounding
+VALUE_ROUNDING = 1e-14  # relative rounding of a value of F + h
+FLAT = 1e-10  # predicted decreases below this, relative to the value, drown in its rounding
+INNER_SHARE = 0.1  # the share of the tolerance to which a proximal direction is solved
+REUSES = 8  # steps with an old factor before Newton's method takes over
 
 
 @state
@@ -25,11 +30,11 @@ class Solution:
     w: Array
     residual: Array
     steps: Array
-    lower: Any = ()
+    lower: PyTree = ()  # a matrix, or () where none was needed
 
 
-def shifted(hessian: Array) -> tuple[Array, Array]:
-    """H + δI and its Cholesky factor, with the smallest δ of a rising ladder that makes it positive definite.
+def make_definite(hessian: Array) -> tuple[Array, Array]:
+    """The matrix H + δI and its Cholesky factor, with the smallest δ of a rising ladder that makes it definite.
 
     A convex problem takes δ = 0 and pays one factorisation.
     """
@@ -39,11 +44,12 @@ def shifted(hessian: Array) -> tuple[Array, Array]:
     def factor(shift: Array) -> Array:
         return cholesky(hessian + shift * jnp.eye(hessian.shape[0]))
 
-    def going(loop):
-        return ~jnp.isfinite(loop[1][-1, -1]) & (loop[0] < 1e6 * size)
+    def going(loop: tuple[Array, Array]) -> Array:
+        # a factorisation that fails leaves NaN from the failing column on, so the last entry tells
+        return ~jnp.isfinite(loop[1][-1, -1]) & (loop[0] < LAST_SHIFT * size)
 
-    def body(loop):
-        shift = jnp.maximum(1e-8 * size, 8.0 * loop[0])
+    def body(loop: tuple[Array, Array]) -> tuple[Array, Array]:
+        shift = jnp.maximum(FIRST_SHIFT * size, SHIFT_FACTOR * loop[0])
         return shift, factor(shift)
 
     shift, lower = jax.lax.while_loop(going, body, (jnp.zeros(()), factor(jnp.zeros(()))))
@@ -53,20 +59,21 @@ def shifted(hessian: Array) -> tuple[Array, Array]:
 def proximal_direction(
     w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array, steps: int = 2000
 ) -> Array:
-    """argmin_q ⟨g, q⟩ + ½qᵀHq + h(w + q) for positive definite H, by accelerated proximal gradient with restarts.
+    """The q that minimises ⟨g, q⟩ + ½qᵀHq + h(w + q) for positive definite H.
 
-    The diagonal of H scales nothing here: h's prox is known for multiples of the identity only.
+    It is found by accelerated proximal gradient steps of length 1/λ_max(H), restarted when the momentum points uphill
+    (O'Donoghue and Candès 2015). H's diagonal cannot scale the steps: h's prox is known for multiples of I only.
     """
     top = jnp.maximum(largest_eigenvalue(lambda v: hessian @ v, w.shape[0]), 1e-300)
 
     def model_gradient(u: Array) -> Array:
         return gradient + hessian @ (u - w)
 
-    def going(loop):
+    def going(loop: tuple[Array, ...]) -> Array:
         _, _, _, residual, k = loop
         return (residual > tol) & (k < steps)
 
-    def body(loop):
+    def body(loop: tuple[Array, ...]) -> tuple[Array, ...]:
         u, y, momentum, _, k = loop
         new = h.prox(y - model_gradient(y) / top, 1.0 / top)
         following = 0.5 * (1.0 + jnp.sqrt(1.0 + 4.0 * momentum**2))
@@ -82,20 +89,21 @@ def proximal_direction(
 
 
 def direction(w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array) -> tuple[Array, Array, Array]:
-    """The (proximal) Newton direction, the decrease it predicts to first order (a number ≤ 0), and H's factor."""
-    definite, lower = shifted(hessian)
+    """The (proximal) Newton direction, the change it predicts to first order (a number ≤ 0), and the factor of H."""
+    definite, lower = make_definite(hessian)
     if isinstance(h, Zero):
         q = -cholesky_solve(lower, gradient)
         return q, jnp.dot(gradient, q), lower
-    q = proximal_direction(w, gradient, definite, h, 0.1 * tol)
+    q = proximal_direction(w, gradient, definite, h, INNER_SHARE * tol)
     return q, jnp.dot(gradient, q) + h.value(w + q) - h.value(w), lower
 
 
 def minimise(
     evaluate: Evaluate, start: Array, tol: Array, *, h: Regularizer | None = None, steps: int = 60
 ) -> Solution:
-    """Minimise F + h from `start` until dist_∞(0, ∇F + ∂h) ≤ tol or `steps` steps are taken."""
+    """Minimise F + h from `start` until dist_∞(0, ∇F + ∂h) ≤ tol, or for `steps` steps."""
     h = h or Zero()
+    # the prox with a tiny step brings `start` into the domain of h, where h is finite
     start = start if isinstance(h, Zero) else h.prox(start, 1e-8)
     value, gradient, _ = evaluate(start, 1)
     blank = jnp.zeros((start.shape[0], start.shape[0]))
@@ -105,23 +113,25 @@ def minimise(
 def _newton(
     evaluate: Evaluate, h: Regularizer, w: Array, value: Array, gradient: Array, tol: Array, steps: int, lower: Array
 ) -> Solution:
-    def going(loop):
-        _, _, _, residual, size, k, _ = loop
-        return (residual > tol) & (k < steps) & (size > 1e-12)
+    """Steps and halvings of the line search in one loop: a pass either accepts the trial point or halves the step."""
 
-    def body(loop):
+    def going(loop: tuple[Array, ...]) -> Array:
+        _, _, _, residual, size, k, _ = loop
+        return (residual > tol) & (k < steps) & (size > SMALLEST_STEP)
+
+    def body(loop: tuple[Array, ...]) -> tuple[Array, ...]:
         w, value, gradient, residual, size, k, _ = loop
         q, slope, lower = direction(w, gradient, evaluate(w, 2)[2], h, tol)
         total = value + h.value(w)
         trial = w + size * q
         new_value, new_gradient, _ = evaluate(trial, 1)
         new_residual = h.distance(trial, new_gradient)
-        enough = new_value + h.value(trial) <= total + SUFFICIENT * size * slope + 1e-14 * jnp.abs(total)
-        # rounding hides the last decreases of the value; the residual still sees them
-        accept = enough | ((jnp.abs(slope) <= 1e-10 * (1.0 + jnp.abs(total))) & (new_residual < 0.9 * residual))
+        enough = new_value + h.value(trial) <= total + SUFFICIENT * size * slope + VALUE_ROUNDING * jnp.abs(total)
+        # the last decreases of the value are lost in its rounding, but the residual still shows them
+        accept = enough | ((jnp.abs(slope) <= FLAT * (1.0 + jnp.abs(total))) & (new_residual < 0.9 * residual))
         accept = accept & jnp.isfinite(new_value)
-        moved, stayed = (trial, new_value, new_gradient, new_residual), (w, value, gradient, residual)
-        return *select(accept, moved, stayed), jnp.where(accept, 1.0, 0.5 * size), k + 1, lower
+        there, here = (trial, new_value, new_gradient, new_residual), (w, value, gradient, residual)
+        return *select(accept, there, here), jnp.where(accept, 1.0, 0.5 * size), k + 1, lower
 
     first = (w, value, gradient, h.distance(w, gradient), jnp.ones(()), jnp.zeros((), int), lower)
     w, _, _, residual, _, k, lower = jax.lax.while_loop(going, body, first)
@@ -131,22 +141,22 @@ def _newton(
 def minimise_again(evaluate: Evaluate, start: Array, tol: Array, lower: Array, steps: int = 60) -> Solution:
     """Minimise a smooth F that differs little from the last one, whose Cholesky factor `lower` is at hand.
 
-    Steps with the old factor cost a gradient and two triangular solves. They go on while each at least halves the
-    residual; Newton's method does the rest. A factor of zeros stands for none.
+    A step with the old factor costs a gradient and two triangular solves. Such steps are taken while each at least
+    halves the residual; Newton's method does the rest. A `lower` of zeros means that there is no factor yet.
     """
     value, gradient, _ = evaluate(start, 1)
 
-    def going(loop):
+    def going(loop: tuple[Array, ...]) -> Array:
         _, _, gradient, useful, k = loop
-        return useful & (jnp.max(jnp.abs(gradient)) > tol) & (k < 8)
+        return useful & (jnp.max(jnp.abs(gradient)) > tol) & (k < REUSES)
 
-    def body(loop):
+    def body(loop: tuple[Array, ...]) -> tuple[Array, ...]:
         w, value, gradient, _, k = loop
         trial = w - cholesky_solve(lower, gradient)
         there = (trial, *evaluate(trial, 1)[:2])
         useful = jnp.max(jnp.abs(there[2])) <= 0.5 * jnp.max(jnp.abs(gradient))  # false for NaN
         return *select(useful, there, (w, value, gradient)), useful, k + 1
 
-    known = lower[0, 0] > 0
-    w, value, gradient, _, _ = jax.lax.while_loop(going, body, (start, value, gradient, known, jnp.zeros((), int)))
+    has_factor = lower[0, 0] > 0
+    w, value, gradient, _, _ = jax.lax.while_loop(going, body, (start, value, gradient, has_factor, jnp.zeros((), int)))
     return _newton(evaluate, Zero(), w, value, gradient, tol, steps, lower)

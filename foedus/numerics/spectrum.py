@@ -7,19 +7,23 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.numerics.lapack import eigh
+from foedus.pytrees import PyTree
+
+GOLDEN = 1.6180339887  # cosines of its multiples never repeat, so that no symmetry of the operator hides an eigenvector
+BREAKDOWN = 1e-14  # relative size of a residual below which the Krylov space is exhausted
 
 
 def largest_eigenvalue(apply: Callable[[Array], Array], dim: int, steps: int = 16) -> Array:
-    """Return an upper estimate of max |λ|: the top Ritz value plus its residual.
+    """An estimate of max |λ| from above: the largest Ritz value plus its residual.
 
     The residual bounds the distance to a true eigenvalue, so for a positive semi-definite operator the estimate is
-    above the one the Krylov space has found; it starts from a fixed vector that no axis of symmetry is orthogonal to.
+    not below the eigenvalue that the Krylov space approximates. The start is the same vector each time.
     """
     steps = min(steps, dim)
-    start = jnp.cos(1.0 + jnp.arange(dim, dtype=float) * 1.6180339887)
+    start = jnp.cos(1.0 + jnp.arange(dim, dtype=float) * GOLDEN)
     start = start / jnp.linalg.norm(start)
 
-    def step(carry, _):
+    def step(carry: tuple[PyTree, ...], _: None) -> tuple[tuple[PyTree, ...], tuple[Array, Array]]:
         basis, q, previous, beta, k = carry
         basis = basis.at[k].set(q)
         v = apply(q) - beta * previous
@@ -27,7 +31,7 @@ def largest_eigenvalue(apply: Callable[[Array], Array], dim: int, steps: int = 1
         v = v - alpha * q
         v = v - basis.T @ (basis @ v)  # keeps the basis orthogonal in floating point
         norm = jnp.linalg.norm(v)
-        alive = norm > 1e-14 * (jnp.abs(alpha) + beta + 1e-300)
+        alive = norm > BREAKDOWN * (jnp.abs(alpha) + beta + 1e-300)
         beta = jnp.where(alive, norm, 0.0)
         following = jnp.where(alive, v / jnp.where(alive, norm, 1.0), 0.0)
         return (basis, following, q, beta, k + 1), (alpha, beta)

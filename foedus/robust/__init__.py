@@ -6,7 +6,8 @@ The public names measure any linear model and cap its worst case:
     fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge).distribution   # where each sample moves
     fd.robust.worst_case_cap(fd.label(1), at_most=0.3, radius=0.05)           # a constraint for Problem(...)
 
-No algorithm lives here: the minimax algorithms in `foedus.algorithms` use this package.
+Beside them are the client's step of the minimax algorithms (`step`, `polyhedron`) and the duality gap (`bound`). No
+algorithm lives here: DRFL, AFL and WAFL are in `foedus.algorithms`, and use this package.
 """
 
 from foedus.robust.caps import worst_case_cap, worst_case_mean

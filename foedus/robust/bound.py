@@ -1,22 +1,25 @@
-"""A lower bound on the best possible worst case, by weak duality: every model is at least as bad for some adversary.
+"""A lower bound on the best possible worst case, by weak duality: one adversary that no model can do well against.
 
-The robust objective is a maximum over everything that an adversary chooses: the weights q of the clients, the mass b of
-each sample whose label turns, the share of the radius that is spent on ‖w‖, the slope a of each sample's loss and the
-direction g of the norm. For any fixed choice the objective is linear in w,
+The robust objective Φ(w) is a maximum over everything that an adversary chooses: the weights q of the clients, the mass
+b of each sample whose label turns, the share of the radius that is spent on ‖w‖, the slope a of each sample's loss and
+the direction g of the norm. For any fixed choice the adversary's gain is linear in w,
 
     Φ(w) ≥ D + rᵀw   with   r = Σ_j p_j a_j x_j + μ L g + s,     s a subgradient of the regulariser,
 
-so D bounds every Φ(w) from below as soon as r = 0. A good choice comes from smoothing (Nesterov 2005): each maximum has
-a term of size τ subtracted, the smooth function is minimised by L-BFGS in whitened coordinates, and the choice is read
-off at the minimiser, where r is the gradient. What is left of r is first taken out by moving the slopes a within their
-bounds. The rest, at the level of rounding, costs rᵀw over all models that can be optimal. They are known where a radius
-bounds ‖w‖ and no column is fixed; elsewhere they are the models whose root-mean-square prediction is at most 1e3 times
-that of the model found, of the labels, or 1. Of the rounds' code it uses one
-function, the projection onto the clients' weights, which has tests of its own against CVXPY.
+so D is a lower bound of Φ(w) for every w if r = 0. The bound is found in three steps.
+
+1. Smoothing (Nesterov 2005). A term of size τ is subtracted inside each maximum, which makes its maximiser unique and Φ
+   smooth. L-BFGS minimises this function in whitened coordinates; at the minimiser its gradient, which is r, is small.
+2. Repair. The slopes a are moved within their bounds so that r becomes 0 up to rounding.
+3. The rest of r costs at most the largest |rᵀw| over the models that can be optimal. Where the radius is positive and
+   no column is fixed, ‖w‖ of these is bounded; elsewhere the models considered are those whose root-mean-square
+   prediction is at most 1e3 times that of the model found, of the labels, or 1.
+
+The bound shares one function with the algorithms, the projection onto the clients' weights, which has its own tests
+against CVXPY. So an error in the rounds shows as a gap.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +31,16 @@ from foedus import losses
 from foedus.losses import Loss
 from foedus.regularizers import Regularizer, Zero
 from foedus.robust.closed import Ball
-from foedus.robust.weights import weights_projection
+from foedus.robust.weights import Norm, weights_projection
 
-MOST_ROWS = 200_000  # a pass over more rows than this, some thousand times, is not worth its time
-SMOOTHING = (1e-2, 1e-3, 1e-4, 1e-5)  # τ, relative to the objective, one after the other
+MOST_ROWS = 200_000  # with more rows, some thousand passes over them take too long
+SMOOTHING = (1e-2, 1e-3, 1e-4, 1e-5)  # τ relative to the objective; each minimisation starts from the last minimiser
 CLOSE = 1e-4  # a relative gap at which the search for a better bound ends
 STEPS = 400  # of L-BFGS for each τ
-REPAIRS = 12  # rounds of moving the slopes
+PAIRS = 30  # in its memory
+REPAIRS = 12  # Newton-like steps that move the slopes
+FLAT = 1e-8  # eigenvalues of the Gram matrix below this share of the largest are raised to it in the whitening
+NO_SMOOTHING = 1e-12  # a τ with which the smoothed objective is the objective itself
 FAR = 1e3  # models whose predictions are larger by this factor are not considered where no radius bounds w
 
 _onto_weights = jax.jit(weights_projection, static_argnames=("p",))
@@ -53,35 +59,36 @@ class Game:
     kappa: float
     q_hat: np.ndarray
     theta: float
-    p: Any
+    p: Norm
     regularizer: Regularizer
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the adversary chooses at a model: see the module. `value` is the smoothed objective, `r` its gradient."""
+    """The adversary's choice at a model, in the letters above; `value` is the smoothed objective, `r` its gradient."""
 
     value: float
     r: np.ndarray
     q: np.ndarray
     mass: np.ndarray  # p of each sample with its own label
-    turned: np.ndarray  # and with the other label
-    a: np.ndarray
-    a_turned: np.ndarray
+    flip_mass: np.ndarray  # and with the other label
+    a: np.ndarray  # the slope with its own label
+    a_flip: np.ndarray  # and with the other label
     norm_part: np.ndarray  # μ L g, over all columns
-    constant: float  # what is spent on labels in regression, and the regulariser at its own point
-    s: np.ndarray
+    constant: float  # the part of D that is no sample's: label moves in regression, and h(p) − sᵀp at a point p
+    s: np.ndarray  # a subgradient of the regulariser at p
 
 
 # --- losses as maxima over slopes: ℓ(z, y) = max over a in [low, high] of a·z − cost(a) ---
 
 
 def _sign(y: np.ndarray) -> np.ndarray:
+    """The class as ±1."""
     return np.where(y > 0, 1.0, -1.0)
 
 
 def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarray:
-    """The slope that attains the loss, less τa²/2 where it is piecewise linear."""
+    """The slope a that attains the loss; for a piecewise-linear loss, the loss less τa²/2."""
     if isinstance(loss, losses.Logistic):
         return -_sign(y) * expit(-_sign(y) * z)
     if isinstance(loss, losses.Hinge | losses.SmoothHinge):
@@ -97,7 +104,7 @@ def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarra
 
 
 def _cost(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The conjugate ℓ*(a)."""
+    """The conjugate ℓ*(a), the cost of the slope a."""
     s = np.abs(a)
     if isinstance(loss, losses.Logistic):
         return xlogy(s, s) + xlogy(1.0 - s, 1.0 - s)
@@ -111,7 +118,7 @@ def _cost(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest slope."""
+    """The smallest and the largest slope of each sample."""
     if loss.kind == "classification":
         return np.where(y > 0, -1.0, 0.0), np.where(y > 0, 0.0, 1.0)
     low, high = (
@@ -121,7 +128,8 @@ def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.full(len(y), low), np.full(len(y), high)
 
 
-def _kinked(loss: Loss) -> bool:
+def _is_kinked(loss: Loss) -> bool:
+    """Whether the loss is piecewise linear, so that it needs smoothing."""
     return isinstance(loss, losses.Hinge | losses.EpsilonInsensitive | losses.Pinball)
 
 
@@ -137,15 +145,18 @@ def _direction(w: np.ndarray, metric: str, tau: float) -> np.ndarray:
         return u / max(1.0, float(np.linalg.norm(u)))
     if np.sum(np.abs(u)) <= 1.0:
         return u
-    ordered = np.sort(np.abs(u))[::-1]
-    excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(u) + 1)
-    cut = excess[np.flatnonzero(ordered > excess)[-1]]
+    descending = np.sort(np.abs(u))[::-1]
+    excess = (np.cumsum(descending) - 1.0) / np.arange(1, len(u) + 1)
+    cut = excess[np.flatnonzero(descending > excess)[-1]]
     g = np.sign(u) * np.maximum(np.abs(u) - cut, 0.0)
     return g / max(1.0, float(np.sum(np.abs(g))))
 
 
 def _turning(gain: np.ndarray, share: np.ndarray, budget: float, tau: float) -> np.ndarray:
-    """The masses b in [0, share] with Σb ≤ budget that attain Σ gain·b − τb²/(2·share)."""
+    """The masses b in [0, share] with Σb ≤ budget that maximise Σ gain·b − τb²/(2·share).
+
+    b = share·clip((gain − price)/τ, 0, 1), where the price of the budget is 0 or makes Σb the budget.
+    """
     price = 0.0
     if float(share @ np.clip(gain / tau, 0.0, 1.0)) > budget:
         # Σ share·clip((gain − t)/τ, 0, 1) is piecewise linear in t: its slope changes at gain − τ and at gain
@@ -160,76 +171,90 @@ def _turning(gain: np.ndarray, share: np.ndarray, budget: float, tau: float) -> 
 
 
 def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
-    """The adversary's answer to w, and the smoothed objective there; `size` is a length of w for the regulariser."""
+    """The adversary's answer to w and the smoothed objective there; `size` is a typical ‖w‖ per unit of the objective.
+
+    The maxima are nested, slopes inside labels inside the radius inside the weights, and are taken in this order.
+    """
     ball, loss, y, S = game.ball, game.ball.loss, game.y, len(game.rho)
-    bend = tau if _kinked(loss) else 0.0
+    bend = tau if _is_kinked(loss) else 0.0
     z = game.x @ w
     a = _response(loss, z, y, tau)
     value = a * z - _cost(loss, a, y) - 0.5 * bend * a**2
+    # the norm; its smoothing is scaled so that ρ·L times it is τ at most
     moving = w[:-1] if ball.intercept else w
     widest = ball.lipschitz * float(np.max(game.rho, initial=0.0))
     soft = tau / widest if widest > 0 else 1.0
     g = _direction(moving, ball.metric, soft)
     norm = float(g @ moving - 0.5 * soft * g @ g)
-    b, a_turned = np.zeros(len(y)), np.zeros(len(y))
+    b, a_flip = np.zeros(len(y)), np.zeros(len(y))
     V = np.bincount(game.site, game.share * value, S)
     on_norm, labels = game.rho * ball.lipschitz, np.zeros(S)
     if ball.classifies and np.isfinite(game.kappa) and widest > 0:
-        a_turned = _response(loss, z, -_sign(y), tau)
-        other = a_turned * z - _cost(loss, a_turned, y) - 0.5 * bend * a_turned**2
+        # a label that turns gains `other − value` and costs κ of the radius, which is then missing from the norm
+        a_flip = _response(loss, z, -_sign(y), tau)
+        other = a_flip * z - _cost(loss, a_flip, y) - 0.5 * bend * a_flip**2
         gain = other - value - game.kappa * ball.lipschitz * norm
         for s in np.flatnonzero(game.rho > 0):
             rows = game.site == s
             b[rows] = _turning(gain[rows], game.share[rows], game.rho[s] / game.kappa, tau)
         safe = np.where(game.share > 0, game.share, 1.0)
         V = V + np.bincount(game.site, b * (other - value) - 0.5 * tau * b**2 / safe, S)
-        spent = game.kappa * np.bincount(game.site, b, S)
-        on_norm = ball.lipschitz * np.maximum(game.rho - spent, 0.0)
+        flip_cost = game.kappa * np.bincount(game.site, b, S)
+        on_norm = ball.lipschitz * np.maximum(game.rho - flip_cost, 0.0)
     elif not ball.classifies and np.isfinite(game.kappa):
-        # ρ·L·max{‖w‖, 1/κ}: part of the radius moves labels
+        # the worst case is ρ·L·max{‖w‖, 1/κ}: `part` of the radius moves x, the rest moves labels
         part = float(np.clip((norm - 1.0 / game.kappa) / soft, 0.0, 1.0))
         labels = on_norm * ((1.0 - part) / game.kappa)
         V = V + labels - on_norm * 0.5 * soft * part**2
         on_norm = on_norm * part
     V = V + on_norm * norm
+    # the clients' weights, by the projection of q̂ + V/τ onto Q
     q = game.q_hat
     if game.theta > 0 and S > 1:
         aim = (jnp.asarray(part) for part in (game.q_hat + V / tau, game.q_hat, game.theta))
         q = np.asarray(_onto_weights(*aim, p=game.p))
     total = float(q @ V - 0.5 * tau * np.sum((q - game.q_hat) ** 2))
-    mass, turned = q[game.site] * (game.share - b), q[game.site] * b
+    mass, flip_mass = q[game.site] * (game.share - b), q[game.site] * b
     norm_part = np.zeros(len(w))
     norm_part[: len(moving)] = float(q @ on_norm) * g
-    s, held = np.zeros(len(w)), 0.0
+    s, h_constant = np.zeros(len(w)), 0.0
     if not isinstance(game.regularizer, Zero):
+        # the Moreau envelope of h, whose gradient s is a subgradient of h at the prox point
         step = tau * size**2
         at = np.asarray(game.regularizer.prox(jnp.asarray(w), step))
         s = (w - at) / step
         h = float(game.regularizer.value(jnp.asarray(at)))
-        total, held = total + h + 0.5 * step * float(s @ s), h - float(s @ at)
-    r = game.x.T @ (mass * a + turned * a_turned) + norm_part + s
-    return Choice(total, r, q, mass, turned, a, a_turned, norm_part, float(q @ labels) + held, s)
+        total, h_constant = total + h + 0.5 * step * float(s @ s), h - float(s @ at)
+    r = game.x.T @ (mass * a + flip_mass * a_flip) + norm_part + s
+    return Choice(total, r, q, mass, flip_mass, a, a_flip, norm_part, float(q @ labels) + h_constant, s)
 
 
 # --- the bound ---
 
 
 def _whitening(game: Game) -> np.ndarray:
-    """T with w = Tv, so that ‖v‖ is the root-mean-square prediction."""
+    """The matrix T with w = Tv for which ‖v‖ is the root-mean-square prediction of w.
+
+    Columns are scaled first, so that columns of very different sizes do not spoil the eigenvectors.
+    """
     gram = game.x.T @ ((game.q_hat[game.site] * game.share)[:, None] * game.x)
     unit = 1.0 / np.sqrt(np.where(np.diag(gram) > 0, np.diag(gram), 1.0))
     values, vectors = np.linalg.eigh(unit[:, None] * gram * unit)
-    return unit[:, None] * vectors / np.sqrt(np.maximum(values, 1e-8 * values[-1]))
+    return unit[:, None] * vectors / np.sqrt(np.maximum(values, FLAT * values[-1]))
 
 
-def _repaired(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
-    """D and what is left of r, after slopes have moved within their bounds so as to take r out."""
+def _repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
+    """The bound D and the rest of r in whitened coordinates, after the slopes have moved so as to make r vanish.
+
+    Each step is the least change of the slopes that makes r zero, weighed by the room to the bounds: slopes at a bound
+    stay. It is repeated because slopes are clipped to their bounds.
+    """
     loss, count = game.ball.loss, len(game.y)
-    flipped = np.flatnonzero(at.turned > 0)
-    y = np.concatenate([game.y, -_sign(game.y[flipped])])
-    rows = np.concatenate([np.arange(count), flipped])
-    mass = np.concatenate([at.mass, at.turned[flipped]])
-    a = np.concatenate([at.a, at.a_turned[flipped]])
+    flips = np.flatnonzero(at.flip_mass > 0)
+    y = np.concatenate([game.y, -_sign(game.y[flips])])
+    rows = np.concatenate([np.arange(count), flips])
+    mass = np.concatenate([at.mass, at.flip_mass[flips]])
+    a = np.concatenate([at.a, at.a_flip[flips]])
     low, high = _ends(loss, y)
     a = np.clip(a, low, high)
     white = (game.x @ T)[rows]
@@ -250,16 +275,16 @@ def _repaired(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]
 
 
 def at_zero(game: Game) -> float:
-    """The objective of the model w = 0; infinite where the regulariser does not allow it."""
+    """The robust objective of the model w = 0; infinite where the regulariser does not allow it."""
     w = np.zeros(game.x.shape[1])
     plain = replace(game, regularizer=Zero())
-    return _choose(plain, w, 1e-12, 1.0).value + float(game.regularizer.value(jnp.asarray(w)))
+    return _choose(plain, w, NO_SMOOTHING, 1.0).value + float(game.regularizer.value(jnp.asarray(w)))
 
 
 def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
-    """A bound below the objective of every model, where samples may be anywhere.
+    """A lower bound of the objective of every model, where samples may be anywhere.
 
-    The search for it starts at w, whose objective is `value`, or at 0, whose objective is `zero`.
+    The search starts at w, whose objective is `value`, or at 0, whose objective is `zero`, whichever is better.
     """
     T, dim = _whitening(game), game.x.shape[1]
     best = min(value, zero)  # some model is this good
@@ -278,10 +303,11 @@ def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
 
         v = minimize(
             smooth, v, jac=True, method="L-BFGS-B",
-            options={"maxiter": STEPS, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-7 * share},
+            options={"maxiter": STEPS, "maxcor": PAIRS, "ftol": 1e-14, "gtol": 1e-7 * share},
         ).x  # fmt: skip
-        D, r = _repaired(game, _choose(game, T @ v, tau, size), T)
-        # a model outside of these sets is worse than `best`, or not considered
+        D, r = _repair(game, _choose(game, T @ v, tau, size), T)
+        # the largest |rᵀw| over the models of step 3: those with larger predictions are not considered, and a model
+        # with ρ·L·‖w‖ > best is worse than `best`
         cost = FAR * max(1.0, labels, float(np.linalg.norm(v))) * float(np.linalg.norm(r))
         if spread > 0 and not game.ball.intercept:
             order = {"l1": 1, "l2": 2, "linf": np.inf}[game.ball.metric]

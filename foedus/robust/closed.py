@@ -5,7 +5,7 @@
 dist = ‖x − x̂‖ + κ|y − ŷ| in regression, ‖x − x̂‖ + κ·1[y ≠ ŷ] in classification. With Ξ everything, α_i is finite where
 λ is at least the Lipschitz constant of the loss in (x, y), and then only the label can still be worth moving. With a
 box and the ℓ1 metric the supremum separates by coordinate: coordinate j of a piece of slope g stays, or moves to an end
-where |g_j| > λ. So V is an explicit convex function of (λ, w), and its minimum over λ is found on a line.
+where |g_j| > λ. So V is an explicit convex function of (λ, w), and the best λ is found by bisection.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from foedus.pytrees import state
 DUAL = {"l1": "linf", "l2": "l2", "linf": "l1"}
 PIECEWISE_LINEAR = (losses.Hinge, losses.EpsilonInsensitive, losses.Pinball)
 ROBUST_LOSSES = (*PIECEWISE_LINEAR, losses.Huber, losses.SmoothHinge, losses.Logistic)
-HALVINGS = 200  # of the interval that holds the best λ; floating point is exhausted before
+HALVINGS = 200  # of the interval around the best λ; more than floating point can tell apart
 
 
 @dataclass(frozen=True)
 class Ball:
-    """What all parties know of the transport: loss, metric of x, kind of support, and whether a last column stays.
+    """The kind of ball, known to all parties: loss, metric of x, kind of support, and whether a last column stays.
 
     `support` is "everything", "box" or "polyhedron". With `intercept` the last column of X is a constant, which no
     distribution moves and no norm counts.
@@ -40,6 +40,7 @@ class Ball:
 
     @property
     def classifies(self) -> bool:
+        """Whether labels are classes; else they are numbers."""
         return self.loss.kind == "classification"
 
     @property
@@ -54,10 +55,11 @@ class Ball:
 
     @property
     def lipschitz(self) -> float:
+        """L, the larger of the two slopes."""
         return max(self.slopes)
 
     @property
-    def closed(self) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether V is known in closed form: not so for polyhedra, and boxes under another metric than ℓ1."""
         return self.support == "everything" or (self.support == "box" and self.metric == "l1")
 
@@ -66,9 +68,10 @@ class Ball:
         return w[:-1] if self.intercept else w
 
     def check(self) -> None:
+        """Raise where no worst case is known for the loss, or for the loss with this support."""
         if not isinstance(self.loss, ROBUST_LOSSES):
-            known = "huber, epsilon_insensitive, pinball, hinge, smooth_hinge and logistic"
-            raise FoedusError(f"a worst-case loss is known for {known}. Got {self.loss.name} instead.")
+            names = "huber, epsilon_insensitive, pinball, hinge, smooth_hinge and logistic"
+            raise FoedusError(f"a worst-case loss is known for {names}. Got {self.loss.name} instead.")
         if self.support != "everything" and not isinstance(self.loss, PIECEWISE_LINEAR):
             raise FoedusError(
                 f"a bounded support is known for hinge, epsilon_insensitive and pinball. Got {self.loss.name} instead; "
@@ -87,7 +90,7 @@ class Radius:
 
 
 def norm(w: Array, name: str) -> Array:
-    """‖w‖ by the name of the norm."""
+    """The norm of w that has this name."""
     if name == "l1":
         return jnp.sum(jnp.abs(w))
     if name == "linf":
@@ -96,7 +99,11 @@ def norm(w: Array, name: str) -> Array:
 
 
 def smallest_lambda(ball: Ball, w: Array, radius: Radius) -> Array:
-    """The least λ for which every α_i is finite."""
+    """The smallest λ for which every α_i is finite.
+
+    On an unbounded support a sample (or, in regression, its label) could move without end where λ is below the slope
+    of the loss.
+    """
     label = jnp.zeros(()) if ball.classifies else ball.lipschitz / radius.kappa
     if ball.support != "everything":
         return label
@@ -104,7 +111,10 @@ def smallest_lambda(ball: Ball, w: Array, radius: Radius) -> Array:
 
 
 def stretch(ball: Ball, slope: float, lam: Array, w: Array, x: Array, radius: Radius) -> tuple[Array, Array]:
-    """What moving x within the box adds to slope·xᵀw and to −slope·xᵀw, less λ times the way. (rows,) each"""
+    """The gain in slope·xᵀw and in −slope·xᵀw from moving x within the box, less λ times the way. (rows,) each
+
+    A coordinate moves to the end of the box on which it gains, where its gain |g_j| per unit exceeds the price λ.
+    """
     g, lam = slope * ball.moving(w), jnp.asarray(lam)
     x = x[:, : g.shape[0]]
     up, down = jnp.maximum(g - lam, 0.0), jnp.maximum(-g - lam, 0.0)
@@ -113,11 +123,15 @@ def stretch(ball: Ball, slope: float, lam: Array, w: Array, x: Array, radius: Ra
 
 
 def sample_losses(ball: Ball, lam: Array, w: Array, x: Array, y: Array, radius: Radius) -> Array:
-    """α_i(λ, w) for λ at or above `smallest_lambda`. (rows,)"""
+    """The samples' losses α_i(λ, w), for λ not below `smallest_lambda`. (rows,)"""
     z = x @ w
-    # a label that costs infinitely much never moves, also where λ = 0
-    fixed = jnp.isinf(radius.kappa)
-    toll = jnp.where(fixed, jnp.inf, jnp.where(fixed, 0.0, radius.kappa) * lam) if ball.classifies else jnp.zeros(())
+    # ∞·0 would be NaN: a label that costs infinitely much never moves, also where λ = 0
+    labels_stay = jnp.isinf(radius.kappa)
+    toll = (
+        jnp.where(labels_stay, jnp.inf, jnp.where(labels_stay, 0.0, radius.kappa) * lam)
+        if ball.classifies
+        else jnp.zeros(())
+    )
     if ball.support == "everything":
         if not ball.classifies:
             return ball.loss.value(z, y)
@@ -137,7 +151,7 @@ def sample_losses(ball: Ball, lam: Array, w: Array, x: Array, y: Array, radius: 
 
 
 def worst_case(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: Radius) -> tuple[Array, Array]:
-    """min over λ of V(λ, w), and the λ: by bisection on the slope of the convex function of λ.
+    """The minimum over λ of V(λ, w) and its λ, by bisection on the slope of this convex function.
 
     `share` are the weights ω_i, which sum to one. For ρ = 0 it is the mean loss, and λ is infinite in the limit.
     """
@@ -147,8 +161,9 @@ def worst_case(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: R
         return radius.rho * lam + jnp.dot(share, sample_losses(ball, lam, w, x, y, radius))
 
     if ball.support == "everything" and not ball.classifies:
-        found, best = value(least), least
+        lowest, best = value(least), least
     else:
+        # beyond `most` no label and no coordinate is worth moving, and V only grows with λ
         z = x @ w
         spread = jnp.max(jnp.abs(z), initial=0.0) * 2.0 / radius.kappa if ball.classifies else jnp.zeros(())
         most = jnp.maximum(least, spread) + ball.lipschitz * norm(ball.moving(w), "linf")
@@ -162,9 +177,10 @@ def worst_case(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: R
             return jnp.where(downhill, middle, low), jnp.where(downhill, high, middle)
 
         low, high = jax.lax.fori_loop(0, HALVINGS, halve, (least, most))
+        # V has kinks, where the slope's sign is decided by rounding: the best of the ends is taken
         ends = jnp.stack([least, low, high])
         values = jax.vmap(value)(ends)
         pick = jnp.argmin(values)
-        found, best = values[pick], ends[pick]
+        lowest, best = values[pick], ends[pick]
     plain = jnp.dot(share, ball.loss.value(x @ w, y))
-    return jnp.where(radius.rho > 0, found, plain), jnp.where(radius.rho > 0, best, jnp.inf)
+    return jnp.where(radius.rho > 0, lowest, plain), jnp.where(radius.rho > 0, best, jnp.inf)

@@ -1,4 +1,4 @@
-"""The worst case over a polyhedron Cx ≤ d as an interior-point method sees it: samples, inequalities, iterates.
+"""The worst case over a polyhedron Cx ≤ d as a program for an interior-point method: samples, inequalities, iterates.
 
 Corollaries B.2 to B.4 give every sample and every piece k of the loss multipliers φ ≥ 0 of the half-spaces:
 
@@ -16,35 +16,35 @@ from foedus import losses
 from foedus.losses import signed
 from foedus.pytrees import state
 from foedus.robust.closed import Radius
-from foedus.robust.form import Form
+from foedus.robust.form import EpigraphForm
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is fixed when a program is compiled."""
+class PolyhedronLayout:
+    """The static part of the program."""
 
     metric: str
     width: int  # columns that move
-    label: bool  # whether a label moves too, within the support
-    floored: bool  # whether a label moves that the support leaves alone
+    label: bool  # whether labels move within the support
+    has_floor: bool  # whether labels move without a bound, which puts a floor under λ
     zero: bool  # whether one piece of the loss is 0
-    held: int  # entries of (w, λ) that are drawn to b
-    fixed: bool  # whether w stays
+    server_entries: int  # the entries of (w, λ) that are drawn to b
+    keep_w: bool  # whether w stays as it is
 
     @property
     def first(self) -> int:
-        """How many columns stand before r: e, where the metric ties λ to all of r at once."""
+        """The number of columns before r: 1 for e, where the metric ties λ to all of r at once, else 0."""
         return int(self.metric != "l1")
 
     @property
     def lanes(self) -> slice:
-        """The columns of which each has a bound of its own: |r_j| ≤ λ, or κλ for the label."""
+        """The columns that have a bound of their own, |r_j| ≤ λ, or κλ for the label."""
         return slice(0 if self.metric == "l1" else self.width, self.width + self.label)
 
 
 @state
-class Given:
-    """The samples as the method sees them: pieces h = constant + slope·xᵀw − toll·λ, and their room d − Cx̂."""
+class Samples:
+    """The samples in the form that the method uses: pieces h = constant + slope·xᵀw − toll·λ, and the room d − Cx̂."""
 
     x: Array  # (columns, rows)
     omega: Array
@@ -55,11 +55,11 @@ class Given:
     room: Array  # (half-spaces, rows)
     reach: Array  # (lanes,): 1, or κ for the label
     rho: Array
-    floor: Array
+    floor: Array  # the least λ, where labels move without a bound
 
 
 @state
-class Rows:
+class Inequalities:
     """One number for every inequality: the slacks, or their multipliers."""
 
     v: Array  # v ≥ V; its multiplier is m = v − a
@@ -69,24 +69,26 @@ class Rows:
     lane: Array  # (2, lanes, pieces, rows): reach·λ − r and reach·λ + r
     side: Array  # (2, columns, pieces, rows), metric ℓ∞: t − r and t + r with t ≥ |r|
     total: Array  # (pieces, rows), likewise: λ − Σt
-    floor: Array  # λ less its least
+    floor: Array  # λ less its floor
     cone: Array  # (1 + columns, pieces, rows), metric ℓ2: (λ, r)
 
 
 @state
-class Point:
+class PolyhedronIterate:
+    """An iterate, or a direction; φ is its own slack, as s.phi."""
+
     y: Array  # (w, λ)
-    alpha: Array
-    s: Rows
-    z: Rows
+    alpha: Array  # (rows,)
+    s: Inequalities
+    z: Inequalities
 
 
-def given_samples(
-    form: Form, plan: Plan, x: Array, y: Array, omega: Array, radius: Radius, C: Array, d: Array
-) -> Given:
-    """What a client's data are to the method."""
+def prepare_samples(
+    form: EpigraphForm, layout: PolyhedronLayout, x: Array, y: Array, omega: Array, radius: Radius, C: Array, d: Array
+) -> Samples:
+    """A client's data in the form that the method uses."""
     ball, toll = form.ball, jnp.zeros(1)
-    # filling rows are copies of a sample, so that none of them shortens a step
+    # filling rows become copies of a sample: with their zeros they could block a step that no sample blocks
     some = jnp.argmax(omega)
     x, y = jnp.where((omega > 0)[:, None], x, x[some]), jnp.where(omega > 0, y, y[some])
     if ball.classifies:
@@ -100,24 +102,24 @@ def given_samples(
         tube = ball.loss.eps if isinstance(ball.loss, losses.EpsilonInsensitive) else 0.0
         slope = jnp.stack([jnp.full(y.shape, up), jnp.full(y.shape, -down)])
         constant, toll = -slope * y - tube, jnp.zeros(2)
-    room = d[:, None] - C[:, : plan.width] @ x[:, : plan.width].T
-    if C.shape[1] > plan.width:
-        room = room - C[:, plan.width :] * y
-    reach = jnp.ones(plan.width + 1).at[plan.width].set(radius.kappa)
-    floor = ball.lipschitz / radius.kappa if plan.floored else jnp.zeros(())
-    return Given(
-        x.T, omega, slope, constant, toll, C[:, : plan.width + plan.label],
-        jnp.maximum(room, 0.0), reach[plan.lanes], radius.rho, floor,
+    room = d[:, None] - C[:, : layout.width] @ x[:, : layout.width].T
+    if C.shape[1] > layout.width:
+        room = room - C[:, layout.width :] * y
+    reach = jnp.ones(layout.width + 1).at[layout.width].set(radius.kappa)
+    floor = ball.lipschitz / radius.kappa if layout.has_floor else jnp.zeros(())
+    return Samples(
+        x.T, omega, slope, constant, toll, C[:, : layout.width + layout.label],
+        jnp.maximum(room, 0.0), reach[layout.lanes], radius.rho, floor,
     )  # fmt: skip
 
 
-def heights(given: Given, y: Array) -> Array:
-    """h of every piece. (pieces, rows)"""
-    return given.constant + given.slope * (y[:-1] @ given.x) - given.toll[:, None] * y[-1]
+def heights(samples: Samples, y: Array) -> Array:
+    """The value h of every piece before samples move. (pieces, rows)"""
+    return samples.constant + samples.slope * (y[:-1] @ samples.x) - samples.toll[:, None] * y[-1]
 
 
-def residue(plan: Plan, given: Given, w: Array, phi: Array) -> Array:
-    """r = slope·w − Cᵀφ, and for a label −slope − cᵀφ. (columns, pieces, rows)"""
-    r = given.slope * w[: plan.width, None, None]
-    r = jnp.concatenate([r, -given.slope[None]]) if plan.label else r
-    return r - jnp.tensordot(given.C.T, phi, 1)
+def residue(layout: PolyhedronLayout, samples: Samples, w: Array, phi: Array) -> Array:
+    """The vectors r = slope·w − Cᵀφ, with −slope − cᵀφ for a label. (columns, pieces, rows)"""
+    r = samples.slope * w[: layout.width, None, None]
+    r = jnp.concatenate([r, -samples.slope[None]]) if layout.label else r
+    return r - jnp.tensordot(samples.C.T, phi, 1)

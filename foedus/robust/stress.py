@@ -1,12 +1,13 @@
-"""The worst case of a federation: every client's ball, and the clients' weights that hurt most.
+"""The worst case of a federation: over a ball around every client's data, and over the clients' weights.
 
-`Threat` says against what an algorithm guards; `stress` measures any model against it, with the duality gap that says
-how far the model is from the best possible one.
+`Threat` is the set of changes that an algorithm guards against. `stress` measures any model against it, with the
+duality gap that says how far the model is from the best possible one.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +22,35 @@ from foedus.robust.support import Support, kind_of
 from foedus.robust.weights import heaviest
 from foedus.robust.worst_case import WorstCase, worst_case
 
-SMALL_GAP = 1e-3  # of the worst case: a difference that no figure of a report shows
-LEAST_SCALE = 1e-2  # of the worst case of w = 0: where the optimum is all but 0, its share would ask for the impossible
+SMALL_GAP = 1e-3  # relative to the worst case: a difference that no figure of a report shows
+LEAST_SCALE = 1e-2  # of the worst case of w = 0: where the optimum is nearly 0, no gap would be small relative to it
+
+
+class ClientFigures(TypedDict):
+    """A client's `WorstCase` as JSON, without the distribution."""
+
+    value: float
+    nominal: float
+    lam: float
+    radius: float
+
+
+class StressFigures(TypedDict):
+    """A `Stress` as JSON."""
+
+    value: float
+    q: dict[str, float]
+    clients: dict[str, ClientFigures]
+    gap: NotRequired[float | None]
+    at_zero: NotRequired[float | None]
 
 
 @dataclass(frozen=True)
 class Stress:
-    """The worst case over clients and weights: its value, the weights q that attain it, and each client's own.
+    """The worst case over clients' data and weights: its value, the weights q that attain it, and each client's own.
 
-    `gap` bounds by how much the objective, the worst case with the regulariser, is above the least that any model has;
-    it is None where it was not measured. `at_zero` is at least the objective of the model w = 0.
+    `gap` bounds the excess of the objective, the worst case with the regulariser, over the least that any model has; it
+    is None where it was not measured. `at_zero` is at least the objective of the model w = 0.
     """
 
     value: float
@@ -40,22 +60,22 @@ class Stress:
     at_zero: float | None = None
 
     def judge(self, reason: str) -> tuple[bool, str]:
-        """Whether a run whose own stopping test held is called converged, and the reason with what was measured."""
+        """Whether a run whose own stopping test held is called converged, and the reason, with the measured gap."""
         if not np.isfinite(self.value):
-            return False, f"the rounds stood still, but the worst case is {self.value:g}; standardise the columns of X"
+            return False, f"the stopping test holds, but the worst case is {self.value:g}; standardise the columns of X"
         zero = np.inf if self.at_zero is None else self.at_zero
         if self.gap is None:
             if self.value > (1.0 + SMALL_GAP) * zero:
                 return False, (
-                    f"the rounds stood still ({reason}), but the worst case is {self.value:.4g}, and that of the model "
-                    f"w = 0 is at most {zero:.4g}; standardise the columns of X"
+                    f"the stopping test holds ({reason}), but the worst case is {self.value:.4g}, and that of the "
+                    f"model w = 0 is at most {zero:.4g}; standardise the columns of X"
                 )
             return True, f"{reason}; the duality gap was not measured"
         floor = LEAST_SCALE * zero if np.isfinite(zero) else 0.0
         if self.gap <= SMALL_GAP * max(self.value, floor):
             return True, f"{reason}; duality gap {self.gap:.2g}"
         return False, (
-            f"the rounds stood still ({reason}), but the worst case {self.value:.4g} may be {self.gap:.4g} above the "
+            f"the stopping test holds ({reason}), but the worst case {self.value:.4g} may be {self.gap:.4g} above the "
             "best possible; standardise the columns of X, or ask for a smaller tol"
         )
 
@@ -78,20 +98,23 @@ class Stress:
             return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
 
         head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; "
-        known = self.gap is not None
-        head += f"at most {self.gap:.2g} above the best possible worst case" if known else "duality gap not measured"
+        has_gap = self.gap is not None
+        head += f"at most {self.gap:.2g} above the best possible worst case" if has_gap else "duality gap not measured"
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
 
-    def to_json(self) -> dict[str, Any]:
-        """Figures alone: where samples move is data, and is not kept."""
-        names = ("value", "nominal", "lam", "radius")
-        clients = {k: {name: getattr(c, name) for name in names} for k, c in self.clients.items()}
+    def to_json(self) -> StressFigures:
+        """The figures alone: the worst-case distribution is data, and is not stored."""
+        clients = {
+            name: ClientFigures(value=c.value, nominal=c.nominal, lam=c.lam, radius=c.radius)
+            for name, c in self.clients.items()
+        }
         return {"value": self.value, "q": self.q, "clients": clients, "gap": self.gap, "at_zero": self.at_zero}
 
     @staticmethod
-    def from_json(kept: dict[str, Any]) -> "Stress":
-        clients = {k: WorstCase(**c) for k, c in kept["clients"].items()}
-        return Stress(kept["value"], kept["q"], clients, kept.get("gap"), kept.get("at_zero"))
+    def from_json(figures: StressFigures) -> "Stress":
+        """The inverse of `to_json`."""
+        clients = {k: WorstCase(**c) for k, c in figures["clients"].items()}
+        return Stress(figures["value"], figures["q"], clients, figures.get("gap"), figures.get("at_zero"))
 
 
 class Robust(Algorithm):
@@ -104,12 +127,12 @@ class Robust(Algorithm):
 
 @dataclass(frozen=True)
 class Threat:
-    """What a model is guarded against: a ball around each client's data, and a set of weights of the clients.
+    """The changes that a model is guarded against: a ball around each client's data, and weights of the clients.
 
-    With `mixture` there is one ball around the mixture of all data with weights q̂, and θ and p play no part.
+    With `mixture` there is one ball around the mixture of all data with weights q̂, and θ and p are not used.
     """
 
-    radius: float | tuple[float, ...]
+    radius: float | Sequence[float]
     q_hat: np.ndarray  # q̂, the nominal weights
     kappa: float = math.inf
     theta: float = 0.0
@@ -126,7 +149,16 @@ class Threat:
 
 
 def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
-    """The worst case of the model w: every client's own, and the weights q that hurt most."""
+    """The worst case of the model w, with every client's own and the weights q that attain it.
+
+    Args:
+        problem: the clients' data and the terms; the loss must be one of those with a known worst case.
+        w: the parameters of a linear model.
+        threat: the balls and the weights over which the worst case is taken.
+
+    Returns:
+        The worst case with its duality gap, where that can be measured.
+    """
     terms, w, loss = problem.terms, np.asarray(w, dtype=float), problem.terms.loss
     assert loss is not None
     radii = np.broadcast_to(np.asarray(threat.radius, dtype=float), terms.clients)
@@ -145,12 +177,12 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
     own = np.zeros(terms.clients) if threat.mixture else radii
     values = {name: at(*site, float(radius)) for name, site, radius in zip(names, sites, own, strict=True)}
     if threat.mixture:  # the worst case of one ball around the mixture is that of the pooled samples
-        weighted = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
-        x, y, share = (np.concatenate(part) for part in zip(*weighted, strict=True))
+        weighted_sites = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
+        x, y, share = (np.concatenate(part) for part in zip(*weighted_sites, strict=True))
         whole = at(x, y, share, float(radii[0]))
         result = Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
-        pooled = replace(threat, theta=0.0, q_hat=np.ones(1))
-        return with_gap(result, problem, w, pooled, [(x, y, share)], radii[:1])
+        pooled_threat = replace(threat, theta=0.0, q_hat=np.ones(1))
+        return with_gap(result, problem, w, pooled_threat, [(x, y, share)], radii[:1])
     q = heaviest(np.array([values[name].value for name in names]), q_hat, threat.theta, threat.p)
     total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
     result = Stress(total, dict(zip(names, q.tolist(), strict=True)), values)
@@ -161,7 +193,7 @@ def with_gap(
     result: Stress, problem: Problem, w: np.ndarray, threat: Threat, sites: list[tuple[np.ndarray, ...]],
     rho: np.ndarray,
 ) -> Stress:  # fmt: skip
-    """A worst case with its duality gap, unless the support is bounded or there are very many rows."""
+    """The worst case with its duality gap, unless the support is bounded or there are very many rows."""
     assert problem.terms.loss is not None
     ball, h = threat.ball(problem.terms.loss), problem.terms.regularizer
     x, y, share = (np.concatenate(part).astype(float) for part in zip(*sites, strict=True))

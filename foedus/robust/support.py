@@ -1,7 +1,5 @@
 """Where samples can lie: everywhere, in a box (low, high), or in a polyhedron (C, d) of all x with Cx ≤ d."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -12,8 +10,10 @@ from foedus.robust.closed import Ball
 Support = tuple[ArrayLike, ArrayLike] | None
 """(low, high), (C, d), or None for everywhere."""
 
+OUTSIDE = 1e-9  # the violation of Cx ≤ d that is still taken for rounding
 
-def is_support(value: Any) -> bool:
+
+def is_support(value: object) -> bool:
     """Whether a value is (low, high) or (C, d): numbers or vectors, or a matrix and a vector."""
     if not isinstance(value, tuple) or len(value) != 2:
         return False
@@ -30,14 +30,19 @@ def is_support(value: Any) -> bool:
 
 
 def kind_of(support: Support) -> str:
-    """'everything', 'box' or 'polyhedron'."""
+    """The kind of a support: 'everything', 'box' or 'polyhedron'."""
     if support is None:
         return "everything"
     return "polyhedron" if np.ndim(support[0]) == 2 else "box"
 
 
-def sides(name: str, support: Any, ball: Ball, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Low and high ends of a box, empty without one, and the half-spaces Cx ≤ d of every support."""
+def sides(
+    name: str, support: tuple[ArrayLike, ArrayLike], ball: Ball, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The low and high ends of a box (empty for a polyhedron), and the half-spaces Cx ≤ d of either.
+
+    `name` says in messages where the support was given.
+    """
     first, second = (np.asarray(part, dtype=float) for part in support)
     if ball.support == "box":
         if max(first.size, second.size) not in (1, width):
@@ -53,24 +58,25 @@ def sides(name: str, support: Any, ball: Ball, width: int) -> tuple[np.ndarray, 
 
 
 def check_inside(x: np.ndarray, y: np.ndarray, C: np.ndarray, d: np.ndarray, whose: str = "") -> None:
-    """Refuse samples outside the support; x comes without the column of an intercept."""
+    """Raise where a sample lies outside the support; x comes without the column of an intercept."""
     points = np.column_stack([x, y]) if C.shape[1] > x.shape[1] else x
     over = points @ C.T - d
-    if np.any(over > 1e-9):
+    if np.any(over > OUTSIDE):
         row = int(np.argmax(np.max(over, axis=1)))
         raise FoedusError(f"{whose}row {row} lies outside the support by {np.max(over):.3g}; widen it, or scale X.")
 
 
-def support_arrays(name: str, support: Any, ball: Ball, problem: Problem, width: int) -> dict[str, np.ndarray]:
-    """What lies beside each client's data: the ends of the box, and half-spaces where there is no closed form."""
+def support_arrays(name: str, support: Support, ball: Ball, problem: Problem, width: int) -> dict[str, np.ndarray]:
+    """The arrays beside each client's data: the ends of the box, and half-spaces where there is no closed form."""
     n = problem.terms.clients
     if ball.support == "everything":
         return {"robust.low": np.zeros((n, 0)), "robust.high": np.zeros((n, 0))}
+    assert support is not None
     low, high, C, d = sides(name, support, ball, width)
     x, y = (np.asarray(problem.data[key]) for key in ("x", "y"))
     for i, (client_name, rows) in enumerate(zip(problem.names, problem.counts, strict=True)):
         check_inside(x[i, :rows, :width], y[i, :rows], C, d, f"client {client_name!r}: ")
     arrays = {"robust.low": np.tile(low, (n, 1)), "robust.high": np.tile(high, (n, 1))}
-    if not ball.closed:
+    if not ball.has_closed_form:
         arrays |= {"robust.C": np.tile(C, (n, 1, 1)), "robust.d": np.tile(d, (n, 1))}
     return arrays

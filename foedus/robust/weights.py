@@ -1,32 +1,37 @@
-"""Weights of clients in Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}: projections, and the heaviest of them."""
+"""The weights of clients in Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}: projections, and the worst q for given losses."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-HALVINGS = 80
+HALVINGS = 80  # of an interval: more than the 53 bits of a number, and the rest for intervals much wider than the root
+LOG_RANGE = 35.0  # e^±35 covers every step t between rounding and the far end of the ball
+
+Norm = int | float | str
+"""The p of ‖·‖_p: 1, 2 or "inf"."""
 
 
-def ball_projection(u: Array, radius: Array, p: Any) -> Array:
+def ball_projection(u: Array, radius: Array, p: Norm) -> Array:
     """The projection onto ‖·‖_p ≤ radius for p in 1, 2, "inf"; radius may be 0."""
     if p == "inf":
         return jnp.clip(u, -radius, radius)
     if p == 2:
         size = jnp.sqrt(jnp.sum(u**2))
         return u * jnp.minimum(1.0, radius / jnp.where(size > 0, size, 1.0))
-    ordered = jnp.sort(jnp.abs(u))[::-1]
-    excess = (jnp.cumsum(ordered) - radius) / jnp.arange(1, u.shape[0] + 1)
-    last = jnp.sum(ordered > excess) - 1
+    # ℓ1: soft thresholding at the cut that leaves the norm at the radius, found among the sorted sizes
+    descending = jnp.sort(jnp.abs(u))[::-1]
+    excess = (jnp.cumsum(descending) - radius) / jnp.arange(1, u.shape[0] + 1)
+    last = jnp.sum(descending > excess) - 1
     cut = jnp.where(radius > 0, excess[jnp.maximum(last, 0)], jnp.inf)
     shrunk = jnp.sign(u) * jnp.maximum(jnp.abs(u) - cut, 0.0)
     return jnp.where(jnp.sum(jnp.abs(u)) <= radius, u, shrunk)
 
 
-def dual_norm(u: Array, p: Any) -> Array:
-    """‖u‖_{p*}."""
+def dual_norm(u: Array, p: Norm) -> Array:
+    """The dual norm ‖u‖_{p*}, with 1/p + 1/p* = 1."""
     if p == 1:
         return jnp.max(jnp.abs(u))
     return jnp.sum(jnp.abs(u)) if p == "inf" else jnp.sqrt(jnp.sum(u**2))
@@ -34,13 +39,13 @@ def dual_norm(u: Array, p: Any) -> Array:
 
 def simplex_projection(u: Array) -> Array:
     """The projection onto the simplex, by sorting."""
-    ordered = jnp.sort(u)[::-1]
-    excess = (jnp.cumsum(ordered) - 1.0) / jnp.arange(1, u.shape[0] + 1)
-    return jnp.maximum(u - excess[jnp.sum(ordered > excess) - 1], 0.0)
+    descending = jnp.sort(u)[::-1]
+    excess = (jnp.cumsum(descending) - 1.0) / jnp.arange(1, u.shape[0] + 1)
+    return jnp.maximum(u - excess[jnp.sum(descending > excess) - 1], 0.0)
 
 
-def _root(decreasing: Any, low: Array, high: Array) -> Array:
-    """Where a decreasing function changes sign, between `low` and `high`."""
+def _root(decreasing: Callable[[Array], Array], low: Array, high: Array) -> Array:
+    """The zero of a decreasing function between `low` and `high`, by bisection."""
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         middle = 0.5 * (ends[0] + ends[1])
@@ -51,8 +56,12 @@ def _root(decreasing: Any, low: Array, high: Array) -> Array:
     return 0.5 * (low + high)
 
 
-def weights_projection(u: Array, q_hat: Array, theta: Array, p: Any) -> Array:
-    """The point of Q that is nearest to u."""
+def weights_projection(u: Array, q_hat: Array, theta: Array, p: Norm) -> Array:
+    """The point of Q that is nearest to u.
+
+    Each norm has one multiplier that is found by bisection: for p = ∞ that of Σq = 1, for p = 2 that of the ball, and
+    for p = 1 one for the gains and one for the losses.
+    """
     if p == "inf":
         low, high = jnp.maximum(q_hat - theta, 0.0), q_hat + theta
         shift = _root(lambda tau: jnp.sum(jnp.clip(u - tau, low, high)) - 1.0, jnp.min(u - high), jnp.max(u - low))
@@ -65,12 +74,12 @@ def weights_projection(u: Array, q_hat: Array, theta: Array, p: Any) -> Array:
 
         share = _root(far, jnp.zeros(()), jnp.ones(()))
         return jnp.where(jnp.sum((near - q_hat) ** 2) <= theta**2, near, simplex_projection(u + share * (q_hat - u)))
-    # what q gains and what it loses against q̂ are θ/2 each, and decouple
+    # on the ℓ1 ball the gains of q over q̂ sum to θ/2 and so do its losses, so that the two parts are projected apart
     more, size = u - q_hat, 1.0 + jnp.max(jnp.abs(u - q_hat)) + theta
     gain = _root(lambda tau: jnp.sum(jnp.maximum(more - tau, 0.0)) - 0.5 * theta, -size, size)
     loss = _root(lambda tau: jnp.sum(jnp.minimum(q_hat, jnp.maximum(-more - tau, 0.0))) - 0.5 * theta, -size, size)
-    held = q_hat + jnp.maximum(more - gain, 0.0) - jnp.minimum(q_hat, jnp.maximum(-more - loss, 0.0))
-    return jnp.where(jnp.sum(jnp.abs(near - q_hat)) <= theta, near, held)
+    nearest = q_hat + jnp.maximum(more - gain, 0.0) - jnp.minimum(q_hat, jnp.maximum(-more - loss, 0.0))
+    return jnp.where(jnp.sum(jnp.abs(near - q_hat)) <= theta, near, nearest)
 
 
 @jax.jit
@@ -82,26 +91,30 @@ def _heaviest_in_ball(values: Array, q_hat: Array, theta: Array) -> Array:
     def at(log_t: Array) -> Array:
         return simplex_projection(q_hat + jnp.exp(log_t) / unit * below)
 
-    log_t = _root(lambda log_t: theta**2 - jnp.sum((at(log_t) - q_hat) ** 2), jnp.asarray(-35.0), jnp.asarray(35.0))
+    log_t = _root(
+        lambda log_t: theta**2 - jnp.sum((at(log_t) - q_hat) ** 2), jnp.asarray(-LOG_RANGE), jnp.asarray(LOG_RANGE)
+    )
     return at(log_t)
 
 
-def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Any) -> np.ndarray:
-    """The q in Q with the largest Σ q_s·values_s."""
+def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Norm) -> np.ndarray:
+    """The q in Q with the largest Σ q_s·values_s: the adversary's weights for these losses."""
     values, q_hat = np.asarray(values, dtype=float), np.asarray(q_hat, dtype=float)
     order = np.argsort(-values, kind="stable")
     if p == 2:
         if np.ptp(values) == 0 or theta == 0:
             return q_hat.copy()
         return np.asarray(_heaviest_in_ball(jnp.asarray(values), jnp.asarray(q_hat), jnp.asarray(theta)))
+    # p = ∞: from the lowest weights, give what is missing to 1 to the largest values first, each up to q̂ + θ.
+    # p = 1: take up to θ/2 from the smallest values, and give all of it to the largest.
     q = np.maximum(q_hat - theta, 0.0) if p == "inf" else q_hat.copy()
     room = 1.0 - q.sum() if p == "inf" else min(0.5 * theta, 1.0 - q_hat[order[0]])
     if p != "inf":
-        left = room
+        remaining = room
         for s in order[::-1]:
-            taken = min(q[s], left) if s != order[0] else 0.0
-            q[s], left = q[s] - taken, left - taken
+            loss = min(q[s], remaining) if s != order[0] else 0.0
+            q[s], remaining = q[s] - loss, remaining - loss
     for s in order:
-        given = min(room, q_hat[s] + theta - q[s]) if p == "inf" else room
-        q[s], room = q[s] + given, room - given
+        gain = min(room, q_hat[s] + theta - q[s]) if p == "inf" else room
+        q[s], room = q[s] + gain, room - gain
     return q
