@@ -16,7 +16,7 @@ What only some algorithms answer is declared in small classes of its own: multip
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -102,11 +102,13 @@ class Algorithm:
             name = type(self).__name__
             raise FoedusError(f"{name} takes no settings ({', '.join(settings)}): write @settings above class {name}.")
 
-    def __getattr__(self, name: str) -> object:
-        if name != "name":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        warnings.warn("write type(algorithm).__name__, not algorithm.name.", DeprecationWarning, stacklevel=2)
-        return name_of(self)
+    if not TYPE_CHECKING:  # a type checker is to find attributes that are not there
+
+        def __getattr__(self, name: str) -> object:
+            if name != "name":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warnings.warn("write type(algorithm).__name__, not algorithm.name.", DeprecationWarning, stacklevel=2)
+            return name_of(self)
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
         """The server's state before the first round."""

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from foedus.errors import FoedusError, did_you_mean
 from foedus.losses import Loss, as_loss
 from foedus.pytrees import PyTree
-from foedus.terms import Constraint, Data, Mask, Terms
+from foedus.terms import Constraint, Data, Mask, Terms, subsets_of
 
 T = TypeVar("T")
 
@@ -373,6 +373,9 @@ class Custom(Constraint):
     @property
     def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.is_convex
+
+    def masks(self) -> tuple[Mask, ...]:
+        return subsets_of(self.fn)
 
     def _count(self, terms: Terms, data: Data) -> int:
         out = jax.eval_shape(lambda d: jnp.ravel(self.fn(terms.shape.unravel(jnp.zeros(terms.dim)), d)), data)

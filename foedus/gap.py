@@ -63,6 +63,11 @@ def residual(h: Regularizer, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, 
 
 def measure_gap(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
     """The gap at w."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # a run that has diverged ends at such numbers
+        return _measure(curves, h, w)
+
+
+def _measure(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
     there = residual(h, w, curves.gradient)
     if there is None or not (np.all(np.isfinite(curves.hessian)) and np.all(np.isfinite(curves.gradient))):
         return Gap(None, None, "minimum")
@@ -81,6 +86,8 @@ def measure_gap(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
     K, r = face.T @ K @ face, face.T @ r
     if not len(r):
         return Gap(curves.slack, bound, "minimum")
+    if not (np.all(np.isfinite(K)) and np.all(np.isfinite(r))):
+        return Gap(None, None, "minimum")
     values, vectors = np.linalg.eigh(0.5 * (K + K.T))
     top = float(np.max(np.abs(values)))
     if np.min(values) < -CURVED * top:

@@ -276,4 +276,5 @@ class Problem:
 
 
 def _kind_of(constraint: Constraint) -> str:
-    return {"LossCap": "loss cap", "LossGap": "loss gap"}.get(type(constraint).__name__, type(constraint).__name__)
+    words = {"LossCap": "loss cap", "LossGap": "loss gap", "Custom": "constraint"}
+    return words.get(type(constraint).__name__, type(constraint).__name__)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +108,20 @@ class Data(Mapping[str, Array]):
 
 
 Mask = Callable[[Data], Array]
+
+
+@runtime_checkable
+class OfSubsets(Protocol):
+    """A function of (w, data) that says which subsets of a client's rows it is about."""
+
+    def masks(self) -> tuple[Mask, ...]:
+        """The subsets, none of which may be empty at any client."""
+        ...
+
+
+def subsets_of(function: object) -> tuple[Mask, ...]:
+    """The subsets that an objective or a constraint's function is about, as far as it says so."""
+    return function.masks() if isinstance(function, OfSubsets) else ()
 
 
 @dataclass(frozen=True)

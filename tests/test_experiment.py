@@ -12,6 +12,7 @@ from foedus.algorithm import Algorithm
 from foedus.data import preprocess
 from foedus.errors import FoedusError
 from foedus.experiment import build, catalogue, execute, file, sources, starter
+from foedus.experiment import keys as file_keys
 from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
 
@@ -337,7 +338,10 @@ def test_every_key_is_in_the_documentation():
     page = (Path(__file__).parent.parent / "docs/reference/experiment-file.md").read_text()
     top, *sections = page.split("\n## ")
     rows = {part.partition("\n")[0]: part for part in sections}
-    for name, keys in {"At the top": file.TOP, **{f"[{s}]": keys for s, keys in file.SECTIONS.items()}}.items():
+    for name, keys in {
+        "At the top": file_keys.TOP,
+        **{f"[{s}]": keys for s, keys in file_keys.SECTIONS.items()},
+    }.items():
         part = next(text for title, text in rows.items() if title.startswith(name))
         for key in keys:
             assert f"| `{key}` |" in part, f"{key} of {name}"

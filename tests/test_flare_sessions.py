@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import classification
 from cases import problem as five
 from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
 
@@ -416,7 +417,7 @@ def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
     def full(self, carry, history, final=False):
         raise fd.FoedusError("cannot write server.ckpt: No space left on device; what was there before is unchanged.")
 
-    monkeypatch.setattr("foedus.runtime.flare.server.Checkpoint.keep", full)
+    monkeypatch.setattr("foedus.runtime.flare.keeping.Checkpoint.keep", full)
     monkeypatch.setattr("foedus.runtime.flare.site.SiteSession._keep", lambda self, asked, payload: Outgoing())
     agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING))
     assert any("No space left" in line for line in hall.notes)
@@ -567,3 +568,16 @@ def test_pooling_and_a_wrong_number_of_sites_are_refused(tmp_path):
             problem, fd.FedAvg(), np.zeros(4), run="r", sites=("a", "b"), seed=0, max_rounds=1,
             participation=fd.Fraction(),
         )  # fmt: skip
+
+
+def test_a_cap_on_the_worst_case_can_be_sent_to_sites(tmp_path):
+    """And a site counts the rows that it is about, as it does for every other cap."""
+    sites = dict(list(classification().items())[:3])
+    cap = fd.robust.worst_case_cap(fd.label(1), at_most=0.65, radius=0.01)
+    problem = fd.Problem(sites, loss=fd.losses.logistic, constraints=[cap])
+    hall = Hall(tmp_path, problem, fd.InteriorPoint())
+    agree(fd.solve(problem, fd.InteriorPoint()), hall.play())
+    (tmp_path / "strict").mkdir()
+    strict = Hall(tmp_path / "strict", problem, fd.InteriorPoint(), policy=Policy(min_subset=50, min_sites=1))
+    with pytest.raises(Missing, match="refuses"):
+        strict.play()

@@ -4,7 +4,6 @@ An algorithm here says what clients and server compute and send. The loop over r
 numerics in `foedus.numerics`, worst cases over Wasserstein balls in `foedus.robust`, noise in `foedus.privacy`.
 """
 
-from foedus.algorithms.admm import InexactADMM
 from foedus.algorithms.afl import AFL
 from foedus.algorithms.centralproxal import CentralProxAL
 from foedus.algorithms.drfa import DRFA
@@ -15,6 +14,7 @@ from foedus.algorithms.fedepm import FedEPM
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
 from foedus.algorithms.fedprox import FedProx
+from foedus.algorithms.inexact_admm import InexactADMM
 from foedus.algorithms.interior_point import InteriorPoint
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.proxal import ProxAL

@@ -79,6 +79,15 @@ class InteriorPoint(Constrained, Summing):
     """Any smooth problem, with constraints or without, to a certificate in few rounds.
 
     It is Newton's method on the optimality conditions, an interior-point method whose iterations are rounds.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> cap = fd.constraints.Linear(C=[[1.0, 0.0]], d=[1.5])
+        >>> problem = fd.Problem(sites, loss=fd.losses.least_squares, constraints=[cap])
+        >>> run = fd.solve(problem, fd.InteriorPoint())
+        >>> run.w.round(3).tolist(), run.certificate.holds(1e-6, 1e-6)
+        ([1.5, 3.0], True)
     """
 
     eps1: float = setting(1e-6, "stationarity to reach; infinity asks for the gap instead", gt=0)

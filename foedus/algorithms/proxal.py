@@ -26,11 +26,8 @@ from jax import Array
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
 from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.lagrangian import (
-    Excess,
     Party,
     Piece,
-    Share,
-    equalities,
     excess,
     full_regularizer,
     piece,
@@ -47,7 +44,9 @@ from foedus.algorithms.proxal_state import (
     OuterReply,
     ProxalClient,
     ProxalServer,
+    coupled_multipliers,
 )
+from foedus.algorithms.proxal_words import reason_of, why_not_private
 from foedus.constrained import Constrained
 from foedus.privacy.releasing import NotPrivate
 from foedus.problem import Problem
@@ -59,7 +58,7 @@ FAR = 1e3  # terms that no point closer than FAR·(1 + ‖w‖₁) meets are cal
 START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
 CHEAP = 10  # the most rounds of a subproblem after which β may grow: larger β make subproblems harder
-GRADIENT_ROUNDS = 10  # so many times CHEAP with gradients only, whose subproblems take more rounds anyway
+GRADIENT_ROUNDS = 10  # so many times CHEAP with gradients only
 STEEP = 1e9  # divided by this, h is but the indicator of its domain, and its subdifferential the normal cone
 NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
 
@@ -101,11 +100,6 @@ class ProxAL(Constrained, NotPrivate):
     max_outer: int = setting(200, "outer steps at most", ge=1, integer=True)
 
     dense: ClassVar[int] = 500  # variables up to which 'auto' lets clients send Hessians: a message of 1 MB
-    releases: ClassVar[dict[str, str]] = {
-        "newton": "the value, gradient and Hessian of its augmented Lagrangian (Newton steps)",
-        "lbfgs": "the value and gradient of its augmented Lagrangian (L-BFGS steps)",
-        "admm": "the solution of its augmented subproblem (ADMM steps)",
-    }
 
     def fit(self, problem: Problem) -> Fit:
         return Fit(replace(self, inner=self.inner_for(problem.terms)), problem, max_rounds=50_000)
@@ -118,10 +112,7 @@ class ProxAL(Constrained, NotPrivate):
         return "newton" if size <= self.dense else "lbfgs"
 
     def privacy_refusal(self, terms: Terms) -> str:
-        return (
-            f"each round it sends {self.releases[self.inner_for(terms)]} and how far its multipliers moved, and both "
-            "are functions of multipliers that carry the data from round to round without a bound"
-        )
+        return why_not_private(self.inner_for(terms))
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -192,7 +183,6 @@ class ProxAL(Constrained, NotPrivate):
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> ProxalServer:
         n = terms.clients
-        each = jnp.zeros((n, terms.rows[2]))
         point = jnp.concatenate([w0, jnp.zeros(n * terms.rows[2])])
         return ProxalServer(
             w=point,
@@ -203,12 +193,7 @@ class ProxAL(Constrained, NotPrivate):
             own=own,
             inner=self.method.blank(terms, point),
             outer=jnp.ones((), bool),
-            accounts=Account(
-                dmu=jnp.zeros(n),
-                product=jnp.zeros(n),
-                excess=Excess(jnp.zeros(n), jnp.zeros((n, *point.shape))),
-                share=Share(each, each, jnp.zeros(n)) if terms.rows[2] else (),
-            ),
+            accounts=Account.blank(n, point.shape[0], terms.rows[2]),
             has_answered=jnp.zeros(n, bool),
             track=OuterProgress.blank(),
         )
@@ -236,18 +221,8 @@ class ProxAL(Constrained, NotPrivate):
         _, own, coupled = terms.rows
         return {
             "global": server.mu[:own],
-            "coupled": self.coupled(terms, server, server.mu[own:]) if coupled else server.mu[own:],
+            "coupled": coupled_multipliers(terms, server, server.mu[own:], self.eps2) if coupled else server.mu[own:],
         }
-
-    def coupled(self, terms: Terms, server: ProxalServer, nu: Array) -> Array:
-        """The multipliers of the coupled rows: ν, and 0 on rows that are slack.
-
-        The slack of a coupled row may sit at its clients' rows or at Σ s ≤ 0, so ν of a slack row may be small but not
-        zero.
-        """
-        c = jnp.mean(server.accounts.share.c, axis=0)
-        equal = equalities(Party(terms, server=True), server.own)[terms.rows[1] :]
-        return jnp.where(equal | (c >= -self.eps2), nu, 0.0)
 
     def report(self, server: ProxalServer) -> dict[str, Array]:
         status = self.method.status(server.inner)
@@ -258,28 +233,8 @@ class ProxAL(Constrained, NotPrivate):
         } | self.method.report(server.inner)
 
     def reason(self, server: ProxalServer, converged: bool, names: list[str]) -> str:
-        track = server.track
-        solver_ratio = float(self.method.solver_ratio(server.inner))
-        note = f"; a subproblem solver ended at {solver_ratio:.1g} times its tolerance" if solver_ratio > 1 else ""
-        if converged:
-            return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps{note}"
-        least = float(track.least)
-        whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
-        note_on_least = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
-        answers = server.has_answered if bool(server.outer) else server.inner.fresh
-        silent = [name for name, answer in zip(names, answers, strict=True) if not bool(answer)]
-        if bool(track.gave_up) and int(track.k) < self.max_outer:
-            return f"no point was found that meets the terms: {note_on_least}, and no small step lessens it"
-        if bool(track.gave_up):
-            if least > self.eps2:
-                return f"the terms were not met in {self.max_outer} outer steps; {note_on_least}"
-            return f"stopped after {self.max_outer} outer steps: the terms are met, the model is not yet optimal"
-        if bool(server.outer) and silent and least == float("inf"):
-            return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
-        must_wait = bool(server.outer) or bool(server.inner.hold)
-        waiting = f"still waiting for client {silent[0]!r}; " if must_wait and silent else ""
-        end = note_on_least or "no outer step was finished"
-        return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{end}"
+        ratio = float(self.method.solver_ratio(server.inner))
+        return reason_of(server, converged, names, ratio, self.eps2, self.max_outer)
 
 
 @dataclass(frozen=True)
@@ -390,7 +345,7 @@ class OuterRound:
         added to the residual.
         """
         algorithm, share, nu = self.settings, server.accounts.share, mu[terms.rows[1] :]
-        final_nu = algorithm.coupled(terms, server, nu)
+        final_nu = coupled_multipliers(terms, server, nu, algorithm.eps2)
         c = jnp.mean(share.c, axis=0)
         shift = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - final_nu))
         stationary = residual + jnp.sum(share.spread) + shift <= algorithm.eps1

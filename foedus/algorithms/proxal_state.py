@@ -8,7 +8,7 @@ from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import Excess, Piece
+from foedus.algorithms.lagrangian import Excess, Party, Piece, Share, equalities
 from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
@@ -51,6 +51,17 @@ class Account:
     product: Array  # |μ·c|_∞
     excess: Excess
     share: PyTree  # its part in the coupled rows; () without any
+
+    @staticmethod
+    def blank(clients: int, size: int, coupled: int) -> "Account":
+        """The table of all clients' accounts before anybody has answered, for points of this size."""
+        each = jnp.zeros((clients, coupled))
+        return Account(
+            dmu=jnp.zeros(clients),
+            product=jnp.zeros(clients),
+            excess=Excess(jnp.zeros(clients), jnp.zeros((clients, size))),
+            share=Share(each, each, jnp.zeros(clients)) if coupled else (),
+        )
 
 
 @state
@@ -162,3 +173,13 @@ class InnerMethod(Protocol):
     ) -> tuple[PyTree, Array, Array]:  # fmt: skip
         """The server's state after an inner round."""
         ...
+
+
+def coupled_multipliers(terms: Terms, server: ProxalServer, nu: Array, eps2: float) -> Array:
+    """The multipliers of the coupled rows: ν, and 0 on rows that are slack.
+
+    The slack of a coupled row may sit at its clients' rows or at Σ s ≤ 0: ν of a slack row may be small but not zero.
+    """
+    c = jnp.mean(server.accounts.share.c, axis=0)
+    equal = equalities(Party(terms, server=True), server.own)[terms.rows[1] :]
+    return jnp.where(equal | (c >= -eps2), nu, 0.0)

@@ -10,7 +10,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 
 Settings: TypeAlias = Json
-"""All settings of one run, section by section, with the defaults filled in; `file.SECTIONS` has the keys."""
+"""All settings of one run, section by section, with the defaults filled in; `keys.SECTIONS` has the keys."""
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where a value stands in the settings: the keys and list positions that lead to it."""

@@ -30,6 +30,10 @@ class WorstCaseMean:
     intercept: bool = False
     at_most: float = 0.0
 
+    def masks(self) -> tuple[Mask, ...]:
+        """The samples that count: a site refuses a cap over too few of its rows."""
+        return () if self.where is None else (self.where,)
+
     def __call__(self, w: Array, data: Data) -> Array:
         ball = Ball(self.loss, "l2", intercept=self.intercept)
         mask = None if self.where is None else self.where(data)

@@ -15,7 +15,7 @@ from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
-from foedus.terms import Data, Mask, Terms, Where
+from foedus.terms import Data, Mask, Terms, Where, subsets_of
 
 MOST_ROUNDS = 10**6  # that a run may announce
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
@@ -77,5 +77,5 @@ def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], No
 
 def _masks(terms: Terms) -> tuple[Mask, ...]:
     """Return the subsets of a site's rows that occur in the terms."""
-    own = () if terms.where is None else (terms.where,)
+    own = (*(() if terms.where is None else (terms.where,)), *subsets_of(terms.objective))
     return (*own, *(mask for c in terms.constraints if c.scope != "global" for mask in c.masks()))
