@@ -21,6 +21,7 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Each, Fit, Present, name_of, refuse
+from foedus.algorithms.robust_interior_server import takes
 from foedus.errors import FoedusError
 from foedus.losses import LeastSquares
 from foedus.numerics import anderson
@@ -40,6 +41,7 @@ BALANCE = 10.0  # how far apart the residuals may be before c moves
 ADAPTING = 400  # rounds in which c may move every OFTEN rounds
 SETTLED = 4000  # rounds in which it may move every SELDOM rounds; afterwards Algorithm 1's convergence proof holds
 OFTEN, SELDOM = 10, 100
+SPLITTING = ("c", "adapt", "splitting", "constants", "tol")  # settings that only the splitting method has
 
 
 @state
@@ -95,6 +97,13 @@ def _number(value: Any) -> bool:
 class Minimax(Robust):
     """AD-LPMM for a minimax over weights and balls; DRFL, AFL and WAFL say which of both there are."""
 
+    method: str | None = setting(
+        None,
+        "'interior': an interior-point method in which a round is an iteration; 'splitting': the settings from c to tol "
+        "and `sample` belong to it. None: 'splitting' where one of these is given, else 'interior'",
+        choices=(None, "interior", "splitting"),
+    )
+    gap: float = setting(1e-7, "relative distance to the optimum at which method='interior' ends", gt=0)
     c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
     adapt: bool = setting(True, "whether c is moved towards equal residuals", choices=(False, True))
     splitting: str = setting(
@@ -146,6 +155,18 @@ class Minimax(Robust):
     def exact(self) -> bool:
         return self.splitting == "exact"
 
+    def interior(self, terms: Terms) -> bool:
+        """Whether the interior-point method solves the problem: asked for, or nothing of the other one's is given.
+
+        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers; the splitting
+        method then takes over.
+        """
+        kept = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
+        given = any(getattr(self, name) != default for name, default in kept.items())
+        if self.method == "splitting" or (self.method is None and given) or self.sample is not None:
+            return False
+        return (not self.robust or self.ball(terms).closed) and takes(terms.regularizer)
+
     def ball(self, terms: Terms) -> Ball:
         assert terms.loss is not None
         return Ball(terms.loss, self.metric, self.kind, self.intercept)
@@ -172,6 +193,10 @@ class Minimax(Robust):
             )
         # a site checks the settings before it opens its data, and gets the arrays with the terms
         stated = self.restate(problem) if "x" in problem.data else problem
+        if self.interior(terms):
+            from foedus.algorithms.robust_interior import RobustInterior
+
+            return Fit(RobustInterior(self), stated, max_rounds=300)
         return Fit(self, stated, max_rounds=5000)
 
     def weights(self, problem: Problem) -> np.ndarray:
@@ -189,15 +214,17 @@ class Minimax(Robust):
         rho = np.maximum(rho, 1e-9) if self.robust else rho
         own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)}
         own |= support_arrays(f"setting of {name_of(self)}", self.support, self.ball(problem.terms), problem, width)
-        held = {
-            "robust.theta": self.theta,
-            "robust.q_hat": self.weights(problem),
-            "robust.c": self.c,
-            "robust.price": self.cost,
-        }
+        own["robust.share"] = self.weights(problem)
+        held = {**self.server_data(problem.terms), "robust.q_hat": self.weights(problem)}
         data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
         server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in held.items()}})
         return problem.with_data(data, server)
+
+    def server_data(self, terms: Terms) -> Data:
+        """The numbers that the server holds, with equal weights q̂."""
+        held = {"robust.theta": self.theta, "robust.c": self.c, "robust.price": self.cost, "robust.kappa": self.kappa}
+        weights = jnp.full(terms.clients, 1.0 / terms.clients)
+        return Data({"robust.q_hat": weights, **{k: jnp.asarray(v, dtype=float) for k, v in held.items()}})
 
     @property
     def cost(self) -> float:
@@ -208,8 +235,7 @@ class Minimax(Robust):
     def init(self, terms: Terms, w0: Array, own: Data | None) -> MinimaxServer:
         n = terms.clients
         if own is None:
-            own = Data({"robust.theta": jnp.asarray(self.theta), "robust.q_hat": jnp.full(n, 1.0 / n),
-                        "robust.c": jnp.asarray(self.c), "robust.price": jnp.asarray(self.cost)})  # fmt: skip
+            own = self.server_data(terms)
         held = jnp.append(w0, 1.0) if self.shared else w0
         q_hat, S = own["robust.q_hat"], jnp.zeros(n)
         big = jnp.asarray(jnp.inf)
