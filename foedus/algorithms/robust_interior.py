@@ -27,6 +27,7 @@ from foedus.algorithms.robust_interior_server import (
     Position,
     Sums,
     agreed,
+    first_shared,
     says_yes,
 )
 from foedus.problem import Problem
@@ -132,7 +133,8 @@ class RobustInterior(OtherForm, Robust, Summing):
 
     def join(self, terms: Terms, data: Data, w0: Array) -> Client:
         site = self.site(terms, data)
-        blank = Visit(jnp.full((), -1), site.start(jnp.zeros(site.held).at[: terms.dim].set(w0), jnp.ones(())))
+        shared = first_shared(terms, site.form, data["robust.kappa"], w0)
+        blank = Visit(jnp.full((), -1), site.start(shared, site.share))
         return Client(blank, blank, Sums.zero(site.held, terms.clients), jnp.full((), -1))
 
     def site(self, terms: Terms, data: Data) -> Site:
@@ -158,9 +160,9 @@ class RobustInterior(OtherForm, Robust, Summing):
     def local(self, terms: Terms, client: Client, ask: Ask, data: Data, key: Array) -> tuple[Client, Reply]:
         site, trial, m = self.site(terms, data), client.trial, jnp.asarray(ask.m)
         base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
-        first = (base.id < 0) | (ask.id == 0)
+        first = ask.id == 0  # then the point is where the site has started
         moved, inverses = site.step(base.place, ask.x, m, ask.mu, ask.t, ask.dual)
-        place = select(first, site.start(ask.x, m), moved)
+        place = select(first, base.place, moved)
         place, share = site.condense(place)
         steps = [jnp.where(first, 1.0, says_yes(inverse)) for inverse in inverses]
         sums = self.stated(terms, share, ask.x, m, jnp.asarray(ask.index), *steps)
@@ -173,7 +175,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         )
         visit = Visit(ask.id, place)
         whole = jnp.where(ask.whole, ask.id, client.whole)
-        here = Client(select(first, visit, base), visit, sums, whole)
+        here = Client(base, visit, sums, whole)
         unable = Client(base, trial, client.sent, whole)
         reply = Reply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
         return select(finite, here, unable), reply

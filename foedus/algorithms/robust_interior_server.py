@@ -122,6 +122,16 @@ def takes(h: Regularizer) -> bool:
     return isinstance(h, Zero | ElasticNet) or (isinstance(h, Box) and h.low < h.high)
 
 
+def first_shared(terms: Terms, form: Form, kappa: Array, w0: Array) -> Array:
+    """The shared variables at the start, as all parties know them: w0, inside the box of a regulariser."""
+    h = terms.regularizer
+    if isinstance(h, Box):
+        width = 0.1 * min(h.high - h.low, 10.0)
+        w0 = jnp.clip(w0, h.low + width, h.high - width)
+    none = jnp.zeros(0)
+    return form.start(terms.dim, w0, Radius(jnp.zeros(()), kappa, none, none)) if form.shared else w0
+
+
 @dataclass(frozen=True)
 class Desk:
     """What the server knows: the terms, the form of the sites' problem, the norm of Q, and its numbers in `own`."""
@@ -195,22 +205,13 @@ class Desk:
 
     def start(self, w0: Array) -> Position:
         """An interior position at w0."""
-        n, h, held = self.terms.clients, self.terms.regularizer, self.held
-        if isinstance(h, Box):
-            width = min(h.high - h.low, 1e3)
-            low = h.low + 0.1 * width if np.isfinite(h.low) else -jnp.inf
-            high = h.high - 0.1 * width if np.isfinite(h.high) else jnp.inf
-            w0 = jnp.clip(w0, low, high)
-        x = w0
-        if self.form.shared:
-            ends = jnp.zeros(0)
-            x = self.form.start(self.terms.dim, w0, Radius(jnp.zeros(()), self.own["robust.kappa"], ends, ends))
+        n = self.terms.clients
+        x = first_shared(self.terms, self.form, self.own["robust.kappa"], w0)
         if self.absolute:
             x = jnp.concatenate([x, jnp.abs(w0) + 1.0])
         xi = jnp.zeros(n)
         if self.p == 1:
             xi = jnp.concatenate([xi, jnp.full(n, 0.5 / n)])
-        assert x.shape[0] == held + (self.terms.dim if self.absolute else 0)
         return Position(x, xi, centred(self.of_x, x, self.nu), centred(self.of_xi, xi, self.nu))
 
     def cost(self, x: Array) -> tuple[Array, Array, Array]:

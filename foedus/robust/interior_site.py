@@ -21,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.losses import signed
+from foedus.losses import Huber, signed
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.pytrees import state
 from foedus.robust.closed import Radius
-from foedus.robust.form import Form, Maps, Pieces
+from foedus.robust import interior_huber
+from foedus.robust.form import Form, Maps, Pieces, Smooth
 from foedus.robust.interior_rows import (
     LEAST,
     Multipliers,
@@ -50,7 +51,7 @@ class Place:
 
     y: Array
     m: Array
-    alpha: Array
+    alpha: Array  # of each sample; for Huber's loss its (r, p)
     z: Array  # (pieces, rows)
     rows: Multipliers
     answer: Array  # of the own y: to the shared y, and its constant, to m and to μ (own, shared + 3)
@@ -113,6 +114,16 @@ class Site:
         u, e = self.form.margins(maps.R @ y, self.x, self.y), maps.E @ y
         return u, self.form.pieces(u, e, self.radius.kappa)
 
+    def smooth(self, u: Array) -> Smooth | None:
+        """The smooth part of the loss, but for Huber's, which has variables of its own."""
+        return None if self.eps else self.form.smooth(u)
+
+    @property
+    def eps(self) -> float:
+        """ε of Huber's loss, 0 for others."""
+        loss = self.form.ball.loss
+        return loss.eps if isinstance(loss, Huber) else 0.0
+
     def start(self, shared: Array, m: Array) -> Place:
         """The first place, at w and m, with products in proportion to the loss there."""
         form, maps = self.form, self.maps
@@ -127,6 +138,8 @@ class Site:
             alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]
             inverse = 1.0 / (alpha - pieces.value)
             z = m * inverse / jnp.sum(inverse, axis=0)
+        if self.eps:
+            alpha = interior_huber.start(u[0], self.eps, product)
         rows = centred(self.rows(maps), y, self.nu * product)
         return Place(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
 
@@ -146,9 +159,13 @@ class Site:
         if new.shape[0] > held:
             new = lifted(rows, at.y, new, self.dim + 1, self.dim)
         alpha, z = at.alpha, at.z
-        _, pieces = self.pieces(maps, at.y)
+        u, pieces = self.pieces(maps, at.y)
+        here = self.omega > 0
+        if self.eps:
+            du, there = form.moves(maps.R @ dy, self.x, self.y)[0], self.pieces(maps, new)[0][0]
+            alpha, inverse = interior_huber.step(alpha, u[0], there, du, self.eps, at.m, dm, own_mu, t)
+            primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
         if pieces is not None:
-            here = self.omega > 0
             s = at.alpha - pieces.value
             theta = at.z / s
             whole = jnp.sum(theta, axis=0)
@@ -175,7 +192,7 @@ class Site:
         # two r come with two pieces of one r each, and then all samples turn the same way
         joint = maps.R[0] if sets == 1 else maps.R[0] + maps.R[1]
         u, pieces = self.pieces(maps, at.y)
-        smooth = form.smooth(u)
+        smooth = self.smooth(u)
         # slopes in u: towards μ = 0, per unit of m, per unit of μ, and as they are; likewise in e
         slopes, slopes_e = jnp.zeros((4, *u.shape)), jnp.zeros((4, shared))
         bends, mixed, square = jnp.zeros(u.shape[1]), jnp.zeros((shared, u.shape[1])), jnp.zeros((shared, shared))
@@ -185,6 +202,12 @@ class Site:
             v = v + jnp.dot(omega, smooth.value)
             slopes = slopes.at[:, 0].add(jnp.stack([m, jnp.ones(()), jnp.zeros(()), m])[:, None] * smooth.slope)
             bends = bends + m * smooth.bend
+        if self.eps:
+            part = interior_huber.springs(at.alpha, u[0], self.eps, m)
+            slopes = slopes.at[:, 0].add(part.slopes.at[2].multiply(self.share))
+            v, shift, bends = v + jnp.dot(omega, part.value), -jnp.dot(omega, part.v_m), bends + part.bend
+            v_mu, gap = self.share * jnp.dot(omega, part.v_mu), jnp.dot(omega, part.gap)
+            count = count + 2.0 * self.share
         if pieces is not None:
             in_u, in_e = pieces.in_u, pieces.in_e
             s = at.alpha - pieces.value
