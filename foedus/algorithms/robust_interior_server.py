@@ -31,6 +31,7 @@ from foedus.robust.interior_rows import (
     Rows,
     RowSums,
     along,
+    balanced,
     blocked,
     blocked_dual,
     centred,
@@ -294,7 +295,10 @@ class Desk:
         if self.size > dim:
             x = lifted(rows, at.x, x, dim if lam is None else dim + 1, lam)
         way = jnp.minimum(t, EDGE / jnp.maximum(blocked(self.of_xi, at.xi, d.dxi), EDGE))
-        return Position(x, at.xi + way * d.dxi, along(at.of_x, of_x, dual), along(at.of_xi, of_xi, dual))
+        of_x = along(at.of_x, of_x, dual)
+        if lam is not None:
+            of_x = balanced(self.form, of_x, dim)
+        return Position(x, at.xi + way * d.dxi, of_x, along(at.of_xi, of_xi, dual))
 
 
 def _inverse_upon(C: Array, e: Array) -> Array:

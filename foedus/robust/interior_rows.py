@@ -11,6 +11,7 @@ from jax import Array
 
 from foedus.numerics.cone import cone_step, flip, jdot, scaling
 from foedus.pytrees import state
+from foedus.robust.form import Form
 
 LEAST = 0.3  # share of a slack or multiplier that a step leaves
 EDGE = 0.95  # share of the way to the boundary of a cone, and for steps that nothing holds back one by one
@@ -130,3 +131,13 @@ def lifted(rows: Rows, old: Array, new: Array, first: int, lam: int | None) -> A
         room, room_now = (c[0] - jnp.sqrt(jnp.sum(c[1:] ** 2)) for c in (q, cone))
         short = jnp.maximum(short, LEAST * room - room_now)
     return new.at[lam].add(short)
+
+
+def balanced(form: Form, at: Multipliers, dim: int) -> Multipliers:
+    """The multipliers with those of t_j ≥ ±w_j, metric ℓ∞, in sum what λ ≥ L Σt asks for: t is then stationary."""
+    if not (form.robust and not form.box and form.ball.metric == "linf"):
+        return at
+    width, first = dim - form.ball.intercept, int(not form.ball.classifies)
+    pair = at.z[first : first + 2 * width].reshape(2, width)
+    pair = pair * (form.ball.lipschitz * at.z[first + 2 * width] / jnp.sum(pair, axis=0))
+    return Multipliers(at.z.at[first : first + 2 * width].set(jnp.ravel(pair)), at.q)

@@ -32,6 +32,7 @@ from foedus.robust.interior_rows import (
     Multipliers,
     Rows,
     along,
+    balanced,
     blocked,
     blocked_dual,
     centred,
@@ -182,7 +183,10 @@ class Site:
             alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + LEAST * s, axis=0))
             z = jnp.maximum(at.z + dual * dz, LEAST * at.z)
             z = z * (m / jnp.sum(z, axis=0))
-        place = Place(new, m, alpha, z, along(at.rows, d_rows, dual), at.answer)
+        multipliers = along(at.rows, d_rows, dual)
+        if new.shape[0] > held:
+            multipliers = balanced(form, multipliers, self.dim)
+        place = Place(new, m, alpha, z, multipliers, at.answer)
         return place, jnp.stack([primal, dual_end])
 
     def condense(self, at: Place) -> tuple[Place, Share]:
