@@ -245,11 +245,17 @@ class RobustInterior(OtherForm, Robust, Summing):
         exact = complete & (server.whole | (server.streak >= STREAK))
         better = accept & complete & (system.error < 0.9 * server.least)
         least = jnp.where(better, system.error, server.least)
-        since = jnp.where(better, 0, server.since + 1)
+        since = jnp.where(better, 0, server.since + complete)
         ended = since >= PATIENCE + terms.clients
-        done = exact & finite & (system.error <= self.plain.gap * scale)
+        near = finite & (system.error <= self.plain.gap * scale)
+        done = near & exact
         still = ended & (least <= CLOSE * scale)
-        return replace(
+        nothing = jax.tree.map(jnp.zeros_like, server.fresh)
+        # the same point again, until every site has sent its whole share there
+        confirmed = replace(
+            server, whole=jnp.ones((), bool), fresh=nothing, heard=jnp.zeros(()), broken=jnp.zeros(())
+        )  # fmt: skip
+        moving = replace(
             server,
             base=base,
             error=error,
@@ -261,7 +267,7 @@ class RobustInterior(OtherForm, Robust, Summing):
             id=server.id + 1,
             rejected=jnp.where(accept, server.rejected, server.id),
             whole=jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
-            fresh=jax.tree.map(jnp.zeros_like, server.fresh),
+            fresh=nothing,
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
             lasts=jnp.zeros((), int),
@@ -273,6 +279,7 @@ class RobustInterior(OtherForm, Robust, Summing):
             done=done | still,
             stuck=ended & ~still,
         )
+        return select(near & ~exact, confirmed, moving)
 
     def ended(self, server: InteriorServer) -> Array:
         return jnp.where(server.done, CONVERGED, jnp.where(server.stuck, STUCK, RUNNING))
