@@ -3,9 +3,20 @@
 # pyright: reportIncompatibleVariableOverride=false
 from typing import Any
 
-from foedus.algorithms.minimax import Minimax, is_radii
+import numpy as np
+
+from foedus.algorithms.minimax import Minimax
 from foedus.robust.support import is_support
 from foedus.settings import setting, settings
+
+
+def is_radii(value: Any) -> bool:
+    """Whether a value is a tuple of numbers >= 0, one for each client."""
+    return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 @settings
@@ -14,8 +25,8 @@ class DRFL(Minimax):
 
     ρ = 0 is AFL's model, with θ = 2 DRFA's, and ρ = θ = 0 with uniform q̂ the standard one.
 
-    The paper's AD-LPMM is splitting="linearised". The default, "exact", projects onto the weight ball and accelerates:
-    the same clients' steps, messages and optimum in fewer rounds.
+    By default an interior-point method solves it (`robust_interior.py`). method="splitting" is the paper's way: AD-LPMM
+    with splitting="linearised"; splitting="exact" projects onto the weight ball and accelerates. All have one optimum.
     """
 
     radius: Any = setting(

@@ -84,23 +84,14 @@ class Projection:
     v: Array
 
 
-def is_radii(value: Any) -> bool:
-    """Whether a value is a tuple of numbers >= 0, one for each client."""
-    return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
 @settings
 class Minimax(Robust):
     """AD-LPMM for a minimax over weights and balls; DRFL, AFL and WAFL say which of both there are."""
 
     method: str | None = setting(
         None,
-        "'interior': an interior-point method in which a round is an iteration; 'splitting': the settings from c to tol "
-        "and `sample` belong to it. None: 'splitting' where one of these is given, else 'interior'",
+        "'interior': an interior-point method, a round being an iteration; 'splitting': the settings from c to tol, and "
+        "`sample`, belong to it. None: 'splitting' where one of these is given, else 'interior'",
         choices=(None, "interior", "splitting"),
     )
     gap: float = setting(1e-7, "relative distance to the optimum at which method='interior' ends", gt=0)

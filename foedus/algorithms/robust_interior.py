@@ -1,8 +1,8 @@
 """DRFL, AFL and WAFL by a primal-dual interior-point method in which a round is an iteration and sites send sums.
 
 The shared variables are the model w and the adversary's weights q of the sites. A site eliminates all that is its own
-(`foedus.robust.interior_site`): the price λ_s, the losses α_s of its samples, slacks and multipliers. The server adds up
-what is left, solves for the steps of w and q (`robust_interior_server`), and names the next point, about which sites
+(`foedus.robust.interior_site`): the price λ_s, the losses α_s of its samples, slacks and multipliers. The server adds
+up what is left, solves for the steps of w and q (`robust_interior_server`), and names the next point, about which sites
 answer in the same round. So that no agreement on a step length is needed, the whole step is taken, and every slack and
 every multiplier of every party is held back by itself where it would leave its bounds.
 
@@ -115,7 +115,7 @@ class InteriorServer:
 class RobustInterior(OtherForm, Robust, Summing):
     """The interior-point form of DRFL, AFL or WAFL, whose settings are `plain`."""
 
-    plain: Minimax
+    plain: Minimax  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def desk(self, terms: Terms, own: Data) -> Desk:
         return Desk(terms, self.plain.form(terms), self.plain.p, own)
@@ -180,9 +180,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         reply = Reply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
         return select(finite, here, unable), reply
 
-    def stated(
-        self, terms: Terms, share: Share, x: Array, m: Array, index: Array, primal: Array, dual: Array
-    ) -> Sums:
+    def stated(self, terms: Terms, share: Share, x: Array, m: Array, index: Array, primal: Array, dual: Array) -> Sums:
         """A site's share as it is added to those of the others."""
         bent = jnp.dot(share.cross, x) - share.bend * m
         row = jnp.concatenate([share.cross, jnp.stack([share.bend, share.v, share.v_0, share.v_mu, bent])])

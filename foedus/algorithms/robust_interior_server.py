@@ -1,8 +1,8 @@
 """The server's part in the interior-point method for robust learning: the shared system, its own rows, and steps.
 
 The robust problem is the saddle  min over w, max over q in Q  of  Σ_s q_s V_s(w) + h(w), with q = q̂ + θξ. The server
-holds x = (w, …) and ξ. Its own rows are those of Q in ξ: q ≥ 0 and ‖ξ‖_p ≤ 1, with |ξ| ≤ τ where p = 1; and in x those of
-a regulariser, and of the norm of w where λ is shared. From the sites come sums alone: their matrix K over x, vectors,
+holds x = (w, …) and ξ. Its own rows are those of Q in ξ: q ≥ 0 and ‖ξ‖_p ≤ 1, with |ξ| ≤ τ where p = 1; and in x those
+of a regulariser, and of the norm of w where λ is shared. From the sites come sums alone: their matrix K over x, vectors,
 and a table in which only row s is site s's, with the row and the column of q_s in the shared matrix.
 
     [ K + rows        Bᵀ       ] [dx]      [ r_x ]
@@ -210,10 +210,10 @@ class Desk:
         x = first_shared(self.terms, self.form, self.own["robust.kappa"], w0)
         if self.absolute:
             x = jnp.concatenate([x, jnp.abs(w0) + 1.0])
-        xi = jnp.zeros(n)
+        xi, nu = jnp.zeros(n), jnp.asarray(self.nu)
         if self.p == 1:
             xi = jnp.concatenate([xi, jnp.full(n, 0.5 / n)])
-        return Position(x, xi, centred(self.of_x, x, self.nu), centred(self.of_xi, xi, self.nu))
+        return Position(x, xi, centred(self.of_x, x, nu), centred(self.of_xi, xi, nu))
 
     def cost(self, x: Array) -> tuple[Array, Array, Array]:
         """The server's own part in the objective, with gradient and the diagonal of the Hessian."""
@@ -310,7 +310,7 @@ def _inverse_upon(C: Array, e: Array) -> Array:
     return inverse - jnp.outer(along_e, along_e) / jnp.dot(e, along_e)
 
 
-def agreed(counts: Array, parties: Array, own: Array) -> Array:
+def agreed(counts: Array, parties: int, own: Array) -> Array:
     """The longest step of GRID that all parties say yes to, and that the server's own rows allow."""
     all_yes = (jnp.round(counts) >= parties) & says_yes(own)
     return jnp.max(jnp.where(all_yes, jnp.asarray(GRID), SHORTEST))

@@ -1,7 +1,7 @@
 """Huber's loss in the interior-point method: f(u) = min over p, n ≥ 0 of ½r² + ε(p + n), r = u − p + n.
 
-Beyond ε Huber's loss has no curvature, and a Newton step from there would know no measure. With slacks p and n and their
-multipliers z_p = m(ε − r), z_n = m(ε + r) a sample has the curvature of three springs in series, r, p and n:
+Beyond ε Huber's loss has no curvature, and a Newton step from there would know no measure. With slacks p and n and
+their multipliers z_p = m(ε − r), z_n = m(ε + r) a sample has the curvature of three springs in series, r, p and n:
 k = 1/(1/m + p/z_p + n/z_n). A sample's own variables are r, kept within ±ε, and p; n follows from u.
 """
 

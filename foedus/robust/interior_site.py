@@ -24,8 +24,8 @@ from jax import Array
 from foedus.losses import Huber, signed
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.pytrees import state
-from foedus.robust.closed import Radius
 from foedus.robust import interior_huber
+from foedus.robust.closed import Radius
 from foedus.robust.form import Form, Maps, Pieces, Smooth
 from foedus.robust.interior_rows import (
     LEAST,
