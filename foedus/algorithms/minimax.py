@@ -41,6 +41,7 @@ BALANCE = 10.0  # how far apart the residuals may be before c moves
 ADAPTING = 400  # rounds in which c may move every OFTEN rounds
 SETTLED = 4000  # rounds in which it may move every SELDOM rounds; afterwards Algorithm 1's convergence proof holds
 OFTEN, SELDOM = 10, 100
+DENSE = 500  # columns up to which sites send matrices without being asked to: a message of 1 MB
 SPLITTING = ("c", "adapt", "splitting", "constants", "tol")  # settings that only the splitting method has
 
 
@@ -90,8 +91,8 @@ class Minimax(Robust):
 
     method: str | None = setting(
         None,
-        "'interior': an interior-point method, a round being an iteration; 'splitting': the settings from c to tol, and "
-        "`sample`, belong to it. None: 'splitting' where one of these is given, else 'interior'",
+        "'interior': an interior-point method, a round being an iteration; 'splitting': the settings from c to tol and "
+        "`sample` belong to it. None: 'splitting' where one of these is given, else 'interior'",
         choices=(None, "interior", "splitting"),
     )
     gap: float = setting(1e-7, "relative distance to the optimum at which method='interior' ends", gt=0)
@@ -147,13 +148,12 @@ class Minimax(Robust):
         return self.splitting == "exact"
 
     def interior(self, terms: Terms) -> bool:
-        """Whether the interior-point method solves the problem: asked for, or nothing of the other one's is given.
+        """Whether the interior-point method solves the problem: asked for, or not too large and nothing else asked for.
 
-        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers; the splitting
-        method then takes over.
+        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers.
         """
         kept = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
-        given = any(getattr(self, name) != default for name, default in kept.items())
+        given = any(getattr(self, name) != default for name, default in kept.items()) or terms.dim > DENSE
         if self.method == "splitting" or (self.method is None and given) or self.sample is not None:
             return False
         return (not self.robust or self.ball(terms).closed) and takes(terms.regularizer)

@@ -286,7 +286,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         return server.best[: terms.dim]
 
     def report(self, server: InteriorServer) -> dict[str, Array]:
-        return {"worst_case": server.value, "error": server.error, "barrier": server.course.mu, "step": server.reach}
+        return {"worst_case": server.value, "gap": server.error, "barrier": server.course.mu, "step": server.reach}
 
     def reason(self, server: InteriorServer, converged: bool, names: list[str]) -> str:
         error = float(server.least)

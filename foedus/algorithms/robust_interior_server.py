@@ -2,8 +2,8 @@
 
 The robust problem is the saddle  min over w, max over q in Q  of  Σ_s q_s V_s(w) + h(w), with q = q̂ + θξ. The server
 holds x = (w, …) and ξ. Its own rows are those of Q in ξ: q ≥ 0 and ‖ξ‖_p ≤ 1, with |ξ| ≤ τ where p = 1; and in x those
-of a regulariser, and of the norm of w where λ is shared. From the sites come sums alone: their matrix K over x, vectors,
-and a table in which only row s is site s's, with the row and the column of q_s in the shared matrix.
+of a regulariser, and of the norm of w where λ is shared. From the sites come sums alone: their matrix K over x,
+vectors, and a table in which only row s is site s's, with the row and the column of q_s in the shared matrix.
 
     [ K + rows        Bᵀ       ] [dx]      [ r_x ]
     [    B      −(C + rows)    ] [dξ]  = − [ r_ξ ],    eᵀdξ = 0,     B = θ·∂V/∂x,  C = θ²·diag(bend)
@@ -37,6 +37,7 @@ from foedus.robust.interior_rows import (
     centred,
     change,
     lifted,
+    paired,
     row_sums,
 )
 from foedus.terms import Data, Terms
@@ -298,7 +299,14 @@ class Desk:
         of_x = along(at.of_x, of_x, dual)
         if lam is not None:
             of_x = balanced(self.form, of_x, dim)
-        return Position(x, at.xi + way * d.dxi, of_x, along(at.of_xi, of_xi, dual))
+        if self.absolute:
+            assert isinstance(h, ElasticNet)
+            of_x = paired(of_x, rows.G.shape[0] - 2 * dim, dim, jnp.asarray(h.lam1))
+        of_xi = along(at.of_xi, of_xi, dual)
+        if self.p == 1:
+            n = self.terms.clients
+            of_xi = paired(of_xi, n, n, of_xi.z[-1])
+        return Position(x, at.xi + way * d.dxi, of_x, of_xi)
 
 
 def _inverse_upon(C: Array, e: Array) -> Array:

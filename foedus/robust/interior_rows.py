@@ -138,6 +138,11 @@ def balanced(form: Form, at: Multipliers, dim: int) -> Multipliers:
     if not (form.robust and not form.box and form.ball.metric == "linf"):
         return at
     width, first = dim - form.ball.intercept, int(not form.ball.classifies)
+    return paired(at, first, width, form.ball.lipschitz * at.z[first + 2 * width])
+
+
+def paired(at: Multipliers, first: int, width: int, total: Array) -> Multipliers:
+    """The multipliers with those of two groups of rows, t ≥ a and t ≥ −a, in sum `total` for each t."""
     pair = at.z[first : first + 2 * width].reshape(2, width)
-    pair = pair * (form.ball.lipschitz * at.z[first + 2 * width] / jnp.sum(pair, axis=0))
+    pair = pair * (total / jnp.sum(pair, axis=0))
     return Multipliers(at.z.at[first : first + 2 * width].set(jnp.ravel(pair)), at.q)
