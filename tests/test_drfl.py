@@ -59,14 +59,15 @@ def test_the_minimax_value_is_cvxpys_optimum(name, metric, kind, p):
 @pytest.mark.slow
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize(("name", "metric", "kind"), CLOSED)
-def test_every_loss_metric_support_and_norm(name, metric, kind, p):
+@pytest.mark.parametrize("method", ["interior", "splitting"])
+def test_every_loss_metric_support_and_norm(method, name, metric, kind, p):
     """3 to 10 clients of 20 to 200 samples with 3 to 15 features."""
     for seed, (sites, dim, sizes) in enumerate([(3, 3, (20, 60)), (10, 6, (20, 40)), (5, 15, (60, 200))]):
         made = clients(name, seed + 10, sites, dim, sizes)
-        above, run = gap(name, metric, kind, p, made, drfl(metric, kind, p, dim))
+        above, run = gap(name, metric, kind, p, made, drfl(metric, kind, p, dim, method=method))
         assert run.converged, run.reason
         # below its optimum CVXPY can only be by its own error, which exponential cones make 2e-6 on one instance
-        assert (-1e-5 if name == "logistic" else -1e-7) <= above <= 1e-5
+        assert (-1e-5 if name == "logistic" else -1e-7) <= above <= (1e-6 if method == "interior" else 1e-5)
 
 
 @pytest.mark.slow
@@ -199,7 +200,9 @@ def test_a_sampled_step_stays_near_the_answer():
 
 def test_only_the_model_and_one_number_go_up():
     run = fd.solve(
-        fd.Problem(clients("logistic", 1), loss=LOSSES["logistic"][0]), drfl("l1", None, "inf"), max_rounds=2
+        fd.Problem(clients("logistic", 1), loss=LOSSES["logistic"][0]),
+        drfl("l1", None, "inf", method="splitting"),
+        max_rounds=2,
     )
     assert run.traffic.up == 2 * 4 * 8 * (4 + 1)
 

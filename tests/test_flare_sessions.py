@@ -227,7 +227,7 @@ def test_every_bad_reply_is_as_if_its_round_had_not_reached_the_client(tmp_path)
     hall = Hall(tmp_path, five(), algorithm, **told)
     patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4, misses=20)
     result = hall.play(tampered(hall, "site-2", set(rounds), lambda h, p: rounds[h["round"]][0](h, p)), patience)
-    np.testing.assert_allclose(result.w, expected.w, atol=1e-12)
+    np.testing.assert_allclose(result.conclusion.w, expected.w, atol=1e-12)
     np.testing.assert_array_equal(result.history["answered"], expected.history["answered"])
     sentences = [sentence for _, sentence in rounds.values() if sentence is not None]
     assert all(sentence in line for sentence, line in zip(sentences, result.refused, strict=True))

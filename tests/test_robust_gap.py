@@ -145,8 +145,8 @@ def test_small_residuals_alone_do_not_make_a_run_converged(algorithm):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [fd.AFL(), pytest.param(fd.DRFL(), marks=pytest.mark.slow),
-                  pytest.param(fd.WAFL(), marks=pytest.mark.slow)],
+    "algorithm", [fd.AFL(method="splitting"), pytest.param(fd.DRFL(method="splitting"), marks=pytest.mark.slow),
+                  pytest.param(fd.WAFL(method="splitting"), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_columns_of_very_different_size_are_not_called_converged_at_garbage(algorithm):
     rough, even = scaled_columns(6), scaled_columns(0)
@@ -168,7 +168,7 @@ def adult_columns() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
-@pytest.mark.parametrize("algorithm", [fd.DRFL(), fd.AFL(), fd.WAFL()])
+@pytest.mark.parametrize("algorithm", [made(method="splitting") for made in (fd.DRFL, fd.AFL, fd.WAFL)])
 @pytest.mark.parametrize("data", ["adult", "heart"])
 def test_raw_columns_of_real_data_are_never_called_converged_at_garbage(data, algorithm):
     X, y = adult_columns() if data == "adult" else uci.heart()

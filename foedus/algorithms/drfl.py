@@ -3,9 +3,20 @@
 # pyright: reportIncompatibleVariableOverride=false
 from collections.abc import Sequence
 
-from foedus.algorithms.minimax import Minimax, is_radii
+import numpy as np
+
+from foedus.algorithms.minimax import Minimax
 from foedus.robust.support import Support, is_support
 from foedus.settings import setting, settings
+
+
+def is_radii(value: object) -> bool:
+    """Whether a value is a tuple of numbers >= 0, one for each client."""
+    return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 @settings
@@ -15,9 +26,9 @@ class DRFL(Minimax):
     It minimises the worst case over a Wasserstein ball of radius ρ around each client's data and over the clients'
     weights q within θ of q̂. ρ = 0 is AFL's model, with θ = 2 DRFA's, and ρ = θ = 0 with uniform q̂ the standard one.
 
-    The paper's AD-LPMM is splitting="linearised". The default, "exact", projects onto the weight ball and accelerates:
-    the same clients' steps, messages and optimum in fewer rounds. `run.worst_case` has the value, the worst weights and
-    the duality gap.
+    By default an interior-point method solves it (`robust_interior.py`). method="splitting" is the paper's way: AD-LPMM
+    with splitting="linearised"; splitting="exact" projects onto the weight ball and accelerates. All have one optimum.
+    `run.worst_case` has the value, the worst weights and the duality gap.
 
     Example:
         >>> import foedus as fd, numpy as np

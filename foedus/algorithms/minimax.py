@@ -16,27 +16,22 @@ end as the adversary's q.
 """
 
 import dataclasses
-import math
-from collections.abc import Sequence
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Each, Fit, Present, name_of, refuse
-from foedus.errors import FoedusError
-from foedus.losses import LeastSquares
+from foedus.algorithm import Each, Fit, Present
+from foedus.algorithms.robust_interior import RobustInterior
+from foedus.algorithms.robust_interior_server import takes
+from foedus.algorithms.robust_model import RobustModel
 from foedus.numerics import anderson
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, select, state
 from foedus.robust import polyhedron
-from foedus.robust.closed import Ball, Radius
-from foedus.robust.form import EpigraphForm
+from foedus.robust.closed import Radius
 from foedus.robust.step import project
-from foedus.robust.stress import Robust, Stress, Threat, stress
-from foedus.robust.support import Support, kind_of, support_arrays
 from foedus.robust.weights import ball_projection, dual_norm, weights_projection
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
@@ -46,7 +41,8 @@ ADAPTING = 400  # rounds in which c may change every OFTEN rounds
 SETTLED = 4000  # rounds in which it may change every SELDOM rounds; afterwards Algorithm 1's convergence proof holds
 OFTEN, SELDOM = 10, 100
 EARLY_FACTOR, LATE_FACTOR = 2.0, 10.0  # the factor of an early change of c, and the largest of a late one
-LEAST_RADIUS = 1e-9  # of a ball beside wider ones: with a radius of 0 its λ would be unbounded
+DENSE = 500  # columns up to which sites send matrices without being asked to: a message of 1 MB
+SPLITTING = ("c", "adapt", "splitting", "constants", "tol")  # settings that only the splitting method has
 
 
 @state
@@ -91,17 +87,8 @@ class ProjectionReply:
     v: Array
 
 
-def is_radii(value: object) -> bool:
-    """Whether a value is a tuple of numbers >= 0, one for each client."""
-    return isinstance(value, tuple) and len(value) > 0 and all(_number(v) and 0 <= v < np.inf for v in value)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
 @settings
-class Minimax(Robust):
+class Minimax(RobustModel):
     """AD-LPMM for a minimax over clients' weights and balls around data; DRFL, AFL and WAFL say which there are."""
 
     c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
@@ -116,114 +103,39 @@ class Minimax(Robust):
         "c' and c'' of Algorithm 1: 2c and (S+1)c, or 2Sc both as the paper has them",
         choices=("tight", "paper"),
     )
-    q_hat: str = setting("size", "q̂: by the number of samples, or 1/S", choices=("size", "uniform"))
     tol: float = setting(1e-7, "largest primal and dual residual of program (5) at which a run ends", gt=0)
-
-    # DRFL, AFL and WAFL turn some of these into settings
-    radius: ClassVar[float | Sequence[float]] = 0.0
-    kappa: ClassVar[float] = math.inf
-    theta: ClassVar[float] = 0.0
-    p: ClassVar[int | str] = 1
-    metric: ClassVar[str] = "l1"
-    support: ClassVar[Support] = None
-    intercept: ClassVar[bool] = False
-    sample: ClassVar[float | None] = None
-    shares_lambda: ClassVar[bool] = False  # whether λ is the server's, as WAFL's
-
-    # --- the static part: two algorithms that agree in it share one compiled program ---
-
-    @property
-    def robust(self) -> bool:
-        """Whether any ball has a positive radius."""
-        return bool(np.any(np.asarray(self.radius) > 0))
-
-    @property
-    def kind(self) -> str:
-        """The kind of support; it does not matter where no sample moves."""
-        return kind_of(self.support) if self.robust else "everything"
-
-    def _compile_key(self) -> tuple[object, ...]:
-        """The settings that are constants of the compiled program, and what it depends on of those that travel."""
-        values = tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)
-        return (*values, self.robust, self.kind, bool(np.isfinite(self.kappa)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Minimax) and type(self) is type(other) and self._compile_key() == other._compile_key()
-
-    def __hash__(self) -> int:
-        return hash(self._compile_key())
 
     @property
     def exact(self) -> bool:
         """Whether the server's step is the projection onto Q."""
         return self.splitting == "exact"
 
-    def ball(self, terms: Terms) -> Ball:
-        """The kind of ball around a client's data, without its size."""
-        assert terms.loss is not None
-        return Ball(terms.loss, self.metric, self.kind, self.intercept)
+    def interior(self, terms: Terms) -> bool:
+        """Whether the interior-point method solves the problem: asked for, or not too large and nothing else asked for.
 
-    def form(self, terms: Terms) -> EpigraphForm:
-        """The program that a client solves."""
-        return EpigraphForm(self.ball(terms), self.robust, bool(np.isfinite(self.kappa)), self.shares_lambda)
-
-    # --- the problem as it is run ---
+        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers.
+        """
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
+        named = any(getattr(self, name) != default for name, default in defaults.items()) or terms.dim > DENSE
+        if self.method == "splitting" or (self.method is None and named) or self.sample is not None:
+            return False
+        return (not self.robust or self.ball(terms).has_closed_form) and takes(terms.regularizer)
 
     def fit(self, problem: Problem) -> Fit:
-        terms = problem.terms
-        refuse(self, terms, regularizer=False)
-        if terms.loss is None:
-            raise FoedusError(f"{name_of(self)} needs a loss of xᵀw, with which the worst case is known: give loss=.")
-        if terms.penalty is not None:
-            raise FoedusError(f"{name_of(self)} does not take a penalty; the radius already holds w back.")
-        if isinstance(terms.loss, LeastSquares):
-            raise FoedusError(f"{name_of(self)}: least_squares has no finite worst case; use losses.huber(eps).")
-        self.ball(terms).check()
-        if isinstance(self.radius, tuple) and len(self.radius) != terms.clients:
-            raise FoedusError(
-                f"The 'radius' setting of {name_of(self)} must have one entry for each of {terms.clients} clients. "
-                f"Got {len(self.radius)} instead."
-            )
-        # a site checks the settings before it opens its data, and gets the arrays with the terms
-        full_problem = self.restate(problem) if "x" in problem.data else problem
-        return Fit(self, full_problem, max_rounds=5000)
+        self.check(problem.terms)
+        if self.interior(problem.terms):
+            return Fit(RobustInterior(self), self.stated(problem), max_rounds=300)
+        return Fit(self, self.stated(problem), max_rounds=5000)
 
-    def weights(self, problem: Problem) -> np.ndarray:
-        """The nominal weights q̂: every client's share of the samples that count, or 1/S."""
-        n = problem.terms.clients
-        counts = jax.vmap(lambda d: jnp.sum(d["weight"] * _mask(problem.terms, d)))(problem.data)
-        sizes = np.asarray(counts) if self.q_hat == "size" else np.ones(n)
-        return sizes / sizes.sum()
-
-    def restate(self, problem: Problem) -> Problem:
-        """The problem with ρ, κ and the support beside each client's data, and θ, q̂ and c at the server."""
-        n, width = problem.terms.clients, problem.terms.dim - self.intercept
-        rho = np.broadcast_to(np.asarray(self.radius, dtype=float), n)
-        rho = np.maximum(rho, LEAST_RADIUS) if self.robust else rho
-        own = {"robust.rho": rho, "robust.kappa": np.full(n, self.kappa)}
-        own |= support_arrays(f"setting of {name_of(self)}", self.support, self.ball(problem.terms), problem, width)
-        server_arrays = {
-            "robust.theta": self.theta,
-            "robust.q_hat": self.weights(problem),
-            "robust.c": self.c,
-            "robust.price": self.cost,
-        }
-        data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
-        server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in server_arrays.items()}})
-        return problem.with_data(data, server)
-
-    @property
-    def cost(self) -> float:
-        """The price ρ of the shared λ in the objective; 0 where λ is the clients'."""
-        return 0.0
+    def server_data(self, terms: Terms) -> Data:
+        return Data({**super().server_data(terms), "robust.c": jnp.asarray(self.c, dtype=float)})
 
     # --- the protocol ---
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> MinimaxServer:
         n = terms.clients
         if own is None:
-            own = Data({"robust.theta": jnp.asarray(self.theta), "robust.q_hat": jnp.full(n, 1.0 / n),
-                        "robust.c": jnp.asarray(self.c), "robust.price": jnp.asarray(self.cost)})  # fmt: skip
+            own = self.server_data(terms)
         point = jnp.append(w0, 1.0) if self.shares_lambda else w0  # w, with λ last where it is shared
         q_hat, S = own["robust.q_hat"], jnp.zeros(n)
         big = jnp.asarray(jnp.inf)
@@ -338,24 +250,6 @@ class Minimax(Robust):
         ])  # fmt: skip
         return dataclasses.replace(at, w=w, z=z, t=t, eta=eta, gamma=gamma), jnp.max(jnp.abs(residuals))
 
-    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
-        """The worst case of the returned model, client by client."""
-        return stress(problem, w, self.threat(problem))
-
-    def threat(self, problem: Problem) -> Threat:
-        """What the algorithm guards against on this problem."""
-        return Threat(
-            radius=self.radius,
-            q_hat=self.weights(problem),
-            kappa=self.kappa,
-            theta=self.theta,
-            p=self.p,
-            metric=self.metric,
-            support=self.support,
-            intercept=self.intercept,
-            mixture=self.shares_lambda,
-        )
-
     def ended(self, server: MinimaxServer) -> Array:
         return server.finished
 
@@ -401,11 +295,6 @@ def accelerate(server: MinimaxServer, following: MinimaxServer, everyone: Array)
     zeta = c * (following.z - mixture[n * width :])
     next_memory = select(everyone, memory, anderson.forget(server.memory))
     return dataclasses.replace(following, psi=psi, zeta=zeta, memory=next_memory), worse & everyone
-
-
-def _mask(terms: Terms, data: Data) -> Array:
-    """1 for the examples that count in f_i, and 0 for the others."""
-    return jnp.ones_like(data["weight"]) if terms.where is None else terms.where(data).astype(float)
 
 
 def draw(share: float, x: Array, y: Array, omega: Array, key: Array) -> tuple[Array, Array, Array]:

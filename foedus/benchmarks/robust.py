@@ -13,7 +13,7 @@ import foedus as fd
 from foedus.benchmarks.harness import Measurement, best, in_turn
 from foedus.robust import polyhedron
 from foedus.robust.closed import Ball, Radius
-from foedus.robust.form import Form
+from foedus.robust.form import EpigraphForm
 from foedus.robust.step import project
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def steps(quick: bool) -> list[Measurement]:
     )
     gram = jax.jit(lambda x, d: (x * d[:, None]).T @ x)
     radius = Radius(jnp.asarray(RHO), jnp.asarray(KAPPA), -jnp.ones(dim), jnp.ones(dim))
-    forms = {"hinge": Form(Ball(fd.losses.hinge)), "logistic, l2": Form(Ball(fd.losses.logistic, "l2"))}
-    forms["hinge, box"] = Form(Ball(fd.losses.hinge, "l1", "box"))
-    forms["pinball, box"] = Form(Ball(fd.losses.pinball(0.3), "l1", "box"))
+    forms = {"hinge": EpigraphForm(Ball(fd.losses.hinge)), "logistic, l2": EpigraphForm(Ball(fd.losses.logistic, "l2"))}
+    forms["hinge, box"] = EpigraphForm(Ball(fd.losses.hinge, "l1", "box"))
+    forms["pinball, box"] = EpigraphForm(Ball(fd.losses.pinball(0.3), "l1", "box"))
     for name, form in forms.items():
         result = project(form, X, y, share, radius, a, b)
         times = in_turn(
@@ -71,7 +71,10 @@ def _against_cvxpy(quick: bool) -> list[Measurement]:
         b = jnp.asarray(np.random.default_rng(2).normal(size=(3, dim)) * 0.5)
         radius = Radius(jnp.full(3, RHO), jnp.full(3, KAPPA), -jnp.ones((3, dim)), jnp.ones((3, dim)))
         C, d = np.vstack([np.eye(dim), -np.eye(dim)]), np.ones(2 * dim)
-        box, body = Form(Ball(fd.losses.hinge, "l1", "box")), Form(Ball(fd.losses.hinge, "l2", "polyhedron"))
+        box, body = (
+            EpigraphForm(Ball(fd.losses.hinge, "l1", "box")),
+            EpigraphForm(Ball(fd.losses.hinge, "l2", "polyhedron")),
+        )
         within = jnp.tile(jnp.asarray(C), (3, 1, 1)), jnp.tile(jnp.asarray(d), (3, 1))
         in_box = jax.jit(jax.vmap(partial(project, box)))
         in_body = jax.jit(jax.vmap(polyhedron.one_by_one(body)))

@@ -231,6 +231,3 @@ def _smooth_hinge(u: Array) -> Smooth:
     """The smooth hinge of a margin: ½ − u below 0, ½(1 − u)² between 0 and 1, and 0 above."""
     short = jnp.clip(1.0 - u, 0.0, 1.0)
     return Smooth(jnp.where(u <= 0.0, 0.5 - u, 0.5 * short**2), -short, ((u > 0.0) & (u < 1.0)).astype(float))
-
-
-Form = EpigraphForm  # the former name, which foedus.benchmarks.robust imports

@@ -1,0 +1,305 @@
+"""DRFL, AFL and WAFL by a primal-dual interior-point method in which a round is an iteration and sites send sums.
+
+The shared variables are the model w and the adversary's weights q of the sites. A site eliminates all that is its own
+(`foedus.robust.interior_site`): the price λ_s, the losses α_s of its samples, slacks and multipliers. The server adds
+up what is left, solves for the steps of w and q (`robust_interior_server`), and names the next point, about which sites
+answer in the same round. So that no agreement on a step length is needed, the whole step is taken, and every slack and
+every multiplier of every party is held back by itself where it would leave its bounds.
+
+The error of a point is the sum of complementarity products, plus what a Newton step towards stationarity would gain: an
+estimate of how far the objective is above its minimum. A step must lessen it. Otherwise the server goes back, and takes
+the longest step at which nobody had to be held back, which the sites have told as counts of those who can take each of
+a few lengths. The run ends where the error is small beside the objective, at a point about which every site has spoken.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, OtherForm, Present
+from foedus.algorithms.robust_interior_server import (
+    Direction,
+    Position,
+    RobustDesk,
+    Sums,
+    agreed,
+    first_shared,
+    says_yes,
+)
+from foedus.algorithms.robust_model import RobustModel
+from foedus.problem import Problem
+from foedus.pytrees import select, state
+from foedus.robust.closed import Radius
+from foedus.robust.interior_site import Place, Site, SiteShare
+from foedus.robust.stress import Robust, Stress
+from foedus.summing import Summing
+from foedus.terms import Data, Terms
+
+FALLS = ((0.7, 0.1), (0.2, 0.3), (0.0, 0.8))  # μ falls to this share of the error where steps were longer than that
+STREAK = 3  # rounds that everybody must have answered before whole shares are asked for again
+PATIENCE = 12  # points that do not lessen the error, after which rounding has the last word
+CLOSE = 1e-4  # the relative error at which that counts as converged
+LEAST_SCALE = 1e-2  # of the first objective: where the optimum is all but 0, its share would ask for the impossible
+
+
+@state
+class Visit:
+    """A place of a site, with its number among the points asked about."""
+
+    id: Array
+    place: Place
+
+
+@state
+class Client:
+    base: Visit  # the last place that the server went on from, as far as the site knows
+    trial: Visit  # the place it was asked about last
+    sent: Sums  # what the server's sum has of this site
+    whole: Array  # the number of the last point about which it sent the whole
+
+
+@state
+class Ask:
+    """The question: the share in the system at the point x with the weight m, the end of the share t of a step."""
+
+    x: Array
+    m: Each
+    index: Each
+    mu: Array
+    t: Array
+    dual: Array
+    id: Array
+    rejected: Array
+    whole: Array
+
+
+@state
+class Reply:
+    sums: Sums
+    heard: Array  # 1 for a site's first whole share at this point
+    broken: Array  # 1 where it is not finite; the site then sends nothing else
+
+
+@state
+class InteriorServer:
+    base: Position  # the last position that was accepted
+    error: Array  # there
+    trial: Position  # the one that is asked about
+    course: Direction  # from the base to it
+    t: Array
+    dual: Array
+    reach: Array  # the shorter of the steps at which nobody had to be held back, last time
+    id: Array
+    rejected: Array
+    whole: Array
+    fresh: Sums  # of the whole shares at the trial
+    heard: Array
+    broken: Array
+    lasts: Array
+    running: Sums  # of all sites' last shares
+    streak: Array
+    best: Array  # x with the least error at which everybody has spoken
+    least: Array
+    since: Array  # points asked about since then
+    value: Array
+    top: Array  # the objective at the start
+    own: Data
+    done: Array
+    stuck: Array
+
+
+@dataclass(frozen=True)
+class RobustInterior(OtherForm, Robust, Summing):
+    """The interior-point form of DRFL, AFL or WAFL, whose settings are `plain`."""
+
+    plain: RobustModel  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def desk(self, terms: Terms, own: Data) -> RobustDesk:
+        return RobustDesk(terms, self.plain.form(terms), self.plain.p, own)
+
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
+        own = self.plain.server_data(terms) if own is None else own
+        desk = self.desk(terms, own)
+        start, no, zero, count = desk.start(w0), jnp.zeros((), bool), jnp.zeros(()), jnp.zeros((), int)
+        nothing, big, one = Sums.zero(desk.held, terms.clients), jnp.full((), jnp.inf), jnp.ones(())
+        course = Direction(jnp.zeros_like(start.x), jnp.zeros_like(start.xi), zero)
+        return InteriorServer(
+            start, big, start, course, one, one, one, count, count - 1, ~no, nothing, zero, zero, count, nothing, count,
+            start.x, big, count, zero, zero, own, no, no,
+        )  # fmt: skip
+
+    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+        site = self.site(terms, data)
+        shared = first_shared(terms, site.form, data["robust.kappa"], w0)
+        blank = Visit(jnp.full((), -1), site.start(shared, site.share))
+        return Client(blank, blank, Sums.zero(site.held, terms.clients), jnp.full((), -1))
+
+    def site(self, terms: Terms, data: Data) -> Site:
+        rho = jnp.zeros(()) if self.plain.shares_lambda else data["robust.rho"]
+        radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
+        form, omega = self.plain.form(terms), terms.share(data)
+        return Site(form, data["x"], data["y"], omega, radius, data["robust.share"])
+
+    def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> Ask:
+        desk, at = self.desk(terms, server.own), server.trial
+        return Ask(
+            x=at.x[: desk.held],
+            m=Each(desk.weights(at)),
+            index=Each(jnp.arange(terms.clients)),
+            mu=server.course.mu,
+            t=server.t,
+            dual=server.dual,
+            id=server.id,
+            rejected=server.rejected,
+            whole=server.whole,
+        )
+
+    def local(self, terms: Terms, client: Client, ask: Ask, data: Data, key: Array) -> tuple[Client, Reply]:
+        site, trial, m = self.site(terms, data), client.trial, jnp.asarray(ask.m)
+        base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
+        first = ask.id == 0  # then the point is where the site has started
+        moved, inverses = site.step(base.place, ask.x, m, ask.mu, ask.t, ask.dual)
+        place = select(first, base.place, moved)
+        place, share = site.condense(place)
+        steps = [jnp.where(first, 1.0, says_yes(inverse)) for inverse in inverses]
+        sums = self.stated(terms, share, ask.x, m, jnp.asarray(ask.index), *steps)
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((sums, place))]))
+        heard = client.whole != ask.id
+        told = jax.tree.map(
+            lambda new, old: jnp.where(finite, jnp.where(ask.whole, jnp.where(heard, new, 0.0), new - old), 0.0),
+            sums,
+            client.sent,
+        )
+        visit = Visit(ask.id, place)
+        whole = jnp.where(ask.whole, ask.id, client.whole)
+        here = Client(base, visit, sums, whole)
+        unable = Client(base, trial, client.sent, whole)
+        reply = Reply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
+        return select(finite, here, unable), reply
+
+    def stated(
+        self, terms: Terms, share: SiteShare, x: Array, m: Array, index: Array, primal: Array, dual: Array
+    ) -> Sums:
+        """A site's share as it is added to those of the others."""
+        bent = jnp.dot(share.cross, x) - share.bend * m
+        row = jnp.concatenate([share.cross, jnp.stack([share.bend, share.v, share.v_0, share.v_mu, bent])])
+        return Sums(
+            hessian=share.hessian[np.triu_indices(x.shape[0])],
+            gradient=share.gradient,
+            gradient_mu=share.gradient_mu,
+            lag=share.lag,
+            bent=share.hessian @ x + share.cross * m,
+            table=jnp.zeros((terms.clients, row.shape[0])).at[index].set(row),
+            numbers=jnp.stack([share.gap, share.excess, share.count]),
+            primal=primal,
+            dual=dual,
+        )
+
+    def aggregate(self, terms: Terms, server: InteriorServer, replies: Reply, present: Present) -> InteriorServer:
+        n, count = terms.clients, present.count
+        total = jax.tree.map(lambda mean: count * mean, present.mean(replies))
+        full = count == n
+        server = replace(
+            server,
+            lasts=server.lasts + 1,
+            streak=jnp.where(full, server.streak + 1, 0),
+            heard=server.heard + jnp.round(total.heard),
+            broken=server.broken + jnp.round(total.broken),
+        )
+        fresh = jax.tree.map(jnp.add, server.fresh, total.sums)
+        summed = jax.tree.map(jnp.add, server.running, total.sums)
+        complete = jnp.where(server.whole, server.heard >= n, full)
+        at = select(server.whole, fresh, summed)
+        judged = self.judge(terms, replace(server, running=at), at, complete)
+        return select(server.whole & ~complete, replace(server, fresh=fresh), judged)
+
+    def judge(self, terms: Terms, server: InteriorServer, at: Sums, complete: Array) -> InteriorServer:
+        """Go on from the position that was asked about, or back; then choose the next one."""
+        desk, first = self.desk(terms, server.own), server.id == 0
+        system = desk.system(server.trial, at, complete)
+        finite = system.finite & (server.broken == 0)
+        careful = server.t < 1.0
+        accept = finite & (first | careful | (system.error <= server.error) | ~complete)
+        base, error = select(accept, server.trial, server.base), jnp.where(accept, system.error, server.error)
+
+        # the steps at which nobody would have been held back
+        own_primal, own_dual, _ = desk.reach(server.base, server.course)
+        primal, dual = (agreed(c, terms.clients, own) for c, own in ((at.primal, own_primal), (at.dual, own_dual)))
+        primal, dual = (jnp.where(first, 1.0, step) for step in (primal, dual))
+        shorter = jnp.minimum(primal, dual)
+        fall = jnp.select([shorter > bound for bound, _ in FALLS], [share for _, share in FALLS])
+        mu = fall * system.error / system.count
+        (d0, xi0), (d1, xi1) = system.solve(0), system.solve(1)
+        course = select(accept, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
+        # a step that was careful already and still broke is halved again
+        back = jnp.where(careful, 0.3 * server.t, 1.0)
+        t = jnp.where(accept, 1.0, jnp.minimum(jnp.minimum(primal, 0.9), back))
+        dual = jnp.where(accept, 1.0, jnp.minimum(dual, back))
+        trial = desk.step(base, course, t, dual)
+
+        scale = jnp.maximum(jnp.abs(system.value), LEAST_SCALE * jnp.where(first, system.value, server.top))
+        # what counts is a point about which everybody has spoken, and not through sums of changes alone
+        exact = complete & (server.whole | (server.streak >= STREAK))
+        better = accept & complete & (system.error < 0.9 * server.least)
+        least = jnp.where(better, system.error, server.least)
+        since = jnp.where(better, 0, server.since + complete)
+        ended = since >= PATIENCE + terms.clients
+        near = finite & (system.error <= self.plain.gap * scale)
+        done = near & exact
+        still = ended & (least <= CLOSE * scale)
+        nothing = jax.tree.map(jnp.zeros_like, server.fresh)
+        # the same point again, until every site has sent its whole share there
+        confirmed = replace(
+            server, whole=jnp.ones((), bool), fresh=nothing, heard=jnp.zeros(()), broken=jnp.zeros(())
+        )  # fmt: skip
+        moving = replace(
+            server,
+            base=base,
+            error=error,
+            trial=trial,
+            course=course,
+            t=t,
+            dual=dual,
+            reach=shorter,
+            id=server.id + 1,
+            rejected=jnp.where(accept, server.rejected, server.id),
+            whole=jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            fresh=nothing,
+            heard=jnp.zeros(()),
+            broken=jnp.zeros(()),
+            lasts=jnp.zeros((), int),
+            best=jnp.where(better | done, server.trial.x, server.best),
+            least=least,
+            since=since,
+            value=jnp.where(accept, system.value, server.value),
+            top=jnp.where(first, system.value, server.top),
+            done=done | still,
+            stuck=ended & ~still,
+        )
+        return select(near & ~exact, confirmed, moving)
+
+    def ended(self, server: InteriorServer) -> Array:
+        return jnp.where(server.done, CONVERGED, jnp.where(server.stuck, STUCK, RUNNING))
+
+    def parameters(self, terms: Terms, server: InteriorServer) -> Array:
+        return server.best[: terms.dim]
+
+    def report(self, server: InteriorServer) -> dict[str, Array]:
+        return {"worst_case": server.value, "gap": server.error, "barrier": server.course.mu, "step": server.reach}
+
+    def reason(self, server: InteriorServer, converged: bool, names: list[str]) -> str:
+        error = float(server.least)
+        if converged:
+            return f"estimated distance to the optimum {error:.2g} of {float(server.value):.4g}"
+        if not np.isfinite(error):
+            return "stopped at the limit of rounds before all clients had answered about one point"
+        if bool(server.stuck):
+            return f"no step comes nearer to the optimum than an estimated {error:.2g}"
+        return f"stopped at the limit of rounds with an estimated distance to the optimum of {error:.2g}"
+
+    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
+        """The worst case of the returned model, client by client."""
+        return self.plain.stress(problem, w)

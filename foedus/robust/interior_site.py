@@ -1,0 +1,280 @@
+"""A site's part in the interior-point method for robust learning: its variables, its step, and its share in the system.
+
+On the form of `form.py` the site's worst-case loss is V = cᵀy + Σ_i ω_i [f_0(u_i) + α_i] with α_i ≥ φ_k(u_i, e),
+Gy + g ≥ 0 and Sy in the second-order cone, y = (w, λ, …). The server holds w and the adversary's weight m of the site;
+λ, …, all α, and the multipliers z of these rows are the site's own. In the Newton system of the optimality conditions
+
+    m V(y, α) + Σ_i ω_i Σ_k z_ik (φ_k − α_i) − z_gᵀ(Gy + g) − z_qᵀSy    stationary,  s z = (weight of the row)·μ
+
+the site eliminates them, α and z sample by sample: what is left is a matrix and vectors over (w, m), affine in μ. As in
+`step.py`, a sample leaves θ_k = z_k/s_k for each piece, and pairs of pieces θ_k θ_l/Σθ, so that nothing cancels.
+
+The steps of w and m are given. The site moves its own variables by Newton's equations, and keeps a share LEAST of every
+slack and multiplier, each for itself: α_i and λ are raised where w has moved too far for them. It so always has a
+strictly feasible point, whatever w it is given.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.losses import Huber, signed
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.pytrees import state
+from foedus.robust import interior_huber
+from foedus.robust.closed import Radius
+from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
+from foedus.robust.interior_rows import (
+    LEAST,
+    Multipliers,
+    Rows,
+    along,
+    balanced,
+    blocked,
+    blocked_dual,
+    centred,
+    change,
+    lifted,
+    no_rows,
+    row_sums,
+)
+from foedus.robust.step import evenness
+
+START = 0.3  # the first complementarity products, relative to the loss
+
+
+@state
+class Place:
+    """The site's variables at a point, and how its own part of y answers to steps of the shared one."""
+
+    y: Array
+    m: Array
+    alpha: Array  # of each sample; for Huber's loss its (r, p)
+    z: Array  # (pieces, rows)
+    rows: Multipliers
+    answer: Array  # of the own y: to the shared y, and its constant, to m and to μ (own, shared + 3)
+
+
+@state
+class SiteShare:
+    """The site's share in the Newton system at a place; right-hand sides are `…_0` + μ·`…_mu`."""
+
+    hessian: Array  # over the shared y
+    gradient: Array
+    gradient_mu: Array
+    lag: Array  # the Lagrangian's gradient with the multipliers as they are
+    cross: Array  # of the shared y and m
+    bend: Array  # of m, with its sign turned
+    v: Array  # the worst-case loss with the α as they are
+    v_0: Array  # with the change that the own variables would make
+    v_mu: Array
+    gap: Array  # the sum of complementarity products
+    excess: Array  # what a step of the own variables alone would gain
+    count: Array  # the sum of the products' weights
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site's data as the method sees them; `share` is q̂ of the site, with which its barrier counts."""
+
+    form: EpigraphForm
+    x: Array
+    y: Array
+    omega: Array
+    radius: Radius
+    share: Array
+
+    @property
+    def dim(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def held(self) -> int:
+        """How many entries of y the server holds: w, or all of y where λ is shared."""
+        return self.form.size(self.dim) if self.form.shares_lambda else self.dim
+
+    @property
+    def nu(self) -> Array:
+        """The barrier's weight of rows that are no sample's."""
+        return evenness(self.omega) * self.share
+
+    @property
+    def maps(self) -> Maps:
+        return self.form.maps(self.dim, self.radius)
+
+    def rows(self, maps: Maps) -> Rows:
+        """The rows of the site's own variables."""
+        if self.form.shares_lambda:
+            return no_rows(self.held)
+        return Rows(maps.G, maps.g, maps.S, jnp.zeros(maps.S.shape[0]))
+
+    def pieces(self, maps: Maps, y: Array) -> tuple[Array, Pieces | None]:
+        u, e = self.form.margins(maps.R @ y, self.x, self.y), maps.E @ y
+        return u, self.form.pieces(u, e, self.radius.kappa)
+
+    def smooth(self, u: Array) -> Smooth | None:
+        """The smooth part of the loss, but for Huber's, which has variables of its own."""
+        return None if self.eps else self.form.smooth(u)
+
+    @property
+    def eps(self) -> float:
+        """ε of Huber's loss, 0 for others."""
+        loss = self.form.ball.loss
+        return loss.eps if isinstance(loss, Huber) else 0.0
+
+    def start(self, shared: Array, m: Array) -> Place:
+        """The first place, at w and m, with products in proportion to the loss there."""
+        form, maps = self.form, self.maps
+        y = shared if form.shares_lambda or not form.robust else form.start(self.dim, shared, self.radius)
+        u, pieces = self.pieces(maps, y)
+        smooth, alpha, z = form.smooth(u), jnp.zeros(0), jnp.zeros((0, 0))
+        loss = jnp.zeros(()) if smooth is None else jnp.dot(self.omega, smooth.value)
+        if pieces is not None:
+            loss = loss + jnp.dot(self.omega, jnp.abs(jnp.max(pieces.value, axis=0)))
+        product = START * jnp.maximum(loss, 1e-8)
+        if pieces is not None:
+            alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]
+            inverse = 1.0 / (alpha - pieces.value)
+            z = m * inverse / jnp.sum(inverse, axis=0)
+        if self.eps:
+            alpha = interior_huber.start(u[0], self.eps, product)
+        rows = centred(self.rows(maps), y, self.nu * product)
+        return Place(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
+
+    def step(self, at: Place, shared: Array, m: Array, mu: Array, t: Array, dual: Array) -> tuple[Place, Array]:
+        """The place after the share t of a step that leads the shared y and m to the given ones.
+
+        `dual` is the share of the multipliers' step. Second, the inverses of the longest t and of the longest `dual`
+        with which nothing would have to be held back.
+        """
+        form, maps, held = self.form, self.maps, self.held
+        rows, own_mu = self.rows(maps), self.share * mu
+        dx, dm = (shared - at.y[:held]) / t, (m - at.m) / t
+        dy = jnp.concatenate([dx, at.answer @ jnp.concatenate([dx, jnp.stack([jnp.ones(()), dm, mu])])])
+        d_rows = change(rows, at.y, at.rows, dy, mu, self.nu)
+        primal, dual_end = blocked(rows, at.y, dy), blocked_dual(at.rows, d_rows)
+        new = (at.y + t * dy).at[:held].set(shared)
+        if new.shape[0] > held:
+            new = lifted(rows, at.y, new, self.dim + 1, self.dim)
+        alpha, z = at.alpha, at.z
+        u, pieces = self.pieces(maps, at.y)
+        here = self.omega > 0
+        if self.eps:
+            du, there = form.moves(maps.R @ dy, self.x, self.y)[0], self.pieces(maps, new)[0][0]
+            alpha, inverse = interior_huber.step(alpha, u[0], there, du, self.eps, at.m, dm, own_mu, t)
+            primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
+        if pieces is not None:
+            s = at.alpha - pieces.value
+            theta = at.z / s
+            whole = jnp.sum(theta, axis=0)
+            du = form.moves(maps.R @ dy, self.x, self.y)
+            dphi = (pieces.in_e @ (maps.E @ dy))[:, None] + jnp.sum(pieces.in_u * du, axis=1)
+            push = own_mu / s
+            dalpha = (jnp.sum(theta * dphi, axis=0) + jnp.sum(push, axis=0) - at.m - dm) / whole
+            ds = dalpha - dphi
+            dz = push - at.z - theta * ds
+            primal = jnp.maximum(primal, jnp.max(jnp.where(here, -ds / s, 0.0)))
+            dual_end = jnp.maximum(dual_end, jnp.max(jnp.where(here, -dz / at.z, 0.0)))
+            _, after = self.pieces(maps, new)
+            assert after is not None
+            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + LEAST * s, axis=0))
+            z = jnp.maximum(at.z + dual * dz, LEAST * at.z)
+            z = z * (m / jnp.sum(z, axis=0))
+        multipliers = along(at.rows, d_rows, dual)
+        if new.shape[0] > held:
+            multipliers = balanced(form, multipliers, self.dim)
+        place = Place(new, m, alpha, z, multipliers, at.answer)
+        return place, jnp.stack([primal, dual_end])
+
+    def condense(self, at: Place) -> tuple[Place, SiteShare]:
+        """The site's share in the Newton system, and the place with its answer to steps."""
+        form, maps, held, m, omega = self.form, self.maps, self.held, at.m, self.omega
+        sets, shared, size = maps.R.shape[0], maps.E.shape[0], at.y.shape[0]
+        # two r come with two pieces of one r each, and then all samples turn the same way
+        joint = maps.R[0] if sets == 1 else maps.R[0] + maps.R[1]
+        u, pieces = self.pieces(maps, at.y)
+        smooth = self.smooth(u)
+        # slopes in u: towards μ = 0, per unit of m, per unit of μ, and as they are; likewise in e
+        slopes, slopes_e = jnp.zeros((4, *u.shape)), jnp.zeros((4, shared))
+        bends, mixed, square = jnp.zeros(u.shape[1]), jnp.zeros((shared, u.shape[1])), jnp.zeros((shared, shared))
+        v, shift = jnp.dot(maps.c, at.y), jnp.zeros(())
+        v_mu, gap, count = shift, shift, jnp.zeros(())
+        if smooth is not None:
+            v = v + jnp.dot(omega, smooth.value)
+            slopes = slopes.at[:, 0].add(jnp.stack([m, jnp.ones(()), jnp.zeros(()), m])[:, None] * smooth.slope)
+            bends = bends + m * smooth.bend
+        if self.eps:
+            part = interior_huber.springs(at.alpha, u[0], self.eps, m)
+            slopes = slopes.at[:, 0].add(part.slopes.at[2].multiply(self.share))
+            v, shift, bends = v + jnp.dot(omega, part.value), -jnp.dot(omega, part.v_m), bends + part.bend
+            v_mu, gap = self.share * jnp.dot(omega, part.v_mu), jnp.dot(omega, part.gap)
+            count = count + 2.0 * self.share
+        if pieces is not None:
+            in_u, in_e = pieces.in_u, pieces.in_e
+            s = at.alpha - pieces.value
+            theta, inverse = at.z / s, 1.0 / s
+            whole, total = jnp.sum(theta, axis=0), jnp.sum(inverse, axis=0)
+            portion = theta / whole
+            weights = jnp.stack([m * portion, portion, self.share * (inverse - portion * total), at.z])
+            slopes = slopes + jnp.sum(weights[:, :, None] * in_u, axis=1)
+            slopes_e = (weights @ omega) @ in_e
+            first, second = np.triu_indices(s.shape[0], 1)
+            weight = theta[first] * portion[second]
+            across = in_u[first] - in_u[second]
+            across = across[:, 0] if sets == 1 else jnp.ones((len(first), 1))
+            across_e = in_e[first] - in_e[second]
+            bends = bends + jnp.sum(weight * across**2, axis=0)
+            if not form.linear:
+                bends = bends + jnp.sum(at.z * pieces.bend, axis=0)
+            mixed = across_e.T @ (weight * across)
+            square = (across_e * (weight @ omega)[:, None]).T @ across_e
+            v, shift = v + jnp.dot(omega, at.alpha), jnp.dot(omega, 1.0 / whole)
+            v_mu = self.share * jnp.dot(omega, total / whole)
+            gap = jnp.dot(omega, jnp.sum(s * at.z, axis=0))
+            count = count + self.share * s.shape[0]
+        sign = omega * (signed(self.y) if form.ball.classifies else jnp.ones_like(self.y))
+        product = self._through(jnp.concatenate([slopes.reshape(4 * sets, -1), mixed]) * sign)
+        vectors = jnp.stack([m, jnp.ones(()), jnp.zeros(()), m])[:, None] * maps.c + slopes_e @ maps.E
+        vectors = vectors + jnp.einsum("kad,adn->kn", product[: 4 * sets].reshape(4, sets, -1), maps.R)
+        off = joint.T @ product[4 * sets :].T @ maps.E
+        hessian = joint.T @ self._gram(omega * bends) @ joint + off + off.T + maps.E.T @ square @ maps.E
+        rows = self.rows(maps)
+        sums = row_sums(rows, at.y, at.rows, self.nu)
+        hessian, gap, count = hessian + sums.hessian, gap + sums.gap, count + self.nu * rows.count
+        gradient, slope_m, slope_mu, lag = vectors.at[2].add(sums.pull_mu).at[3].add(sums.pull)
+        v_0, bend, excess, answer = v - m * shift, shift, jnp.zeros(()), at.answer
+        if size > held:
+            # the own variables leave: a Schur complement, scaled to a unit diagonal
+            own, across = hessian[held:, held:], hessian[:held, held:]
+            scale = 1.0 / jnp.sqrt(jnp.diag(own))
+            lower = cholesky(own * scale[:, None] * scale + 1e-15 * jnp.eye(size - held))
+            right = [a[held:, None] for a in (gradient, slope_m, slope_mu, lag)]
+            moved = jnp.concatenate([across.T, *right], axis=1)
+            moved = -scale[:, None] * cholesky_solve(lower, scale[:, None] * moved)
+            answer, (g, c, b, r) = moved[:, : held + 3], moved[:, held:].T
+            v_0, v_mu, bend = v_0 + slope_m[held:] @ g, v_mu + slope_m[held:] @ b, bend - slope_m[held:] @ c
+            excess = -0.5 * jnp.dot(lag[held:], r)
+            gradient, slope_m, slope_mu, lag = (
+                a[:held] + across @ d for a, d in ((gradient, g), (slope_m, c), (slope_mu, b), (lag, r))
+            )
+            hessian = hessian[:held, :held] + across @ answer[:, :held]
+        place = dataclasses.replace(at, answer=answer)
+        share = SiteShare(hessian, gradient, slope_mu, lag, slope_m, bend, v, v_0, v_mu, gap, excess, count)
+        return place, share
+
+    def _through(self, columns: Array) -> Array:
+        """Each column times X, and with a box times the constant column of the shift."""
+        product = columns @ self.x
+        if not self.form.box:
+            return product
+        return jnp.concatenate([product, jnp.sum(columns, axis=1, keepdims=True)], axis=1)
+
+    def _gram(self, weights: Array) -> Array:
+        gram = (self.x * weights[:, None]).T @ self.x
+        if not self.form.box:
+            return gram
+        edge = weights @ self.x
+        return jnp.block([[gram, edge[:, None]], [edge[None], jnp.sum(weights)[None, None]]])
