@@ -57,8 +57,7 @@ from foedus.terms import Data, Terms
 FAR = 1e3  # terms that no point closer than FAR·(1 + ‖w‖₁) meets are called infeasible
 START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
-CHEAP = 10  # the most rounds of a subproblem after which β may grow: larger β make subproblems harder
-GRADIENT_ROUNDS = 10  # so many times CHEAP with gradients only
+CHEAP, GRADIENT_ROUNDS = 10, 100  # rounds of a subproblem after which β may still grow, with Hessians or without
 STEEP = 1e9  # divided by this, h is but the indicator of its domain, and its subdifferential the normal cone
 NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
 
@@ -68,8 +67,7 @@ class ProxAL(Constrained, NotPrivate):
     """Solves problems with constraints at each client, at the server or on the mean over clients, with a certificate.
 
     It is PAL's proximal augmented Lagrangian method: a sequence of unconstrained subproblems, each solved over the
-    clients, with a multiplier step after each. `run.certificate` has the stationarity, feasibility and complementarity
-    measured at the returned w, `run.multipliers` the price of each constraint.
+    clients, with a multiplier step after each. `run.multipliers` has the price of each constraint.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -173,7 +171,7 @@ class ProxAL(Constrained, NotPrivate):
             residual = jnp.max(jnp.abs(server.w - server.centre)) / beta
             slow = (residual > self.eps1) & ~(residual <= SHRINK * track.residual)
             slow |= (worst > self.eps2) & ~(worst <= SHRINK * track.violation)
-            cheap = track.rounds <= (CHEAP if self.inner == "newton" else GRADIENT_ROUNDS * CHEAP)
+            cheap = track.rounds <= (CHEAP if self.inner == "newton" else GRADIENT_ROUNDS)
             beta = jnp.where(ready & slow & cheap, jnp.minimum(track.pace * beta, MOST), beta)
             pace = jnp.where(cheap, track.pace, jnp.sqrt(track.pace))
             next_track = replace(track, residual=residual, violation=worst, pace=pace)
