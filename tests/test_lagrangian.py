@@ -204,8 +204,8 @@ def test_rows_are_counted_and_marked_in_the_order_of_their_scopes():
     client, server = Party(problem.terms), Party(problem.terms, server=True)
     assert problem.terms.rows == (8, 4, 2)
     assert (client.rows, server.rows) == (10, 6)
-    assert [c.scope for c in client.held] == ["local"] * 5 + ["coupled"] * 2
-    assert [c.scope for c in server.held] == ["global"] * 4
+    assert [c.scope for c in client.constraints] == ["local"] * 5 + ["coupled"] * 2
+    assert [c.scope for c in server.constraints] == ["global"] * 4
     one = fd.Data({k: v[0] for k, v in problem.data.items()})
     np.testing.assert_array_equal(equalities(client, one), CLIENT_EQUAL)
     np.testing.assert_array_equal(equalities(server, problem.server), SERVER_EQUAL)

@@ -169,7 +169,7 @@ def test_data_of_another_size_compile_nothing_anew():
     """A stress test of many sites, or folds, would otherwise compile for each of their sizes."""
     X, y = clients("hinge", 1, sites=1, sizes=(60, 61))[0]
     module = importlib.import_module("foedus.robust.worst_case")  # the package has a function of this name
-    w, made = parameters(1), (module._closed, module.mean_loss)
+    w, made = parameters(1), (module._closed_form, module.mean_loss)
     fd.robust.worst_case(w, (X, y), 0.1, loss=fd.losses.hinge)
     before = [program._cache_size() for program in made]
     for rows in (59, 41, 33):

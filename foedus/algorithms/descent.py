@@ -130,7 +130,7 @@ class DescentServer:
 
     w: Array
     round: Array  # rounds played
-    gamma: Array  # the base step size; 0 until the greeting has found it
+    gamma: Array  # the base step size; 0 until the greeting has set it
     progress: Progress
     own: PyTree  # the part of a single method, as SCAFFOLD's control variate
     memory: PyTree = ()  # the state of the server's optimiser

@@ -85,7 +85,7 @@ def _cross(xp: ModuleType, z: Numbers, lam: float, eta: float) -> Numbers:
 
 
 def _stationary(xp: ModuleType, z: Numbers, lam: float, eta: float) -> Callable[[Numbers], Numbers]:
-    """q_k as a function of k; m − 2k is a whole number, so that λ/η enlarges no rounding error."""
+    """The q_k as a function of k; m − 2k is a whole number, so that λ/η enlarges no rounding error."""
     m, mean = z.shape[0], xp.mean(z, axis=0)
     with np.errstate(over="ignore"):
         ratio = xp.minimum(xp.asarray(lam / eta), LARGEST_RATIO)

@@ -142,7 +142,7 @@ class EpmMethod(Noisy):
         return (View(f, g) if self.stop is not None else ()), g
 
     def gradient_of(self, terms: Terms, data: Data) -> Callable[[Array], Array]:
-        """∇f_i as a function of w, clipped with sound noise; what does not depend on w is computed once."""
+        """The gradient ∇f_i as a function of w, clipped with sound noise; what is free of w is computed once."""
         noise = self.noise
         if not isinstance(noise, Sound):
             return lambda w: terms.gradient(w, data)

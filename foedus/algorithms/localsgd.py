@@ -25,7 +25,7 @@ class BatchModel:
 
 
 def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
-    """`size` examples drawn with replacement from those that count in f_i, each as often as it counts."""
+    """A sample of `size` examples that count in f_i, drawn with replacement and in proportion to their weights."""
     rows = jnp.searchsorted(jnp.cumsum(terms.share(data)), jax.random.uniform(key, (size,)), side="right")
     length = data["weight"].shape[0]
     rows = jnp.minimum(rows, length - 1)  # the sum of the shares may fall short of 1 by rounding

@@ -48,7 +48,7 @@ class Noisy(Releasing):
     def collect(
         self, terms: Terms, server: PyTree, replies: PyTree, present: Present
     ) -> tuple[Array, Array, Array, Array]:
-        """The table of z_i, who spoke, how often everybody has spoken by now, and the next w."""
+        """The table of z_i, who has just sent a new one, how often each client has by now, and the next w."""
         z = present.remember(server.z, replies.z)
         spoke = present.remember(jnp.zeros(terms.clients, bool), replies.spoke)
         w = jnp.where(jnp.any(spoke), self.model(terms, z, spoke), server.w)

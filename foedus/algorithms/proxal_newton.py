@@ -1,4 +1,4 @@
-"""ProxAL's subproblems by Newton's method at the server: clients send derivatives of P_i and solve nothing.
+"""ProxAL's subproblems by Newton's method at the server, an `InnerMethod`: clients send derivatives and solve nothing.
 
 With `hessians`, a reply is P_i, ∇P_i and the upper triangle of ∇²P_i at the trial point, and the server takes proximal
 Newton steps with a line search: a few rounds a subproblem. Without, a reply is P_i and ∇P_i, and the server uses

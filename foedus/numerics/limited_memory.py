@@ -31,7 +31,7 @@ class LimitedMemory:
         return select(has_curvature, longer, self)
 
     def _inverse_products(self) -> Array:
-        """1/sᵀy of each pair, and 0 for an empty slot."""
+        """The number 1/sᵀy of each pair, and 0 for an empty slot."""
         products = jnp.sum(self.steps * self.changes, axis=1)
         return jnp.where(products > 0, 1.0 / jnp.where(products > 0, products, 1.0), 0.0)
 

@@ -111,9 +111,10 @@ def smallest_lambda(ball: Ball, w: Array, radius: Radius) -> Array:
 
 
 def stretch(ball: Ball, slope: float, lam: Array, w: Array, x: Array, radius: Radius) -> tuple[Array, Array]:
-    """The gain in slope·xᵀw and in −slope·xᵀw from moving x within the box, less λ times the way. (rows,) each
+    """The gain in slope·xᵀw and in −slope·xᵀw from moving x within the box, less λ times the distance.
 
-    A coordinate moves to the end of the box on which it gains, where its gain |g_j| per unit exceeds the price λ.
+    Both have the shape (rows,). A coordinate moves to the end of the box on which it gains, where its gain |g_j| per
+    unit exceeds the price λ.
     """
     g, lam = slope * ball.moving(w), jnp.asarray(lam)
     x = x[:, : g.shape[0]]

@@ -184,7 +184,7 @@ def _corrector(
 
 
 def one_by_one(form: EpigraphForm) -> Callable[..., PolyhedronProjection]:
-    """`project` for `vmap`, one client after the other: one client's arrays fit into a core's cache."""
+    """The function `project` for `vmap`, one client after the other: one client's arrays fit into a core's cache."""
     return jax.custom_batching.sequential_vmap(partial(project, form))
 
 

@@ -74,7 +74,7 @@ class PolyhedronSystem:
 def _whiten(N: Array) -> Array:
     """The lower triangular T with T N Tᵀ = 1, for a batch on the last axes.
 
-    Gauss elimination on all samples at once is faster here than a LAPACK call for each of many small matrices.
+    It eliminates in all samples at once; LAPACK would be called for one small matrix after the other.
     """
     index = jnp.arange(N.shape[0]).reshape(-1, *(1,) * (N.ndim - 2))
     across = index[:, None]

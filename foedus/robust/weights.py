@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-HALVINGS = 80  # of an interval: more than the 53 bits of a number, and the rest for intervals much wider than the root
+HALVINGS = 80  # bisections: the 53 bits of a number, and more for an interval much wider than its root is large
 LOG_RANGE = 35.0  # e^±35 covers every step t between rounding and the far end of the ball
 
 Norm = int | float | str
