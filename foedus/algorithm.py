@@ -92,6 +92,7 @@ class Fit:
     problem: Problem  # in the form that the algorithm is run on
     max_rounds: int = 1000  # rounds to play where nobody says how many
     condense: Callable[[Data], Data] = lambda data: data  # a client's data with what is the same in all rounds
+    note: str = ""  # why this algorithm is run, where it was chosen
 
 
 class Algorithm:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foedus.algorithm import Algorithm, name_of
+from foedus.algorithms.auto import Auto
 from foedus.engine import relieve
 from foedus.errors import FoedusError
 from foedus.privacy.ledger import Budget
@@ -23,7 +24,7 @@ from foedus.runtime.spread import Spread
 
 def solve(
     problem: Problem,
-    algorithm: Algorithm,
+    algorithm: Algorithm | None = None,
     *,
     w0: PyTree = None,
     seed: int = 0,
@@ -40,7 +41,8 @@ def solve(
 
     Args:
         problem: the clients' data and the terms.
-        algorithm: one of the algorithms, with its settings.
+        algorithm: one of the algorithms, with its settings; left out, the one that fits the problem is chosen, and
+            `run.reason` names it and says why.
         w0: where to start; zeros when left out. A pytree where the problem has its own objective.
         seed: keys every random draw, together with the round and the client's name.
         max_rounds: the most communication rounds to play, of all kinds.
@@ -69,6 +71,7 @@ def solve(
     """
     if not isinstance(problem, Problem):
         raise FoedusError(f"solve needs a Problem first. Got {type(problem).__name__} instead.")
+    algorithm = Auto() if algorithm is None else algorithm
     if not isinstance(algorithm, Algorithm):
         hint = f"; write {algorithm.__name__}()" if isinstance(algorithm, type) else ""
         raise FoedusError(f"solve needs an algorithm second. Got {algorithm!r} instead{hint}.")

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
 
 from foedus.algorithm import Algorithm
+from foedus.algorithms.auto import Auto
 from foedus.constraints import Constraint
 from foedus.constraints import Linear as LinearRows
 from foedus.errors import FoedusError, did_you_mean
@@ -182,6 +183,8 @@ def find_algorithm(name: object, place: str) -> Offer[Algorithm]:
     """Return the algorithm with this name, or the one that "module:Class" names."""
     if isinstance(name, str) and ":" in name:
         return _own_algorithm(name, place)
+    if isinstance(name, str) and name.lower() == "auto":
+        return dataclasses.replace(_of_dataclass(Auto, "algorithm"), name="auto")
     return find_offer(name, algorithms(), place)
 
 

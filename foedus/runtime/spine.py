@@ -329,6 +329,8 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
     reason, converged = end.reason, end.converged
     if end.finite and outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
+    if job.fit.note:
+        reason = f"{reason}; {job.fit.note}"
     worst_case = algorithm.stress(problem, end.w) if isinstance(algorithm, Robust) else None
     if worst_case is not None and not outcome.everyone:
         # these two were computed from this process's clients alone, which says nothing about all of them

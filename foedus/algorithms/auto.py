@@ -1,0 +1,59 @@
+"""Auto: the algorithm that fits a problem, chosen as docs/howto/choosing.md says, with the reason in one sentence."""
+
+from dataclasses import replace
+
+from foedus.algorithm import Algorithm, Fit, name_of
+from foedus.algorithms.afl import AFL
+from foedus.algorithms.fedavg import FedAvg
+from foedus.algorithms.fedgia import FedGiA
+from foedus.algorithms.inexact_admm import InexactADMM
+from foedus.algorithms.interior_point import InteriorPoint
+from foedus.algorithms.proxal import ProxAL
+from foedus.algorithms.scaffold import Scaffold
+from foedus.errors import FoedusError
+from foedus.losses import Custom
+from foedus.privacy.noise import Noise
+from foedus.privacy.releasing import Releasing
+from foedus.problem import Problem
+from foedus.regularizers import Zero
+from foedus.settings import settings
+
+
+@settings
+class Auto(Releasing):
+    """Chooses the algorithm for a problem; `run.reason` names it and says why."""
+
+    noise = None
+
+    def fit(self, problem: Problem) -> Fit:
+        algorithm, why = choose(problem)
+        return replace(algorithm.fit(problem), note=f"{name_of(algorithm)} was chosen because {why}")
+
+    def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
+        return FedAvg(k0=1).with_noise(noise, problem)
+
+
+def choose(problem: Problem) -> tuple[Algorithm, str]:
+    """The algorithm for a problem, and why, to go behind "because"."""
+    terms = problem.terms
+    loss, constrained, regularized = terms.loss, bool(terms.constraints), not isinstance(terms.regularizer, Zero)
+    if loss is not None and loss.curvature is None and not isinstance(loss, Custom):
+        if constrained or terms.penalty is not None:
+            what = "constraints" if constrained else "a penalty"
+            raise FoedusError(
+                f"no algorithm takes {what} together with the loss {loss.name}, which has kinks; use a smooth loss "
+                "(smooth_hinge, huber, logistic), or fd.regularizers in place of a penalty."
+            )
+        return AFL(theta=0.0, q_hat="uniform"), f"the loss {loss.name} has kinks, which it handles exactly"
+    try:
+        InteriorPoint().fit(problem)
+        return InteriorPoint(), "it takes the fewest rounds, up to 500 parameters"
+    except FoedusError:
+        pass
+    if constrained:
+        return ProxAL(), "it takes constraints, and InteriorPoint does not fit this problem"
+    if regularized:
+        return InexactADMM(), "it takes the regulariser, and InteriorPoint does not fit this problem"
+    if loss is not None and loss.curvature is not None:
+        return FedGiA(), "it takes one gradient a round, and there are too many parameters for InteriorPoint"
+    return Scaffold(), "it takes any differentiable objective, and there are too many parameters for InteriorPoint"
