@@ -12,7 +12,7 @@ from robust_cases import CLOSED, LOSSES, NORMS, OPEN, clients, support
 
 import foedus as fd
 from foedus.algorithm import Present
-from foedus.algorithms.minimax import Projection
+from foedus.algorithms.minimax import ProjectionReply
 from foedus.robust.weights import ball_projection, heaviest, weights_projection
 
 KAPPA, THETA, RHO = 0.5, 0.3, 0.03
@@ -117,7 +117,7 @@ def server_of(algorithm: fd.DRFL, **fields) -> tuple[fd.Problem, Any, Any, Prese
     problem = algorithm.restate(fd.Problem(clients("logistic", 1), loss=LOSSES["logistic"][0]).over(np.zeros(4)))
     rng = np.random.default_rng(0)
     server = replace(algorithm.init(problem.terms, jnp.zeros(4), problem.server), **fields)
-    replies = Projection(jnp.asarray(rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=4)))
+    replies = ProjectionReply(jnp.asarray(rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=4)))
     return problem, server, replies, Present(jnp.arange(4), jnp.ones(4, bool))
 
 

@@ -7,7 +7,7 @@ import pytest
 from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer, dealt
 
 import foedus as fd
-from foedus.algorithms.proxal import Outer
+from foedus.algorithms.proxal import OuterRound
 
 START = np.zeros(DIM)
 
@@ -122,7 +122,7 @@ def test_terms_are_hopeless_where_no_point_within_a_thousand_sizes_of_the_model_
     # the rows of the server are met: they add nothing to θ
     own = {name: np.zeros_like(rows) for name, rows in server.own.items()}
     server = replace(server, own=fd.Data(own), accounts=replace(server.accounts, excess=excess))
-    assert bool(Outer(NEWTON).hopeless(problem.terms, server)) == hopeless
+    assert bool(OuterRound(NEWTON).hopeless(problem.terms, server)) == hopeless
 
 
 def test_a_limit_of_outer_steps_is_said():
