@@ -121,6 +121,10 @@ class Minimax(RobustModel):
             return False
         return (not self.robust or self.ball(terms).has_closed_form) and takes(terms.regularizer)
 
+    # @settings would write a comparison of its own, in which ρ = 0 and ρ > 0 share one compiled program
+    __eq__ = RobustModel.__eq__
+    __hash__ = RobustModel.__hash__
+
     def fit(self, problem: Problem) -> Fit:
         self.check(problem.terms)
         if self.interior(problem.terms):
