@@ -34,7 +34,7 @@ def above(run: fd.Run, best: float) -> float:
     [case if k == 0 else pytest.param(*case, marks=pytest.mark.slow) for k, case in enumerate(TABLE_B)],
 )
 def test_breast_cancer_takes_a_few_tens_of_rounds(loss, radius, kappa, theta):
-    """At a relative gap of 1e-6 or less; measured: 17 to 24 rounds, to 1e-9."""
+    """At a relative gap of 1e-6 or less; measured: 18 to 29 rounds, with CVXPY's value to 3e-7 or closer."""
     X, y = load_breast_cancer(return_X_y=True)
     X, order = scale(X), np.random.default_rng(0).permutation(len(y))
     sites = [(X[order[i::5]], np.where(y[order[i::5]] == 0, 1.0, -1.0)) for i in range(5)]
@@ -112,8 +112,8 @@ def test_agnostic_learning_with_every_loss(name, p):
     sites = clients(name, 1)
     loss, eps = LOSSES[name]
     run = fd.solve(fd.Problem(sites, loss=loss), fd.AFL(theta=0.5, p=p))
-    lam_free = oracle.program(name, eps, sites, 0.0, np.inf, "l1", None, 0.5, p, shares(sites))
-    assert abs(above(run, lam_free)) <= 1e-6
+    best = oracle.program(name, eps, sites, 0.0, np.inf, "l1", None, 0.5, p, shares(sites))
+    assert abs(above(run, best)) <= 1e-6
 
 
 # --- what is sent, and which method is run ---
