@@ -24,7 +24,14 @@ from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
-from foedus.algorithms.interior_point_site import Ask, Client, Model, Reply, answer, joined
+from foedus.algorithms.interior_point_site import (
+    InteriorAsk,
+    InteriorClient,
+    InteriorReply,
+    QuadraticModel,
+    answer,
+    joined,
+)
 from foedus.constrained import Constrained
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
@@ -60,11 +67,11 @@ class InteriorServer:
     whole: Array
     snapped: Array  # whether x lies on the rows of h that bind, to be tested and nothing else
     tried: Array  # μ when this was last done
-    fresh: Model  # the sum of the whole models about x
+    fresh: QuadraticModel  # the sum of the whole models about x
     heard: Array  # from how many sites there is one
     broken: Array  # how many of these are not finite
     lasts: Array  # rounds for which x has been asked about
-    running: Model  # the sum of all sites' last models
+    running: QuadraticModel  # the sum of all sites' last models
     streak: Array  # rounds in a row that everybody answered
     data: Data | None
     gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
@@ -113,7 +120,7 @@ class InteriorPoint(Constrained, Summing):
     def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
         office = self.office(terms, own)
         base, zero, count, no = office.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
-        nothing = Model.zero(terms)
+        nothing = QuadraticModel.zero(terms)
         return InteriorServer(
             base=base,
             past=jnp.zeros((MEMORY, 3)),
@@ -142,13 +149,13 @@ class InteriorPoint(Constrained, Summing):
             ending=count,
         )
 
-    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+    def join(self, terms: Terms, data: Data, w0: Array) -> InteriorClient:
         return joined(terms)
 
-    def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> Ask:
+    def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> InteriorAsk:
         dim, (_, own, coupled) = terms.dim, terms.rows
         nu = server.own.z[own : own + coupled]
-        return Ask(
+        return InteriorAsk(
             w=server.x[:dim],
             towards=server.towards[:dim],
             alpha=server.alpha,
@@ -159,10 +166,14 @@ class InteriorPoint(Constrained, Summing):
             whole=server.whole,
         )
 
-    def local(self, terms: Terms, client: Client, ask: Ask, data: Data, key: Array) -> tuple[Client, Reply]:
+    def local(
+        self, terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, key: Array
+    ) -> tuple[InteriorClient, InteriorReply]:
         return answer(terms, client, ask, data, self.eps2)
 
-    def aggregate(self, terms: Terms, server: InteriorServer, replies: Reply, present: Present) -> InteriorServer:
+    def aggregate(
+        self, terms: Terms, server: InteriorServer, replies: InteriorReply, present: Present
+    ) -> InteriorServer:
         n, count = terms.clients, present.count
         total = jax.tree.map(lambda mean: count * mean, present.mean(replies))
         full = count == n
@@ -182,7 +193,7 @@ class InteriorPoint(Constrained, Summing):
         judged = self.judge(terms, replace(server, running=at), at, complete)
         return select(whole & ~complete, waiting, judged)
 
-    def judge(self, terms: Terms, server: InteriorServer, at: Model, complete: Array) -> InteriorServer:
+    def judge(self, terms: Terms, server: InteriorServer, at: QuadraticModel, complete: Array) -> InteriorServer:
         """Accept the point that was asked about, or go back; then choose the next one."""
         office, base, dim = self.office(terms, server.data), server.base, terms.dim
         first = server.id == 0
@@ -230,7 +241,11 @@ class InteriorPoint(Constrained, Summing):
         own = moved(following.own, following.c, following.J, dx, alpha, mu, office.equal)
 
         held = replace(
-            server, whole=jnp.ones((), bool), fresh=Model.zero(terms), heard=jnp.zeros(()), broken=jnp.zeros(())
+            server,
+            whole=jnp.ones((), bool),
+            fresh=QuadraticModel.zero(terms),
+            heard=jnp.zeros(()),
+            broken=jnp.zeros(()),
         )
         exact = server.whole | (server.streak >= STREAK)
         done = certified & complete & exact
@@ -249,7 +264,7 @@ class InteriorPoint(Constrained, Summing):
             whole=jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
             snapped=snapped,
             tried=tried,
-            fresh=Model.zero(terms),
+            fresh=QuadraticModel.zero(terms),
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
             lasts=jnp.zeros((), int),
@@ -291,7 +306,7 @@ class InteriorPoint(Constrained, Summing):
     def parameters(self, terms: Terms, server: InteriorServer) -> Array:
         return server.base.x[: terms.dim]
 
-    def client_multipliers(self, terms: Terms, client: Client) -> Array:
+    def client_multipliers(self, terms: Terms, client: InteriorClient) -> Array:
         return client.trial.multipliers
 
     def server_multipliers(self, terms: Terms, server: InteriorServer) -> dict[str, Array]:

@@ -23,7 +23,7 @@ from foedus.algorithms.interior_point_rows import (
     settled,
     started,
 )
-from foedus.algorithms.interior_point_site import Local, Model
+from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.algorithms.proxal_newton import unpack
 from foedus.numerics.lapack import cholesky, cholesky_solve
@@ -123,7 +123,7 @@ class Office:
             blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, n)),
         )  # fmt: skip
 
-    def system(self, x: Array, at: Model, complete: Array, rows: Rows, mu: Array, first: Array) -> System:
+    def system(self, x: Array, at: QuadraticModel, complete: Array, rows: Rows, mu: Array, first: Array) -> System:
         """The system at x from the sums `at`; `rows` are the server's as they were moved there.
 
         Where not every site has spoken of x, the models of the silent ones are shifted to it.
@@ -158,7 +158,7 @@ class Office:
         K = K + jnp.diag(self.form.bend(rows.z[self.stated :]))
         if bend is not None:
             K = K.at[:dim, :dim].add(bend(rows.z[: terms.rows[1]]))
-        local = at.local if terms.rows[0] else Local.none(dim)
+        local = at.local if terms.rows[0] else OwnRows.none(dim)
         return System(
             x=x,
             K=K,

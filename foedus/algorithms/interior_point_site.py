@@ -22,7 +22,7 @@ GUESS = 0.1  # a coupled row's multiplier weighs this share of ∇f_i while the 
 
 
 @state
-class Local:
+class OwnRows:
     """The sums that only a site with rows of its own has a part in."""
 
     a: Array  # Jᵀ D c
@@ -31,10 +31,10 @@ class Local:
     numbers: Array  # NUMBERS
 
     @staticmethod
-    def none(dim: int) -> "Local":
+    def none(dim: int) -> "OwnRows":
         """What no rows add."""
         vector = jnp.zeros(dim)
-        return Local(vector, vector, vector, jnp.zeros(len(NUMBERS)))
+        return OwnRows(vector, vector, vector, jnp.zeros(len(NUMBERS)))
 
 
 @state
@@ -47,7 +47,7 @@ class Coupled:
 
 
 @state
-class Model:
+class QuadraticModel:
     """A site's share in the shared system at a point w_i, or the sum of such shares."""
 
     hessian: Array  # K_i, its upper triangle
@@ -55,20 +55,20 @@ class Model:
     bent: Array  # K_i·w_i
     f: Array  # f_i/n
     force: Array  # ‖∇f_i/n‖_∞
-    local: Any  # Local, or () without local rows
+    local: Any  # OwnRows, or () without local rows
     coupled: Any  # Coupled, or () without coupled rows
 
     @staticmethod
-    def zero(terms: Terms) -> "Model":
+    def zero(terms: Terms) -> "QuadraticModel":
         dim, (rows, _, coupled), zero = terms.dim, terms.rows, jnp.zeros(())
         vector = jnp.zeros(dim)
-        return Model(
+        return QuadraticModel(
             hessian=jnp.zeros(dim * (dim + 1) // 2),
             lag=vector,
             bent=vector,
             f=zero,
             force=zero,
-            local=Local.none(dim) if rows else (),
+            local=OwnRows.none(dim) if rows else (),
             coupled=Coupled(jnp.zeros(coupled), jnp.zeros((coupled, dim)), jnp.zeros(coupled)) if coupled else (),
         )
 
@@ -86,15 +86,15 @@ class Place:
 
 
 @state
-class Client:
+class InteriorClient:
     base: Place  # the last place that the server went on from, as far as the site knows
     trial: Place  # the place it was asked about last
-    sent: Model  # what the server's sum has of this site
+    sent: QuadraticModel  # what the server's sum has of this site
     whole: Array  # the number of the last point about which it sent the whole
 
 
 @state
-class Ask:
+class InteriorAsk:
     """The question: the model at the point w, which is the share alpha of the way from the base to `towards`."""
 
     w: Array
@@ -108,20 +108,22 @@ class Ask:
 
 
 @state
-class Reply:
-    model: Model
+class InteriorReply:
+    model: QuadraticModel
     heard: Array  # 1 for a site's first whole model of this point
     broken: Array  # 1 where the site's functions are not finite there; it then sends nothing else
 
 
-def joined(terms: Terms) -> Client:
+def joined(terms: Terms) -> InteriorClient:
     """A site before its first answer."""
     rows, dim, none = terms.rows[0], terms.dim, jnp.full((), -1)
     blank = Place(none, jnp.zeros(dim), blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, dim)), jnp.zeros(rows))
-    return Client(blank, blank, Model.zero(terms), none)
+    return InteriorClient(blank, blank, QuadraticModel.zero(terms), none)
 
 
-def answer(terms: Terms, client: Client, ask: Ask, data: Data, eps2: float) -> tuple[Client, Reply]:
+def answer(
+    terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, eps2: float
+) -> tuple[InteriorClient, InteriorReply]:
     """The site's step to the point it is asked about, and its model there."""
     party, count = Party(terms), terms.rows[0]
     equal = equalities(party, data)[:count]
@@ -147,8 +149,8 @@ def answer(terms: Terms, client: Client, ask: Ask, data: Data, eps2: float) -> t
         sums = row_sums(rows, c, J, mu, eps2, equal)
         lag = lag + sums.jz
         kept = sums.kept
-        local = Local(sums.a, sums.b, shares.g + kept @ J, sums.numbers)
-    model = Model(
+        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.numbers)
+    model = QuadraticModel(
         hessian=K[np.triu_indices(terms.dim)],
         lag=lag,
         bent=K @ ask.w,
@@ -164,13 +166,13 @@ def answer(terms: Terms, client: Client, ask: Ask, data: Data, eps2: float) -> t
         model,
         client.sent,
     )
-    reply = Reply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
+    reply = InteriorReply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
     place = Place(ask.id, ask.w, rows, c, J, kept)
-    here = Client(
+    here = InteriorClient(
         base=select(first, place, base),
         trial=place,
         sent=model,
         whole=jnp.where(ask.whole, ask.id, client.whole),
     )
-    unable = Client(base, client.trial, client.sent, here.whole)
+    unable = InteriorClient(base, client.trial, client.sent, here.whole)
     return select(finite, here, unable), reply

@@ -24,7 +24,7 @@ from foedus.algorithms.robust_interior_server import (
     Direction,
     Position,
     RobustDesk,
-    Sums,
+    RobustSums,
     agreed,
     first_shared,
     says_yes,
@@ -33,7 +33,7 @@ from foedus.algorithms.robust_model import RobustModel
 from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
-from foedus.robust.interior_site import Place, Site, SiteShare
+from foedus.robust.interior_site import RobustSite, SitePosition, SiteShare
 from foedus.robust.stress import Robust, Stress
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
@@ -50,19 +50,19 @@ class Visit:
     """A place of a site, with its number among the points asked about."""
 
     id: Array
-    place: Place
+    place: SitePosition
 
 
 @state
-class Client:
+class RobustClient:
     base: Visit  # the last place that the server went on from, as far as the site knows
     trial: Visit  # the place it was asked about last
-    sent: Sums  # what the server's sum has of this site
+    sent: RobustSums  # what the server's sum has of this site
     whole: Array  # the number of the last point about which it sent the whole
 
 
 @state
-class Ask:
+class RobustAsk:
     """The question: the share in the system at the point x with the weight m, the end of the share t of a step."""
 
     x: Array
@@ -77,14 +77,14 @@ class Ask:
 
 
 @state
-class Reply:
-    sums: Sums
+class RobustReply:
+    sums: RobustSums
     heard: Array  # 1 for a site's first whole share at this point
     broken: Array  # 1 where it is not finite; the site then sends nothing else
 
 
 @state
-class InteriorServer:
+class RobustServer:
     base: Position  # the last position that was accepted
     error: Array  # there
     trial: Position  # the one that is asked about
@@ -95,11 +95,11 @@ class InteriorServer:
     id: Array
     rejected: Array
     whole: Array
-    fresh: Sums  # of the whole shares at the trial
+    fresh: RobustSums  # of the whole shares at the trial
     heard: Array
     broken: Array
     lasts: Array
-    running: Sums  # of all sites' last shares
+    running: RobustSums  # of all sites' last shares
     streak: Array
     best: Array  # x with the least error at which everybody has spoken
     least: Array
@@ -120,32 +120,32 @@ class RobustInterior(OtherForm, Robust, Summing):
     def desk(self, terms: Terms, own: Data) -> RobustDesk:
         return RobustDesk(terms, self.plain.form(terms), self.plain.p, own)
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> RobustServer:
         own = self.plain.server_data(terms) if own is None else own
         desk = self.desk(terms, own)
         start, no, zero, count = desk.start(w0), jnp.zeros((), bool), jnp.zeros(()), jnp.zeros((), int)
-        nothing, big, one = Sums.zero(desk.held, terms.clients), jnp.full((), jnp.inf), jnp.ones(())
+        nothing, big, one = RobustSums.zero(desk.held, terms.clients), jnp.full((), jnp.inf), jnp.ones(())
         course = Direction(jnp.zeros_like(start.x), jnp.zeros_like(start.xi), zero)
-        return InteriorServer(
+        return RobustServer(
             start, big, start, course, one, one, one, count, count - 1, ~no, nothing, zero, zero, count, nothing, count,
             start.x, big, count, zero, zero, own, no, no,
         )  # fmt: skip
 
-    def join(self, terms: Terms, data: Data, w0: Array) -> Client:
+    def join(self, terms: Terms, data: Data, w0: Array) -> RobustClient:
         site = self.site(terms, data)
         shared = first_shared(terms, site.form, data["robust.kappa"], w0)
         blank = Visit(jnp.full((), -1), site.start(shared, site.share))
-        return Client(blank, blank, Sums.zero(site.held, terms.clients), jnp.full((), -1))
+        return RobustClient(blank, blank, RobustSums.zero(site.held, terms.clients), jnp.full((), -1))
 
-    def site(self, terms: Terms, data: Data) -> Site:
+    def site(self, terms: Terms, data: Data) -> RobustSite:
         rho = jnp.zeros(()) if self.plain.shares_lambda else data["robust.rho"]
         radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
         form, omega = self.plain.form(terms), terms.share(data)
-        return Site(form, data["x"], data["y"], omega, radius, data["robust.share"])
+        return RobustSite(form, data["x"], data["y"], omega, radius, data["robust.share"])
 
-    def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> Ask:
+    def broadcast(self, terms: Terms, server: RobustServer, draws: Array) -> RobustAsk:
         desk, at = self.desk(terms, server.own), server.trial
-        return Ask(
+        return RobustAsk(
             x=at.x[: desk.held],
             m=Each(desk.weights(at)),
             index=Each(jnp.arange(terms.clients)),
@@ -157,7 +157,9 @@ class RobustInterior(OtherForm, Robust, Summing):
             whole=server.whole,
         )
 
-    def local(self, terms: Terms, client: Client, ask: Ask, data: Data, key: Array) -> tuple[Client, Reply]:
+    def local(
+        self, terms: Terms, client: RobustClient, ask: RobustAsk, data: Data, key: Array
+    ) -> tuple[RobustClient, RobustReply]:
         site, trial, m = self.site(terms, data), client.trial, jnp.asarray(ask.m)
         base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
         first = ask.id == 0  # then the point is where the site has started
@@ -175,18 +177,18 @@ class RobustInterior(OtherForm, Robust, Summing):
         )
         visit = Visit(ask.id, place)
         whole = jnp.where(ask.whole, ask.id, client.whole)
-        here = Client(base, visit, sums, whole)
-        unable = Client(base, trial, client.sent, whole)
-        reply = Reply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
+        here = RobustClient(base, visit, sums, whole)
+        unable = RobustClient(base, trial, client.sent, whole)
+        reply = RobustReply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
         return select(finite, here, unable), reply
 
     def stated(
         self, terms: Terms, share: SiteShare, x: Array, m: Array, index: Array, primal: Array, dual: Array
-    ) -> Sums:
+    ) -> RobustSums:
         """A site's share as it is added to those of the others."""
         bent = jnp.dot(share.cross, x) - share.bend * m
         row = jnp.concatenate([share.cross, jnp.stack([share.bend, share.v, share.v_0, share.v_mu, bent])])
-        return Sums(
+        return RobustSums(
             hessian=share.hessian[np.triu_indices(x.shape[0])],
             gradient=share.gradient,
             gradient_mu=share.gradient_mu,
@@ -198,7 +200,7 @@ class RobustInterior(OtherForm, Robust, Summing):
             dual=dual,
         )
 
-    def aggregate(self, terms: Terms, server: InteriorServer, replies: Reply, present: Present) -> InteriorServer:
+    def aggregate(self, terms: Terms, server: RobustServer, replies: RobustReply, present: Present) -> RobustServer:
         n, count = terms.clients, present.count
         total = jax.tree.map(lambda mean: count * mean, present.mean(replies))
         full = count == n
@@ -216,7 +218,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         judged = self.judge(terms, replace(server, running=at), at, complete)
         return select(server.whole & ~complete, replace(server, fresh=fresh), judged)
 
-    def judge(self, terms: Terms, server: InteriorServer, at: Sums, complete: Array) -> InteriorServer:
+    def judge(self, terms: Terms, server: RobustServer, at: RobustSums, complete: Array) -> RobustServer:
         """Go on from the position that was asked about, or back; then choose the next one."""
         desk, first = self.desk(terms, server.own), server.id == 0
         system = desk.system(server.trial, at, complete)
@@ -281,16 +283,16 @@ class RobustInterior(OtherForm, Robust, Summing):
         )
         return select(near & ~exact, confirmed, moving)
 
-    def ended(self, server: InteriorServer) -> Array:
+    def ended(self, server: RobustServer) -> Array:
         return jnp.where(server.done, CONVERGED, jnp.where(server.stuck, STUCK, RUNNING))
 
-    def parameters(self, terms: Terms, server: InteriorServer) -> Array:
+    def parameters(self, terms: Terms, server: RobustServer) -> Array:
         return server.best[: terms.dim]
 
-    def report(self, server: InteriorServer) -> dict[str, Array]:
+    def report(self, server: RobustServer) -> dict[str, Array]:
         return {"worst_case": server.value, "gap": server.error, "barrier": server.course.mu, "step": server.reach}
 
-    def reason(self, server: InteriorServer, converged: bool, names: list[str]) -> str:
+    def reason(self, server: RobustServer, converged: bool, names: list[str]) -> str:
         error = float(server.least)
         if converged:
             return f"estimated distance to the optimum {error:.2g} of {float(server.value):.4g}"

@@ -28,8 +28,8 @@ from foedus.robust.interior_rows import (
     EDGE,
     LEAST,
     Multipliers,
-    Rows,
-    RowSums,
+    SampleRows,
+    SampleRowSums,
     along,
     balanced,
     blocked,
@@ -51,7 +51,7 @@ NUMBERS = ("gap", "excess", "count")
 
 
 @state
-class Sums:
+class RobustSums:
     """The sites' shares in the system, added up; or one site's, whose row of the table is its own."""
 
     hessian: Array  # over the shared variables, its upper triangle
@@ -65,9 +65,9 @@ class Sums:
     dual: Array
 
     @staticmethod
-    def zero(held: int, clients: int) -> "Sums":
+    def zero(held: int, clients: int) -> "RobustSums":
         vector, steps = jnp.zeros(held), jnp.zeros(len(GRID))
-        return Sums(
+        return RobustSums(
             jnp.zeros(held * (held + 1) // 2), vector, vector, vector, vector,
             jnp.zeros((clients, held + len(TABLE))), jnp.zeros(len(NUMBERS)), steps, steps,
         )  # fmt: skip
@@ -91,7 +91,7 @@ class Direction:
 
 
 @state
-class System:
+class RobustSystem:
     """The shared system at a position, from all parties."""
 
     scale: Array
@@ -168,7 +168,7 @@ class RobustDesk:
         return 1.0
 
     @property
-    def of_x(self) -> Rows:
+    def of_x(self) -> SampleRows:
         """The rows in x."""
         dim, n, h = self.terms.dim, self.size, self.terms.regularizer
         eye = jnp.eye(n)
@@ -185,10 +185,10 @@ class RobustDesk:
             for sign, end in ((1.0, h.low), (-1.0, h.high)):
                 if np.isfinite(end):
                     G, g = [*G, sign * eye[:dim]], [*g, jnp.full(dim, -sign * end)]
-        return Rows(jnp.concatenate(G), jnp.concatenate(g), S, jnp.zeros(S.shape[0]))
+        return SampleRows(jnp.concatenate(G), jnp.concatenate(g), S, jnp.zeros(S.shape[0]))
 
     @property
-    def of_xi(self) -> Rows:
+    def of_xi(self) -> SampleRows:
         """The rows of Q in ξ, with τ where p = 1."""
         n = self.terms.clients
         size = 2 * n if self.p == 1 else n
@@ -203,7 +203,7 @@ class RobustDesk:
             G, g = [*G, -xi, xi], [*g, jnp.ones(2 * n)]
         else:
             S, h = jnp.concatenate([jnp.zeros((1, n)), xi]), jnp.zeros(n + 1).at[0].set(1.0)
-        return Rows(jnp.concatenate(G), jnp.concatenate(g), S, h)
+        return SampleRows(jnp.concatenate(G), jnp.concatenate(g), S, h)
 
     def weights(self, at: Position) -> Array:
         """q = q̂ + θξ."""
@@ -231,7 +231,7 @@ class RobustDesk:
             bend = bend.at[:dim].set(h.lam2)
         return jnp.dot(c, x) + 0.5 * jnp.dot(bend, x**2), c + bend * x, bend
 
-    def system(self, at: Position, sums: Sums, complete: Array) -> System:
+    def system(self, at: Position, sums: RobustSums, complete: Array) -> RobustSystem:
         """The system at a position; where not all sites spoke of it, the silent ones' shares are brought to it."""
         n, held, size = self.terms.clients, self.held, self.size
         theta, q, x = self.own["robust.theta"], self.weights(at), at.x[: self.held]
@@ -245,7 +245,7 @@ class RobustDesk:
         v, v_0 = v + shift, v_0 + shift
         rest = (0, size - held)
         own, gradient, ridge = self.cost(at.x)
-        rows: RowSums = row_sums(self.of_x, at.x, at.of_x, jnp.asarray(self.nu))
+        rows: SampleRowSums = row_sums(self.of_x, at.x, at.of_x, jnp.asarray(self.nu))
         A = jnp.pad(K, rest) + jnp.diag(ridge) + rows.hessian
         r_x = (
             jnp.pad(sums.gradient + drift, rest) + gradient,
@@ -253,7 +253,7 @@ class RobustDesk:
             jnp.pad(sums.lag + drift, rest) + gradient + rows.pull,
         )
         more = at.xi.shape[0] - n
-        weights: RowSums = row_sums(self.of_xi, at.xi, at.of_xi, jnp.asarray(self.nu))
+        weights: SampleRowSums = row_sums(self.of_xi, at.xi, at.of_xi, jnp.asarray(self.nu))
         C = jnp.diag(jnp.pad(theta**2 * bend, (0, more))) + weights.hessian
         B = jnp.pad(theta * cross, ((0, more), rest))
         r_xi = (
@@ -270,12 +270,12 @@ class RobustDesk:
         gap, excess, count = sums.numbers
         gap = gap + rows.gap + weights.gap
         count = count + self.nu * (self.of_x.count + self.of_xi.count)
-        found = System(
+        found = RobustSystem(
             scale, lower, B, inverse, A, C, r_x, r_xi, jnp.dot(q, v) + own, gap, gap + excess, count
         )  # fmt: skip
         dx, dxi = found.solve(2)
         gain = 0.5 * jnp.dot(dx, A @ dx) + 0.5 * jnp.dot(dxi, C @ dxi)
-        return System(
+        return RobustSystem(
             scale, lower, B, inverse, A, C, r_x, r_xi, found.value, gap, found.error + gain, count
         )  # fmt: skip
 

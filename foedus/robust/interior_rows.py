@@ -18,7 +18,7 @@ EDGE = 0.95  # share of the way to the boundary of a cone, and for steps that no
 
 
 @state
-class Rows:
+class SampleRows:
     """The matrices; S has no rows where there is no cone."""
 
     G: Array
@@ -41,12 +41,12 @@ class Multipliers:
     q: Array  # of the cone
 
 
-def no_rows(size: int) -> Rows:
+def no_rows(size: int) -> SampleRows:
     none = jnp.zeros((0, size))
-    return Rows(none, jnp.zeros(0), none, jnp.zeros(0))
+    return SampleRows(none, jnp.zeros(0), none, jnp.zeros(0))
 
 
-def centred(rows: Rows, y: Array, mu: Array) -> Multipliers:
+def centred(rows: SampleRows, y: Array, mu: Array) -> Multipliers:
     """The multipliers whose products are mu."""
     s, q = rows.slacks(y)
     return Multipliers(mu / s, mu * _inverse(q))
@@ -58,7 +58,7 @@ def _inverse(q: Array) -> Array:
 
 
 @state
-class RowSums:
+class SampleRowSums:
     """What rows add to a Newton system."""
 
     hessian: Array
@@ -67,7 +67,7 @@ class RowSums:
     gap: Array  # the sum of complementarity products
 
 
-def row_sums(rows: Rows, y: Array, at: Multipliers, nu: Array) -> RowSums:
+def row_sums(rows: SampleRows, y: Array, at: Multipliers, nu: Array) -> SampleRowSums:
     """The rows' part in the Newton system at y."""
     s, q = rows.slacks(y)
     hessian = (rows.G * (at.z / s)[:, None]).T @ rows.G
@@ -77,10 +77,10 @@ def row_sums(rows: Rows, y: Array, at: Multipliers, nu: Array) -> RowSums:
         hessian = hessian + root.T @ root
     pull = -at.z @ rows.G - at.q @ rows.S
     pull_mu = -nu * ((1.0 / s) @ rows.G + _inverse(q) @ rows.S)
-    return RowSums(hessian, pull, pull_mu, jnp.dot(s, at.z) + jnp.dot(q, at.q))
+    return SampleRowSums(hessian, pull, pull_mu, jnp.dot(s, at.z) + jnp.dot(q, at.q))
 
 
-def change(rows: Rows, y: Array, at: Multipliers, dy: Array, mu: Array, nu: Array) -> Multipliers:
+def change(rows: SampleRows, y: Array, at: Multipliers, dy: Array, mu: Array, nu: Array) -> Multipliers:
     """The Newton step of the multipliers that goes with dy."""
     s, q = rows.slacks(y)
     dz = nu * mu / s - at.z - at.z / s * (rows.G @ dy)
@@ -99,7 +99,7 @@ def along(at: Multipliers, d: Multipliers, t: Array) -> Multipliers:
     return Multipliers(jnp.maximum(at.z + t * d.z, LEAST * at.z), q)
 
 
-def blocked(rows: Rows, y: Array, dy: Array) -> Array:
+def blocked(rows: SampleRows, y: Array, dy: Array) -> Array:
     """The inverse of the longest step along dy that keeps slacks positive."""
     s, q = rows.slacks(y)
     longest = jnp.max(-(rows.G @ dy) / s, initial=0.0)
@@ -112,7 +112,7 @@ def blocked_dual(at: Multipliers, d: Multipliers) -> Array:
     return jnp.maximum(longest, cone_step(at.q, d.q)) if at.q.shape[0] else longest
 
 
-def lifted(rows: Rows, old: Array, new: Array, first: int, lam: int | None) -> Array:
+def lifted(rows: SampleRows, old: Array, new: Array, first: int, lam: int | None) -> Array:
     """`new` with auxiliary variables raised until every slack has at least LEAST of what it had at `old`.
 
     From `first` on, columns are bounds that only gain from being larger: t ≥ |w| and the like, each in rows of its own.

@@ -30,7 +30,7 @@ from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
 from foedus.robust.interior_rows import (
     LEAST,
     Multipliers,
-    Rows,
+    SampleRows,
     along,
     balanced,
     blocked,
@@ -47,7 +47,7 @@ START = 0.3  # the first complementarity products, relative to the loss
 
 
 @state
-class Place:
+class SitePosition:
     """The site's variables at a point, and how its own part of y answers to steps of the shared one."""
 
     y: Array
@@ -77,7 +77,7 @@ class SiteShare:
 
 
 @dataclass(frozen=True)
-class Site:
+class RobustSite:
     """A site's data as the method sees them; `share` is q̂ of the site, with which its barrier counts."""
 
     form: EpigraphForm
@@ -105,11 +105,11 @@ class Site:
     def maps(self) -> Maps:
         return self.form.maps(self.dim, self.radius)
 
-    def rows(self, maps: Maps) -> Rows:
+    def rows(self, maps: Maps) -> SampleRows:
         """The rows of the site's own variables."""
         if self.form.shares_lambda:
             return no_rows(self.held)
-        return Rows(maps.G, maps.g, maps.S, jnp.zeros(maps.S.shape[0]))
+        return SampleRows(maps.G, maps.g, maps.S, jnp.zeros(maps.S.shape[0]))
 
     def pieces(self, maps: Maps, y: Array) -> tuple[Array, Pieces | None]:
         u, e = self.form.margins(maps.R @ y, self.x, self.y), maps.E @ y
@@ -125,7 +125,7 @@ class Site:
         loss = self.form.ball.loss
         return loss.eps if isinstance(loss, Huber) else 0.0
 
-    def start(self, shared: Array, m: Array) -> Place:
+    def start(self, shared: Array, m: Array) -> SitePosition:
         """The first place, at w and m, with products in proportion to the loss there."""
         form, maps = self.form, self.maps
         y = shared if form.shares_lambda or not form.robust else form.start(self.dim, shared, self.radius)
@@ -142,9 +142,11 @@ class Site:
         if self.eps:
             alpha = interior_huber.start(u[0], self.eps, product)
         rows = centred(self.rows(maps), y, self.nu * product)
-        return Place(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
+        return SitePosition(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
 
-    def step(self, at: Place, shared: Array, m: Array, mu: Array, t: Array, dual: Array) -> tuple[Place, Array]:
+    def step(
+        self, at: SitePosition, shared: Array, m: Array, mu: Array, t: Array, dual: Array
+    ) -> tuple[SitePosition, Array]:
         """The place after the share t of a step that leads the shared y and m to the given ones.
 
         `dual` is the share of the multipliers' step. Second, the inverses of the longest t and of the longest `dual`
@@ -186,10 +188,10 @@ class Site:
         multipliers = along(at.rows, d_rows, dual)
         if new.shape[0] > held:
             multipliers = balanced(form, multipliers, self.dim)
-        place = Place(new, m, alpha, z, multipliers, at.answer)
+        place = SitePosition(new, m, alpha, z, multipliers, at.answer)
         return place, jnp.stack([primal, dual_end])
 
-    def condense(self, at: Place) -> tuple[Place, SiteShare]:
+    def condense(self, at: SitePosition) -> tuple[SitePosition, SiteShare]:
         """The site's share in the Newton system, and the place with its answer to steps."""
         form, maps, held, m, omega = self.form, self.maps, self.held, at.m, self.omega
         sets, shared, size = maps.R.shape[0], maps.E.shape[0], at.y.shape[0]
