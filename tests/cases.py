@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(fd.FedProx(k0=1, steps=1, mu=0.0, tol=TIGHT)),
         Case(fd.FedProx(decay=20.0, tol=TIGHT), rounds=4000, error=0.01, slow=True),
     ),
-    "FedDyn": (Case(fd.FedDyn(), rounds=1500),),
+    "FedDyn": (Case(fd.FedDyn(), rounds=1500, error=1e-5),),
     "FedPD": (Case(fd.FedPD(tol=TIGHT)),),
     "Scaffold": (Case(fd.Scaffold(tol=TIGHT)),),
     "FedGiA": (

@@ -365,7 +365,8 @@ def test_epsilon_and_delta_without_a_noise_are_totals_and_preparing_the_data_is_
         assert run.ledger.total(name, "tight") < run.ledger.total(name, "basic")
     assert "asked for: epsilon 2, delta 1e-05" in str(run)
     unlimited = read(hospitals, TOTALS.replace("max_rounds = 9", ""))
-    assert build.rounds_of(unlimited.cases[0].settings, fd.FedAvg()) == 40
+    problem = fd.Problem({"a": (np.eye(2), np.zeros(2))}, loss=fd.losses.least_squares)
+    assert build.rounds_of(unlimited.cases[0].settings, fd.FedAvg(), problem) == 40
 
 
 def test_a_total_is_shared_out_in_a_plan_as_it_is_in_a_run(hospitals: Path):

@@ -33,7 +33,7 @@ def condense_data(fit: Fit, data: Data) -> Data:
         one = jax.eval_shape(lambda d: terms.with_moments(jax.tree.map(lambda a: a[0], d)), data)
         assert one.moments is not None
         gram = one.moments.gram
-        if max(reads_of_kinds(fit, one, lambda leaf: leaf is gram)) >= OFTEN:
+        if max(reads_of_kinds(fit, one, lambda leaf: leaf is gram, in_blocks=False)) >= OFTEN:
             data = _with_moments(terms, data)
     return jax.vmap(fit.condense)(data) if algorithm is not None else data
 
@@ -43,7 +43,9 @@ def _with_moments(terms: Terms, data: Data) -> Data:
     return jax.vmap(terms.with_moments)(data)
 
 
-def reads_of_kinds(fit: Fit, data: Data, watch: Callable[[jax.ShapeDtypeStruct], bool]) -> list[int]:
+def reads_of_kinds(
+    fit: Fit, data: Data, watch: Callable[[jax.ShapeDtypeStruct], bool], *, in_blocks: bool
+) -> list[int]:
     """How often a round of each kind reads the arrays that are to be watched, of one client's data given as shapes."""
     algorithm, terms = fit.algorithm, fit.problem.terms
     w0, key = jax.ShapeDtypeStruct((terms.dim,), float), jax.eval_shape(lambda: jax.random.key(0))
@@ -52,7 +54,10 @@ def reads_of_kinds(fit: Fit, data: Data, watch: Callable[[jax.ShapeDtypeStruct],
     inside = {id(leaf) for leaf in jax.tree.leaves(data) if watch(leaf)}
     reads = []
     for kind in algorithm.kinds:
-        message, _, _ = exchange_shapes(kind, terms, server, client, data)
+        message, after, reply = exchange_shapes(kind, terms, server, client, data)
+        if in_blocks and any(leaf.size == 0 for leaf in jax.tree.leaves((after, reply, data))):
+            reads.append(0)  # JAX cannot cut arrays without entries into blocks
+            continue
         args = (client, message, data, key)
         program = jax.make_jaxpr(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k))(*args)
         reads.append(reads_in(program.jaxpr, [id(leaf) in inside for leaf in jax.tree.leaves(args)]))
@@ -84,7 +89,9 @@ def block_sizes(fit: Fit, bins: list[Data], clients: int | None = None) -> Block
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), data)
         largest = max(leaf.size for leaf in jax.tree.leaves(one))
         gram = None if one.moments is None else one.moments.gram
-        reads = reads_of_kinds(fit, one, lambda leaf, top=largest, g=gram: leaf is g or leaf.size == top)
+        reads = reads_of_kinds(
+            fit, one, lambda leaf, top=largest, g=gram: leaf is g or leaf.size == top, in_blocks=True
+        )
         often = OFTEN * (READS_PER_GRADIENT if gram is None else 1)
         size = _near_size(n, max(1, n * BLOCK_BYTES // total))
         columns.append([size if many >= often and size < n else None for many in reads])
