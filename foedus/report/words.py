@@ -225,9 +225,9 @@ def gap_tile(run: Run) -> tuple[str, str, str]:
     """Return the title, the figure and the note that say how far a run is from the best possible objective."""
     certificate = run.certificate
     if certificate.gap_bound is not None:
-        return "Above the best objective", number(certificate.gap_bound), "at most; proved by the ridge"
+        return "Above the optimum", number(certificate.gap_bound), "at most; proved by the ridge"
     if certificate.gap is not None and math.isfinite(certificate.gap):
-        return "Above the best objective", number(certificate.gap), "about; an estimate"
+        return "Above the optimum", number(certificate.gap), "about; an estimate"
     return "Distance from optimality", number(certificate.stationarity), "stationarity; 0 is exact"
 
 
