@@ -33,7 +33,6 @@ def explain_mistakes(algorithm: Algorithm, problem: Problem) -> Iterator[None]:
 def mistake(algorithm: Algorithm, problem: Problem) -> str | None:
     """Return a sentence on what is wrong with the algorithm's functions, from the shapes they return; or None."""
     name, terms = name_of(algorithm), problem.terms
-    w0 = jax.ShapeDtypeStruct((terms.dim,), float)
     one = jax.eval_shape(lambda d: jax.tree.map(lambda a: a[0], d), problem.data)
     try:
         hash(algorithm)
@@ -55,7 +54,6 @@ def mistake(algorithm: Algorithm, problem: Problem) -> str | None:
                 return wrong
     except _Untraceable as error:
         return str(error)
-    del w0
     return None
 
 
