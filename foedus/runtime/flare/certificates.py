@@ -49,7 +49,7 @@ def request(kit: Path) -> tuple[Path, str]:
         with open(os.open(kit / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(serialize_pri_key(key))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)])
-    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())  # pyright: ignore[reportArgumentType]
     path = kit / f"{site}.csr"
     write_whole(path, csr.public_bytes(serialization.Encoding.PEM))
     return path, fingerprint(key.public_key())

@@ -169,7 +169,7 @@ class FoedusController(Controller):
             answers = engine.multicast_aux_requests(TOPIC, requests, timeout, fl_ctx, optional=True)
             return _read(answers or {}, len(messages))
 
-        def one(name: str) -> Shareable:
+        def one(name: str) -> Shareable | None:
             answers = engine.send_aux_request(
                 targets=[name],
                 topic=TOPIC,
