@@ -54,7 +54,7 @@ def mend(cell: Any) -> bool:
     return True
 
 
-def _read(answers: Mapping[str, Shareable], count: int) -> dict[str, object]:
+def _read(answers: Mapping[str, Shareable | None], count: int) -> dict[str, object]:
     """The content of the answers; a site that did not answer has None, or a code that says so."""
     replies = {}
     for name, reply in answers.items():
