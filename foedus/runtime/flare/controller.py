@@ -58,7 +58,7 @@ def _read(answers: Mapping[str, Shareable | None], count: int) -> dict[str, obje
     """The content of the answers; a site that did not answer has None, or a code that says so."""
     replies = {}
     for name, reply in answers.items():
-        if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
+        if reply is not None and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
             replies[name] = reply[FIELD]
     if len(replies) < count:
         time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
