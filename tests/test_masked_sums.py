@@ -1,6 +1,8 @@
 """Masked sums: exact in integers, silent about their terms, and refused to a server that lies."""
 
+import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -478,3 +480,21 @@ def test_contexts_that_differ_in_anything_have_different_keys():
               replace(base, sites=("ash", "beechcedar", "elm", "fir"))]  # fmt: skip
     keys = {masks.pair_keys(b"s" * 32, one.digest()).mask for one in (base, *others)}
     assert len(keys) == 1 + len(others)
+
+
+def test_the_vectors_in_the_documentation_are_those_of_the_code():
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    text = (Path(__file__).parents[1] / "docs" / "federation.md").read_text()
+    ash, beech = (X25519PrivateKey.from_private_bytes(bytes([i]) * 32) for i in (1, 2))
+    secret = masks.pair_secret(ash, masks.public_bytes(beech))
+    assert secret == masks.pair_secret(beech, masks.public_bytes(ash))
+    roster = hashlib.sha256(b"roster").digest()
+    context = masks.SumContext("run-1", 0, 7, 0, roster, ("ash", "beech", "cedar", "elm")).digest()
+    keys = masks.pair_keys(secret, context)
+    words = masks.masked(np.array([1, 2, 3], np.uint64), "ash", b"\3" * 32, {"beech": keys.mask})
+    for content in (masks.public_bytes(ash), masks.public_bytes(beech), secret, context, keys.mask, keys.seal):
+        assert f"`{content.hex()}`" in text
+    assert f"`{masks.seal_share(keys.seal, context, 'ash', 'beech', bytes(range(32))).hex()}`" in text
+    for row in (masks.mask_words(keys.mask, 3), words):
+        assert f"`{' '.join(f'{int(word):016x}' for word in row)}`" in text
