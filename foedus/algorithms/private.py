@@ -100,7 +100,7 @@ class PrivateForm(Noisy, OtherForm):
     plain: FirstOrder  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Sound  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> NoisyServer:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
         z = jnp.broadcast_to(w0, (terms.clients, terms.dim))
         return NoisyServer(w0, z, jnp.zeros((), int), jnp.zeros(terms.clients, int))
 
@@ -119,14 +119,14 @@ class PrivateForm(Noisy, OtherForm):
         z = jnp.where(spoke, z, client.z)
         return NoisyClient(jnp.where(spoke, pi, client.pi), z, spent), NoisyReply(z, spoke)
 
-    def aggregate(self, terms: Terms, server: NoisyServer, replies: NoisyReply, present: Present) -> NoisyServer:
+    def aggregate(self, terms: Terms, server: PyTree, replies: NoisyReply, present: Present) -> PyTree:
         z, _, releases, w = self.collect(terms, server, replies, present)
         return NoisyServer(w, z, server.round + 1, releases)
 
-    def ended(self, server: NoisyServer) -> Array:
+    def ended(self, server: PyTree) -> Array:
         return jnp.where(self.budgets_are_spent(server), STUCK, RUNNING)
 
-    def reason(self, server: NoisyServer, converged: bool, names: list[str]) -> str:
+    def reason(self, server: PyTree, converged: bool, names: list[str]) -> str:
         if bool(self.budgets_are_spent(server)):
             return "every client's privacy budget is spent"
         return "played the rounds asked for; a stopping test would have to be paid for"

@@ -332,9 +332,8 @@ def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
             multipliers = {k: np.asarray(v) for k, v in by_site.items()}
     nu = jnp.asarray(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
     one = Data({k: v[0] for k, v in problem.data.items()})
-    parts: SitePart | SummedPart = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
-    if job.masking is not None:
-        parts = summed_parts(job, parts)
+    each = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
+    parts = each if job.masking is None else summed_parts(job, each)
     return spine.conclude(
         algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,

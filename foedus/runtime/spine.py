@@ -62,10 +62,11 @@ class Job:
     @property
     def settings(self) -> Json:
         """The settings of the run, for its record."""
-        return settings_of(
+        plain = settings_of(
             self.fit.algorithm, self.problem.terms, self.participation, self.problem.stacked.names is not None,
-            self.seed, self.max_rounds, self.masking,
+            self.seed, self.max_rounds,
         )  # fmt: skip
+        return plain if self.masking is None else plain | {"secure": dataclasses.asdict(self.masking)}
 
     def checkpoint(self, path: str | Path) -> Checkpoint:
         """Return the checkpoint in this file; another run, with other settings, data or start, cannot load it."""
@@ -77,13 +78,7 @@ class Job:
 
 
 def settings_of(
-    algorithm: Algorithm,
-    terms: Terms,
-    participation: Participation,
-    by_name: bool,
-    seed: int,
-    max_rounds: int,
-    masking: Masking | None = None,
+    algorithm: Algorithm, terms: Terms, participation: Participation, by_name: bool, seed: int, max_rounds: int
 ) -> Json:
     """Return the settings of a run in words and numbers that JSON can hold."""
     return {
@@ -93,7 +88,7 @@ def settings_of(
         "seed": seed,
         "max_rounds": max_rounds,
         "versions": versions(),
-    } | ({} if masking is None else {"secure": dataclasses.asdict(masking)})
+    }
 
 
 def prepare(
