@@ -307,8 +307,7 @@ def conclude(
         terms: the terms of the problem as the user stated it.
         names: its clients.
         carry: the server's state after the last round.
-        parts: what the sites measured, or its sum over them; or the names of those that do not measure, and then
-            nothing is certified.
+        parts: what the sites measured, or its sum; or the names of those that do not measure: nothing is certified.
         one: one client's data, of which only the shapes are used.
         own: the server's own data.
         multipliers: those of the server's rows, by scope.
