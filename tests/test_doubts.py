@@ -149,8 +149,8 @@ def test_a_planted_fault_is_doubted(
 
 MENDED = {
     "a label with a dot", "a label in capitals", "booleans beside yes and no", "labels as booleans",
-    "words in another case", "words with underscores", "ages in months", "a column times 1000", "-999 for not known", "9999 for not known",
-    "swapped labels",
+    "words in another case", "words with underscores", "ages in months", "a column times 1000",
+    "-999 for not known", "9999 for not known", "swapped labels",
 }  # fmt: skip
 
 
