@@ -16,20 +16,15 @@ from foedus.certificate import Certificate
 from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack, write_whole
 from foedus.privacy.ledger import Ledger
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, Traffic
 
 if TYPE_CHECKING:
     import pandas
 
+    from foedus.evaluation.evaluate import Evaluation
+    from foedus.evaluation.rates import Decision
+
 SCHEMA = 1  # of the files that `Run.save` writes
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The bytes of all messages' arrays over a run: `up` from the clients, `down` to them."""
-
-    up: int
-    down: int
 
 
 @dataclass
@@ -53,6 +48,8 @@ class Run:
         ledger: the privacy ledger of a run with noise.
         refused: replies of real sites that were not accepted: whose, and why.
         worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
+        decision: where a term caps a miss rate or false alarms, the threshold on the score and what it rests on.
+        evaluations: figures on rows that took no part in training, by the name of the rows.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -80,6 +77,13 @@ class Run:
     refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
     # of a robust algorithm, a `foedus.robust.stress.Stress`: each client's worst-case loss, the weights and the moves
     worst_case: Any = None
+    decision: "Decision | None" = None
+    evaluations: "dict[str, Evaluation]" = field(default_factory=dict)
+
+    @property
+    def evaluation(self) -> "Evaluation | None":
+        """The figures on held-out rows; where none were held out, those on the rows evaluated last; or None."""
+        return self.evaluations.get("held-out rows") or next(reversed(self.evaluations.values()), None)
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -96,6 +100,7 @@ class Run:
             lines.insert(1, optimality)
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
+        lines += [str(evaluation) for evaluation in self.evaluations.values()]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -134,6 +139,8 @@ class Run:
         write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
         record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         record["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
+        record["decision"] = None if self.decision is None else self.decision.to_json()
+        record["evaluations"] = [evaluation.to_json() for evaluation in self.evaluations.values()]
         for apart in ("w", "history", "multipliers", "ledger"):
             del record[apart]
         if self.ledger is not None:
@@ -180,11 +187,28 @@ def load(folder: str | Path) -> Run:
         from foedus.robust.stress import Stress
 
         record["worst_case"] = Stress.from_json(record["worst_case"])
+    if record.get("decision") is not None or record.get("evaluations"):
+        record |= _evidence(record)
+    else:
+        record["evaluations"] = {}
     record["traffic"] = Traffic(**record["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
     ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None
     w = rebuild(note["tree"], iter(leaves))
     return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **record)
+
+
+def _evidence(record: Json) -> Json:
+    """The decision and the evaluations of a saved run."""
+    from foedus.evaluation.evaluate import Evaluation
+    from foedus.evaluation.rates import Decision
+
+    decision = record.get("decision")
+    evaluations = map(Evaluation.from_json, record["evaluations"])
+    return {
+        "decision": None if decision is None else Decision.from_json(decision),
+        "evaluations": {evaluation.source: evaluation for evaluation in evaluations},
+    }
 
 
 def plain_tree(tree: PyTree) -> PyTree:

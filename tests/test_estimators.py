@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import _num_samples
 
 import foedus as fd
-from foedus.estimators import umbrella
+from foedus.evaluation import umbrella
 from foedus.estimators.linear import pad_rows
 from foedus.stacked import stack
 

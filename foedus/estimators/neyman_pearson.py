@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from foedus.constraints import LossCap
 from foedus.errors import FoedusError
-from foedus.estimators import umbrella
+from foedus.evaluation import umbrella
 from foedus.estimators.linear import LinearClassifierOverSites, Site, SiteRows, Sites
 from foedus.terms import label
 
