@@ -21,8 +21,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import _num_samples
 
 import foedus as fd
-from foedus.evaluation import umbrella
 from foedus.estimators.linear import pad_rows
+from foedus.evaluation import umbrella
 from foedus.stacked import stack
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from foedus.constraints import LossCap
 from foedus.errors import FoedusError
-from foedus.evaluation import umbrella
 from foedus.estimators.linear import LinearClassifierOverSites, Site, SiteRows, Sites
+from foedus.evaluation import umbrella
 from foedus.terms import label
 
 

@@ -110,7 +110,7 @@ def _errors(sums: Tally) -> dict[str, Figure]:
 
 
 def tenths_of(sums: Tally) -> tuple[Tenth, ...]:
-    """Return what happened to the rows of each tenth of the predicted probabilities; tenths without rows are left out."""
+    """Return what happened to the rows of each tenth of the predicted probabilities that has any."""
     if "tenths" not in sums:
         return ()
     return tuple(Tenth(float(p / n), intervals.rate(y, n)) for n, p, y in sums["tenths"].tolist() if n > 0)

@@ -11,7 +11,7 @@ sample size.
 A mean of a quantity without a known bound has no interval that is exact for every law. Ours is Student's, with two
 allowances for skew, of which losses have much: the third moment moves the quantile as in Johnson (1978), and the part
 of the rows that n rows need not have shown, of share −log(0.05)/n (the "rule of three"), counts with the largest value.
-(Σx⁶)^⅙ stands for that value: it is never smaller, and it comes from a sum. `tests/test_evaluation_intervals.py` measures the
+(Σx⁶)^⅙ stands for that value: it is never smaller, and it comes from a sum. `tests/test_intervals.py` measures the
 coverage on losses of several models; it was at least 95 % from 60 rows on. Below `FEWEST` rows there is no interval.
 """
 
@@ -81,7 +81,9 @@ def area(value: float, least: float, most: float, positives: float, negatives: f
         centre, half = a + z * z / (2 * n), z * math.sqrt(max(a * (1 - a), 0.0) / n + z * z / (4 * n * n))
         return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
-    return Figure(value, max(0.0, wilson(least)[0]), min(1.0, wilson(most)[1]), round(positives + negatives))
+    # at 0 and 1 rounding may leave the value itself outside
+    low, high = min(value, max(0.0, wilson(least)[0])), max(value, min(1.0, wilson(most)[1]))
+    return Figure(float(value), float(low), float(high), round(positives + negatives))
 
 
 def moments(values: np.ndarray) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 A term on a rate takes no part in training. Each site keeps some rows out of training; the umbrella rule
 (`umbrella`) then finds from counts which thresholds the term allows: all up to one for a miss rate, all from one on for
-false alarms. The decision takes the largest threshold that the miss rate allows, which has the fewest false alarms; with
-a term on false alarms alone it takes the smallest.
+false alarms. The decision takes the largest threshold that the miss rate allows, which has the fewest false alarms;
+with a term on false alarms alone it takes the smallest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -126,8 +126,8 @@ class Decision:
             return None
         other = next(term for term in self.terms if term.holds)
         return (
-            f"no threshold keeps both the {other.title} of at most {other.at_most:g} (scores up to {other.cut:.4g}) and "
-            f"the {broken.title} of at most {broken.at_most:g} (scores from {broken.cut:.4g} on)"
+            f"no threshold keeps both the {other.title} of at most {other.at_most:g} (scores up to {other.cut:.4g}) "
+            f"and the {broken.title} of at most {broken.at_most:g} (scores from {broken.cut:.4g} on)"
         )
 
     def to_json(self) -> Json:

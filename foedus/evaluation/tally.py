@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from foedus.constraints import LossCap, LossGap

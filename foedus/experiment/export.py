@@ -113,8 +113,9 @@ def _with_threshold(estimator: Any, labels: tuple[str, ...], cut: float) -> "Fix
     from sklearn.model_selection import FixedThresholdClassifier
 
     # scikit-learn's scores are those of its second class, in sorted order
+    threshold: Any = cut  # a type checker knows only the default, "auto"
     classifier: Any = FixedThresholdClassifier(
-        estimator, threshold=cut, pos_label=labels[1], response_method="decision_function"
+        estimator, threshold=threshold, pos_label=labels[1], response_method="decision_function"
     )
     classifier.estimator_ = estimator
     return classifier

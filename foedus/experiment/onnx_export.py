@@ -144,7 +144,7 @@ class _Graph:
         return self.node("Where", flat, self.constant(np.array(np.nan)), score)
 
     def prediction(self, score: str, labels: tuple[str, ...], rule: Rule) -> "ValueInfoProto":
-        """The output `prediction`: the score itself in a regression, else the label that its sign or a threshold says."""
+        """The output `prediction`: the score itself in a regression, else the label that the rule says."""
         if not labels:
             return self.output("prediction", score)
         # 0 and 1 are the labels, 2 the empty answer to a row with no score

@@ -69,14 +69,15 @@ def _caps(evaluation: Evaluation) -> tuple[str, ...]:
         worst = max(by["broken"], key=lambda t: t.figure.value - t.cap)
         sites = join_names(list(dict.fromkeys(t.site for t in by["broken"])))
         words.append(
-            f"Not every cap holds there: {worst.constraint} is {_value(worst, worst.figure.value)} at {worst.site}, where "
-            f"{_value(worst, worst.cap)} was asked for (broken at {sites})."
+            f"Not every cap holds there: {worst.constraint} is {_value(worst, worst.figure.value)} at {worst.site}, "
+            f"where {_value(worst, worst.cap)} was asked for (broken at {sites})."
         )
     if by["open"]:
         over = sum(t.figure.value > t.cap for t in by["open"])
         words.append(
             f"{count(len(by['holds']), 'cap')} of {len(terms)} {'holds' if len(by['holds']) == 1 else 'hold'} there; "
-            f"for {len(by['open'])} there are too few rows to tell ({over} above, {len(by['open']) - over} below the cap)."
+            f"for {len(by['open'])} there are too few rows to tell ({over} above the cap, {len(by['open']) - over} "
+            "below it)."
         )
     return tuple(words)
 
@@ -200,8 +201,9 @@ def _term_row(term: TermFigure, top: float) -> str:
     low, high = (figure.low, figure.high) if figure.bounded else (figure.value, figure.value)
     bar = ""
     if figure.known:
+        width = max(at(high) - at(low), 0.6)
         bar = (
-            f'<div class="bar {kind} range"><i style="left:{at(low):.2f}%;width:{max(at(high) - at(low), 0.6):.2f}%"></i>'
+            f'<div class="bar {kind} range"><i style="left:{at(low):.2f}%;width:{width:.2f}%"></i>'
             f'<b style="left:{at(figure.value):.2f}%"></b><u style="left:{at(term.cap):.2f}%"></u></div>'
         )
     between = f"{_value(term, low)} to {_value(term, high)}" if figure.bounded else "–"
@@ -223,20 +225,21 @@ def _tenths(tenths: Sequence[Tenth]) -> str:
     marks, lines = "", ""
     for t in tenths:
         low, high = t.observed.low, t.observed.high
-        x = 100 * t.predicted
+        x, y = 100 * t.predicted, 100 * (1 - t.observed.value)
         lines += path(np.array([t.predicted, t.predicted]), np.array([low, high]))
         label = f"predicted {percent(t.predicted)}, observed {percent(t.observed.value)} of {t.observed.rows} rows"
-        marks += f'<i class="dot c0" title="{escape(label)}" style="left:{x:.2f}%;top:{100 * (1 - t.observed.value):.2f}%"></i>'
+        marks += f'<i class="dot c0" title="{escape(label)}" style="left:{x:.2f}%;top:{y:.2f}%"></i>'
     ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
     side = "".join(f'<span style="top:{100 * (1 - v):.0f}%">{100 * v:.0f} %</span>' for v in ticks)
     below = "".join(f'<span style="left:{100 * v:.0f}%">{100 * v:.0f} %</span>' for v in ticks)
     grid = "".join(f"M0 {HIGH * (1 - v):.1f}H{WIDE}" for v in ticks)
     words = "; ".join(f"{percent(t.predicted)} predicted, {percent(t.observed.value)} observed" for t in tenths)
     return (
-        '<figure class="curve"><figcaption><strong>Are the probabilities right?</strong> <span>what happened to the rows '
-        "of each tenth of the predicted probabilities; on the dashed line both agree</span></figcaption>"
+        '<figure class="curve"><figcaption><strong>Are the probabilities right?</strong> <span>what happened to the '
+        "rows of each tenth of the predicted probabilities; on the dashed line both agree</span></figcaption>"
         f'<div class="plot"><div class="side">{side}</div><div class="area"><svg viewBox="0 0 {WIDE} {HIGH}" '
-        f'preserveAspectRatio="none" role="img" aria-label="calibration: {escape(words)}"><path class="grid" d="{grid}"/>'
-        f'<path class="limit" d="M0 {HIGH}L{WIDE} 0"/><path class="line c0" d="{lines}"/></svg>{marks}</div>'
+        f'preserveAspectRatio="none" role="img" aria-label="calibration: {escape(words)}">'
+        f'<path class="grid" d="{grid}"/><path class="limit" d="M0 {HIGH}L{WIDE} 0"/>'
+        f'<path class="line c0" d="{lines}"/></svg>{marks}</div>'
         f'<div class="below">{below}</div></div><p class="axis">predicted probability</p></figure>'
     )
