@@ -150,6 +150,11 @@ def _height(point: TradeoffPoint, rate: str | None) -> float:
     return point.objective if rate is None else point.rates[rate].value if rate in point.rates else math.nan
 
 
+def _interval(point: TradeoffPoint, rate: str | None) -> tuple[float, float]:
+    """The ends of the interval of a rate; the objective has none, and is both ends."""
+    return (point.objective,) * 2 if rate is None else (point.rates[rate].low, point.rates[rate].high)
+
+
 def _figure(curve: Curve, rate: str | None = None) -> str:
     """The objective against the cap, or a rate on new rows with its interval."""
     points = [p for line in curve.lines.values() for p in line if math.isfinite(_height(p, rate))]
@@ -161,8 +166,7 @@ def _figure(curve: Curve, rate: str | None = None) -> str:
         return number(value) if rate is None else f"{100 * value:.1f} %"
 
     caps = np.array([p.cap for p in points], dtype=float)
-    ends = [v for p in points for v in ((p.rates[rate].low, p.rates[rate].high) if rate else (p.objective,))]
-    values = np.array(ends, dtype=float)
+    values = np.array([end for p in points for end in _interval(p, rate)], dtype=float)
     wide = bool(np.all(caps > 0)) and float(caps.max()) > 30 * float(caps.min())
     across, upward = axis_of(caps, wide), axis_of(values, False)
     lines, dots = "", ""
@@ -172,7 +176,7 @@ def _figure(curve: Curve, rate: str | None = None) -> str:
         y = upward.place(np.array([_height(p, rate) for p in finite], dtype=float))
         lines += f'<path class="line c{i % 8}" d="{path(x, y)}"/>'
         for place, point in zip(x.tolist(), finite, strict=True) if rate else ():
-            interval = upward.place(np.array([point.rates[rate].low, point.rates[rate].high]))
+            interval = upward.place(np.array(_interval(point, rate)))
             lines += f'<path class="whisker c{i % 8}" d="{path(np.array([place, place]), interval)}"/>'
         for point, a, b in zip(finite, x.tolist(), y.tolist(), strict=True):
             label = f"{point.run}: cap {number(point.cap)}, {what} {text(_height(point, rate))}"
