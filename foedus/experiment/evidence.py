@@ -6,10 +6,12 @@ import numpy as np
 
 from foedus.data import preprocess
 from foedus.data.holdout import KeptOut, Shares
+from foedus.data.preprocess import Category, Preprocessing
 from foedus.data.sites import Cohort
 from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation import umbrella
+from foedus.evaluation.coefficients import CoefficientTable, coefficients
 from foedus.evaluation.evaluate import HELD_OUT, evaluation_of
 from foedus.evaluation.rates import Decision, RateTerm, check_terms, decide, scores_for
 from foedus.evaluation.rates import check_counts as check_rate
@@ -66,12 +68,39 @@ def add(run: Run, setup: RunSetup) -> None:
     if kept_out is None:
         return
     w = np.asarray(run.w)
+    run.coefficients = coefficients_of(run, setup)
     run.decision = decision_of(rates_of(setup.settings), setup, kept_out, w)
     if any(table.rows for table in kept_out.held_out.values()):
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
         rule = Rule() if run.decision is None else run.decision.rule
         tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
         run.evaluations[HELD_OUT] = evaluation_of(setup.problem.terms, tallies, run.decision)
+
+
+def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
+    """Return the coefficients in units of the data; None under privacy, and where errors are not known."""
+    if run.ledger is not None or run.worst_case is not None or run.certificate.silent:
+        return None
+    try:
+        w = np.asarray(run.w)
+        return coefficients(setup.problem, w, run.multipliers, names=setup.rules.names, units=units_of(setup.rules))
+    except FoedusError:
+        return None
+
+
+def units_of(rules: Preprocessing) -> np.ndarray:
+    """Return the matrix that turns the model's numbers into those for raw columns: per unit, not per deviation."""
+    T = np.eye(len(rules.names))
+    place = 0
+    for rule in rules.columns:
+        if isinstance(rule, Category):
+            place += len(rule.levels)
+            continue
+        T[place, place] = 1.0 / rule.scale
+        if rules.intercept:
+            T[-1, place] = -rule.shift / rule.scale
+        place += 1
+    return T
 
 
 def whole_of(setup: RunSetup) -> Cohort:

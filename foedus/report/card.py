@@ -2,6 +2,7 @@
 
 import re
 
+from foedus.evaluation.coefficients import CoefficientTable
 from foedus.evaluation.evaluate import figure_text, term_text
 from foedus.evaluation.figures import ALL_ROWS, TITLES
 from foedus.files import Json
@@ -46,6 +47,8 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
         else f"- Objective {number(run.objective)}, measured over all sites at the returned model",
     ]
     lines += ["", "## How good it is on rows it has not seen", "", *_evidence(run)]
+    if run.coefficients is not None:
+        lines += ["", "## What the model is", "", *_coefficients(run.coefficients)]
     lines += ["", "## The certificate", "", *_certificate(run)]
     ledger = getattr(run, "ledger", None)
     lines += ["", "## Privacy", ""]
@@ -86,6 +89,16 @@ def _evidence(run: Run) -> list[str]:
         lines += [""] if evaluation.terms else []
         lines += [f"- {plain(t.constraint)} at {plain(t.site)}: {plain(term_text(t))}" for t in evaluation.terms]
     return lines
+
+
+def _coefficients(table: CoefficientTable) -> list[str]:
+    lines = [
+        "| " + " | ".join(title or "column" for title in table.titles) + " |",
+        "|---" + "|---:" * (len(table.titles) - 1) + "|",
+    ]
+    rows = table.rows[:MOST]
+    lines += ["| " + " | ".join(plain(cell) for cell in table.cells(row)) + " |" for row in rows]
+    return [*lines, "", *map(plain, table.notes)]
 
 
 def _certificate(run: Run) -> list[str]:

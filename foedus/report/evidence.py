@@ -111,6 +111,31 @@ def section(run: Run) -> str:
     return "".join(parts)
 
 
+def coefficients(run: Run) -> str:
+    """Return the table of the model's coefficients; empty where it was not computed."""
+    table = run.coefficients
+    if table is None:
+        return ""
+    heads = "".join(
+        f'<th scope="col" class="{"n" if head else ""}">{escape(head) or "Column"}</th>' for head in table.titles
+    )
+    body = ""
+    for row in table.rows:
+        name, *cells = table.cells(row)
+        figures = "".join(
+            f'<td class="n"><span class="mini">{escape(head)}</span>{escape(cell)}</td>'
+            for head, cell in zip(table.titles[1:], cells, strict=True)
+        )
+        body += f'<tr><th scope="row">{escape(name)}</th>{figures}</tr>'
+    notes = " ".join(table.notes)
+    per = "A coefficient is per unit of its column; of a word, it is that of having it."
+    tall = " tall" if len(table.rows) > 25 else ""
+    return (
+        f'<div class="scroll{tall}"><table class="sites coefficients"><thead><tr>{heads}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p class="note">{escape(per)} {escape(notes)}</p>'
+    )
+
+
 def _decision(decision: Decision | None) -> str:
     if decision is None:
         return ""
