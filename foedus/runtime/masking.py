@@ -20,6 +20,7 @@ from foedus.summing import Summing
 from foedus.terms import Terms
 
 BITS = {1: 40, 2: 60}  # the resolution by the words of a number: 9e-13 and 9e-19
+EXTRA = 2  # words beside the numbers: how many were clipped, and how many sites had a number that is not finite
 SEALED, SHARE = 48, 32  # bytes of a share under seal, and open
 
 
@@ -42,7 +43,7 @@ class Masking:
 
     def traffic(self, down: int, numbers: int, sites: int) -> tuple[int, int]:
         """Return the bytes that one site receives and sends in a masked round, with shares and reveal."""
-        words = self.point.words * numbers + 1
+        words = self.point.words * numbers + EXTRA
         return down + SEALED * (sites - 1), 8 * words + SHARE + SEALED * (sites - 1) + SHARE * sites
 
     def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
@@ -60,6 +61,32 @@ class Masking:
             totals.append(jnp.where(finite, self.point.decode(jnp.sum(words, axis=0), jnp), jnp.nan))
             clipped = clipped + beyond
         return jax.tree.unflatten(tree, totals), clipped
+
+    def size(self, layout: PyTree) -> int:
+        """Return the words of a vector that holds a tree of this layout."""
+        return self.point.words * _numbers(layout) + EXTRA
+
+    def words_of(self, tree: PyTree) -> np.ndarray:
+        """Return a site's words for the numbers of a tree; one that is not finite stands for zeros, and is counted."""
+        flat = np.concatenate([np.zeros(0), *(np.asarray(leaf, dtype=float).ravel() for leaf in jax.tree.leaves(tree))])
+        broken = not np.all(np.isfinite(flat))
+        words, clipped = self.point.encode(np.zeros_like(flat) if broken else flat)
+        return np.concatenate([words.ravel(), np.array([int(clipped), int(broken)], np.int64)])
+
+    def tree_of(self, total: np.ndarray, layout: PyTree) -> tuple[PyTree, int, int]:
+        """Return the sum as a tree, how many numbers were clipped, and how many sites had one that is not finite."""
+        numbers = self.point.decode(total[:-EXTRA].reshape(-1, self.point.words))
+        leaves, start = [], 0
+        for leaf in jax.tree.leaves(layout):
+            count = int(np.prod(leaf.shape, dtype=np.int64))
+            leaves.append(numbers[start : start + count].reshape(leaf.shape))
+            start += count
+        clipped, broken = (int(word) for word in total[-EXTRA:])
+        return jax.tree.unflatten(jax.tree.structure(layout), leaves), clipped, broken
+
+
+def _numbers(layout: PyTree) -> int:
+    return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in jax.tree.leaves(layout))
 
 
 def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:

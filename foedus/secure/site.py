@@ -32,6 +32,10 @@ class Breach(FoedusError):
     """What the server asks for would break the promise of masked sums, so the site does not do it."""
 
 
+class NoKeys(Breach):
+    """The site has no keys with which it could do what is asked; the server can let all sites take new ones."""
+
+
 @dataclass
 class _Masked:
     """A sum for which this site has sent a masked vector."""
@@ -81,7 +85,7 @@ class MaskingSite:
     def accept(self, roster: Roster) -> None:
         """Check everybody's keys, and agree with each of the other sites on a secret."""
         if self.key is None or self.note is None:
-            raise Breach("it has no keys for this run yet")
+            raise NoKeys("it has no keys for this run yet")
         names = tuple(note.site for note in roster.notes)
         if names != masks.order_of({*names}):
             raise Breach("the roster names a site twice, or not in order")
@@ -207,11 +211,11 @@ class MaskingSite:
 
     def _check_epoch(self, run: str, epoch: int) -> None:
         if self.note is None or (self.note.run, self.note.epoch) != (run, epoch):
-            raise Breach("it has no keys of this run and epoch")
+            raise NoKeys("it has no keys of this run and epoch")
         if self.key is None:
-            raise Breach("it takes new keys after a recovery, and has none yet")
+            raise NoKeys("it takes new keys after a recovery, and has none yet")
         if not self.secrets:
-            raise Breach("it has not seen everybody's keys")
+            raise NoKeys("it has not seen everybody's keys")
 
     def _context(self, order: MaskOrder) -> bytes:
         return SumContext(order.run, order.epoch, order.round, order.attempt, self.roster, order.sites).digest()
