@@ -49,8 +49,8 @@ class MaskedExchange:
     def __init__(self, order: Order, exchange: Exchange, patience: Patience):
         self.order, self.exchange, self.patience = order, exchange, patience
         self.epoch, self.has_keys = -1, False
-        self.keyed: tuple[str, ...] = ()  # the sites that have keys
-        self.keyed_at = 0.0
+        self.key_holders: tuple[str, ...] = ()  # the sites that have keys
+        self.key_time = 0.0
 
     def new_keys(self) -> None:
         """Let the sites take new keys and show them to each other; without `minimum` a silent one pauses the run."""
@@ -59,12 +59,12 @@ class MaskedExchange:
         notes = self._ask_all("keys", {site: packing.seal(header) for site in self.order.sites}, self.patience.minimum)
         roster = roster_of(KeyNote.from_bytes(content) for content in notes.values()).to_bytes()
         self._ask_all("roster", dict.fromkeys(notes, packing.seal(self.exchange.header("roster"), roster)), None)
-        self.has_keys, self.keyed, self.keyed_at = True, tuple(notes), time.monotonic()
+        self.has_keys, self.key_holders, self.key_time = True, tuple(notes), time.monotonic()
 
     def _ready(self) -> None:
         """Exchange keys where there are none, and now and then where a site that was silent may be back."""
-        waits = time.monotonic() - self.keyed_at
-        if not self.has_keys or (len(self.keyed) < len(self.order.sites) and waits > self.patience.probe):
+        waits = time.monotonic() - self.key_time
+        if not self.has_keys or (len(self.key_holders) < len(self.order.sites) and waits > self.patience.probe):
             self.new_keys()
 
     def _ask_all(self, ask: str, messages: Mapping[str, bytes], least: int | None) -> dict[str, bytes]:
@@ -90,8 +90,8 @@ class MaskedExchange:
         least: int,
         *,
         number: int | None,
-        lost: frozenset[str] = frozenset(),
-        seen: Callable[[str, Json], None] = lambda site, header: None,
+        losses: frozenset[str] = frozenset(),
+        on_header: Callable[[str, Json], None] = lambda site, header: None,
     ) -> tuple[np.ndarray | None, tuple[str, ...]]:
         """Return the sum of the sites' words and who is in it; None where the sum could not be unmasked.
 
@@ -102,14 +102,14 @@ class MaskedExchange:
             size: the words of a vector.
             least: the fewest sites to go on with.
             number: the round in the header of messages.
-            lost: sites whose vectors count as lost.
-            seen: called with the header of each vector that is taken.
+            losses: sites whose vectors count as lost.
+            on_header: called with the header of each vector that is taken.
         """
         for attempt in range(1 + self.patience.misses):
             self._ready()
-            asked = {site: message for site, message in messages.items() if site in self.keyed}
+            asked = {site: message for site, message in messages.items() if site in self.key_holders}
             work = MaskedSum(self.order.run, self.epoch, round, attempt, asked, size)
-            if not self._vectors(work, ask, number, messages, max(least, work.threshold), lost, seen):
+            if not self._vectors(work, ask, number, messages, max(least, work.threshold), losses, on_header):
                 self.has_keys = False  # a site has none, as after a restart: everybody takes new ones
                 continue
             return self._unmask(work)
@@ -122,8 +122,8 @@ class MaskedExchange:
         number: int | None,
         messages: Mapping[str, tuple[Json, bytes]],
         least: int,
-        lost: frozenset[str],
-        seen: Callable[[str, Json], None],
+        losses: frozenset[str],
+        on_header: Callable[[str, Json], None],
     ) -> bool:
         """Collect the masked vectors; return False where a site says that it has no keys; raise where it is silent."""
         order = work.order.to_bytes().hex()
@@ -138,7 +138,7 @@ class MaskedExchange:
                 try:
                     if ask == "measure" and header.get("measured") is not True:
                         raise Missing(f"client {self.exchange.client[site]!r} sends no exact measurement.")
-                    seen(site, header)
+                    on_header(site, header)
                     vector = MaskedVector.from_bytes(content)
                     work.take(site, vector)
                 except Missing:
@@ -147,9 +147,9 @@ class MaskedExchange:
                     self.exchange.refuse(site, str(error))
             if len(work.vectors) >= least:
                 break
-        for site in lost & {*work.vectors}:
+        for site in losses & {*work.vectors}:
             del work.vectors[site]
-        if len(work.vectors) < least - len(lost & {*work.order.sites}):
+        if len(work.vectors) < least - len(losses & {*work.order.sites}):
             silent = work.missing[0]
             raise Paused(
                 f"client {self.exchange.client[silent]!r} does not answer in round {work.order.round}"
@@ -206,7 +206,7 @@ class SecureServerSession(ServerSession):
             self.masking.traffic(packing.size_of(down), _count(up), order.terms.clients)
             for down, up in zip(self.messages, self.replies, strict=True)
         )
-        self.masked = MaskedExchange(order, self.exchange, self.patience)
+        self.sums = MaskedExchange(order, self.exchange, self.patience)
         return super()._join()
 
     def _round(self, at: Play, recorder: Recorder) -> Play:
@@ -223,18 +223,19 @@ class SecureServerSession(ServerSession):
                 header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
                 messages[site] = (header, packing.to_bytes(spine.message_for(message, i), self.messages[phase]))
         least = len(messages) if self.patience.minimum is None else min(len(messages), self.patience.minimum)
-        lost = frozenset(site for site, gone in zip(order.sites, is_lost, strict=True) if gone)
-        enough = bool(self.masking.enough(*map(jnp.asarray, (len(messages) - len(lost & {*messages}), len(messages)))))
+        losses = frozenset(site for site, gone in zip(order.sites, is_lost, strict=True) if gone)
+        answers, asked = len({*messages} - losses), len(messages)
+        enough = bool(self.masking.enough(jnp.asarray(answers), jnp.asarray(asked)))
         words, survivors = None, ()
         if enough:
-            words, survivors = self.masked.add_up(
-                "round", round, messages, self.masking.size(self.replies[phase]), least, number=round, lost=lost,
-                seen=self._note_releases,
+            words, survivors = self.sums.add_up(
+                "round", round, messages, self.masking.size(self.replies[phase]), least, number=round, losses=losses,
+                on_header=self._note_releases,
             )  # fmt: skip
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
-        total, clipped, broken = self.masking.tree_of(blank if words is None else words, self.replies[phase])
-        check_clipped(self.masking, clipped)
+        total, clip_count, broken = self.masking.tree_of(blank if words is None else words, self.replies[phase])
+        check_clipped(self.masking, clip_count)
         after, report = aggregate_sum(order.algorithm, order.terms, phase, at, total, here)
         if broken:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
@@ -256,13 +257,13 @@ class SecureServerSession(ServerSession):
         measuring, eps2 = self.masking.measuring, tolerances(order.algorithm)[1]
         parts = layout.parts(terms, self.party)
         shapes = jax.eval_shape(lambda part: summed_part(terms, part, eps2, self.party), parts)
-        words, _ = self.masked.add_up(
+        words, _ = self.sums.add_up(
             "measure", order.max_rounds, messages, measuring.size(shapes), len(messages), number=None
         )
         if words is None:
             raise Paused("the sum of the measuring round could not be unmasked")
-        total, clipped, broken = measuring.tree_of(words, shapes)
-        check_clipped(measuring, clipped)
+        total, clip_count, broken = measuring.tree_of(words, shapes)
+        check_clipped(measuring, clip_count)
         return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken else total
 
 
