@@ -47,7 +47,7 @@ class Masking:
         return down + SEALED * (sites - 1), 8 * words + SHARE + SEALED * (sites - 1) + SHARE * sites
 
     def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
-        """Return the sum of the replies of those that are here, in the integers of the fixed point, and how many were clipped.
+        """Return the sum of the replies of those that are here, in the integers of the fixed point, and the clip count.
 
         Where a number of theirs is not finite, the sum is NaN, as it would be without masks.
         """
