@@ -22,6 +22,7 @@ from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
 from foedus.algorithms.interior_point_form import Form
+from foedus.algorithms.interior_point_learnt import DEPTH
 from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import (
@@ -35,8 +36,9 @@ from foedus.algorithms.interior_point_site import (
 from foedus.constrained import Constrained
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.numerics.limited_memory import LimitedMemory
 from foedus.problem import Problem
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.settings import setting, settings
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
@@ -74,6 +76,7 @@ class InteriorServer:
     running: QuadraticModel  # the sum of all sites' last models
     streak: Array  # rounds in a row that everybody answered
     data: Data | None
+    memory: PyTree  # the pairs of L-BFGS where curvature is learnt; else ()
     gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
     step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
     top: Array  # f at the start
@@ -100,27 +103,37 @@ class InteriorPoint(Constrained, Summing):
     eps1: float = setting(1e-6, "stationarity to reach; infinity asks for the gap instead", gt=0)
     eps2: float = setting(1e-6, "feasibility and complementarity to reach", gt=0)
     gap: float = setting(1e-6, "estimated distance to the optimal objective to reach, where eps1 is infinite", gt=0)
-    curvature: str = setting("auto", "'exact': sites send Hessians; 'auto': so too", choices=("auto", "exact"))
+    curvature: str = setting(
+        "auto",
+        "'exact': sites send Hessians; 'learnt': the server learns them from gradients; 'auto': exact up to 500 "
+        "variables",
+        choices=("auto", "exact", "learnt"),
+    )
 
-    dense: ClassVar[int] = 500  # variables at most: a message of 1 MB
+    dense: ClassVar[int] = 500  # variables up to which 'auto' lets sites send Hessians: a message of 1 MB
 
     def fit(self, problem: Problem) -> Fit:
         terms = problem.terms
-        if terms.dim > self.dense:
+        form = Form(terms.regularizer, terms.dim)
+        form.check()
+        if form.groups and self.learns(terms):
             raise FoedusError(
-                f"InteriorPoint sends Hessians, which are too large for {terms.dim} variables (at most {self.dense}); "
-                "use ProxAL(inner='lbfgs')."
+                f"InteriorPoint handles group regularisers up to {self.dense} variables, and here are {terms.dim}; use "
+                "ProxAL or InexactADMM."
             )
-        Form(terms.regularizer, terms.dim).check()
         return Fit(self, problem, max_rounds=500)
 
+    def learns(self, terms: Terms) -> bool:
+        """Whether the server learns the curvature of the smooth part, in place of adding up matrices."""
+        return self.curvature == "learnt" or (self.curvature == "auto" and terms.dim > self.dense)
+
     def office(self, terms: Terms, data: Data | None) -> Office:
-        return Office(terms, data, self.eps2)
+        return Office(terms, data, self.eps2, self.learns(terms))
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
         office = self.office(terms, own)
         base, zero, count, no = office.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
-        nothing = QuadraticModel.zero(terms)
+        nothing = QuadraticModel.zero(terms, self.learns(terms))
         return InteriorServer(
             base=base,
             past=jnp.zeros((MEMORY, 3)),
@@ -142,6 +155,7 @@ class InteriorPoint(Constrained, Summing):
             running=nothing,
             streak=count,
             data=own,
+            memory=LimitedMemory.empty(terms.dim, DEPTH) if self.learns(terms) else (),
             gap=jnp.full((), jnp.inf),
             step=jnp.full((), jnp.inf),
             top=zero,
@@ -150,7 +164,7 @@ class InteriorPoint(Constrained, Summing):
         )
 
     def join(self, terms: Terms, data: Data, w0: Array) -> InteriorClient:
-        return joined(terms)
+        return joined(terms, self.learns(terms))
 
     def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> InteriorAsk:
         dim, (_, own, coupled) = terms.dim, terms.rows
@@ -164,12 +178,13 @@ class InteriorPoint(Constrained, Summing):
             id=server.id,
             rejected=server.rejected,
             whole=server.whole,
+            scale=server.base.scale if self.learns(terms) else (),
         )
 
     def local(
         self, terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, key: Array
     ) -> tuple[InteriorClient, InteriorReply]:
-        return answer(terms, client, ask, data, self.eps2)
+        return answer(terms, client, ask, data, self.eps2, self.learns(terms))
 
     def aggregate(
         self, terms: Terms, server: InteriorServer, replies: InteriorReply, present: Present
@@ -197,7 +212,7 @@ class InteriorPoint(Constrained, Summing):
         """Accept the point that was asked about, or go back; then choose the next one."""
         office, base, dim = self.office(terms, server.data), server.base, terms.dim
         first = server.id == 0
-        new = office.system(server.x, at, complete, server.own, server.mu, first)
+        new = office.system(server.x, at, complete, server.own, server.mu, first, base)
         finite = new.finite & (server.broken == 0)
         inequalities = office.inequalities + terms.clients * terms.rows[0]
         mu = jnp.where(first, new.number("product") / max(1, inequalities), server.mu)
@@ -232,18 +247,23 @@ class InteriorPoint(Constrained, Summing):
         eased = jnp.where(server.shift > 1e-6, 0.1 * server.shift, 0.0)
         shift = jnp.where(steeper, jnp.maximum(100.0 * server.shift, 1e-3), jnp.where(accept, eased, server.shift))
         alpha = jnp.where(steeper, 1.0, alpha)
-        dx, decrement = direction(following, mu, shift)
+        memory = server.memory
+        if isinstance(memory, LimitedMemory):
+            longer = memory.add(new.x[:dim] - base.x[:dim], new.change)
+            memory = select(accept & ~first, longer, memory)
+        dx, decrement = direction(following, memory, mu, shift)
         gap = decrement + following.number("product")
-        x = following.x + alpha * dx
+        x = office.form.step(following.x, dx, alpha)
         if office.form.snaps:  # slacks and multipliers stay as they are
             x = jnp.where(snapped, office.form.snap(following.x, following.own, office.stated), x)
             alpha = jnp.where(snapped, 0.0, alpha)
-        own = moved(following.own, following.c, following.J, dx, alpha, mu, office.equal)
+        own = moved(following.own, following.c, office.along(following, dx), alpha, mu, office.equal)
 
+        nothing = QuadraticModel.zero(terms, office.learns)
         held = replace(
             server,
             whole=jnp.ones((), bool),
-            fresh=QuadraticModel.zero(terms),
+            fresh=nothing,
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
         )
@@ -261,10 +281,11 @@ class InteriorPoint(Constrained, Summing):
             shift=shift,
             id=server.id + 1,
             rejected=jnp.where(accept, server.rejected, server.id),
-            whole=jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            whole=office.learns | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            memory=memory,
             snapped=snapped,
             tried=tried,
-            fresh=QuadraticModel.zero(terms),
+            fresh=nothing,
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
             lasts=jnp.zeros((), int),

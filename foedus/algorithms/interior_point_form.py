@@ -1,18 +1,45 @@
 """A regulariser h as rows of the server, over the model w and variables t that only the server has.
 
-λ‖w‖₁ is λ Σt with −t ≤ w ≤ t; the ℓ1 ball is Σt ≤ r with the same rows; boxes, the simplex and the ℓ2 ball are rows of
-w itself. The method stays inside such rows, so its points have no exact zeros; `snap` puts a point on those that bind.
+λ‖w‖₁ is λ Σt with −t ≤ w ≤ t; the ℓ1 ball is Σt ≤ r with the same rows; the group lasso is λ Σt with one row
+‖w_g‖²/t − t ≤ 0 for each group, which is convex where t > 0; boxes, the simplex and the ℓ2 ball are rows of w itself.
+The method stays inside such rows, so its points have no exact zeros; `snap` puts a point on those that bind.
+
+There are as many rows as columns, or twice as many, so their Jacobian is never made: `along` and `pull` multiply by it.
 """
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_rows import Rows
+from foedus.algorithms.interior_point_rows import BOUNDARY, Rows
 from foedus.errors import FoedusError
-from foedus.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero
+from foedus.pytrees import state
+from foedus.regularizers import Box, ElasticNet, Group, L1Ball, L2Ball, Regularizer, Simplex, Zero
+
+OPEN = 0.01  # a group is 0 where its slack is more than this share of t: on other groups it tends to 0 before t does
+LEAST_SIZE = 1e-100  # of t, where one divides by it
+
+
+@state
+class Blocks:
+    """A symmetric matrix over (w, t) whose blocks are diagonal, plus RᵀR for the rows R."""
+
+    ww: Array
+    wt: Array
+    tt: Array
+    rows: Array  # R, (vectors, dim + extra)
+
+    def dense(self) -> Array:
+        """The matrix itself."""
+        dim, extra = self.ww.shape[0], self.tt.shape[0]
+        matrix = jnp.pad(jnp.diag(self.ww), (0, extra))
+        if extra:
+            w, t = np.arange(dim), dim + np.arange(extra)
+            matrix = matrix.at[w, t].set(self.wt).at[t, w].set(self.wt).at[t, t].set(self.tt)
+        return matrix + self.rows.T @ self.rows
 
 
 @dataclass(frozen=True)
@@ -23,7 +50,7 @@ class Form:
     dim: int
 
     def check(self) -> None:
-        if not isinstance(self.h, Zero | ElasticNet | Box | Simplex | L2Ball | L1Ball):
+        if not isinstance(self.h, Zero | ElasticNet | Box | Simplex | L2Ball | L1Ball | Group):
             name = type(self.h).__name__
             raise FoedusError(f"InteriorPoint does not handle the regulariser {name}; use ProxAL.")
 
@@ -43,14 +70,20 @@ class Form:
         return self.point is None and (isinstance(h, L1Ball) or (isinstance(h, ElasticNet) and h.lam1 > 0))
 
     @property
+    def groups(self) -> int:
+        """How many groups there are whose norm a t bounds."""
+        return max(self.h.groups, default=-1) + 1 if isinstance(self.h, Group) and self.h.lam > 0 else 0
+
+    @property
     def extra(self) -> int:
         """How many variables t there are."""
-        return self.dim if self.absolute else 0
+        return self.dim if self.absolute else self.groups
 
     @property
     def snaps(self) -> bool:
         """Whether a point has to be put on the rows that bind before its certificate can hold."""
-        return not (isinstance(self.h, Zero) or (isinstance(self.h, ElasticNet) and self.h.lam1 == 0))
+        smooth = isinstance(self.h, ElasticNet) and self.h.lam1 == 0
+        return not (isinstance(self.h, Zero) or smooth or (isinstance(self.h, Group) and not self.groups))
 
     @property
     def equal(self) -> np.ndarray:
@@ -61,56 +94,158 @@ class Form:
         if self.absolute:
             return np.zeros(2 * d + isinstance(h, L1Ball), bool)
         if isinstance(h, Box):
-            return np.zeros(d * (int(np.isfinite(h.low)) + int(np.isfinite(h.high))), bool)
+            return np.zeros(d * len(self._bounds), bool)
         if isinstance(h, Simplex):
             return np.append(np.zeros(d, bool), True)
-        return np.zeros(1 if isinstance(h, L2Ball) else 0, bool)
+        return np.zeros(1 if isinstance(h, L2Ball) else self.groups, bool)
+
+    @property
+    def _bounds(self) -> list[tuple[float, float]]:
+        """The finite bounds of a box, each with the sign of its rows sign·(w − bound) ≤ 0."""
+        assert isinstance(self.h, Box)
+        return [(sign, bound) for sign, bound in ((-1.0, self.h.low), (1.0, self.h.high)) if np.isfinite(bound)]
+
+    @property
+    def _group(self) -> tuple[np.ndarray, np.ndarray]:
+        """The group of each coordinate, 0 for one in none, and whether it is in one."""
+        assert isinstance(self.h, Group)
+        ids = np.asarray(self.h.groups)
+        return np.maximum(ids, 0), ids >= 0
+
+    def _totals(self, values: Array) -> Array:
+        """The sum of the values of each group."""
+        ids, member = self._group
+        return jax.ops.segment_sum(jnp.where(member, values, 0.0), ids, self.groups)
 
     def start(self, w: Array) -> Array:
         """(w, t) for a first w."""
+        if self.groups:
+            return jnp.concatenate([w, jnp.sqrt(self._totals(w**2)) + 1.0])
         return jnp.concatenate([w, jnp.abs(w) + 1.0]) if self.absolute else w
 
-    def rows(self, x: Array) -> tuple[Array, Array]:
-        """The rows at x and their Jacobian."""
-        d, h = self.dim, self.h
-        w, t, one = x[:d], x[d:], jnp.eye(d)
-        if self.point is not None:
-            return w - self.point, one
-        if self.absolute:
-            c, J = jnp.concatenate([w - t, -w - t]), jnp.block([[one, -one], [-one, -one]])
-            if isinstance(h, L1Ball):
-                total = jnp.concatenate([jnp.zeros(d), jnp.ones(d)])
-                c, J = jnp.append(c, jnp.sum(t) - h.radius), jnp.concatenate([J, total[None]])
-            return c, J
-        if isinstance(h, Box):
-            parts = [(sign * (w - bound), sign * one) for sign, bound in ((-1.0, h.low), (1.0, h.high))
-                     if np.isfinite(bound)]  # fmt: skip
-            if parts:
-                return jnp.concatenate([c for c, _ in parts]), jnp.concatenate([J for _, J in parts])
-        if isinstance(h, Simplex):
-            return jnp.append(-w, jnp.sum(w) - h.total), jnp.concatenate([-one, jnp.ones((1, d))])
-        if isinstance(h, L2Ball):
-            return (jnp.dot(w, w) - h.radius**2)[None], 2.0 * w[None, :]
-        return jnp.zeros(0), jnp.zeros((0, x.shape[0]))
+    def step(self, x: Array, dx: Array, alpha: Array) -> Array:
+        """The point a share alpha of the way along dx; a t that must stay positive takes less of it."""
+        new = x + alpha * dx
+        if not self.groups:
+            return new
+        t, dt = x[self.dim :], dx[self.dim :]
+        most = BOUNDARY * t / jnp.maximum(-dt, 1e-300)
+        return new.at[self.dim :].set(t + jnp.minimum(alpha, jnp.where(dt < 0, most, jnp.inf)) * dt)
 
-    def bend(self, z: Array) -> Array | float:
-        """The diagonal of Σ z∇²c, plus that of the smooth part of h."""
-        ridge = self.h.lam2 if isinstance(self.h, ElasticNet) else 0.0
-        ball = isinstance(self.h, L2Ball) and self.point is None
-        bend = jnp.full(self.dim, ridge + 2.0 * z[0] if ball else ridge)
-        return jnp.pad(bend, (0, self.extra))
+    def rows(self, x: Array) -> Array:
+        """The rows at x."""
+        d, h = self.dim, self.h
+        w, t = x[:d], x[d:]
+        if self.point is not None:
+            return w - self.point
+        if self.absolute:
+            ball = [jnp.sum(t)[None] - h.radius] if isinstance(h, L1Ball) else []
+            return jnp.concatenate([w - t, -w - t, *ball])
+        if isinstance(h, Box) and self._bounds:
+            return jnp.concatenate([sign * (w - bound) for sign, bound in self._bounds])
+        if isinstance(h, Simplex):
+            return jnp.append(-w, jnp.sum(w) - h.total)
+        if isinstance(h, L2Ball):
+            return (jnp.dot(w, w) - h.radius**2)[None]
+        if self.groups:
+            return self._totals(w**2) / jnp.maximum(t, LEAST_SIZE) - t
+        return jnp.zeros(0)
+
+    def along(self, x: Array, dx: Array) -> Array:
+        """The change of the rows along dx, to first order: J·dx."""
+        d, h = self.dim, self.h
+        w, t, dw, dt = x[:d], x[d:], dx[:d], dx[d:]
+        if self.point is not None:
+            return dw
+        if self.absolute:
+            return jnp.concatenate([dw - dt, -dw - dt, *([jnp.sum(dt)[None]] if isinstance(h, L1Ball) else [])])
+        if isinstance(h, Box) and self._bounds:
+            return jnp.concatenate([sign * dw for sign, _ in self._bounds])
+        if isinstance(h, Simplex):
+            return jnp.append(-dw, jnp.sum(dw))
+        if isinstance(h, L2Ball):
+            return 2.0 * jnp.dot(w, dw)[None]
+        if self.groups:
+            size = jnp.maximum(t, LEAST_SIZE)
+            return 2.0 * self._totals(w * dw) / size - (self._totals(w**2) / size**2 + 1.0) * dt
+        return jnp.zeros(0)
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Jᵀv."""
+        d, h, w, t = self.dim, self.h, x[: self.dim], x[self.dim :]
+        if self.point is not None:
+            return v
+        if self.absolute:
+            up, down = v[:d], v[d : 2 * d]
+            return jnp.concatenate([up - down, -up - down + (v[-1] if isinstance(h, L1Ball) else 0.0)])
+        if isinstance(h, Box) and self._bounds:
+            return jnp.sum(jnp.stack([s * v[k * d : (k + 1) * d] for k, (s, _) in enumerate(self._bounds)]), axis=0)
+        if isinstance(h, Simplex):
+            return v[-1] - v[:d]
+        if isinstance(h, L2Ball):
+            return 2.0 * v[0] * w
+        if self.groups:
+            ids, member = self._group
+            size = jnp.maximum(t, LEAST_SIZE)
+            pull = jnp.where(member, 2.0 * w * (v / size)[ids], 0.0)
+            return jnp.concatenate([pull, -(self._totals(w**2) / size**2 + 1.0) * v])
+        return jnp.zeros_like(x)
+
+    def steepness(self, x: Array) -> Array:
+        """The largest entry of J."""
+        return 2.0 * jnp.max(jnp.abs(x[: self.dim])) if isinstance(self.h, L2Ball) else jnp.ones(())
+
+    def blocks(self, x: Array, D: Array, z: Array) -> Blocks:
+        """JᵀDJ + Σ z∇²c, plus the curvature of the smooth part of h."""
+        d, h = self.dim, self.h
+        ww = jnp.full(d, h.lam2 if isinstance(h, ElasticNet) else 0.0)
+        wt, rows = jnp.zeros(self.extra), jnp.zeros((0, d + self.extra))
+        tt = wt
+        if self.point is not None:
+            ww = ww + D
+        elif self.absolute:
+            up, down = D[:d], D[d : 2 * d]
+            ww, wt, tt = ww + up + down, down - up, up + down
+            if isinstance(h, L1Ball):
+                rows = jnp.sqrt(D[-1]) * jnp.concatenate([jnp.zeros(d), jnp.ones(d)])[None]
+        elif isinstance(h, Box) and self._bounds:
+            ww = ww + jnp.sum(D.reshape(-1, d), axis=0)
+        elif isinstance(h, Simplex):
+            ww, rows = ww + D[:d], jnp.sqrt(D[-1]) * jnp.ones((1, d))
+        elif isinstance(h, L2Ball):
+            ww, rows = ww + 2.0 * z[0], 2.0 * jnp.sqrt(D[0]) * x[None, :d]
+        return Blocks(ww, wt, tt, rows)
+
+    def matrix(self, x: Array, D: Array, z: Array) -> Array:
+        """The matrix of `blocks`, of groups too, in which t is not beside a single coordinate."""
+        if not self.groups:
+            return self.blocks(x, D, z).dense()
+        (ids, member), d, w, t = self._group, self.dim, x[: self.dim], jnp.maximum(x[self.dim :], LEAST_SIZE)
+        J = jax.vmap(lambda v: self.pull(x, v))(jnp.eye(self.groups))
+        places = np.arange(d)
+        beside = jnp.where(member, -2.0 * w * (z / t**2)[ids], 0.0)
+        bend = jnp.diag(jnp.concatenate([jnp.where(member, 2.0 * (z / t)[ids], 0.0), 2.0 * z * self._totals(w**2) / t**3]))
+        bend = bend.at[places, d + ids].add(beside).at[d + ids, places].add(beside)
+        return bend + (J * D[:, None]).T @ J
 
     def smooth(self, x: Array) -> tuple[Array, Array]:
         """The part of h that is no row: λ Σt + (λ2/2)‖w‖², with its gradient."""
+        w, t = x[: self.dim], x[self.dim :]
+        if self.groups and isinstance(self.h, Group):
+            return self.h.lam * jnp.sum(t), jnp.concatenate([jnp.zeros_like(w), jnp.full_like(t, self.h.lam)])
         if not isinstance(self.h, ElasticNet):
             return jnp.zeros(()), jnp.zeros_like(x)
-        w, t = x[: self.dim], x[self.dim :]
         value = self.h.lam1 * jnp.sum(t) + 0.5 * self.h.lam2 * jnp.dot(w, w)
         return value, jnp.concatenate([self.h.lam2 * w, jnp.full_like(t, self.h.lam1)])
 
     def snap(self, x: Array, rows: Rows, start: int) -> Array:
         """x on those of the rows from `start` on whose multiplier is larger than their slack."""
-        w = self._snap(x[: self.dim], rows.z[start:] > rows.s[start:])
+        s, z = rows.s[start:], rows.z[start:]
+        if self.groups:
+            ids, member = self._group
+            w = jnp.where(member & (s > OPEN * x[self.dim :])[ids], 0.0, x[: self.dim])
+            return jnp.concatenate([w, jnp.sqrt(self._totals(w**2))])
+        w = self._snap(x[: self.dim], z > s)
         return jnp.concatenate([w, jnp.abs(w)]) if self.absolute else w
 
     def _snap(self, w: Array, binds: Array) -> Array:
@@ -124,11 +259,8 @@ class Form:
                 w = jnp.where(binds[-1] | (size > h.radius), w * (h.radius / jnp.where(size > 0, size, 1.0)), w)
             return w
         if isinstance(h, Box):
-            start = 0
-            for bound in (h.low, h.high):
-                if np.isfinite(bound):
-                    w = jnp.where(binds[start : start + d], bound, w)
-                    start += d
+            for k, (_, bound) in enumerate(self._bounds):
+                w = jnp.where(binds[k * d : (k + 1) * d], bound, w)
             return jnp.clip(w, h.low, h.high)
         if isinstance(h, Simplex):
             w = jnp.where(binds[:d], 0.0, jnp.maximum(w, 0.0))
