@@ -44,6 +44,8 @@ from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR
+ENOUGH = 0.01  # of ε²: a smaller μ is of no use, for a row that hardly binds has slack and multiplier √μ
+NEAR = 0.01  # of ε1: μ need not wait for a smaller stationarity
 BACK = (0.05, 0.5)  # a step that was rejected is shortened by a factor between these
 SHORTEST = 1e-3  # instead of a shorter step, the matrix is shifted
 MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
@@ -111,15 +113,15 @@ class InteriorPoint(Constrained, Summing):
     )
 
     dense: ClassVar[int] = 500  # variables up to which 'auto' lets sites send Hessians: a message of 1 MB
+    most: ClassVar[int] = 200_000  # variables at most: the pairs of L-BFGS take 200 MB
 
     def fit(self, problem: Problem) -> Fit:
         terms = problem.terms
-        form = Form(terms.regularizer, terms.dim)
-        form.check()
-        if form.groups and self.learns(terms):
+        Form(terms.regularizer, terms.dim).check()
+        if terms.dim > self.most:
             raise FoedusError(
-                f"InteriorPoint handles group regularisers up to {self.dense} variables, and here are {terms.dim}; use "
-                "ProxAL or InexactADMM."
+                f"InteriorPoint keeps {2 * DEPTH} vectors of all variables, too many for {terms.dim} of them (at most "
+                f"{self.most}); use ProxAL with constraints, FedGiA or Scaffold without."
             )
         return Fit(self, problem, max_rounds=500)
 
@@ -229,14 +231,17 @@ class InteriorPoint(Constrained, Summing):
         past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
         past = jnp.where(accept, past, server.past)
 
+        near = jnp.maximum(CENTRAL * mu, NEAR * self.eps1 if self.eps1 < np.inf else 0.0)
+        near_path = (following.stationarity <= near) & office.all_say(following, "central")
         snapped, tried = jnp.zeros((), bool), server.tried
         if office.form.snaps:
             small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
-            snapped = accept & small & office.all_say(following, "passed") & ((mu <= 0.1 * tried) | (mu <= FLOOR))
+            snapped = accept & small & office.all_say(following, "passed") & ((mu <= 0.1 * tried) | near_path)
             tried = jnp.where(snapped, mu, tried)
-        near_path = (following.stationarity <= CENTRAL * mu) & office.all_say(following, "central")
-        falls = (accept & ~first & near_path & ~snapped) | server.snapped
-        mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), FLOOR), mu)
+        falls = ((accept & ~first & ~snapped) | server.snapped) & near_path
+        lowest = max(FLOOR, ENOUGH * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2)
+        lowest = jnp.where(server.snapped, FLOOR, lowest)  # the test failed there
+        mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), jnp.minimum(lowest, mu)), mu)
 
         # the parabola through the merit and its slope −2·decrement at the base and the merit at the point
         slope = 2.0 * (server.gap - base.number("product")) * server.alpha
@@ -247,17 +252,21 @@ class InteriorPoint(Constrained, Summing):
         eased = jnp.where(server.shift > 1e-6, 0.1 * server.shift, 0.0)
         shift = jnp.where(steeper, jnp.maximum(100.0 * server.shift, 1e-3), jnp.where(accept, eased, server.shift))
         alpha = jnp.where(steeper, 1.0, alpha)
+        fresh_start = accept | server.snapped | steeper
         memory = server.memory
         if isinstance(memory, LimitedMemory):
             longer = memory.add(new.x[:dim] - base.x[:dim], new.change)
             memory = select(accept & ~first, longer, memory)
         dx, decrement = direction(following, memory, mu, shift)
         gap = decrement + following.number("product")
-        x = office.form.step(following.x, dx, alpha)
+        change = office.along(following, dx)
+        if office.form.snaps:  # the server knows how far its many rows let it go
+            alpha = jnp.where(fresh_start, jnp.minimum(alpha, office.room(following, change, mu)), alpha)
+        x = following.x + alpha * dx
         if office.form.snaps:  # slacks and multipliers stay as they are
             x = jnp.where(snapped, office.form.snap(following.x, following.own, office.stated), x)
             alpha = jnp.where(snapped, 0.0, alpha)
-        own = moved(following.own, following.c, office.along(following, dx), alpha, mu, office.equal)
+        own = moved(following.own, following.c, change, alpha, mu, office.equal)
 
         nothing = QuadraticModel.zero(terms, office.learns)
         held = replace(

@@ -1,26 +1,22 @@
 """A regulariser h as rows of the server, over the model w and variables t that only the server has.
 
-λ‖w‖₁ is λ Σt with −t ≤ w ≤ t; the ℓ1 ball is Σt ≤ r with the same rows; the group lasso is λ Σt with one row
-‖w_g‖²/t − t ≤ 0 for each group, which is convex where t > 0; boxes, the simplex and the ℓ2 ball are rows of w itself.
-The method stays inside such rows, so its points have no exact zeros; `snap` puts a point on those that bind.
+λ‖w‖₁ is λ Σt with −t ≤ w ≤ t; the ℓ1 ball is Σt ≤ r with the same rows; boxes, the simplex and the ℓ2 ball are rows of
+w itself. The method stays inside such rows, so its points have no exact zeros; `snap` puts a point on those that bind.
+Groups are refused: their rows ‖w_g‖ ≤ t have no derivative where a whole group is 0, which is where they matter.
 
 There are as many rows as columns, or twice as many, so their Jacobian is never made: `along` and `pull` multiply by it.
 """
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_rows import BOUNDARY, Rows
+from foedus.algorithms.interior_point_rows import Rows
 from foedus.errors import FoedusError
 from foedus.pytrees import state
-from foedus.regularizers import Box, ElasticNet, Group, L1Ball, L2Ball, Regularizer, Simplex, Zero
-
-OPEN = 0.01  # a group is 0 where its slack is more than this share of t: on other groups it tends to 0 before t does
-LEAST_SIZE = 1e-100  # of t, where one divides by it
+from foedus.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero
 
 
 @state
@@ -50,9 +46,11 @@ class Form:
     dim: int
 
     def check(self) -> None:
-        if not isinstance(self.h, Zero | ElasticNet | Box | Simplex | L2Ball | L1Ball | Group):
+        if not isinstance(self.h, Zero | ElasticNet | Box | Simplex | L2Ball | L1Ball):
             name = type(self.h).__name__
-            raise FoedusError(f"InteriorPoint does not handle the regulariser {name}; use ProxAL.")
+            raise FoedusError(
+                f"InteriorPoint does not handle the regulariser {name}; use ProxAL, or InexactADMM without constraints."
+            )
 
     @property
     def point(self) -> float | None:
@@ -70,20 +68,14 @@ class Form:
         return self.point is None and (isinstance(h, L1Ball) or (isinstance(h, ElasticNet) and h.lam1 > 0))
 
     @property
-    def groups(self) -> int:
-        """How many groups there are whose norm a t bounds."""
-        return max(self.h.groups, default=-1) + 1 if isinstance(self.h, Group) and self.h.lam > 0 else 0
-
-    @property
     def extra(self) -> int:
         """How many variables t there are."""
-        return self.dim if self.absolute else self.groups
+        return self.dim if self.absolute else 0
 
     @property
     def snaps(self) -> bool:
         """Whether a point has to be put on the rows that bind before its certificate can hold."""
-        smooth = isinstance(self.h, ElasticNet) and self.h.lam1 == 0
-        return not (isinstance(self.h, Zero) or smooth or (isinstance(self.h, Group) and not self.groups))
+        return not (isinstance(self.h, Zero) or (isinstance(self.h, ElasticNet) and self.h.lam1 == 0))
 
     @property
     def equal(self) -> np.ndarray:
@@ -97,7 +89,7 @@ class Form:
             return np.zeros(d * len(self._bounds), bool)
         if isinstance(h, Simplex):
             return np.append(np.zeros(d, bool), True)
-        return np.zeros(1 if isinstance(h, L2Ball) else self.groups, bool)
+        return np.zeros(1 if isinstance(h, L2Ball) else 0, bool)
 
     @property
     def _bounds(self) -> list[tuple[float, float]]:
@@ -105,32 +97,9 @@ class Form:
         assert isinstance(self.h, Box)
         return [(sign, bound) for sign, bound in ((-1.0, self.h.low), (1.0, self.h.high)) if np.isfinite(bound)]
 
-    @property
-    def _group(self) -> tuple[np.ndarray, np.ndarray]:
-        """The group of each coordinate, 0 for one in none, and whether it is in one."""
-        assert isinstance(self.h, Group)
-        ids = np.asarray(self.h.groups)
-        return np.maximum(ids, 0), ids >= 0
-
-    def _totals(self, values: Array) -> Array:
-        """The sum of the values of each group."""
-        ids, member = self._group
-        return jax.ops.segment_sum(jnp.where(member, values, 0.0), ids, self.groups)
-
     def start(self, w: Array) -> Array:
         """(w, t) for a first w."""
-        if self.groups:
-            return jnp.concatenate([w, jnp.sqrt(self._totals(w**2)) + 1.0])
         return jnp.concatenate([w, jnp.abs(w) + 1.0]) if self.absolute else w
-
-    def step(self, x: Array, dx: Array, alpha: Array) -> Array:
-        """The point a share alpha of the way along dx; a t that must stay positive takes less of it."""
-        new = x + alpha * dx
-        if not self.groups:
-            return new
-        t, dt = x[self.dim :], dx[self.dim :]
-        most = BOUNDARY * t / jnp.maximum(-dt, 1e-300)
-        return new.at[self.dim :].set(t + jnp.minimum(alpha, jnp.where(dt < 0, most, jnp.inf)) * dt)
 
     def rows(self, x: Array) -> Array:
         """The rows at x."""
@@ -147,8 +116,6 @@ class Form:
             return jnp.append(-w, jnp.sum(w) - h.total)
         if isinstance(h, L2Ball):
             return (jnp.dot(w, w) - h.radius**2)[None]
-        if self.groups:
-            return self._totals(w**2) / jnp.maximum(t, LEAST_SIZE) - t
         return jnp.zeros(0)
 
     def along(self, x: Array, dx: Array) -> Array:
@@ -165,9 +132,6 @@ class Form:
             return jnp.append(-dw, jnp.sum(dw))
         if isinstance(h, L2Ball):
             return 2.0 * jnp.dot(w, dw)[None]
-        if self.groups:
-            size = jnp.maximum(t, LEAST_SIZE)
-            return 2.0 * self._totals(w * dw) / size - (self._totals(w**2) / size**2 + 1.0) * dt
         return jnp.zeros(0)
 
     def pull(self, x: Array, v: Array) -> Array:
@@ -184,11 +148,6 @@ class Form:
             return v[-1] - v[:d]
         if isinstance(h, L2Ball):
             return 2.0 * v[0] * w
-        if self.groups:
-            ids, member = self._group
-            size = jnp.maximum(t, LEAST_SIZE)
-            pull = jnp.where(member, 2.0 * w * (v / size)[ids], 0.0)
-            return jnp.concatenate([pull, -(self._totals(w**2) / size**2 + 1.0) * v])
         return jnp.zeros_like(x)
 
     def steepness(self, x: Array) -> Array:
@@ -216,23 +175,9 @@ class Form:
             ww, rows = ww + 2.0 * z[0], 2.0 * jnp.sqrt(D[0]) * x[None, :d]
         return Blocks(ww, wt, tt, rows)
 
-    def matrix(self, x: Array, D: Array, z: Array) -> Array:
-        """The matrix of `blocks`, of groups too, in which t is not beside a single coordinate."""
-        if not self.groups:
-            return self.blocks(x, D, z).dense()
-        (ids, member), d, w, t = self._group, self.dim, x[: self.dim], jnp.maximum(x[self.dim :], LEAST_SIZE)
-        J = jax.vmap(lambda v: self.pull(x, v))(jnp.eye(self.groups))
-        places = np.arange(d)
-        beside = jnp.where(member, -2.0 * w * (z / t**2)[ids], 0.0)
-        bend = jnp.diag(jnp.concatenate([jnp.where(member, 2.0 * (z / t)[ids], 0.0), 2.0 * z * self._totals(w**2) / t**3]))
-        bend = bend.at[places, d + ids].add(beside).at[d + ids, places].add(beside)
-        return bend + (J * D[:, None]).T @ J
-
     def smooth(self, x: Array) -> tuple[Array, Array]:
         """The part of h that is no row: λ Σt + (λ2/2)‖w‖², with its gradient."""
         w, t = x[: self.dim], x[self.dim :]
-        if self.groups and isinstance(self.h, Group):
-            return self.h.lam * jnp.sum(t), jnp.concatenate([jnp.zeros_like(w), jnp.full_like(t, self.h.lam)])
         if not isinstance(self.h, ElasticNet):
             return jnp.zeros(()), jnp.zeros_like(x)
         value = self.h.lam1 * jnp.sum(t) + 0.5 * self.h.lam2 * jnp.dot(w, w)
@@ -240,12 +185,7 @@ class Form:
 
     def snap(self, x: Array, rows: Rows, start: int) -> Array:
         """x on those of the rows from `start` on whose multiplier is larger than their slack."""
-        s, z = rows.s[start:], rows.z[start:]
-        if self.groups:
-            ids, member = self._group
-            w = jnp.where(member & (s > OPEN * x[self.dim :])[ids], 0.0, x[: self.dim])
-            return jnp.concatenate([w, jnp.sqrt(self._totals(w**2))])
-        w = self._snap(x[: self.dim], z > s)
+        w = self._snap(x[: self.dim], rows.z[start:] > rows.s[start:])
         return jnp.concatenate([w, jnp.abs(w)]) if self.absolute else w
 
     def _snap(self, w: Array, binds: Array) -> Array:

@@ -99,12 +99,18 @@ def farthest(v: Array, dv: Array, equal: np.ndarray, mu: Array) -> Array:
     return jnp.minimum(1.0, jnp.maximum(BOUNDARY, 1.0 - mu) * ratio)
 
 
-def moved(rows: Rows, c: Array, change: Array, alpha: Array, mu: Array, equal: np.ndarray) -> Rows:
-    """The party's own step, where `change` is J·dx, and the shared variables take alpha of dx; none where that is 0."""
+def rows_step(rows: Rows, c: Array, change: Array, mu: Array, equal: np.ndarray) -> tuple[Array, Array]:
+    """The Newton step (ds, dz) of slacks and multipliers, where `change` is J·dx."""
     s, z = safe(rows, equal)
     pull = jnp.where(equal, 0.0, mu / z)
     dz = stiffness(rows, equal) * (change + c + pull)
-    ds = pull - s - s / z * dz
+    return pull - s - s / z * dz, dz
+
+
+def moved(rows: Rows, c: Array, change: Array, alpha: Array, mu: Array, equal: np.ndarray) -> Rows:
+    """The party's own step, where `change` is J·dx, and the shared variables take alpha of dx; none where that is 0."""
+    s, z = safe(rows, equal)
+    ds, dz = rows_step(rows, c, change, mu, equal)
     far = jnp.minimum(alpha, farthest(s, ds, equal, mu))
     along = jnp.where(equal | (alpha == 0), alpha, farthest(z, dz, equal, mu))
     return Rows(jnp.where(equal, 0.0, s + far * ds), rows.z + along * dz)

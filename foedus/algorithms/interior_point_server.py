@@ -18,8 +18,10 @@ from foedus.algorithms.interior_point_rows import (
     Rows,
     RowSums,
     blank_rows,
+    farthest,
     number,
     row_sums,
+    rows_step,
     settled,
     started,
     stiffness,
@@ -32,6 +34,7 @@ from foedus.pytrees import PyTree, select, state
 from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
+SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
 LIFT = 1e-4  # the first shift of one that is not positive definite
 
 
@@ -140,6 +143,12 @@ class Office:
         """The change of the server's rows along dx, to first order."""
         return jnp.concatenate([system.J @ dx, self.form.along(system.x, dx)])
 
+    def room(self, system: System, change: Array, mu: Array) -> Array:
+        """The share of a step with this change of the rows that keeps the slacks of the rows of h positive."""
+        ds, _ = rows_step(system.own, system.c, change, mu, self.equal)
+        far = farthest(system.own.s[self.stated :], ds[self.stated :], self.form.equal, mu)
+        return jnp.maximum(far, SHORTEST_ROOM)
+
     def system(
         self, x: Array, at: QuadraticModel, complete: Array, rows: Rows, mu: Array, first: Array, base: System
     ) -> System:
@@ -188,7 +197,7 @@ class Office:
         else:
             K = jnp.pad(unpack(at.curvature, dim), (0, rest))
             drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.bent)
-            K = K + (J * D[:stated, None]).T @ J + self.form.matrix(x, D[stated:], rows.z[stated:])
+            K = K + (J * D[:stated, None]).T @ J + self.form.blocks(x, D[stated:], rows.z[stated:]).dense()
             if bends is not None:
                 K = K.at[:dim, :dim].add(bends.matrix(z))
         local = at.local if terms.rows[0] else OwnRows.none(dim)
