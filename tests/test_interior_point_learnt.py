@@ -1,4 +1,4 @@
-"""InteriorPoint with curvature that the server learns: the same optima, from vectors alone, for thousands of columns."""
+"""InteriorPoint with curvature that the server learns: the same optima from vectors alone, for thousands of columns."""
 
 import subprocess
 import sys
@@ -17,7 +17,8 @@ from foedus.algorithms.interior_point_learnt import LearntShare, learnt, learnt_
 from foedus.algorithms.interior_point_rows import Rows, stiffness
 from foedus.numerics.limited_memory import LimitedMemory
 
-LEARNT = fd.InteriorPoint(curvature="learnt")
+POINT, LEARNT = fd.InteriorPoint(), fd.InteriorPoint(curvature="learnt")
+KEY = jax.random.key(0)
 
 
 def wide(columns: int, *, sites: int = 5, rows: int = 200, **stated) -> fd.Problem:
@@ -114,11 +115,11 @@ def test_a_reply_has_vectors_and_no_matrix_and_does_not_grow_with_rows():
             loss=fd.losses.least_squares,
             constraints=[fd.constraints.Linear(C, np.ones(rows))],
         )
-        point, terms, data = fd.InteriorPoint(), problem.terms, problem.client(0)
-        server = jax.eval_shape(lambda t=terms: point.init(t, jnp.zeros(501), None))
-        ask = jax.eval_shape(lambda s, t=terms: point.broadcast(t, s, jnp.zeros(5)), server)
-        client = jax.eval_shape(lambda d, t=terms: point.join(t, d, jnp.zeros(501)), data)
-        reply = jax.eval_shape(lambda c, a, d, t=terms: point.local(t, c, a, d, None)[1], client, ask, data)
+        terms, data = problem.terms, problem.client(0)
+        server = jax.eval_shape(lambda t=terms: POINT.init(t, jnp.zeros(501), None))
+        ask = jax.eval_shape(lambda s, t=terms: POINT.broadcast(t, s, jnp.zeros(5)), server)
+        client = jax.eval_shape(lambda d, t=terms: POINT.join(t, d, jnp.zeros(501)), data)
+        reply = jax.eval_shape(lambda c, a, d, t=terms: POINT.local(t, c, a, d, KEY)[1], client, ask, data)
         sent.append([leaf.shape for leaf in jax.tree.leaves(reply)])
     assert sent[0] == sent[1]
     assert max(int(np.prod(shape)) for shape in sent[0]) == 40 * 501
@@ -140,8 +141,8 @@ def test_learnt_curvature_leads_to_cvxpys_optimum():
 @pytest.mark.parametrize("lam", [0.0, 0.6])
 def test_rows_of_every_scope_and_an_l1_norm_lead_to_cvxpys_optimum(lam):
     case = Coupled.random(5)
-    stated = {"regularizer": fd.regularizers.L1(lam)} if lam else {}
-    run, best = fd.solve(case.problem(**stated), LEARNT, w0=np.zeros(DIM)), case.answer(lam)
+    problem = case.problem(regularizer=fd.regularizers.L1(lam)) if lam else case.problem()
+    run, best = fd.solve(problem, LEARNT, w0=np.zeros(DIM)), case.answer(lam)
     confirmed(run, case.residuals(run.w, run.multipliers, lam))
     np.testing.assert_allclose(run.w, best.w, atol=1e-4)
 

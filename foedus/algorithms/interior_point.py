@@ -112,6 +112,7 @@ class InteriorPoint(Constrained, Summing):
         choices=("auto", "exact", "learnt"),
     )
 
+    words: ClassVar[int] = 2  # K_i grows as slacks vanish, while residuals are small
     dense: ClassVar[int] = 500  # variables up to which 'auto' lets sites send Hessians: a message of 1 MB
     most: ClassVar[int] = 200_000  # variables at most: the pairs of L-BFGS take 200 MB
 

@@ -121,7 +121,7 @@ class Form:
     def along(self, x: Array, dx: Array) -> Array:
         """The change of the rows along dx, to first order: J·dx."""
         d, h = self.dim, self.h
-        w, t, dw, dt = x[:d], x[d:], dx[:d], dx[d:]
+        w, dw, dt = x[:d], dx[:d], dx[d:]
         if self.point is not None:
             return dw
         if self.absolute:
@@ -136,7 +136,7 @@ class Form:
 
     def pull(self, x: Array, v: Array) -> Array:
         """Jᵀv."""
-        d, h, w, t = self.dim, self.h, x[: self.dim], x[self.dim :]
+        d, h, w = self.dim, self.h, x[: self.dim]
         if self.point is not None:
             return v
         if self.absolute:
