@@ -35,10 +35,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON an 
 Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
 RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
 Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a run that is not certified.")]
-Separator = Annotated[
-    str | None,
-    typer.Option(help="What stands between the cells of a text file; recognised when left out.", show_default=False),
-]
+Separator = Annotated[str | None, typer.Option(help="What stands between cells; recognised by default.")]
 
 
 def _console() -> "Console":
