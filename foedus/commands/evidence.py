@@ -42,7 +42,7 @@ def frontier(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show what a tighter cap costs: objective, misses and false alarms over a range of caps, as picture, table, page."""
+    """Show what a tighter cap costs: objective, misses and false alarms over a range of caps, in a picture."""
     from foedus.experiment.compare import table
     from foedus.experiment.file import load
     from foedus.experiment.frontier import trace, write

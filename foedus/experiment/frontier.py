@@ -131,6 +131,9 @@ def trace(
         evidence.add(run, setup)
         return run
 
+    for cap in caps or ():  # a wrong one shows before anything is trained
+        settings["constraints"][place][key] = cap
+        build.check_masks(settings)
     if caps is None:
         loose = LOOSE if settings["constraints"][place]["type"] != "NormBall" else 1e6
         free = run_with(loose, "without the cap", None)
@@ -163,7 +166,7 @@ def _range(free: Run, points: int) -> list[float]:
         raise FoedusError("no range of caps was found, for the run without the cap has no value there; give --caps.")
     value = math.sqrt(value) if free.certificate.rows[0].constraint == "‖w‖²" else value
     digits = 2 - math.floor(math.log10(value))
-    return [round(float(cap), digits + 1) for cap in np.linspace(value, TIGHTEST * value, points)]
+    return [round(float(cap), digits) for cap in np.linspace(value, TIGHTEST * value, points)]
 
 
 def curve_of(result: Frontier) -> Curve | None:
@@ -178,7 +181,7 @@ def write(result: Frontier, experiment: Experiment, folder: Path) -> list[Path]:
     if curve is None:
         raise FoedusError("a frontier needs at least two models; give more caps, or looser ones.")
     folder.mkdir(parents=True, exist_ok=True)
-    ((_, points),) = curve.lines.items() if len(curve.lines) == 1 else (next(iter(curve.lines.items())),)
+    points = next(iter(curve.lines.values()))
     evaluation = next((run.evaluation for run in result.runs.values() if run.evaluation is not None), None)
     note = "Hollow points are not certified. "
     if evaluation is not None:

@@ -124,6 +124,6 @@ def _text(
     weight: str = "normal",
 ) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}">'
-        f"{escape(words)}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}" '
+        f'font-weight="{weight}">{escape(words)}</text>'
     )
