@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
@@ -118,7 +119,10 @@ class CoefficientTable:
     @staticmethod
     def from_json(record: Json) -> "CoefficientTable":
         """Read what `to_json` wrote."""
-        rows = [Coefficient(**{k: math.nan if v is None else v for k, v in row.items()}) for row in record["rows"]]
+        rows = []
+        for row in record["rows"]:
+            figures = {k: math.nan if v is None else float(v) for k, v in row.items() if k != "name"}
+            rows.append(Coefficient(row["name"], **figures))
         return CoefficientTable(tuple(rows), record["odds"], record["binding"], tuple(record["notes"]))
 
 
@@ -231,7 +235,7 @@ def _matrices(
         K += (X * (weight * bend)[:, None]).T @ X
         M += (X * (weight**2 * bend)[:, None]).T @ X
         if terms.penalty is not None:
-            K += np.diag(np.asarray(terms.penalty.bend(w, data.count))) / terms.clients
+            K += np.diag(np.asarray(terms.penalty.bend(jnp.asarray(w), data.count))) / terms.clients
         squares, rows = squares + float(np.sum(slope[real] ** 2)), rows + int(real.sum())
     binding += [g for g, m in zip(coupled, shared, strict=True) if m > 0]
     count = len(binding)
