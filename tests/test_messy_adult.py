@@ -80,4 +80,4 @@ def test_init_check_run_evaluate_report(
     assert "On 1\u202f500 rows that took no part in training it gives the right answer to" in page
     assert "What the model is" in page
     assert "On new.csv" in page
-    assert "education_num" in foedus("card", "runs/adult", "--out", "-")
+    assert r"education\_num" in foedus("card", "runs/adult", "--out", "-")
