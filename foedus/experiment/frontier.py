@@ -138,14 +138,14 @@ def trace(
         loose = LOOSE if settings["constraints"][place]["type"] != "NormBall" else 1e6
         free = run_with(loose, "without the cap", None)
         caps, w0 = _range(free, points), free.w
-    ordered = sorted({float(cap) for cap in caps}, reverse=True)
-    screen.total = len(ordered)
-    for cap in ordered:
+    descending = sorted({float(cap) for cap in caps}, reverse=True)
+    screen.total = len(descending)
+    for cap in descending:
         name = f"{key} {number(cap)}"
         try:
             run = run_with(cap, name, w0)
         except FoedusError as error:
-            if cap == ordered[0]:
+            if cap == descending[0]:
                 raise
             result.failures[name] = str(error)
             continue
@@ -171,8 +171,8 @@ def _range(free: Run, points: int) -> list[float]:
 
 def curve_of(result: Frontier) -> Curve | None:
     """Return the curve of the cap that was varied."""
-    found = curves(result.runs) if len(result.runs) > 1 else []
-    return found[0] if found else None
+    lines = curves(result.runs) if len(result.runs) > 1 else []
+    return lines[0] if lines else None
 
 
 def write(result: Frontier, experiment: Experiment, folder: Path) -> list[Path]:

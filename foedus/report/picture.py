@@ -26,7 +26,7 @@ def picture(points: Sequence[TradeoffPoint], title: str, constraint: str, note: 
         note: a sentence below, on where the figures come from.
     """
     caps = axis_of(np.array([p.cap for p in points]), False)
-    measured = [p for p in points if all(rate in p.rates and p.rates[rate].bounded for rate in RATES)]
+    with_rates = [p for p in points if all(rate in p.rates and p.rates[rate].bounded for rate in RATES)]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="16" fill="#222">',
@@ -35,9 +35,9 @@ def picture(points: Sequence[TradeoffPoint], title: str, constraint: str, note: 
         _text(40, 82, f"The tighter the cap on the {constraint}, the further left. Each point is one model.", "#555"),
         _text(40, HEIGHT - 22, note, "#555", size=14),
     ]
-    if measured:
-        parts.append(_rates(measured, caps, constraint))
-    parts.append(_objective(points, caps, constraint, LEFT + (PANEL[0] + GAP if measured else 0)))
+    if with_rates:
+        parts.append(_rates(with_rates, caps, constraint))
+    parts.append(_objective(points, caps, constraint, LEFT + (PANEL[0] + GAP if with_rates else 0)))
     return "".join(parts) + "</svg>\n"
 
 
