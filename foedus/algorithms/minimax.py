@@ -119,7 +119,7 @@ class Minimax(RobustModel):
         named = any(getattr(self, name) != default for name, default in defaults.items()) or terms.dim > DENSE
         if self.method == "splitting" or (self.method is None and named) or self.sample is not None:
             return False
-        return (not self.robust or self.ball(terms).has_closed_form) and takes(terms.regularizer)
+        return takes(terms.regularizer)
 
     # @settings would write a comparison of its own, in which ρ = 0 and ρ > 0 share one compiled program
     __eq__ = RobustModel.__eq__

@@ -33,6 +33,7 @@ from foedus.algorithms.robust_model import RobustModel
 from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
+from foedus.robust.interior_polyhedron import PolyhedronPosition, PolyhedronSite
 from foedus.robust.interior_site import RobustSite, SitePosition, SiteShare
 from foedus.robust.stress import Robust, Stress
 from foedus.summing import Summing
@@ -50,7 +51,7 @@ class Visit:
     """A place of a site, with its number among the points asked about."""
 
     id: Array
-    place: SitePosition
+    place: SitePosition | PolyhedronPosition
 
 
 @state
@@ -137,10 +138,13 @@ class RobustInterior(OtherForm, Robust, Summing):
         blank = Visit(jnp.full((), -1), site.start(shared, site.share))
         return RobustClient(blank, blank, RobustSums.zero(site.held, terms.clients), jnp.full((), -1))
 
-    def site(self, terms: Terms, data: Data) -> RobustSite:
+    def site(self, terms: Terms, data: Data) -> RobustSite | PolyhedronSite:
         rho = jnp.zeros(()) if self.plain.shares_lambda else data["robust.rho"]
         radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
         form, omega = self.plain.form(terms), terms.share(data)
+        if form.polyhedral:
+            within = data["robust.C"], data["robust.d"]
+            return PolyhedronSite(form, data["x"], data["y"], omega, radius, data["robust.share"], *within)
         return RobustSite(form, data["x"], data["y"], omega, radius, data["robust.share"])
 
     def broadcast(self, terms: Terms, server: RobustServer, draws: Array) -> RobustAsk:
