@@ -167,9 +167,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         site, trial, m = self.site(terms, data), client.trial, jnp.asarray(ask.m)
         base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
         first = ask.id == 0  # then the point is where the site has started
-        moved, inverses = site.step(base.place, ask.x, m, ask.mu, ask.t, ask.dual)
-        place = select(first, base.place, moved)
-        place, share = site.condense(place)
+        place, share, inverses = site.visit(base.place, first, ask.x, m, ask.mu, ask.t, ask.dual)
         steps = [jnp.where(first, 1.0, says_yes(inverse)) for inverse in inverses]
         sums = self.stated(terms, share, ask.x, m, jnp.asarray(ask.index), *steps)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((sums, place))]))
