@@ -113,7 +113,7 @@ class Minimax(RobustModel):
     def interior(self, terms: Terms) -> bool:
         """Whether the interior-point method solves the problem: asked for, or not too large and nothing else asked for.
 
-        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers.
+        It has no rows for some regularisers.
         """
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
         named = any(getattr(self, name) != default for name, default in defaults.items()) or terms.dim > DENSE
