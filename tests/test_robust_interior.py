@@ -173,13 +173,10 @@ def test_a_reply_is_as_long_for_many_samples_as_for_few():
     assert algorithm.plain == fd.DRFL(kappa=0.5)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_reply_is_as_long_for_many_half_spaces_as_for_none(metric):
-    free = reply_of(20, fd.DRFL(kappa=0.5, metric=metric))[0]
+def test_a_reply_is_as_long_for_many_half_spaces_as_for_none():
     C, d = polyhedron(4)
-    for half_spaces in (C, d), (np.vstack([C, 0.5 * C]), np.concatenate([d, d])):
-        bounded = fd.DRFL(kappa=0.5, metric=metric, support=half_spaces)
-        assert reply_of(20, bounded)[0] == reply_of(45, bounded)[0] == free
+    few, many = fd.DRFL(kappa=0.5, support=(C, d)), fd.DRFL(kappa=0.5, support=(np.vstack([C, C]), np.append(d, d)))
+    assert reply_of(20, few)[0] == reply_of(45, many)[0] == reply_of(20, fd.DRFL(kappa=0.5))[0]
 
 
 @pytest.mark.parametrize(
