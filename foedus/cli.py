@@ -11,6 +11,7 @@ import typer
 from foedus.commands import experiment, federation, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
+from foedus.commands.study import study
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -142,7 +143,7 @@ app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
-for command in (report, card, watch):
+for command in (report, card, watch, study):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
 app.add_typer(site.app, name="site")
