@@ -27,7 +27,7 @@ def study(
         "out/study"
     ),
 ) -> None:
-    """Compare all algorithms on all problems: rounds, bytes, gradients, seconds and modelled time to four accuracies."""
+    """Compare all algorithms on all problems: rounds, bytes, gradients and seconds to four accuracies."""
     from foedus.papers.experiment import progress
     from foedus.study import grid
     from foedus.study.methods import find_own

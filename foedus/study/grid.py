@@ -84,7 +84,7 @@ def _cells_of(problem: str, data: str, kind: str, scale: Scale, own: tuple[str, 
 
 
 def select(only: str, scale: Scale, own: tuple[str, ...] = ()) -> list[Cell]:
-    """Return the cells that a path such as "logistic/w8a/FedGiA" names; raise, with the names there are, on a wrong one.
+    """Return the cells that a path such as "logistic/w8a/FedGiA" names; a wrong name raises, with those there are.
 
     The parts are a problem, a data set, an algorithm, a kind of settings and a seed; those left out stand for all.
     """
@@ -228,7 +228,7 @@ class Study:
 
 
 def score(gap: np.ndarray) -> tuple[float, ...]:
-    """Return what tuning makes small: accuracies that were not reached, then rounds to the strictest one, then the gap."""
+    """Return what tuning makes small: accuracies that were missed, then rounds to the strictest one met, then the gap."""
     hits = [first_hit(gap, accuracy) for accuracy in ACCURACIES]
     rounds = [hit for hit in hits if hit is not None]
     return (len(hits) - len(rounds), float(rounds[-1] if rounds else 0), float(np.min(gap)))

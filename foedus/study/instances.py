@@ -36,9 +36,9 @@ class Instance:
 
     def gap(self, models: np.ndarray) -> np.ndarray:
         """Return for each model the larger of its relative gap and its violation, and at least 0."""
-        parts = [self.judge(models[start : start + BLOCK]) for start in range(0, len(models), BLOCK)]
-        f, violation = (np.concatenate(values) for values in zip(*parts, strict=True))
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # the models of a run that diverges
+            parts = [self.judge(models[start : start + BLOCK]) for start in range(0, len(models), BLOCK)]
+            f, violation = (np.concatenate(values) for values in zip(*parts, strict=True))
             gap = np.maximum(np.maximum((f - self.best.value) / abs(self.best.value), violation), 0.0)
         return np.where(np.isfinite(gap), gap, np.inf)
 
@@ -212,7 +212,7 @@ def quadratic(data: str, seed: int, quick: bool) -> Instance:
 
 
 def worst_mean(values: np.ndarray, theta: float) -> np.ndarray:
-    """Return the largest Σ q_s v_s over weights q with ‖q − 1/S‖₁ ≤ θ: mass moves from the least to the largest value."""
+    """Return the largest Σ q_s v_s over weights with ‖q − 1/S‖₁ ≤ θ: weight moves from the least values to the largest."""
     size = values.shape[-1]
     order = np.sort(values, axis=-1)
     left, top = min(0.5 * theta, 1.0 - 1.0 / size), order[..., -1]

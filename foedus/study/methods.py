@@ -67,7 +67,8 @@ PUBLISHED_SETTINGS: dict[str, dict[str, Settings]] = {
     "robust-huber": {"DRFL": {"method": "splitting", "splitting": "linearised", "constants": "paper"}},
 }
 """Settings of the papers for problems like theirs: FedGiA's section V.D (Example V.1's steps), FedEPM's section VII,
-ProxAL's section 5 with Algorithm 2 inside, DRFL's Algorithm 1. Steps that were stated for scaled columns are left out."""
+ProxAL's section 5 with Algorithm 2 inside, DRFL's Algorithm 1.
+Steps that were stated for columns of another scale are left out."""
 
 
 def names(own: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Plays a run and keeps the model of every round, from which one run shows how many rounds each accuracy takes.
 
 The rounds are the simulator's own. What differs is the record: the model after each round instead of the algorithm's
-report. Objectives are computed from the models afterwards, by code that no algorithm uses, and their time is not counted.
+report. Objectives are computed from the models afterwards, by code that no algorithm uses, and that time is not counted.
 """
 
 import time

@@ -126,9 +126,7 @@ def robust(
     try:
         import cvxpy as cp
     except ImportError:
-        raise FoedusError(
-            "the reference of a robust problem needs CVXPY; install it with: pip install cvxpy."
-        ) from None
+        raise FoedusError("the reference of a robust problem needs CVXPY: pip install cvxpy.") from None
     rows, w = len(X) // sites, cp.Variable(X.shape[1])
     sign = np.where(y > 0, 1.0, -1.0)
     parts = []
