@@ -16,7 +16,7 @@ from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
 from foedus.privacy.total import Local
 from foedus.runtime.participation import Fraction
-from foedus.runtime.spine import prepare
+from foedus.runtime.spine import Job, prepare
 from foedus.study import methods
 from foedus.study.instances import PROBLEMS, Instance
 from foedus.study.methods import DEFAULT, KINDS, TUNED, Settings
@@ -150,24 +150,29 @@ class Study:
             "scale": self.scale.name,
         }
         place = (cell.problem, cell.data, cell.algorithm)
+        if place in self.refusals:
+            return row | {"status": ABSENT, "why": self.refusals[place]}
         try:
-            if place in self.refusals:
-                return row | {"status": ABSENT, "why": self.refusals[place]}
             instance = instance_of(cell.problem, cell.data, cell.seed, self.scale.quick)
             why = methods.refusal(cell.problem, cell.algorithm, instance.problem)
             if why is None and PROBLEMS[cell.problem].epsilon is not None:
                 why = self._without_private_form(cell, instance)
         except FoedusError as error:
-            why = str(error)
+            return row | self._leave_out(place, str(error))
         if why is not None:
-            self.refusals[place] = why
-            self.echo(f"{cell.problem}/{cell.data}/{cell.algorithm} left out: {why}")
-            return row | {"status": ABSENT, "why": why}
+            return row | self._leave_out(place, why)
+        clock = stopwatch()
         try:
-            return row | self._figures(cell, instance)
+            figures = self._figures(cell, instance)
+            return row | figures | {"measuring_seconds": round(clock(), 2)}
         except FoedusError as error:
             self.echo(f"{cell} failed: {error}")
             return row | {"status": FAILED, "why": str(error)}
+
+    def _leave_out(self, place: tuple[str, str, str], why: str) -> Json:
+        self.refusals[place] = why
+        self.echo(f"{'/'.join(place)} left out: {why}")
+        return {"status": ABSENT, "why": why}
 
     def _without_private_form(self, cell: Cell, instance: Instance) -> str | None:
         """Why an algorithm cannot keep the privacy of a problem, or None."""
@@ -209,7 +214,7 @@ class Study:
             self.tuned[place] = min(scores)[2] if scores else {}
         return self.tuned[place]
 
-    def _job(self, cell: Cell, instance: Instance, settings: Settings, dropout: float):
+    def _job(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> Job:
         epsilon = PROBLEMS[cell.problem].epsilon
         return prepare(
             instance.problem,
@@ -228,7 +233,7 @@ class Study:
 
 
 def score(gap: np.ndarray) -> tuple[float, ...]:
-    """Return what tuning makes small: accuracies that were missed, then rounds to the strictest one met, then the gap."""
+    """Return what tuning makes small: missed accuracies, then rounds to the strictest one reached, then the gap."""
     hits = [first_hit(gap, accuracy) for accuracy in ACCURACIES]
     rounds = [hit for hit in hits if hit is not None]
     return (len(hits) - len(rounds), float(rounds[-1] if rounds else 0), float(np.min(gap)))

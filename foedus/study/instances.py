@@ -33,6 +33,7 @@ class Instance:
     problem: Problem
     judge: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # models in; objectives and violations out
     best: Reference
+    curve: reference.Curve | None = None  # the objective with its derivatives, where a reference was computed from it
 
     def gap(self, models: np.ndarray) -> np.ndarray:
         """Return for each model the larger of its relative gap and its violation, and at least 0."""
@@ -98,7 +99,7 @@ def _with_penalty(curve: reference.Curve, ridge: float, saturation: float = 0.0)
     def both(w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         f, g, H = curve(w)
         one = 1.0 + w**2
-        f += 0.5 * ridge * w @ w + 0.5 * saturation * np.sum(w**2 / one)
+        f += float(0.5 * ridge * w @ w + 0.5 * saturation * np.sum(w**2 / one))
         bend = ridge + saturation * (1.0 - 3.0 * w**2) / one**3
         return f, g + ridge * w + saturation * w / one**2, H + np.diag(bend)
 
@@ -134,7 +135,11 @@ def least_squares(data: str, seed: int, quick: bool) -> Instance:
 
 def logistic(data: str, seed: int, quick: bool, saturation: float = 0.0) -> Instance:
     """Logistic regression with a ridge, or with the non-convex penalty."""
-    sample = _binary(SOURCES[data].sample(seed, quick))
+    return logistic_instance(_binary(SOURCES[data].sample(seed, quick)), saturation)
+
+
+def logistic_instance(sample: Sample, saturation: float = 0.0) -> Instance:
+    """Return logistic regression on a sample with labels 0/1."""
     ridge = RIDGE if saturation == 0 else 0.0
     penalty = penalties.Ridge(RIDGE, False) if saturation == 0 else penalties.Saturating(saturation, False)
     curve = _with_penalty(_mean_curve(sample, np.full(len(sample.y), 1.0 / len(sample.y))), ridge, saturation)
@@ -144,7 +149,7 @@ def logistic(data: str, seed: int, quick: bool, saturation: float = 0.0) -> Inst
         return value + _penalty(models, ridge, saturation), np.zeros(len(models))
 
     problem = Problem(sample.clients(), loss=losses.logistic, penalty=penalty)
-    return Instance(problem, judge, reference.newton(curve, sample.X.shape[1]))
+    return Instance(problem, judge, reference.newton(curve, sample.X.shape[1]), curve)
 
 
 def _site_means(sample: Sample, mask: np.ndarray) -> np.ndarray:
@@ -212,7 +217,7 @@ def quadratic(data: str, seed: int, quick: bool) -> Instance:
 
 
 def worst_mean(values: np.ndarray, theta: float) -> np.ndarray:
-    """Return the largest Σ q_s v_s over weights with ‖q − 1/S‖₁ ≤ θ: weight moves from the least values to the largest."""
+    """Return the largest Σ q_s v_s over weights with ‖q − 1/S‖₁ ≤ θ: weight moves from least to largest."""
     size = values.shape[-1]
     order = np.sort(values, axis=-1)
     left, top = min(0.5 * theta, 1.0 - 1.0 / size), order[..., -1]

@@ -55,7 +55,7 @@ _FEDGIA = {
 }
 _EPM = {name: {"k0": 12, "rho": 0.5} for name in ("FedEPM", "SFedAvg", "SFedProx")}
 _ADMM = {"inner": "admm", "rho": 0.01, "s_bar": 1e-3}
-PUBLISHED_SETTINGS: dict[str, dict[str, Settings]] = {
+PUBLISHED_SETTINGS: Mapping[str, Mapping[str, Settings]] = {
     "least-squares": _FEDGIA,
     "logistic": {"FedGiA": _FEDGIA["FedGiA"], **_EPM},
     "nonconvex-logistic": {"FedGiA": _FEDGIA["FedGiA"]},
@@ -87,7 +87,7 @@ def make(problem: str, name: str, settings: Settings) -> Algorithm:
     """Return the algorithm with these settings, with a stopping test as strict as it can be."""
     offer = find_algorithm(name, "the algorithm")
     kind = PROBLEMS[problem].objective
-    algorithm = offer.build((ROBUST if kind == "robust" else {}) | dict(settings), name)
+    algorithm = offer.build({**(ROBUST if kind == "robust" else {}), **settings}, name)
     return (
         algorithm if kind == "private" else strict(algorithm)
     )  # noise ends a private run after a fixed number of rounds

@@ -1,7 +1,7 @@
 """Plays a run and keeps the model of every round, from which one run shows how many rounds each accuracy takes.
 
 The rounds are the simulator's own. What differs is the record: the model after each round instead of the algorithm's
-report. Objectives are computed from the models afterwards, by code that no algorithm uses, and that time is not counted.
+report. Objectives are computed from the models afterwards, by code that no algorithm uses; that time is not counted.
 """
 
 import time
@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, nbytes
 from foedus.runtime.bins import Bin
 from foedus.runtime.simulate import RunInputs, Simulation, inputs_of, play_round, start
 from foedus.runtime.spine import Job
@@ -40,6 +40,7 @@ class Trace:
     up: tuple[int, ...]  # bytes that one site sends
     gradients: tuple[float, ...]  # passes over one site's data, in gradients, by kind of round
     clients: int
+    state_bytes: int  # that a site keeps between rounds
     compile_seconds: float
 
     @property
@@ -91,6 +92,7 @@ def trace(job: Job, enough: Callable[[np.ndarray], bool], most_gradients: float)
     inputs = inputs_of(job.fit, job.participation, job.seed)
     at = start(algorithm, terms, job.w0, inputs.data, job.fit.problem.server)
     states, data = _first_bin(at, inputs.data)
+    state_bytes = nbytes(states) // len(jax.tree.leaves(data)[0])
     costs = traffic_of(algorithm, terms, at.carry.server, states, data)
     gradients = _gradients(job)
     jax.block_until_ready(advance(algorithm, terms, at, inputs, np.int64(0)))
@@ -122,6 +124,7 @@ def trace(job: Job, enough: Callable[[np.ndarray], bool], most_gradients: float)
         up=tuple(up for _, up in costs),
         gradients=gradients,
         clients=terms.clients,
+        state_bytes=state_bytes,
         compile_seconds=compile_seconds,
     )
 

@@ -138,7 +138,8 @@ def robust(
         elif loss == "logistic":
             parts.append(cp.sum(cp.logistic(-cp.multiply(sign[place], z))) / rows)
         else:
-            parts.append(cp.sum(cp.huber(z - y[place], eps)) / (2 * rows))
+            curve = cp.huber(z - y[place], eps)  # pyright: ignore[reportArgumentType]
+            parts.append(cp.sum(curve) / (2 * rows))
     eta, gamma = cp.Variable(), cp.Variable(nonneg=True)
     share = sum(cp.maximum(part - eta, -gamma) for part in parts) / sites
     goal = eta + theta * gamma + share + radius * slope * cp.norm_inf(w)

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from foedus.errors import FoedusError
@@ -22,8 +22,8 @@ def tag(accuracy: float) -> str:
 class Results:
     """The rows of a results file by their key; a row is written as soon as it is measured."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, fields: tuple[str, ...] = KEY):
+        self.path, self.fields = path, fields
         self.rows: dict[tuple[object, ...], Json] = {}
         if path.exists():
             for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -33,10 +33,9 @@ class Results:
                 except (ValueError, KeyError, TypeError):
                     raise FoedusError(f"{path}: line {number} is no row of a study; move the file away.") from None
 
-    @staticmethod
-    def key(row: Json) -> tuple[object, ...]:
+    def key(self, row: Json) -> tuple[object, ...]:
         """Return what tells a row from all others."""
-        return tuple(row[name] for name in KEY)
+        return tuple(row[name] for name in self.fields)
 
     def __contains__(self, key: tuple[object, ...]) -> bool:
         return key in self.rows
@@ -47,7 +46,7 @@ class Results:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.path, "".join(json.dumps(r) + "\n" for r in self.rows.values()).encode())
 
-    def __iter__(self) -> Iterable[Json]:  # pyright: ignore[reportReturnType]
+    def __iter__(self) -> Iterator[Json]:
         return iter(self.rows.values())
 
 
@@ -58,5 +57,12 @@ def to_csv(rows: Iterable[Json]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in row.items()} for row in rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
+
+
+def _cell(value: object) -> object:
+    """A value as a table shows it: five digits of a number, a dictionary as JSON."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return json.dumps(value) if isinstance(value, dict) else value

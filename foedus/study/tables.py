@@ -74,13 +74,13 @@ def skewed(
     places: list[int] = []
     for _ in range(sites):
         shares = draw.dirichlet(np.full(len(labels), alpha))
-        want = np.floor(shares * rows + draw.random()).astype(int)
-        taken = [pool.pop() for pool, count in zip(pools, want, strict=True) for _ in range(min(count, len(pool)))][
-            :rows
-        ]
-        while len(taken) < rows:
-            taken.append(max(pools, key=len).pop())
-        places += taken
+        numbers: list[int] = []
+        for pool, share in zip(pools, shares, strict=True):
+            count = min(round(share * rows), len(pool), rows - len(numbers))
+            numbers += [pool.pop() for _ in range(count)]
+        while len(numbers) < rows:
+            numbers.append(max(pools, key=len).pop())
+        places += numbers
     return np.array(places)
 
 
@@ -122,7 +122,7 @@ def _with_constant(X: np.ndarray) -> np.ndarray:
 def _breast(seed: int = 0) -> tuple[np.ndarray, np.ndarray, None]:
     from sklearn.datasets import load_breast_cancer
 
-    X, y = load_breast_cancer(return_X_y=True)
+    X, y = map(np.asarray, load_breast_cancer(return_X_y=True))
     return _with_constant(X), 1.0 - y, None  # 1: malignant
 
 
@@ -130,7 +130,7 @@ def _breast(seed: int = 0) -> tuple[np.ndarray, np.ndarray, None]:
 def _diabetes(seed: int = 0) -> tuple[np.ndarray, np.ndarray, None]:
     from sklearn.datasets import load_diabetes
 
-    X, y = load_diabetes(return_X_y=True)
+    X, y = map(np.asarray, load_diabetes(return_X_y=True))
     return _with_constant(X), (y - y.mean()) / y.std(), None
 
 
