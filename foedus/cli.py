@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import experiment, federation, site
+from foedus.commands import evidence, experiment, federation, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.commands.study import study
@@ -143,6 +143,7 @@ app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
+app.command()(evidence.evaluate)
 for command in (report, card, watch, study):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
