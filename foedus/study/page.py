@@ -93,9 +93,7 @@ def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
             if scale.quick
             else "\n"
         ),
-        f"- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are "
-        f"constraints, the "
-        "largest violation is that small too. f\\* is computed from pooled rows by code that no algorithm uses: "
+        f"- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are constraints, the largest violation is that small too. f\\* is computed from pooled rows by code that no algorithm uses: "
         "pooled "
         "Newton, least squares, SLSQP with a Newton finish, one linear system, CVXPY with Clarabel. An "
         "algorithm's own "
@@ -240,7 +238,9 @@ def _absent(rows: Sequence[Json]) -> list[str]:
     missing = [r for r in rows if r["status"] in (ABSENT, FAILED)]
     if not missing:
         return []
-    lines = ["## Left out\n", "| problem | data | algorithm | why |", "|---|---|---|---|"]
-    for (problem, data, name, why), _ in by(missing, "problem", "data", "algorithm", "why").items():
-        lines.append(f"| {problem} | {data} | {name} | {why.replace('|', '/')} |")
+    lines = ["## Left out\n", "| problem | data | algorithms | why |", "|---|---|---|---|"]
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for problem, data, name, why in by(missing, "problem", "data", "algorithm", "why"):
+        alike.setdefault((problem, data, why.replace(f"{name} ", "it ").replace("|", "/")), []).append(name)
+    lines += [f"| {problem} | {data} | {', '.join(names)} | {why} |" for (problem, data, why), names in alike.items()]
     return [*lines, ""]
