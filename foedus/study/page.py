@@ -93,7 +93,9 @@ def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
             if scale.quick
             else "\n"
         ),
-        f"- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are constraints, the largest violation is that small too. f\\* is computed from pooled rows by code that no algorithm uses: "
+        f"- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are "
+        f"constraints, the largest violation is that small too. f\\* is computed from pooled rows by code that "
+        f"no algorithm uses: "
         "pooled "
         "Newton, least squares, SLSQP with a Newton finish, one linear system, CVXPY with Clarabel. An "
         "algorithm's own "
