@@ -21,7 +21,7 @@ from foedus.study.networks import Network
 from foedus.study.play import Trace, trace
 from foedus.study.profiles import confidence, profiles, summary, winner
 from foedus.study.rows import Results, to_csv
-from foedus.study.tables import SOURCES, skewed
+from foedus.study.tables import SOURCES, split_by_label
 
 
 def row(algorithm, seed=0, problem="logistic", data="generated-alike", settings="default", **figures):
@@ -70,7 +70,7 @@ def test_a_reference_that_is_not_optimal_is_refused():
             return 2.0 * mu[0] * np.eye(len(w))
 
     with pytest.raises(fd.FoedusError, match="optimality conditions"):
-        reference.constrained(lambda w: (0.5 * w @ w, w, np.eye(2)), Empty(), 2)
+        reference.minimum_under(lambda w: (0.5 * w @ w, w, np.eye(2)), Empty(), 2)
 
 
 @pytest.mark.parametrize("problem", ["least-squares", "logistic", "nonconvex-logistic", "neyman-pearson"])
@@ -102,7 +102,7 @@ def test_the_worst_weights_are_those_of_a_linear_program(values, theta):
 def test_a_skewed_split_deals_out_every_row_once_and_equal_sizes(seed, alpha):
     draw = np.random.default_rng(seed)
     y = (draw.random(60) < 0.3).astype(float)
-    rows = skewed(y, draw.permutation(60), 5, 12, alpha, draw)
+    rows = split_by_label(y, draw.permutation(60), 5, 12, alpha, draw)
     assert sorted(rows) == list(range(60))
 
 
@@ -169,7 +169,7 @@ def test_the_interval_of_a_median_has_the_confidence_it_is_given_for():
     ten = summary([float(k) for k in range(10)])
     assert (ten.low, ten.median, ten.high) == (1.0, 4.5, 8.0)
     three = summary([3.0, None, 1.0])
-    assert (three.median, three.low, three.high, three.arrived) == (3.0, 1.0, math.inf, 2)
+    assert (three.median, three.low, three.high, three.arrivals) == (3.0, 1.0, math.inf, 2)
     assert summary([None, None, 1.0]).text() == "– (1/3)"
 
 

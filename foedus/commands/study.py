@@ -60,7 +60,7 @@ def study(
             growing.measure(laws, quick, begin, typer.echo)
         typer.echo(f"{count} rows in {laws.path}; {clock():.0f} processor seconds now")
         return
-    wanted = grid.select(only, scale, own) if only is not None else list(grid.cells(scale, own))
-    with progress(len(wanted)) as begin:
-        grid.Study(scale, results, typer.echo).run(wanted, only is not None, begin)
-    typer.echo(f"{len(wanted)} rows in {results.path}; {clock():.0f} processor seconds now")
+    selection = grid.select(only, scale, own) if only is not None else list(grid.cells(scale, own))
+    with progress(len(selection)) as begin:
+        grid.Study(scale, results, typer.echo).run(selection, only is not None, begin)
+    typer.echo(f"{len(selection)} rows in {results.path}; {clock():.0f} processor seconds now")

@@ -99,22 +99,22 @@ def select(only: str, scale: Scale, own: tuple[str, ...] = ()) -> list[Cell]:
     whats = ("problem", "data set", "algorithm", "kind of settings", "seed")
     if len(parts) > len(names):
         raise FoedusError(f"--only {only}: expected at most {len(names)} parts, {', '.join(whats)}, between slashes.")
-    for part, known, what in zip(parts, names, whats, strict=False):
-        if part not in known:
-            listing = f"there are {', '.join(known)}"
-            raise FoedusError(f"--only {only}: there is no {what} {part!r}; {listing}.{did_you_mean(part, known)}")
-    wanted = [c for c in cells(scale, own) if all(p == str(k) for p, k in zip(parts, c.key, strict=False))]
+    for part, choices, what in zip(parts, names, whats, strict=False):
+        if part not in choices:
+            listing = f"there are {', '.join(choices)}"
+            raise FoedusError(f"--only {only}: there is no {what} {part!r}; {listing}.{did_you_mean(part, choices)}")
+    selection = [c for c in cells(scale, own) if all(p == str(k) for p, k in zip(parts, c.key, strict=False))]
     row = PROBLEMS[parts[0]]
-    if not wanted and len(parts) > 1 and parts[1] not in (row.quick if scale.quick else row.full):
+    if not selection and len(parts) > 1 and parts[1] not in (row.quick if scale.quick else row.full):
         # a data set of the full grid in a quick study: its rows are made, with the quick number of sites and rows
         if parts[1] not in row.full:
             raise FoedusError(f"--only {only}: the data sets of {parts[0]} are {', '.join(row.full)}.")
         others = (c for kind in KINDS for c in _cells_of(parts[0], parts[1], kind, scale, own))
-        wanted = [c for c in others if all(p == str(k) for p, k in zip(parts, c.key, strict=False))]
-    if not wanted:
+        selection = [c for c in others if all(p == str(k) for p, k in zip(parts, c.key, strict=False))]
+    if not selection:
         reason = methods.why_not(parts[0], parts[2]) or f"{parts[2]} has no {parts[3]} settings for {parts[0]}"
         raise FoedusError(f"--only {only}: {reason}.")
-    return wanted
+    return selection
 
 
 @lru_cache(maxsize=12)  # the seeds of one problem on one data set, and the draw for tuning
@@ -128,12 +128,12 @@ class Study:
 
     def __init__(self, scale: Scale, results: Results, echo: Callable[[str], None]):
         self.scale, self.results, self.echo = scale, results, echo
-        self.tuned: dict[tuple[str, str, str], Settings] = {}
+        self.choices: dict[tuple[str, str, str], Settings] = {}
         self.refusals: dict[tuple[str, str, str], str] = {}
 
-    def run(self, wanted: list[Cell], again: bool, begin: Callable[[str], None]) -> None:
+    def run(self, selection: list[Cell], again: bool, begin: Callable[[str], None]) -> None:
         """Measure the cells; those with a row are passed over unless they are to be measured `again`."""
-        for cell in wanted:
+        for cell in selection:
             begin(str(cell))
             if again or cell.key not in self.results:
                 relieve()
@@ -201,7 +201,7 @@ class Study:
         if cell.settings != TUNED:
             return methods.settings_of(cell.problem, cell.algorithm, cell.settings)[0]
         place = (cell.problem, cell.data, cell.algorithm)
-        if place not in self.tuned:
+        if place not in self.choices:
             instance = instance_of(cell.problem, cell.data, TUNING_SEED, self.scale.quick)
             tries = methods.settings_of(cell.problem, cell.algorithm, TUNED)[: self.scale.tries]
             scores: list[tuple[tuple[float, ...], int, Settings]] = []
@@ -211,8 +211,8 @@ class Study:
                 except FoedusError:
                     continue  # a candidate that does not fit this problem
                 scores.append((score(instance.gap(result.models)), number, settings))
-            self.tuned[place] = min(scores)[2] if scores else {}
-        return self.tuned[place]
+            self.choices[place] = min(scores)[2] if scores else {}
+        return self.choices[place]
 
     def _job(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> Job:
         epsilon = PROBLEMS[cell.problem].epsilon

@@ -25,7 +25,7 @@ from foedus.study.pictures import growth_picture
 from foedus.study.play import Trace, trace
 from foedus.study.profiles import by, number
 from foedus.study.rows import ACCURACIES, Results, tag
-from foedus.study.tables import Dials, Sample, generated
+from foedus.study.tables import Dials, Sample, draw_sites
 
 FIELDS = ("law", "value", "algorithm")  # the key of a row
 GOAL = 1e-6  # the gap at which rounds are compared
@@ -75,9 +75,9 @@ LAWS = (
 
 def instance_of(size: Size) -> Instance:
     """Return the generated problem of a size, with its pooled reference."""
-    dials = replace(Dials(lambda seed: (np.zeros(0), np.zeros(0), None), quick=(0, 0), full=(0, 0), dealt=False),
+    dials = replace(Dials(lambda seed: (np.zeros(0), np.zeros(0), None), quick=(0, 0), full=(0, 0), deals=False),
                     columns=size.columns - 1, shift=size.shift)  # fmt: skip
-    X, y, _ = generated(dials, SEED, size.sites, size.rows)
+    X, y, _ = draw_sites(dials, SEED, size.sites, size.rows)
     sample = Sample(X, (y > 0).astype(float), size.sites, size.rows)
     free = logistic_instance(sample)
     if size.constraints == 0:
@@ -98,7 +98,7 @@ def instance_of(size: Size) -> Instance:
         return free.judge(models)[0], np.max(models @ C.T - d, axis=1)
 
     assert free.curve is not None
-    best = reference.constrained(free.curve, LinearRowCurves(C, d), size.columns)
+    best = reference.minimum_under(free.curve, LinearRowCurves(C, d), size.columns)
     return Instance(problem, judge, best, free.curve)
 
 

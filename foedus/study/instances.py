@@ -177,7 +177,7 @@ def neyman_pearson(data: str, seed: int, quick: bool) -> Instance:
         constraints=[constraints.LossCap(label(1), CAP)],
     )
     curve = _with_penalty(_mean_curve(sample, weight), RIDGE)
-    best = reference.constrained(curve, LossRowCurves(sample, one, CAP), sample.X.shape[1])
+    best = reference.minimum_under(curve, LossRowCurves(sample, one, CAP), sample.X.shape[1])
     return Instance(problem, judge, best)
 
 
@@ -199,7 +199,7 @@ def fairness(data: str, seed: int, quick: bool) -> Instance:
         constraints=[constraints.LossGap(group(0), group(1), FAIR)],
     )
     curve = _with_penalty(_mean_curve(sample, np.full(len(sample.y), 1.0 / len(sample.y))), RIDGE)
-    best = reference.constrained(curve, rows, sample.X.shape[1])
+    best = reference.minimum_under(curve, rows, sample.X.shape[1])
     return Instance(problem, judge, best)
 
 
@@ -223,9 +223,9 @@ def worst_mean(values: np.ndarray, theta: float) -> np.ndarray:
     left, top = min(0.5 * theta, 1.0 - 1.0 / size), order[..., -1]
     worst = np.mean(order, axis=-1)
     for j in range(size - 1):
-        moved = min(left, 1.0 / size)
-        worst = worst + moved * (top - order[..., j])
-        left -= moved
+        portion = min(left, 1.0 / size)
+        worst = worst + portion * (top - order[..., j])
+        left -= portion
     return worst
 
 
@@ -249,10 +249,10 @@ def robust(data: str, seed: int, quick: bool, loss: str) -> Instance:
         size = RADIUS * slope * np.max(np.abs(models), axis=1)
         return worst_mean(means, THETA) + size, np.zeros(len(models))
 
-    stated = {"hinge": losses.hinge, "logistic": losses.logistic, "huber": losses.huber(HUBER)}[loss]
+    loss_object = {"hinge": losses.hinge, "logistic": losses.logistic, "huber": losses.huber(HUBER)}[loss]
     best = reference.robust(sample.X, sample.y, sample.sites, loss, HUBER, RADIUS, THETA, slope)
     exact = Reference(min(best.value, float(judge(best.w[None])[0][0])), best.w, best.method)
-    return Instance(Problem(sample.clients(), loss=stated), judge, exact)
+    return Instance(Problem(sample.clients(), loss=loss_object), judge, exact)
 
 
 _GENERATED = ("generated-alike", "generated-apart", "generated-steep")

@@ -73,14 +73,14 @@ Steps that were stated for columns of another scale are left out."""
 
 def names(own: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the algorithms that a study can name: those that foedus exports, and the user's, as "module:Class"."""
-    exported = (name for name in algorithms() if not issubclass(_class_of(name), CentralProxAL))
-    return (*exported, *own)
+    public = (name for name in algorithms() if not issubclass(_class_of(name), CentralProxAL))
+    return (*public, *own)
 
 
 def _class_of(name: str) -> type:
-    made = find_algorithm(name, "the algorithm").make
-    assert isinstance(made, type)
-    return made
+    cls = find_algorithm(name, "the algorithm").make
+    assert isinstance(cls, type)
+    return cls
 
 
 def make(problem: str, name: str, settings: Settings) -> Algorithm:
@@ -144,8 +144,8 @@ def settings_of(problem: str, name: str, kind: str) -> list[Settings]:
     if kind == DEFAULT:
         return [{}]
     if kind == PUBLISHED:
-        stated = PUBLISHED_SETTINGS.get(problem, {}).get(name)
-        return [] if stated is None else [stated]
+        values = PUBLISHED_SETTINGS.get(problem, {}).get(name)
+        return [] if values is None else [values]
     return list(CANDIDATES.get(name, ()))
 
 

@@ -15,7 +15,7 @@ from foedus.study.instances import CAP, FAIR, PROBLEMS, RADIUS, RIDGE, THETA
 from foedus.study.methods import CANDIDATES, DEFAULT, KINDS, PUBLISHED, TUNED
 from foedus.study.networks import NETWORKS
 from foedus.study.pictures import profile_picture
-from foedus.study.profiles import by, measured, number, profiles, summary, winner
+from foedus.study.profiles import by, number, profiles, summary, winner, with_figures
 from foedus.study.rows import ABSENT, ACCURACIES, FAILED, tag, to_csv
 
 BEGIN, END = "<!-- conclusions: written by hand, kept by foedus study --write -->", "<!-- end of the conclusions -->"
@@ -33,7 +33,7 @@ GENERAL = ("least-squares", "logistic", "nonconvex-logistic")  # problems that e
 
 def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folder: Path) -> list[Path]:
     """Write study.md, study/*.svg and study/NAME.csv into a folder of documentation, and return their paths."""
-    if not measured(rows):
+    if not with_figures(rows):
         raise FoedusError(
             "there are no results to write about yet; run foedus study first, with the same --quick and --out."
         )
@@ -130,13 +130,13 @@ def _winners(rows: Sequence[Json]) -> list[str]:
     lines += ["| problem | gap | " + " | ".join(n.name.replace("-", " ") for n in NETWORKS) + " |"]
     lines += ["|---|---:|" + "---|" * len(NETWORKS)]
     for problem in PROBLEMS:
-        mine = measured(rows, problem=problem, settings=DEFAULT)
+        mine = with_figures(rows, problem=problem, settings=DEFAULT)
         if not mine or PROBLEMS[problem].objective == "private":
             continue
-        found = [winner(mine, network.name) for network in NETWORKS]
-        accuracy = next((tag(w.accuracy) for w in found if w), "–")
+        winners = [winner(mine, network.name) for network in NETWORKS]
+        accuracy = next((tag(w.accuracy) for w in winners if w), "–")
         texts = []
-        for w in found:
+        for w in winners:
             if w is None:
                 texts.append("–")
                 continue
@@ -148,13 +148,13 @@ def _winners(rows: Sequence[Json]) -> list[str]:
 
 
 def _pictures(rows: Sequence[Json]) -> dict[str, bytes]:
-    mine = [r for r in measured(rows, settings=DEFAULT) if r["problem"] in GENERAL]
+    mine = [r for r in with_figures(rows, settings=DEFAULT) if r["problem"] in GENERAL]
     order = {name: place for place, name in enumerate(sorted({str(r["algorithm"]) for r in mine}))}
     pictures = {}
     for column, accuracy, title in PICTURES:
-        made = profiles(mine, f"{column}_{tag(accuracy)}")
-        if made:
-            pictures[f"profile-{column}-{tag(accuracy)}"] = profile_picture(title[0].upper() + title[1:], made, order)
+        curves = profiles(mine, f"{column}_{tag(accuracy)}")
+        if curves:
+            pictures[f"profile-{column}-{tag(accuracy)}"] = profile_picture(title[0].upper() + title[1:], curves, order)
     return pictures
 
 
@@ -175,7 +175,7 @@ def _tables(rows: Sequence[Json]) -> list[str]:
     lines += ["Default settings. kB: both ways, all sites; gradients: of one site; s: processor seconds of the "
               "simulator "
               "for all sites, without compiling. The last three are to a gap of 1e-4.\n"]  # fmt: skip
-    for (problem, data), mine in by(measured(rows, settings=DEFAULT), "problem", "data").items():
+    for (problem, data), mine in by(with_figures(rows, settings=DEFAULT), "problem", "data").items():
         if PROBLEMS[problem].objective == "private":
             continue
         first = mine[0]
@@ -196,7 +196,7 @@ def _tables(rows: Sequence[Json]) -> list[str]:
 
 def _settings(rows: Sequence[Json], scale: Scale) -> list[str]:
     """Defaults beside published and tuned settings: rounds to 1e-4."""
-    keys = by([r for r in measured(rows) if r["settings"] != DEFAULT], "problem", "data", "algorithm")
+    keys = by([r for r in with_figures(rows) if r["settings"] != DEFAULT], "problem", "data", "algorithm")
     lines = ["## Published and tuned settings\n"]
     lines += [f"Rounds to a gap of 1e-4. Tuning tries {scale.tries} of the settings listed for an algorithm in "
               "`foedus/study/methods.py` beside the defaults, on a draw of the data that is not measured, and "
@@ -211,9 +211,9 @@ def _settings(rows: Sequence[Json], scale: Scale) -> list[str]:
     for problem, data, name in keys:
         texts = []
         for kind in KINDS:
-            own = measured(rows, problem=problem, data=data, algorithm=name, settings=kind)
+            own = with_figures(rows, problem=problem, data=data, algorithm=name, settings=kind)
             texts.append(summary([r["rounds_1e-4"] for r in own]).text() if own else "")
-        own = measured(rows, problem=problem, data=data, algorithm=name, settings=TUNED)
+        own = with_figures(rows, problem=problem, data=data, algorithm=name, settings=TUNED)
         choice = ", ".join(f"{k} = {v}" for k, v in own[0]["with"].items()) if own else ""
         lines.append(
             f"| {problem} | {data} | {name} | {' | '.join(texts)} | {choice or ('the defaults' if own else '')} |"
@@ -222,7 +222,7 @@ def _settings(rows: Sequence[Json], scale: Scale) -> list[str]:
 
 
 def _private(rows: Sequence[Json]) -> list[str]:
-    mine = [r for r in measured(rows) if PROBLEMS[r["problem"]].objective == "private"]
+    mine = [r for r in with_figures(rows) if PROBLEMS[r["problem"]].objective == "private"]
     if not mine:
         return []
     lines = ["## Under privacy\n"]

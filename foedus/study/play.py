@@ -59,10 +59,10 @@ def advance(
         kind = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
         plays = [partial(play_round, algorithm, terms, place) for place in range(len(algorithm.kinds))]
         if len(plays) == 1:
-            at, requests, answers = plays[0](at, inputs)
+            at, counts = plays[0](at, inputs)
         else:
-            at, requests, answers = jax.lax.switch(kind, plays, at, inputs)
-        return at, {"w": at.carry.w, "kind": kind, "requests": requests, "answers": answers}
+            at, counts = jax.lax.switch(kind, plays, at, inputs)
+        return at, {"w": at.carry.w, "kind": kind, "requests": counts["asked"], "answers": counts["answered"]}
 
     shapes = jax.eval_shape(step, at)[1]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)

@@ -17,7 +17,7 @@ from foedus.study.rows import ACCURACIES, MEASURED, tag
 CONFIDENCE = 0.95  # of an interval around a median, where there are seeds enough for it
 
 
-def measured(rows: Iterable[Json], **fields: object) -> list[Json]:
+def with_figures(rows: Iterable[Json], **fields: object) -> list[Json]:
     """Return the rows with figures whose fields have these values."""
     return [r for r in rows if r["status"] == MEASURED and all(r[k] == v for k, v in fields.items())]
 
@@ -35,7 +35,7 @@ class Profile:
 
     @property
     def area(self) -> float:
-        """The mean share over log τ from 1 to 100, by which profiles are ordered."""
+        """The mean share over log τ from 1 to 100, by which profiles are order."""
         taus = np.geomspace(1.0, 100.0, 201)
         return float(np.mean([self.share(tau) for tau in taus]))
 
@@ -56,24 +56,24 @@ def profiles(rows: Sequence[Json], measure: str) -> list[Profile]:
         least = min(costs.values())
         for name in names:
             ratios[name].append(costs[name] / least if name in costs else math.inf)
-    made = [Profile(name, np.array(values)) for name, values in ratios.items() if values]
-    return sorted(made, key=lambda p: (-p.area, p.algorithm))
+    curves = [Profile(name, np.array(values)) for name, values in ratios.items() if values]
+    return sorted(curves, key=lambda p: (-p.area, p.algorithm))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The median of a figure over seeds, with an interval; `arrived` of `count` seeds have the figure."""
+    """The median of a figure over seeds, with an interval; `arrivals` of `count` seeds have the figure."""
 
     median: float
     low: float
     high: float
-    arrived: int
+    arrivals: int
     count: int
 
     def text(self, digits: int = 3) -> str:
         """Return the median and the interval for a table; a dash where fewer than half of the seeds arrived."""
         if not math.isfinite(self.median):
-            return "–" if self.arrived == 0 else f"– ({self.arrived}/{self.count})"
+            return "–" if self.arrivals == 0 else f"– ({self.arrivals}/{self.count})"
         if self.low == self.high:
             return number(self.median, digits)
         return f"{number(self.median, digits)} [{number(self.low, digits)}, {number(self.high, digits)}]"
@@ -98,15 +98,13 @@ def summary(values: Sequence[float | None]) -> Summary:
     The interval lies between two order statistics, whose ranks follow from the binomial distribution: it holds for
     every distribution. With fewer than six seeds no such interval reaches 95 %, and it is the range of all seeds.
     """
-    ordered = np.sort([math.inf if v is None else float(v) for v in values])
-    n = len(ordered)
+    order = np.sort([math.inf if v is None else float(v) for v in values])
+    n = len(order)
     rank = 0
     while rank + 1 < n / 2 and confidence(n, rank + 1) >= CONFIDENCE:
         rank += 1
-    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    return Summary(
-        float(middle), float(ordered[rank]), float(ordered[n - 1 - rank]), int(np.isfinite(ordered).sum()), n
-    )
+    middle = (order[(n - 1) // 2] + order[n // 2]) / 2
+    return Summary(float(middle), float(order[rank]), float(order[n - 1 - rank]), int(np.isfinite(order).sum()), n)
 
 
 def confidence(count: int, rank: int) -> float:

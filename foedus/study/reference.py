@@ -61,7 +61,7 @@ def newton(curve: Curve, dim: int) -> Reference:
     return Reference(f, w, "pooled Newton")
 
 
-def constrained(curve: Curve, rows: RowCurves, dim: int) -> Reference:
+def minimum_under(curve: Curve, rows: RowCurves, dim: int) -> Reference:
     """Return a minimum subject to rows ≤ 0, by SLSQP and then by Newton's method on the rows that bind."""
     from scipy.optimize import minimize
 

@@ -48,21 +48,23 @@ class Source:
     quick: tuple[int, int]  # sites, rows a site
     full: tuple[int, int]
     alpha: float | None = None  # of a Dirichlet split by label; None deals rows out at random
-    dealt: bool = True  # whether rows are dealt out to sites; a generated set draws each site's rows itself
+    deals: bool = True  # whether rows are dealt out to sites; a generated set draws each site's rows itself
 
     def sample(self, seed: int, quick: bool) -> Sample:
         """Return the rows of all sites, which depend on the seed; their number does not."""
         sites, rows = self.quick if quick else self.full
-        X, y, group = self.load(seed) if self.dealt else generated(self, seed, sites, rows)
+        X, y, group = self.load(seed) if self.deals else draw_sites(self, seed, sites, rows)
         draw = np.random.default_rng([seed, 1])
-        if self.dealt:
+        if self.deals:
             order = draw.permutation(len(X))
-            order = order[: sites * rows] if self.alpha is None else skewed(y, order, sites, rows, self.alpha, draw)
+            order = (
+                order[: sites * rows] if self.alpha is None else split_by_label(y, order, sites, rows, self.alpha, draw)
+            )
             X, y, group = X[order], y[order], None if group is None else group[order]
         return Sample(X, y, sites, rows, group)
 
 
-def skewed(
+def split_by_label(
     y: np.ndarray, order: np.ndarray, sites: int, rows: int, alpha: float, draw: np.random.Generator
 ) -> np.ndarray:
     """Return row numbers, site after site, with label shares drawn from a Dirichlet distribution of parameter alpha.
@@ -93,7 +95,7 @@ class Dials(Source):
     condition: float = 1.0  # the largest over the smallest scale of a column, squared
 
 
-def generated(source: Source, seed: int, sites: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def draw_sites(source: Source, seed: int, sites: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rows with a linear signal: columns X with an intercept, the signal plus noise as y, and groups 0/1."""
     assert isinstance(source, Dials)
     draw = np.random.default_rng([seed, 2])
@@ -177,7 +179,7 @@ def _toxicity() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nothing(seed: int) -> tuple[np.ndarray, np.ndarray, None]:
-    raise NotImplementedError("a generated set draws its rows by `generated`")
+    raise NotImplementedError("a generated set draws its rows by `draw_sites`")
 
 
 SOURCES: dict[str, Source] = {
@@ -195,8 +197,8 @@ SOURCES: dict[str, Source] = {
     "abalone": Source(_standard(uci.abalone), quick=(5, 60), full=(10, 400)),
     "monks-1": Source(_standard(uci.monks), quick=(10, 55), full=(10, 55)),
     "breast-cancer-wisconsin": Source(_standard(uci.breast_cancer_wisconsin), quick=(10, 69), full=(10, 69)),
-    "generated-alike": Dials(_nothing, quick=(10, 50), full=(50, 100), dealt=False),
-    "generated-apart": Dials(_nothing, quick=(10, 50), full=(50, 100), dealt=False, shift=2.0),
-    "generated-steep": Dials(_nothing, quick=(10, 50), full=(50, 100), dealt=False, condition=1e4),
+    "generated-alike": Dials(_nothing, quick=(10, 50), full=(50, 100), deals=False),
+    "generated-apart": Dials(_nothing, quick=(10, 50), full=(50, 100), deals=False, shift=2.0),
+    "generated-steep": Dials(_nothing, quick=(10, 50), full=(50, 100), deals=False, condition=1e4),
 }
 """The data sets by name."""
