@@ -144,8 +144,10 @@ app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
 app.command()(evidence.evaluate)
-for command in (report, card, watch, study):
+app.command()(evidence.frontier)
+for command in (report, card, watch):
     app.command()(command)
+app.command()(study)
 app.add_typer(federation.app, name="federation")
 app.add_typer(site.app, name="site")
 
