@@ -16,7 +16,7 @@ What only some algorithms answer is declared in small classes of its own: multip
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +97,8 @@ class Fit:
 
 class Algorithm:
     """A federated algorithm: the four functions above, and eight answers that have defaults."""
+
+    few_rounds: ClassVar[bool] = False  # whether some tens of rounds will do: small data are then not worth compiling
 
     def __init__(self, **settings: object):
         if settings:

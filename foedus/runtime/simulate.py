@@ -20,10 +20,13 @@ from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Present
 from foedus.certificate import site_parts
+from foedus.interpreter.dispatch import is_small, play, program_for
+from foedus.interpreter.operations import CannotInterpret
+from foedus.interpreter.random_bits import random_key
 from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
-from foedus.pytrees import PyTree, state, strong
+from foedus.pytrees import PyTree, device_array, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
@@ -163,26 +166,29 @@ def over_clients(
     return jax.lax.map(call, [args[i] for i in split], batch_size=block)
 
 
+def play_next(
+    algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs
+) -> tuple[Simulation, dict[str, Array]]:
+    """Play the next round, of the kind that the server's state asks for; return the state and the round's record."""
+    phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
+    plays = [partial(play_round, algorithm, terms, kind) for kind in range(len(algorithm.kinds))]
+    if len(plays) == 1:
+        at, asked_count, answer_count = plays[0](at, inputs)
+    else:
+        at, asked_count, answer_count = jax.lax.switch(phase, plays, at, inputs)
+    row = {"phase": phase, "asked": asked_count, "answered": answer_count} | dict(algorithm.report(at.carry.server))
+    if isinstance(algorithm, Releasing) and algorithm.noise is not None:
+        clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
+        row |= algorithm.release_record(clients)
+    return at, {name: jnp.asarray(value) for name, value in row.items()}
+
+
 @partial(jax.jit, static_argnames=("algorithm", "terms"), donate_argnames=("at",))
 def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
     """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
-    kinds = range(len(algorithm.kinds))
-
-    def step(at: Simulation) -> tuple[Simulation, dict[str, Array]]:
-        phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
-        plays = [partial(play_round, algorithm, terms, kind) for kind in kinds]
-        if len(plays) == 1:
-            at, asked_count, answer_count = plays[0](at, inputs)
-        else:
-            at, asked_count, answer_count = jax.lax.switch(phase, plays, at, inputs)
-        row = {"phase": phase, "asked": asked_count, "answered": answer_count} | dict(algorithm.report(at.carry.server))
-        if isinstance(algorithm, Releasing) and algorithm.noise is not None:
-            clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
-            row |= algorithm.release_record(clients)
-        return at, {name: jnp.asarray(value) for name, value in row.items()}
-
+    step = partial(play_next, algorithm, terms, inputs=inputs)
     shapes = jax.eval_shape(step, at)[1]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
 
@@ -198,12 +204,72 @@ def chunk(
     return jax.lax.while_loop(going, body, (at, records, jnp.zeros((), int)))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
-def start(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data | None) -> Simulation:
+def start_plain(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data | None) -> Simulation:
     """Return the state before the first round."""
     join = jax.vmap(lambda d: algorithm.join(terms, d, w0))
     clients = tuple(join(b.data) for b in data) if isinstance(data, tuple) else join(data)
     return strong(Simulation(spine.first(algorithm, terms, w0, own), clients))
+
+
+start = jax.jit(start_plain, static_argnames=("algorithm", "terms"))
+
+
+class Rounds:
+    """The rounds of a run, compiled; `RoundsByNumPy` plays them without."""
+
+    def __init__(self, job: Job):
+        self.job, self.algorithm, self.terms = job, job.fit.algorithm, job.fit.problem.terms
+        self.inputs = inputs_of(job.fit, job.participation, job.seed)
+
+    @staticmethod
+    def of(job: Job) -> "Rounds":
+        """The rounds of a job: played by NumPy where there will be few and the data are small, compiled otherwise."""
+        problem = job.fit.problem
+        if job.fit.algorithm.few_rounds and is_small(problem.data, problem.server):
+            try:
+                return RoundsByNumPy(job)
+            except CannotInterpret:
+                pass
+        return Rounds(job)
+
+    def start(self) -> Simulation:
+        """Return the state before the first round."""
+        return start(self.algorithm, self.terms, self.job.w0, self.inputs.data, self.job.fit.problem.server)
+
+    def ready(self, at: Simulation) -> Simulation:
+        """Compile the program, and play no round."""
+        return self.play(at, 0)[0]
+
+    def play(self, at: Simulation, limit: int) -> tuple[Simulation, dict[str, np.ndarray], int]:
+        """Play at most so many rounds; return the state, the rounds' records, and how many there were."""
+        at, records, used = chunk(self.algorithm, self.terms, at, self.inputs, np.int64(limit))
+        return at, {name: np.asarray(values)[: int(used)] for name, values in records.items()}, int(used)
+
+
+class RoundsByNumPy(Rounds):
+    """The rounds of a run, each an operation after the other: nothing is compiled."""
+
+    def __init__(self, job: Job):
+        super().__init__(job)
+        self.own = job.fit.problem.server
+        of_start = partial(start_plain, self.algorithm, self.terms)
+        self.first = program_for(("start", self.algorithm, self.terms), of_start, job.w0, self.inputs.data, self.own)
+        at = self.start()
+        of_round = partial(play_next, self.algorithm, self.terms)
+        self.round = program_for(("round", self.algorithm, self.terms), of_round, at, self.inputs)
+
+    def start(self) -> Simulation:
+        return self.first(self.job.w0, self.inputs.data, self.own)
+
+    def ready(self, at: Simulation) -> Simulation:
+        return at
+
+    def play(self, at: Simulation, limit: int) -> tuple[Simulation, dict[str, np.ndarray], int]:
+        rows: list[dict[str, np.ndarray]] = []
+        while len(rows) < limit and not at.carry.done:
+            at, row = self.round(at, self.inputs)
+            rows.append(row)
+        return at, {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}, len(rows)
 
 
 def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
@@ -218,7 +284,7 @@ def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
     else:
         data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
         blocks = block_sizes(fit, [b.data for b in data])
-    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation, blocks)
+    return RunInputs(data, device_array(uids), random_key(seed), participation, blocks)
 
 
 class _Interrupt:
@@ -260,24 +326,21 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
     problem, algorithm = job.fit.problem, job.fit.algorithm
     terms = problem.terms
     with explain_mistakes(algorithm, problem):
-        inputs = inputs_of(job.fit, job.participation, job.seed)
-        at = start(algorithm, terms, job.w0, inputs.data, problem.server)
-        states, data = (
-            (at.clients[0], inputs.data[0].data) if isinstance(inputs.data, tuple) else (at.clients, inputs.data)
-        )
+        rounds = Rounds.of(job)
+        at, given = rounds.start(), rounds.inputs.data
+        states, data = (at.clients[0], given[0].data) if isinstance(given, tuple) else (at.clients, given)
         recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data))
         if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
             at, recorder.columns = checkpoint_content
-        at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles the program and plays no round
+        at = rounds.ready(at)
     compiled_at = time.perf_counter()
     size, interrupted = FIRST_CHUNK, False
     with _Interrupt() as interrupt:
         while not interrupt.pending and recorder.rounds < job.max_rounds and not bool(at.carry.done):
             tick = time.perf_counter()
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
-            at, records, used = chunk(algorithm, terms, at, inputs, np.int64(limit))
-            count = int(used)
-            recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
+            at, records, count = rounds.play(at, limit)
+            recorder.add(records)
             round_seconds = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))
             interrupted = bool(watch is not None and watch(recorder))
@@ -311,16 +374,16 @@ def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
     """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
     algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
     multipliers = spine.server_multipliers(algorithm, run_on.terms, at.carry)
-    mu = jnp.zeros((problem.terms.clients, problem.terms.rows[0]))
+    mu = device_array(np.zeros((problem.terms.clients, problem.terms.rows[0])))
     if multipliers:
-        mu = jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client))(at.clients)
+        mu = play(jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client)), at.clients)
         if isinstance(run_on, Pooled):
-            by_site = run_on.by_site({"local": mu} | {k: jnp.asarray(v) for k, v in multipliers.items()})
+            by_site = run_on.by_site({"local": mu} | {k: device_array(v) for k, v in multipliers.items()})
             mu = by_site.pop("local")
             multipliers = {k: np.asarray(v) for k, v in by_site.items()}
-    nu = jnp.asarray(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
+    nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
     parts = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
-    one = Data({k: v[0] for k, v in problem.data.items()})
+    one = problem.first_client
     return spine.conclude(
         algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,
