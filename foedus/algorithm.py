@@ -16,7 +16,7 @@ What only some algorithms answer is declared in small classes of its own: multip
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -93,12 +93,11 @@ class Fit:
     max_rounds: int = 1000  # rounds to play where nobody says how many
     condense: Callable[[Data], Data] = lambda data: data  # a client's data with what is the same in all rounds
     note: str = ""  # why this algorithm is run, where it was chosen
+    few_rounds: bool = False  # whether some tens of rounds will do: small data are then not worth compiling
 
 
 class Algorithm:
     """A federated algorithm: the four functions above, and eight answers that have defaults."""
-
-    few_rounds: ClassVar[bool] = False  # whether some tens of rounds will do: small data are then not worth compiling
 
     def __init__(self, **settings: object):
         if settings:

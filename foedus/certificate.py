@@ -7,7 +7,6 @@ algorithms use, so a mistake in those shows up as a certificate that does not ho
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -249,13 +248,13 @@ def ridge_of(terms: Terms, data: Data) -> Array:
     return jnp.asarray(terms.penalty.curvature(data.count))
 
 
-@partial(jit_if_large, static_argnames=("terms",))
+@jit_if_large("terms")
 def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
     """Every site's part of the measurement, on a leading axis."""
     return jax.vmap(lambda mine, d: site_part(terms, w, mine, nu, d))(mu, data)
 
 
-@partial(jit_if_large, static_argnames=("terms",))
+@jit_if_large("terms")
 def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: Array):
     """f + h, the stationarity and the rows of each scope; `mu` are the multipliers of global scope."""
     h = terms.regularizer

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from foedus.errors import FoedusError
 from foedus.losses import Loss
@@ -213,7 +214,7 @@ class Shape:
     def ravel(self, params: PyTree) -> Array:
         """Write the parameters as one flat vector."""
         leaves = jax.tree.leaves(params)
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return device_array(np.concatenate([np.zeros(0), *(np.ravel(np.asarray(leaf)) for leaf in leaves)]))
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, dtype=float)) for leaf in leaves])
 

@@ -102,7 +102,6 @@ class InteriorPoint(Constrained, Summing):
     gap: float = setting(1e-6, "estimated distance to the optimal objective to reach, where eps1 is infinite", gt=0)
     curvature: str = setting("auto", "'exact': sites send Hessians; 'auto': so too", choices=("auto", "exact"))
 
-    few_rounds = True
     dense: ClassVar[int] = 500  # variables at most: a message of 1 MB
 
     def fit(self, problem: Problem) -> Fit:
@@ -113,7 +112,7 @@ class InteriorPoint(Constrained, Summing):
                 "use ProxAL(inner='lbfgs')."
             )
         Form(terms.regularizer, terms.dim).check()
-        return Fit(self, problem, max_rounds=500)
+        return Fit(self, problem, max_rounds=500, few_rounds=True)
 
     def office(self, terms: Terms, data: Data | None) -> Office:
         return Office(terms, data, self.eps2)

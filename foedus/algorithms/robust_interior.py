@@ -115,7 +115,6 @@ class RobustServer:
 class RobustInterior(OtherForm, Robust, Summing):
     """The interior-point form of DRFL, AFL or WAFL, whose settings are `plain`."""
 
-    few_rounds = True
     plain: RobustModel  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def desk(self, terms: Terms, own: Data) -> RobustDesk:

@@ -1,21 +1,22 @@
 """Which way a function is played: compiled where its arguments are large, by NumPy where they are small."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial, wraps
+from collections.abc import Callable, Hashable
+from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
-from foedus.interpreter.operations import CannotInterpret
 from foedus.interpreter.program import Program
+from foedus.interpreter.shapes import CannotInterpret
 from foedus.pytrees import PyTree
 
 LARGE = 2**20  # numbers in the arguments: above this, passes over the data take longer than to compile
 MOST_PROGRAMS = 256  # that are kept in a process
-P, R = ParamSpec("P"), TypeVar("R")
+F = TypeVar("F", bound=Callable[..., PyTree])
 
 _programs: OrderedDict[Hashable, Program | CannotInterpret] = OrderedDict()
 
@@ -53,38 +54,38 @@ def play(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
         return function(*arguments)
 
 
-def jit_if_large(function: Callable[P, R], *, static_argnames: Sequence[str] = ()) -> Callable[P, R]:
-    """Compile a function for large arguments, and let NumPy play it for small ones.
+def jit_if_large(*static: str) -> Callable[[F], F]:
+    """Decorate a function that is to be compiled for large arguments, and played by NumPy for small ones.
 
     Args:
-        function: a function that `jax.jit` takes.
-        static_argnames: the arguments that are no arrays; they must be hashable.
+        static: the names of the arguments that are no arrays; these must be hashable.
+
+    Returns:
+        The decorator.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
-        >>> double = jit_if_large(lambda x: 2.0 * jnp.sum(x))
+        >>> double = jit_if_large()(lambda x: 2.0 * jnp.sum(x))
         >>> float(double(np.ones(3)))
         6.0
     """
-    compiled = jax.jit(function, static_argnames=tuple(static_argnames))
-    parameters = signature(function)
 
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        bound = parameters.bind(*args, **kwargs)
-        bound.apply_defaults()
-        fixed = {k: v for k, v in bound.arguments.items() if k in static_argnames}
-        arrays = {k: v for k, v in bound.arguments.items() if k not in static_argnames}
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
-        if traced or not is_small(arrays):
-            return compiled(*args, **kwargs)
-        try:
-            return program_for((function, tuple(fixed.items())), partial(_with_fixed, function, fixed), arrays)(arrays)
-        except CannotInterpret:
-            return compiled(*args, **kwargs)
+    def decorate(function: F) -> F:
+        compiled, parameters = jax.jit(function, static_argnames=static), signature(function)
 
-    return call
+        @wraps(function)
+        def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
+            given = parameters.bind(*args, **kwargs).arguments
+            fixed = {k: v for k, v in given.items() if k in static}
+            arrays = {k: v for k, v in given.items() if k not in static}
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays)) or not is_small(arrays):
+                return compiled(*args, **kwargs)
+            try:
+                program = program_for((function, *fixed.items()), lambda arrays: function(**fixed, **arrays), arrays)
+            except CannotInterpret:
+                return compiled(*args, **kwargs)
+            return program(arrays)
 
+        return cast(F, call)
 
-def _with_fixed(function: Callable[..., PyTree], fixed: dict[str, Any], arrays: dict[str, Any]) -> PyTree:
-    return function(**fixed, **arrays)
+    return decorate

@@ -1,30 +1,14 @@
 """JAX's operations in NumPy: for each a maker, which takes the parameters and the shapes and returns a function."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
 from foedus.interpreter import random_bits
 from foedus.interpreter.indexing import COMBINE, make_gather, make_scatter
-
-Operation = Callable[..., Any]
-
-
-class Shaped(Protocol):
-    """What is known of an array before it is there."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-
-class CannotInterpret(Exception):
-    """An operation that is not here: the program must be compiled."""
-
+from foedus.interpreter.linear_algebra import make_cholesky, make_dot, make_eigh, make_triangular
+from foedus.interpreter.shapes import CannotInterpret, Operation, Shaped
 
 # --- one element at a time ---
 
@@ -244,100 +228,6 @@ def _cumulative(ufunc: np.ufunc) -> Operation:
     return make
 
 
-def _dot(params: dict, x: Shaped, y: Shaped, out: Shaped) -> Operation:
-    pairs = [[[int(k) for k in axes] for axes in pair] for pair in params["dimension_numbers"]]
-    (over_x, over_y), (batch_x, batch_y) = pairs
-    free_x = [k for k in range(len(x.shape)) if k not in over_x and k not in batch_x]
-    free_y = [k for k in range(len(y.shape)) if k not in over_y and k not in batch_y]
-    many = tuple(x.shape[k] for k in batch_x)
-    left, right, inner = (math.prod(s.shape[k] for k in axes) for s, axes in ((x, free_x), (y, free_y), (x, over_x)))
-    order_x, order_y = [*batch_x, *free_x, *over_x], [*batch_y, *over_y, *free_y]
-    shape_x, shape_y = (*many, left, inner), (*many, inner, right)
-
-    def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        a = np.transpose(a, order_x).reshape(shape_x)
-        b = np.transpose(b, order_y).reshape(shape_y)
-        return np.matmul(a, b).reshape(out.shape)
-
-    return dot
-
-
-# --- linear algebra ---
-
-
-def _cholesky(params: dict, x: Shaped, out: Shaped) -> Operation:
-    def one(a: np.ndarray) -> np.ndarray:
-        try:
-            return np.linalg.cholesky(a)
-        except np.linalg.LinAlgError:
-            return np.full(a.shape, np.nan)
-
-    def cholesky(a: np.ndarray) -> np.ndarray:
-        if a.ndim == 2:
-            return one(a)
-        flat = a.reshape(-1, *a.shape[-2:])
-        return np.stack([one(m) for m in flat]).reshape(out.shape) if len(flat) else np.zeros(out.shape)
-
-    return cholesky
-
-
-LEAF = 32  # rows that are substituted one by one; larger systems are cut into halves
-
-
-def _substitute(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The solution of a lower triangular system, by substitution."""
-    size = len(lower)
-    if size > LEAF:
-        half = size // 2
-        first = _substitute(lower[:half, :half], right[:half])
-        rest = right[half:] - lower[half:, :half] @ first
-        return np.concatenate([first, _substitute(lower[half:, half:], rest)])
-    solution, diagonal = np.array(right, dtype=float), np.diagonal(lower)
-    for i in range(size):
-        if i:
-            solution[i] -= lower[i, :i] @ solution[:i]
-        solution[i] /= diagonal[i]
-    return solution
-
-
-def _triangular(params: dict, a: Shaped, b: Shaped, out: Shaped) -> Operation:
-    if np.dtype(out.dtype) != np.float64 or params["unit_diagonal"]:
-        raise CannotInterpret("triangular_solve in another form")
-    left, transposed = params["left_side"], bool(params["transpose_a"])
-    # x·op(A) = b is op(A)ᵀ·xᵀ = bᵀ
-    turned = transposed == left
-    lower = bool(params["lower"]) != turned
-
-    def one(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        matrix = matrix.T if turned else matrix
-        right = right if left else right.T
-        # an upper triangular system is a lower one when both axes are read backwards
-        solution = _substitute(matrix, right) if lower else _substitute(matrix[::-1, ::-1], right[::-1])[::-1]
-        return solution if left else solution.T
-
-    def triangular(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        if right.ndim == 2:
-            return one(matrix, right)
-        pairs = zip(matrix.reshape(-1, *matrix.shape[-2:]), right.reshape(-1, *right.shape[-2:]), strict=True)
-        return np.stack([one(m, r) for m, r in pairs]).reshape(out.shape)
-
-    return triangular
-
-
-def _eigh(params: dict, x: Shaped, *outs: Shaped) -> Operation:
-    if params.get("subset_by_index") is not None:
-        raise CannotInterpret("some eigenvalues only")
-    low = "L" if params["lower"] else "U"
-
-    def eigh(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not np.all(np.isfinite(a)):
-            return np.full(a.shape, np.nan), np.full(a.shape[:-1], np.nan)
-        values, vectors = np.linalg.eigh(a, UPLO=low)
-        return vectors, values
-
-    return eigh
-
-
 # --- the table ---
 
 
@@ -410,6 +300,7 @@ MAKERS: dict[str, Operation] = (
         "concatenate": lambda params, *shapes: lambda *a: np.concatenate(a, axis=int(params["dimension"])),
         "stack": lambda params, *shapes: lambda *a: np.stack(a, axis=int(params["axis"])),
         "unstack": _unstack,
+        "tile": lambda params, *shapes: lambda a: np.tile(a, tuple(int(k) for k in params["reps"])),
         "slice": _slice,
         "split": _split,
         "pad": _pad,
@@ -431,10 +322,10 @@ MAKERS: dict[str, Operation] = (
         "cumprod": _cumulative(np.multiply),
         "cummax": _cumulative(np.maximum),
         "cummin": _cumulative(np.minimum),
-        "dot_general": _dot,
-        "cholesky": _cholesky,
-        "triangular_solve": _triangular,
-        "eigh": _eigh,
+        "dot_general": make_dot,
+        "cholesky": make_cholesky,
+        "triangular_solve": make_triangular,
+        "eigh": make_eigh,
         "platform_index": _platform,
         "shift_left": _same(np.left_shift),
         "shift_right_logical": _shift_right,

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from foedus.interpreter.operations import MAKERS, CannotInterpret, Operation
+from foedus.interpreter.operations import MAKERS
+from foedus.interpreter.shapes import CannotInterpret, Operation
 from foedus.pytrees import PyTree
 
 INNER = {  # operations that call one program, and the name of the parameter that has it
@@ -157,11 +158,18 @@ def _while(params: dict) -> Operation:
 
     def loop(*values: np.ndarray) -> list[np.ndarray]:
         carried = list(values[of_both:])
-        while test(*values[:of_test], *carried)[0]:
-            carried = body(*values[of_test:of_both], *carried)
+        while np.any(going := test(*values[:of_test], *carried)[0]):
+            following = body(*values[of_test:of_both], *carried)
+            if np.ndim(going):  # several loops side by side: those that have ended keep what they have
+                following = [_where(going, new, old) for new, old in zip(following, carried, strict=True)]
+            carried = following
         return carried
 
     return loop
+
+
+def _where(going: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    return np.where(going.reshape(going.shape + (1,) * (np.ndim(new) - going.ndim)), new, old)
 
 
 def _scan(params: dict) -> Operation:
@@ -233,6 +241,7 @@ class Program:
 def _checked(value: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
     if is_key(shape):
         return jax.random.wrap_key_data(value)  # pyright: ignore[reportReturnType]
-    array = np.asarray(value)
+    # sums of an array in another layout round otherwise, and a state that comes from a checkpoint has this one
+    array = np.asarray(value, order="C")
     assert array.shape == shape.shape and array.dtype == shape.dtype, (array.shape, array.dtype, shape)
     return array

@@ -1,7 +1,6 @@
 """The distribution in a Wasserstein ball that attains the worst case of a piecewise-linear loss."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ class Distribution:
     attained: bool
 
 
-@partial(jit_if_large, static_argnames=("loss",))
+@jit_if_large("loss")
 def mean_loss(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
     """The mean loss of the model w with these weights."""
     return jnp.dot(share, loss.value(x @ w, y))

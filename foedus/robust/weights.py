@@ -118,10 +118,10 @@ def _level(u: np.ndarray, low: np.ndarray, high: np.ndarray, total: float) -> fl
     return float(t[k]) if k == len(t) - 1 else float(t[k] + (above[k] - total) / max(-slope[k], 1.0))
 
 
-_projection_in_ball = jit_if_large(partial(weights_projection, p=2))
+_projection_in_ball = jax.jit(partial(weights_projection, p=2))  # compiled: it is called some thousand times
 
 
-@jit_if_large
+@jit_if_large()
 def _heaviest_in_ball(values: Array, q_hat: Array, theta: Array) -> Array:
     """The projection of q̂ + t·values onto the simplex, with the t that puts it on the ball, or the largest there is."""
     below = values - jnp.max(values)

@@ -1,7 +1,6 @@
 """The worst-case loss of any linear model over a Wasserstein ball, and the distribution that attains it."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jax import Array
@@ -32,7 +31,7 @@ class WorstCase:
     distribution: Distribution | None = None
 
 
-@partial(jit_if_large, static_argnames=("ball",))
+@jit_if_large("ball")
 def _closed_form(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: Radius) -> tuple[Array, Array]:
     """A compiled `closed.worst_case`."""
     return closed.worst_case(ball, w, x, y, share, radius)
@@ -150,7 +149,8 @@ def worst_case(
             )
         spread = attaining_in_polyhedron(ball, w, x, y, share, at, projection, C, d) if moves else None
         return WorstCase(float(projection.v), nominal, float(projection.lam), float(radius), spread)
-    value, lam = (float(v) for v in _closed_form(ball, device_array(w), *rows, at))
+    padded_x, padded_y, padded_share = rows
+    value, lam = (float(v) for v in _closed_form(ball, device_array(w), padded_x, padded_y, padded_share, at))
     has_distribution = moves and isinstance(ball.loss, PIECEWISE_LINEAR)
     spread = attaining(ball, w, x, y, share, at, lam) if has_distribution else None
     return WorstCase(value, nominal, lam, float(radius), spread)

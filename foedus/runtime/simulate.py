@@ -21,8 +21,8 @@ from jax import Array
 from foedus.algorithm import Algorithm, Fit, Present
 from foedus.certificate import site_parts
 from foedus.interpreter.dispatch import is_small, play, program_for
-from foedus.interpreter.operations import CannotInterpret
 from foedus.interpreter.random_bits import random_key
+from foedus.interpreter.shapes import CannotInterpret
 from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
@@ -225,7 +225,7 @@ class Rounds:
     def of(job: Job) -> "Rounds":
         """The rounds of a job: played by NumPy where there will be few and the data are small, compiled otherwise."""
         problem = job.fit.problem
-        if job.fit.algorithm.few_rounds and is_small(problem.data, problem.server):
+        if job.fit.few_rounds and is_small(problem.data, problem.server):
             try:
                 return RoundsByNumPy(job)
             except CannotInterpret:
