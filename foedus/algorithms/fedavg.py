@@ -20,7 +20,7 @@ class LocalModel:
 
 
 @settings
-class FedAvg(Descending, Summing, Descent):
+class FedAvg(Descending, Descent, Summing):
     """The baseline that other methods are compared with: local gradient steps, then the mean of the models.
 
     A client takes k0 full-gradient steps from the received model; the server averages the models of those that

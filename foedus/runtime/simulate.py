@@ -8,7 +8,6 @@ when the algorithm has ended.
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
@@ -19,7 +18,8 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Present
-from foedus.certificate import site_parts
+from foedus.certificate import SitePart, site_parts
+from foedus.constrained import tolerances
 from foedus.interpreter.dispatch import is_small, play, program_for
 from foedus.interpreter.random_bits import random_key
 from foedus.interpreter.shapes import CannotInterpret
@@ -30,7 +30,9 @@ from foedus.pytrees import PyTree, device_array, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes
+from foedus.runtime.over_clients import message_from, message_leaves, over_clients
 from foedus.runtime.participation import (
     LOCAL,
     LOSE,
@@ -43,6 +45,8 @@ from foedus.runtime.participation import (
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import Blocks, block_sizes, condense_data
+from foedus.summed_certificate import SummedPart, summed_part
+from foedus.summing import SumPresent
 from foedus.terms import Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold; their buffers have this length
@@ -67,12 +71,13 @@ class RunInputs:
     key: Array
     participation: Participation
     blocks: Blocks = Blocks()
+    masking: Masking | None = None
 
 
 def play_round(
     algorithm: Algorithm, terms: Terms, phase: int, at: Simulation, inputs: RunInputs
-) -> tuple[Simulation, Array, Array]:
-    """Play one round of one kind; return the states, how many clients were asked and how many answered."""
+) -> tuple[Simulation, dict[str, Array]]:
+    """Play one round of one kind; return the states, and how many clients were asked and how many answered."""
     kind = algorithm.kinds[phase]
     n, who, round, clients = terms.clients, inputs.participation, at.carry.round, at.clients
     draws = client_uniforms(round_key(inputs.key, SERVER, round), inputs.uids)
@@ -111,59 +116,21 @@ def play_round(
     else:
         states, data, uids = participants
         after, replies = answers(states, data, uids, of, 0)
-    if not everyone or who.dropout > 0:
+    sure, masking, record = everyone and who.dropout == 0, inputs.masking, {}
+    if masking is not None and not sure:  # where too few are left, nobody lets the sum be seen
+        here = here & masking.enough(jnp.sum(here), asked_count)
+    if not sure:
         # Without noise a client whose reply is lost goes on as if the round had not reached it. With sound noise its
         # reply has left it and counts as a release, so its state must go on from there.
         released = isinstance(algorithm, Releasing) and isinstance(algorithm.noise, Sound)
         advances = is_asked if released else here
         after = Present(index, advances).remember(clients, after) if jax.tree.leaves(clients) else clients
-    sure = everyone and who.dropout == 0
-    carry = spine.advance(algorithm, terms, kind, at.carry, replies, Present(index, here), sure)
-    return Simulation(carry, after), asked_count, jnp.sum(here)
-
-
-def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
-    """Take a message apart for `vmap`: its leaves, the client axis of each leaf (0 or None), and its structure.
-
-    `Each` fields keep a leading axis over the clients `index` (None: all, in order); the others are shared. `vmap`
-    takes one axis for each input, and a message mixes fields with and without one, so it travels as leaves.
-    """
-    nodes, tree = jax.tree.flatten(message, is_leaf=spine.is_each)
-    parts, leaves, axes = [], [], []
-    for node in nodes:
-        flat, part = jax.tree.flatten(node.values if spine.is_each(node) else node)
-        parts.append((part, len(flat)))
-        for leaf in flat:
-            leaves.append(leaf if index is None or not spine.is_each(node) else leaf[index])
-            axes.append(0 if spine.is_each(node) else None)
-    return leaves, axes, (tree, tuple(parts))
-
-
-def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
-    """Put a message together as one client reads it: the inverse of `message_leaves`, inside `vmap`."""
-    tree, parts = structure
-    nodes, start = [], 0
-    for part, size in parts:
-        nodes.append(jax.tree.unflatten(part, leaves[start : start + size]))
-        start += size
-    return jax.tree.unflatten(tree, nodes)
-
-
-def over_clients(
-    one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: tuple[int | None, ...], block: int | None
-) -> PyTree:
-    """`vmap` over the client axis of `args`: all clients at once, or block by block."""
-    if block is None:
-        return jax.vmap(one, in_axes=axes)(*args)
-    split = [i for i, axis in enumerate(axes) if axis == 0]
-
-    def call(parts: list[PyTree]) -> PyTree:
-        whole = list(args)
-        for i, part in zip(split, parts, strict=True):
-            whole[i] = part
-        return one(*whole)
-
-    return jax.lax.map(call, [args[i] for i in split], batch_size=block)
+    present = Present(index, here)
+    if masking is not None:
+        replies, record["clipped"] = masking.add_up(replies, here)
+        present = SumPresent.of(jnp.sum(here))
+    carry = spine.advance(algorithm, terms, kind, at.carry, replies, present, sure)
+    return Simulation(carry, after), {"asked": asked_count, "answered": jnp.sum(here)} | record
 
 
 def play_next(
@@ -173,10 +140,10 @@ def play_next(
     phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
     plays = [partial(play_round, algorithm, terms, kind) for kind in range(len(algorithm.kinds))]
     if len(plays) == 1:
-        at, asked_count, answer_count = plays[0](at, inputs)
+        at, counts = plays[0](at, inputs)
     else:
-        at, asked_count, answer_count = jax.lax.switch(phase, plays, at, inputs)
-    row = {"phase": phase, "asked": asked_count, "answered": answer_count} | dict(algorithm.report(at.carry.server))
+        at, counts = jax.lax.switch(phase, plays, at, inputs)
+    row = {"phase": phase} | counts | dict(algorithm.report(at.carry.server))
     if isinstance(algorithm, Releasing) and algorithm.noise is not None:
         clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
         row |= algorithm.release_record(clients)
@@ -219,7 +186,7 @@ class Rounds:
 
     def __init__(self, job: Job):
         self.job, self.algorithm, self.terms = job, job.fit.algorithm, job.fit.problem.terms
-        self.inputs = inputs_of(job.fit, job.participation, job.seed)
+        self.inputs = inputs_of(job.fit, job.participation, job.seed, job.masking)
 
     @staticmethod
     def of(job: Job) -> "Rounds":
@@ -272,7 +239,7 @@ class RoundsByNumPy(Rounds):
         return at, {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}, len(rows)
 
 
-def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
+def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Masking | None = None) -> RunInputs:
     """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
     uids = problem.stacked.uids()
@@ -284,7 +251,7 @@ def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
     else:
         data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
         blocks = block_sizes(fit, [b.data for b in data])
-    return RunInputs(data, device_array(uids), random_key(seed), participation, blocks)
+    return RunInputs(data, device_array(uids), random_key(seed), participation, blocks, masking)
 
 
 class _Interrupt:
@@ -329,7 +296,7 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
         rounds = Rounds.of(job)
         at, given = rounds.start(), rounds.inputs.data
         states, data = (at.clients[0], given[0].data) if isinstance(given, tuple) else (at.clients, given)
-        recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data))
+        recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data, job.masking))
         if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
             at, recorder.columns = checkpoint_content
         at = rounds.ready(at)
@@ -340,6 +307,7 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
             tick = time.perf_counter()
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
             at, records, count = rounds.play(at, limit)
+            check_clipped(job.masking, records.pop("clipped", 0) if job.masking else 0)
             recorder.add(records)
             round_seconds = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))
@@ -382,9 +350,22 @@ def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
             mu = by_site.pop("local")
             multipliers = {k: np.asarray(v) for k, v in by_site.items()}
     nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
-    parts = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
     one = problem.first_client
+    each = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
+    parts = each if job.masking is None else summed_parts(job, each)
     return spine.conclude(
         algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,
     )  # fmt: skip
+
+
+def summed_parts(job: Job, parts: SitePart) -> SummedPart:
+    """Return what a server that sees sums alone learns of the measurement: the same integers as over real sites."""
+    masking, (_, eps2) = job.masking, tolerances(job.fit.algorithm)
+    assert masking is not None
+    terms = job.problem.terms
+    one = Data({k: v[0] for k, v in job.problem.data.items()})
+    rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
+    total, clipped = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
+    check_clipped(masking.measuring, int(clipped))
+    return total
