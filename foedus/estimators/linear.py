@@ -43,7 +43,7 @@ from foedus.terms import Constraint, Mask
 class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
     """A linear classifier that is trained over sites; the estimators derive from it.
 
-    Those that are trained by InteriorPoint or ProxAL have the settings `fit_intercept`, `ridge`, `beta`, `eps1`, `eps2`,
+    Those trained by InteriorPoint or ProxAL have the settings `fit_intercept`, `ridge`, `beta`, `eps1`, `eps2`,
     `max_rounds` and `seed`.
     """
 
