@@ -143,6 +143,7 @@ app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
 app.command()(evidence.evaluate)
+app.command()(evidence.frontier)
 for command in (report, card, watch):
     app.command()(command)
 app.add_typer(federation.app, name="federation")

@@ -113,13 +113,13 @@ class Minimax(RobustModel):
     def interior(self, terms: Terms) -> bool:
         """Whether the interior-point method solves the problem: asked for, or not too large and nothing else asked for.
 
-        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers.
+        It has no rows for some regularisers.
         """
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
         named = any(getattr(self, name) != default for name, default in defaults.items()) or terms.dim > DENSE
         if self.method == "splitting" or (self.method is None and named) or self.sample is not None:
             return False
-        return (not self.robust or self.ball(terms).has_closed_form) and takes(terms.regularizer)
+        return takes(terms.regularizer)
 
     # @settings would write a comparison of its own, in which ρ = 0 and ρ > 0 share one compiled program
     __eq__ = RobustModel.__eq__

@@ -78,10 +78,10 @@ def _rows(cohort: Cohort, rules: Preprocessing, table: Table) -> tuple[np.ndarra
             table.column(name, f"{what} of the model")
     features = [rule.name for rule in rules.columns if rule.name in table.columns]
     table = complete(table, roles, features)
-    known = {*rules.labels}
+    labels = {*rules.labels}
     if roles.classification and not any(label.startswith("not ") for label in rules.labels):
         column = text_of(table.columns[roles.label])
-        strange = np.array([level not in known for level in column.levels] + [False])[column.codes]
+        strange = np.array([level not in labels for level in column.levels] + [False])[column.codes]
         if strange.any():
             row = int(np.argmax(strange))
             raise FoedusError(

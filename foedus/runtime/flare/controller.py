@@ -28,7 +28,7 @@ from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUN
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.preparation import read
-from foedus.runtime.flare.server import play
+from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.terms import make_private
 from foedus.runtime.flare.window import Window
 

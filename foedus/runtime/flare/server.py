@@ -28,17 +28,17 @@ from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, 
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
-from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.window import Window
 from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
 from foedus.runtime.spine import Carry, Recorder
+from foedus.summed_certificate import SummedPart
 from foedus.terms import Data, Terms
 
 JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
 GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
 LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
 
-__all__ = ["Missing", "Paused", "ServerSession", "play"]
+__all__ = ["Missing", "Paused", "ServerSession"]
 
 
 @state
@@ -85,25 +85,6 @@ def asked_clients(participation: Participation, key: Array, round: Array, uids: 
 def draws(key: Array, round: Array, uids: Array) -> Array:
     """Return the uniform numbers that decide whose reply is lost."""
     return client_uniforms(round_key(key, LOSE, round), uids)
-
-
-def play(
-    work: Order | Request,
-    folder: Path,
-    ask: AskSites,
-    patience: Patience,
-    note: Callable[[str], None],
-    should_stop: Callable[[], bool],
-    window: Window | None = None,
-) -> Result:
-    """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
-    if isinstance(work, Order):
-        return ServerSession(work, folder, ask, patience, note, should_stop, window).play()
-    names = {site: site for site in work.sites}
-    order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
-    result = ServerSession(order, folder, ask, patience, note, should_stop, window).play()
-    result.rules = rules.to_json()
-    return result
 
 
 class ServerSession:
@@ -227,14 +208,7 @@ class ServerSession:
         """
         order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
-        who = order.participation
-        if who.size(n) == n and not isinstance(who, Schedule):
-            is_asked = np.ones(n, bool)
-        else:
-            is_asked = np.asarray(asked_clients(who, self.key, carry.round, self.uids))
-        is_lost = np.zeros(n, bool)
-        if who.dropout > 0:
-            is_lost = np.asarray(draws(self.key, carry.round, self.uids)) < who.dropout
+        is_asked, is_lost = self._draws(carry)
         message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
@@ -279,6 +253,17 @@ class ServerSession:
         record |= report | self.release_counts
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
+
+    def _draws(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
+        """Return who is asked in a round, and whose reply is called lost; (clients,) booleans each."""
+        who, n = self.order.participation, self.order.terms.clients
+        if who.size(n) == n and not isinstance(who, Schedule):
+            is_asked = np.ones(n, bool)
+        else:
+            is_asked = np.asarray(asked_clients(who, self.key, carry.round, self.uids))
+        if who.dropout == 0:
+            return is_asked, np.zeros(n, bool)
+        return is_asked, np.asarray(draws(self.key, carry.round, self.uids)) < who.dropout
 
     def _row(self, site: str, raw: object, round: int, phase: int) -> tuple[PyTree, bool]:
         """Return a site's reply as a tree, or None; and whether it was refused for not being finite."""
@@ -356,9 +341,27 @@ class ServerSession:
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
         """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
-        finite = bool(carry.finite)
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
+        parts_or_names = self._measured(at, nu)
+        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
+        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
+            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
+        return Result(
+            conclusion=end,
+            history=recorder.columns,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            interrupted=interrupted,
+            pace=np.array(self.pace),
+            refused=self.exchange.refusals,
+        )
+
+    def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
+        """Return what the sites measure at the last model; or the names of those that do not measure."""
+        order, terms, carry = self.order, self.order.terms, at.carry
+        finite = bool(carry.finite)
         w, last = np.asarray(carry.w), np.asarray(at.last)
         payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
         plan = layout.parts(terms, self.party)
@@ -382,17 +385,4 @@ class ServerSession:
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
         silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
-        parts_or_names = silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
-        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
-        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
-        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
-            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
-        return Result(
-            conclusion=end,
-            history=recorder.columns,
-            seconds=seconds,
-            compile_seconds=compile_seconds,
-            interrupted=interrupted,
-            pace=np.array(self.pace),
-            refused=self.exchange.refusals,
-        )
+        return silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
