@@ -59,18 +59,18 @@ def startup(quick: bool) -> list[Measurement]:
     repeats = 1 if quick else 3
     alone, libraries, cold, warm, robust = [], [], [], [], []
     other = ""
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as cache_folder:
         for _ in range(repeats):  # in turn, so that a busy moment of the machine hits all
             alone.append(_spent(JAX_ALONE, "off")[0])
             libraries.append(_spent(LIBRARIES, "off")[0])
             with tempfile.TemporaryDirectory() as cache:
                 cold.append(_spent(SITES + README, cache)[0])
-            _spent(SITES + README, kept)
-            warm.append(_spent(SITES + README, kept)[0])
+            _spent(SITES + README, cache_folder)
+            warm.append(_spent(SITES + README, cache_folder)[0])
             with tempfile.TemporaryDirectory() as cache:
                 robust.append(_spent(SITES + DRFL, cache)[0])
-        other = _spent(SITES + OTHER_ROWS, kept)[1]
-    found = re.search(r"compiled: (\d+)", other)
+        other = _spent(SITES + OTHER_ROWS, cache_folder)[1]
+    match = re.search(r"compiled: (\d+)", other)
     least = min(alone)
     imports = {"CPU-s of its imports": round(min(libraries), 2)}
     against = "import jax and a matrix product"
@@ -81,6 +81,6 @@ def startup(quick: bool) -> list[Measurement]:
         Measurement("README example beyond imports, warm", min(warm) - min(libraries), "a second", 1.0, limit=0.5),
         Measurement(
             "DRFL, cold cache, CPU-s", min(robust), "a second", 1.0, limit=5.0,
-            extra={"programs compiled for other rows and sites": found.group(1) if found else "?"},
+            extra={"programs compiled for other rows and sites": match.group(1) if match else "?"},
         ),
     ]  # fmt: skip

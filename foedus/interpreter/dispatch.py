@@ -71,19 +71,21 @@ def jit_if_large(*static: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        compiled, parameters = jax.jit(function, static_argnames=static), signature(function)
+        by_xla, parameters = jax.jit(function, static_argnames=static), signature(function)
 
         @wraps(function)
         def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
-            given = parameters.bind(*args, **kwargs).arguments
-            fixed = {k: v for k, v in given.items() if k in static}
-            arrays = {k: v for k, v in given.items() if k not in static}
+            arguments = parameters.bind(*args, **kwargs).arguments
+            constants = {k: v for k, v in arguments.items() if k in static}
+            arrays = {k: v for k, v in arguments.items() if k not in static}
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays)) or not is_small(arrays):
-                return compiled(*args, **kwargs)
+                return by_xla(*args, **kwargs)
             try:
-                program = program_for((function, *fixed.items()), lambda arrays: function(**fixed, **arrays), arrays)
+                program = program_for(
+                    (function, *constants.items()), lambda arrays: function(**constants, **arrays), arrays
+                )
             except CannotInterpret:
-                return compiled(*args, **kwargs)
+                return by_xla(*args, **kwargs)
             return program(arrays)
 
         return cast(F, call)

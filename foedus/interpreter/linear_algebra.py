@@ -67,13 +67,13 @@ def make_triangular(params: dict, a: Shaped, b: Shaped, out: Shaped) -> Operatio
     """`lax.linalg.triangular_solve`; not by LAPACK, whose threads take longer to start than a small system needs."""
     if np.dtype(out.dtype) != np.float64 or params["unit_diagonal"]:
         raise CannotInterpret("triangular_solve in another form")
-    left, transposed = params["left_side"], bool(params["transpose_a"])
+    left, transpose_a = params["left_side"], bool(params["transpose_a"])
     # x·op(A) = b is op(A)ᵀ·xᵀ = bᵀ
-    turned = transposed == left
-    lower = bool(params["lower"]) != turned
+    transpose = transpose_a == left
+    lower = bool(params["lower"]) != transpose
 
     def one(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        matrix = matrix.T if turned else matrix
+        matrix = matrix.T if transpose else matrix
         right = right if left else right.T
         # an upper triangular system is a lower one when both axes are read backwards
         solution = _substitute(matrix, right) if lower else _substitute(matrix[::-1, ::-1], right[::-1])[::-1]

@@ -83,13 +83,13 @@ def _broadcast(params: dict, *shapes: Shaped) -> Operation:
     if len(shapes) != 2:
         raise CannotInterpret("broadcast_in_dim to a shape that is computed")
     x, shape = shapes[0], tuple(int(k) for k in params["shape"])
-    aligned = [1] * len(shape)
+    alignment = [1] * len(shape)
     for axis, place in enumerate(params["broadcast_dimensions"]):
-        aligned[int(place)] = x.shape[axis]
-    aligned = tuple(aligned)
-    if aligned == shape:
+        alignment[int(place)] = x.shape[axis]
+    alignment = tuple(alignment)
+    if alignment == shape:
         return lambda a: np.reshape(a, shape)
-    return lambda a: np.broadcast_to(np.reshape(a, aligned), shape)
+    return lambda a: np.broadcast_to(np.reshape(a, alignment), shape)
 
 
 def _reshape(params: dict, x: Shaped, out: Shaped) -> Operation:
@@ -106,13 +106,13 @@ def _slice(params: dict, x: Shaped, out: Shaped) -> Operation:
 
 
 def _pad(params: dict, x: Shaped, value: Shaped, out: Shaped) -> Operation:
-    places, kept = [], []
+    places, source_places = [], []
     for size, (low, _, between), length in zip(x.shape, params["padding_config"], out.shape, strict=True):
         where = int(low) + np.arange(size) * (int(between) + 1)
         inside = (where >= 0) & (where < length)
         places.append(where[inside])
-        kept.append(np.flatnonzero(inside))
-    target, source = np.ix_(*places) if places else (), np.ix_(*kept) if kept else ()
+        source_places.append(np.flatnonzero(inside))
+    target, source = np.ix_(*places) if places else (), np.ix_(*source_places) if source_places else ()
 
     def pad(a: np.ndarray, fill: np.ndarray) -> np.ndarray:
         result = np.full(out.shape, fill, dtype=out.dtype)

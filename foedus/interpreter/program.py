@@ -37,7 +37,7 @@ class Step:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     several: bool
-    cleared: tuple[int, ...] = ()
+    last_uses: tuple[int, ...] = ()
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Block:
                     places[place] = value
             else:
                 places[step.outputs[0]] = values
-            for place in step.cleared:
+            for place in step.last_uses:
                 places[place] = None
         return [places[i] for i in self.results]
 
@@ -116,12 +116,12 @@ class _Writer:
 
     def block(self, arguments: Sequence[int], results: Sequence[int]) -> Block:
         """The steps that reach the results, each with the places that nobody reads after it."""
-        needed, steps = set(results), []
+        needs, steps = set(results), []
         for step in reversed(self.steps):
-            if not needed.intersection(step.outputs):
+            if not needs.intersection(step.outputs):
                 continue
-            last = {i for i in (*step.inputs, *step.outputs) if i not in needed and i not in self.constants}
-            needed.update(step.inputs)
+            last = {i for i in (*step.inputs, *step.outputs) if i not in needs and i not in self.constants}
+            needs.update(step.inputs)
             steps.append(Step(step.call, step.inputs, step.outputs, step.several, tuple(last)))
         return Block(self.places, tuple(arguments), steps[::-1], tuple(results))
 
@@ -157,13 +157,13 @@ def _while(params: dict) -> Operation:
     of_test, of_both = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
     def loop(*values: np.ndarray) -> list[np.ndarray]:
-        carried = list(values[of_both:])
-        while np.any(going := test(*values[:of_test], *carried)[0]):
-            following = body(*values[of_test:of_both], *carried)
+        carry = list(values[of_both:])
+        while np.any(going := test(*values[:of_test], *carry)[0]):
+            following = body(*values[of_test:of_both], *carry)
             if np.ndim(going):  # several loops side by side: those that have ended keep what they have
-                following = [_where(going, new, old) for new, old in zip(following, carried, strict=True)]
-            carried = following
-        return carried
+                following = [_where(going, new, old) for new, old in zip(following, carry, strict=True)]
+            carry = following
+        return carry
 
     return loop
 
@@ -179,14 +179,14 @@ def _scan(params: dict) -> Operation:
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
 
     def loop(*values: np.ndarray) -> list[np.ndarray]:
-        constants, carried, rows = values[:fixed], list(values[fixed : fixed + carries]), values[fixed + carries :]
-        made = [np.empty((length, *aval.shape), aval.dtype) for aval in shapes]
+        constants, carry, rows = values[:fixed], list(values[fixed : fixed + carries]), values[fixed + carries :]
+        stacks = [np.empty((length, *aval.shape), aval.dtype) for aval in shapes]
         for turn in turns:
-            results = body(*constants, *carried, *[row[turn] for row in rows])
-            carried = results[:carries]
-            for array, value in zip(made, results[carries:], strict=True):
+            results = body(*constants, *carry, *[row[turn] for row in rows])
+            carry = results[:carries]
+            for array, value in zip(stacks, results[carries:], strict=True):
                 array[turn] = value
-        return [*carried, *made]
+        return [*carry, *stacks]
 
     return loop
 
@@ -226,8 +226,8 @@ class Program:
     @staticmethod
     def of(function: Callable[..., PyTree], *arguments: PyTree) -> "Program":
         """Trace a function; only the shapes and types of the arguments matter."""
-        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        return Program(block_of(traced), shapes)
+        trace, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        return Program(block_of(trace), shapes)
 
     def __call__(self, *arguments: PyTree) -> PyTree:
         """Play the program."""
