@@ -91,8 +91,8 @@ class CoefficientTable:
                 *((_text(_exp(row.value)), "") if self.odds else ()),
             )
         p = "< 0.001" if row.p < 0.001 else f"{row.p:.3f}"
-        between = f"{_text(row.low)} to {_text(row.high)}"
-        odds = (_text(_exp(row.value)), f"{_text(_exp(row.low))} to {_text(_exp(row.high))}") if self.odds else ()
+        between = f"{_text(row.low, 3)} to {_text(row.high, 3)}"
+        odds = (_text(_exp(row.value)), f"{_text(_exp(row.low), 3)} to {_text(_exp(row.high), 3)}") if self.odds else ()
         return (row.name, _text(row.value), _text(row.error), f"{row.z:.2f}".replace("-", "−"), p, between, *odds)
 
     def __str__(self) -> str:
@@ -130,8 +130,8 @@ def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))
 
 
-def _text(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+def _text(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def coefficients(
