@@ -49,7 +49,7 @@ def options(
 
 @app.command()
 def demo(
-    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "FedGiA,FedAvg",
+    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "InteriorPoint,FedGiA,FedAvg",
     data: Annotated[
         Path | None, typer.Option(help="A CSV file, label (0/1 or -1/+1) in the last column, instead of the example.")
     ] = None,
