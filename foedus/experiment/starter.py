@@ -30,7 +30,7 @@ class Wish:
     group: str | None = None
     max_loss: float | None = None
     max_gap: float | None = None
-    algorithm: str = "ProxAL"
+    algorithm: str = "auto"
     separator: str | None = None
     columns: tuple[str, ...] = ()
     negative: str = "0"
@@ -132,7 +132,12 @@ def starter(wish: Wish) -> str:
             "",
         ]
     problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
-    method = [_line(f"name = {toml_string(wish.algorithm)}", "'foedus check' says what it sends and how often")]
+    method = [
+        _line(
+            f"name = {toml_string(wish.algorithm)}",
+            "the one that fits; 'foedus check' says which, what it sends, and how often",
+        )
+    ]
     lines = [
         "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
         "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",
