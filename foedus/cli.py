@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import experiment, federation, site
+from foedus.commands import experiment, jobs, party, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
@@ -144,7 +144,8 @@ app.command()(experiment.predict)
 app.command()(experiment.export)
 for command in (report, card, watch):
     app.command()(command)
-app.add_typer(federation.app, name="federation")
+app.add_typer(jobs.app, name="federation")
+app.add_typer(party.app, name="party")
 app.add_typer(site.app, name="site")
 
 

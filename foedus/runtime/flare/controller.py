@@ -2,9 +2,11 @@
 
 # pyright: reportMissingImports=false
 
+import errno
 import inspect
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -33,6 +35,43 @@ from foedus.runtime.flare.terms import make_private
 from foedus.runtime.flare.window import Window
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
+
+
+ENDING_BYTES = 8192  # that are reserved for the word on how a run ended, in case the disk is full then
+LONGEST_SENTENCE = 1000  # characters of it, which fit in there however they are written
+LAST_WORDS_SECONDS = 10.0  # for the coordinator to ask why a run ends, where no file can say so
+SMALLEST_ROOM = 64 * 1024  # bytes: with fewer a disk counts as full
+FULL = "the disk of the server is full ({}); make room, then the run can be resumed"
+
+
+def reserve(path: Path) -> None:
+    """Take room on the disk for the word on how a run ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b" " * ENDING_BYTES)
+
+
+def note_ending(places: list[Path], ending: Json) -> bool:
+    """Write how a run ended; on a full disk into the room that was reserved. Returns whether it is written anywhere."""
+    ending = ending | {"sentence": str(ending.get("sentence", ""))[:LONGEST_SENTENCE]}
+    content = json.dumps(ending).encode().ljust(ENDING_BYTES)
+    written = False
+    for place in places:
+        try:
+            with place.open("r+b" if place.exists() else "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            written = True
+        except OSError:
+            continue
+    return written
+
+
+def is_disk_full(folder: Path, error: Exception) -> bool:
+    """Return whether an error comes from a full disk."""
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left" in str(error) or shutil.disk_usage(folder).free < SMALLEST_ROOM
 
 
 def mend(cell: Any) -> bool:
@@ -110,23 +149,26 @@ class FoedusController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Play the run, and write its result, or why there is none, into the run's folder."""
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
+        root, run_dir = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job))
         config = Path(workspace.get_app_config_dir(job))
-        content = (config / ORDER).read_bytes()
-        run_config = json.loads((config / "run.json").read_text())
-        folder = Path(workspace.get_root_dir()) / RUNS / run_config["run"]
-        folder.mkdir(parents=True, exist_ok=True)
-        os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
-        make_private(Path(workspace.get_root_dir()))
-        self.revocation_list = Path(workspace.get_root_dir()) / REVOKED
-        ending: Json = {"job": job}
-        window = Window()
-        engine = _engine_of(fl_ctx)
+        window, engine = Window(), _engine_of(fl_ctx)
         engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: window.answer(command))
+        ending: Json = {"job": job}
+        places = [run_dir / ENDED]
         try:
+            run_config = json.loads((config / "run.json").read_text())
+            os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
+            folder = root / RUNS / run_config["run"]
+            folder.mkdir(parents=True, exist_ok=True)
+            make_private(root)
+            places.append(folder / ENDED)
+            for place in places:
+                reserve(place)
+            self.revocation_list = root / REVOKED
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
             result = play(
-                read(content, modules),
+                read((config / ORDER).read_bytes(), modules),
                 folder,
                 lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
                 self.patience,
@@ -134,21 +176,24 @@ class FoedusController(Controller):
                 lambda: bool(abort_signal.triggered),
                 window,
             )
-            write_whole(folder / RESULT, result.to_bytes())
-            write_whole(Path(workspace.get_run_dir(job)) / RESULT, result.to_bytes())
+            for place in (folder, run_dir):
+                write_whole(place / RESULT, result.to_bytes())
             if not (result.interrupted and window.keep):  # nobody will go on from what single sites have sent
                 for path in folder.glob("server-*.ckpt"):
                     path.unlink(missing_ok=True)
             ending |= {"how": "done"}
         except Paused as pause:
             ending |= {"how": "paused", "sentence": str(pause)}
-        except FoedusError as error:
-            ending |= {"how": "refused", "sentence": str(error)}
+        except (FoedusError, OSError) as error:
+            is_full = is_disk_full(root, error)
+            how = "paused" if is_full or isinstance(error, OSError) else "refused"
+            ending |= {"how": how, "sentence": FULL.format(root) if is_full else str(error)}
         except Exception as error:
             self.log_exception(fl_ctx, "the run failed")
             ending |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
-        for place in (folder, Path(workspace.get_run_dir(job))):
-            write_whole(place / ENDED, json.dumps(ending).encode())
+        if not note_ending(places, ending):
+            window.ending = ending.get("sentence", "")
+            window.ending_was_read.wait(LAST_WORDS_SECONDS)
 
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

@@ -108,7 +108,8 @@ class Exchange:
                 return {site: headers[site] for site in self.client}
             if time.monotonic() > until:
                 silent = next(s for s in self.client if s not in headers)
-                raise Paused(f"client {self.client[silent]!r}: {self.waiting.get(silent, 'it is not there')}")
+                words = self.waiting.get(silent) or self.why(silent).removeprefix(": ") or "it is not there"
+                raise Paused(f"client {self.client[silent]!r}: {words}")
             time.sleep(1.0 if self.waiting else 0.2)  # a person's approval takes longer than a site's start
 
     def everyone(self, ask: str, more: Json) -> dict[str, Json]:
@@ -122,7 +123,7 @@ class Exchange:
                 if header is not None:
                     headers[site] = header
         if silent := [site for site in self.client if site not in headers]:
-            raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}")
+            raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}{self.why(silent[0])}")
         return {site: headers[site] for site in self.client}
 
     def _check_version(self, site: str, theirs: Mapping[str, str]) -> None:

@@ -213,7 +213,7 @@ class ServerSession:
         for site in order.sites:
             header, _ = self.exchange.open_reply(site, answers.get(site), "join", None)
             if header is None:
-                raise Paused(f"client {self.client[site]!r} did not join")
+                raise Paused(f"client {self.client[site]!r} did not join{self.exchange.why(site)}")
             site_rounds[site] = {STARTED, *header["kept"]}
         return site_rounds
 
