@@ -405,7 +405,7 @@ def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MessageLog, "add", full)
-    with pytest.raises(Paused, match="client 'a': it is not there"):
+    with pytest.raises(Paused, match="client 'a': it cannot keep its record of messages; its disk may be full"):
         hall.play()
     assert any("No space left" in line for line in hall.notes)
 

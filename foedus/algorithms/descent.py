@@ -269,5 +269,6 @@ class Greet:
 
 
 def complete(terms: Terms, present: Present) -> Array:
-    """Whether every client answered."""
-    return present.count == terms.clients
+    """Whether every client answered, each about the model of this round."""
+    everybody = present.count == terms.clients
+    return everybody if isinstance(present.late, tuple) else everybody & ~jnp.any(present.late)

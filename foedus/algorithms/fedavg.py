@@ -1,10 +1,14 @@
 """FedAvg: local gradient descent, then the mean of the models (McMahan et al. 2017; full gradients as GIA V.D)."""
 
+from dataclasses import replace
+
+import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.algorithms.private import Descending
+from foedus.buffered import Buffered
 from foedus.pytrees import state
 from foedus.settings import settings
 from foedus.summing import Summing
@@ -19,8 +23,17 @@ class LocalModel:
     view: View
 
 
+class LateModels(Buffered):
+    """Late models count by their change over the model they started from, divided by √(1 + age) as in FedBuff."""
+
+    def catch_up(
+        self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel, age: Array
+    ) -> LocalModel:
+        return replace(reply, w=server.w + (reply.w - message.w) / jnp.sqrt(1.0 + age))
+
+
 @settings
-class FedAvg(Descending, Summing, Descent):
+class FedAvg(Descending, LateModels, Summing, Descent):
     """The baseline that other methods are compared with: local gradient steps, then the mean of the models.
 
     A client takes k0 full-gradient steps from the received model; the server averages the models of those that

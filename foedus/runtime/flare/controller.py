@@ -3,14 +3,12 @@
 # pyright: reportMissingImports=false
 
 import errno
-import inspect
 import json
 import os
 import shutil
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
@@ -29,6 +28,7 @@ from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
+from foedus.runtime.flare.post import CellPost, ask
 from foedus.runtime.flare.preparation import read
 from foedus.runtime.flare.server import play
 from foedus.runtime.flare.terms import make_private
@@ -74,36 +74,6 @@ def is_disk_full(folder: Path, error: Exception) -> bool:
     return "No space left" in str(error) or shutil.disk_usage(folder).free < SMALLEST_ROOM
 
 
-def mend(cell: Any) -> bool:
-    """Repair FLARE's multicast of aux messages; return False where it cannot be repaired.
-
-    A message to one site is streamed, with acknowledgements; a multicast goes out at once and takes half the time. But
-    in 2.9 its caller passes an argument that its core does not take, and swallows the error.
-    """
-    core = getattr(cell, "core_cell", None)
-    send = getattr(core, "broadcast_multi_requests", None)
-    if core is None or send is None:
-        return False
-    if "abort_signal" not in inspect.signature(send).parameters:
-
-        def without_signal(*args: object, abort_signal: object = None, **kwargs: object) -> object:
-            return send(*args, **kwargs)
-
-        core.broadcast_multi_requests = without_signal
-    return True
-
-
-def _read(answers: Mapping[str, Shareable | None], count: int) -> dict[str, object]:
-    """The content of the answers; a site that did not answer has None, or a code that says so."""
-    replies = {}
-    for name, reply in answers.items():
-        if reply is not None and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
-            replies[name] = reply[FIELD]
-    if len(replies) < count:
-        time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
-    return replies
-
-
 def revoked_sites(path: Path) -> list[str]:
     """Return the sites that the coordinator has revoked, from the server's list."""
     if not path.exists():
@@ -125,8 +95,7 @@ class FoedusController(Controller):
     def __init__(self, transport: str = "aux", patience: Json | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
         self.transport, self.patience = transport, Patience(**(patience or {}))
-        self.direct = False
-        self.pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="ask")
+        self.post: CellPost | None = None
 
     def set_communicator(self, communicator: Any) -> None:
         super().set_communicator(communicator)
@@ -135,11 +104,13 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
-        engine = _engine_of(fl_ctx)
-        self.direct = mend(engine.get_cell())
+        if self.transport == "aux":
+            engine, job = _engine_of(fl_ctx), str(fl_ctx.get_job_id())
+            addresses = {one.name: FQCN.join([one.get_fqcn() or one.name, job]) for one in engine.get_clients()}
+            self.post = CellPost(engine.get_cell(), addresses)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        """FLARE asks for this method; what is to be closed is closed with the process."""
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -175,6 +146,7 @@ class FoedusController(Controller):
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
                 window,
+                self.post,
             )
             for place in (folder, run_dir):
                 write_whole(place / RESULT, result.to_bytes())
@@ -205,27 +177,9 @@ class FoedusController(Controller):
         for site in revoked_sites(self.revocation_list):
             if site in messages:
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
-        if self.transport == "task":
+        if self.post is None:
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
-        engine = _engine_of(fl_ctx)
-
-        if self.direct:
-            requests = {name: Shareable({FIELD: message}) for name, message in messages.items()}
-            answers = engine.multicast_aux_requests(TOPIC, requests, timeout, fl_ctx, optional=True)
-            return _read(answers or {}, len(messages))
-
-        def one(name: str) -> Shareable | None:
-            answers = engine.send_aux_request(
-                targets=[name],
-                topic=TOPIC,
-                request=Shareable({FIELD: messages[name]}),
-                timeout=timeout,
-                fl_ctx=fl_ctx,
-                optional=True,
-            )
-            return (answers or {}).get(name)
-
-        return _read(dict(zip(messages, self.pool.map(one, messages), strict=True)), len(messages))
+        return ask(self.post, messages, timeout, lambda: bool(abort_signal.triggered))
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

@@ -8,6 +8,7 @@ from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
+from foedus.runtime.flare.post import TooLong
 
 AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
 """Sends bytes to sites and returns what those sent back that answered within so many seconds."""
@@ -53,8 +54,9 @@ class Exchange:
         if raw is None:
             return None, b""
         try:
-            if isinstance(raw, bytes | bytearray) and len(raw) > self.most:
-                raise FoedusError(f"its reply takes {len(raw)} bytes, and the terms make it {self.most} at the most.")
+            size = raw.size if isinstance(raw, TooLong) else len(raw) if isinstance(raw, bytes | bytearray) else 0
+            if size > self.most or isinstance(raw, TooLong):
+                raise FoedusError(f"its reply takes {size} bytes, and the terms make it {self.most} at the most.")
             header, payload = packing.unseal(raw)
         except FoedusError as error:
             self.refuse(site, str(error))

@@ -1,0 +1,375 @@
+"""Rounds of a federated run at the server: who is asked, whose answers arrive in time, and what counts of the others.
+
+The draws (who is asked, whose reply is lost) are those of a simulation with the same seed. A reply that the draws call
+lost is asked for all the same and then left out.
+
+By default a round waits for everybody. With `quorum` it goes on without the slowest (`foedus/runtime/clock.py`): a site
+that owes an answer is not asked again until the answer has arrived, and where the algorithm says how (`Buffered`), a
+late answer counts in the round in which it arrives.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, Present
+from foedus.buffered import Buffered
+from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.pytrees import PyTree, state, strong
+from foedus.runtime import clock, spine
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.exchange import Exchange, Paused
+from foedus.runtime.flare.names import STARTED
+from foedus.runtime.flare.order import Order, Patience
+from foedus.runtime.flare.post import Post
+from foedus.runtime.flare.stack import Plan, Stack
+from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
+from foedus.runtime.spine import Carry
+from foedus.terms import Data, Terms
+
+TIMES = 7  # of a site's last answers, by whose median its usual time is known
+LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
+
+
+@state
+class Play:
+    """The state of a run between two rounds, at the server of a federation."""
+
+    carry: Carry
+    last: Array  # for each client, the round of the last reply that was accepted
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms"))
+def first_play(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
+    """Return the state before the first round."""
+    return Play(strong(spine.first(algorithm, terms, w0, own)), jnp.full(terms.clients, STARTED))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def broadcast(
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
+) -> PyTree:
+    """Return the message of this round."""
+    return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def aggregate(
+    algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array, late: PyTree, about: Array
+) -> tuple[Play, dict[str, Array]]:
+    """Return the state after a round, and its record; a round that nobody answered changes nothing.
+
+    `about` is for each client the round that its reply is to; `late` is () where all are to this one.
+    """
+    present = Present(jnp.arange(terms.clients), here, late)
+    carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
+    return Play(carry, jnp.where(here, about, play.last)), dict(algorithm.report(carry.server))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def caught_up(
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree, age: Array
+) -> PyTree:
+    """Return a late reply in the form in which it counts now."""
+    kind = algorithm.kinds[phase]
+    assert isinstance(kind, Buffered)
+    return kind.catch_up(terms, server, message, reply, age)
+
+
+@jax.jit
+def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
+    """Return who is asked in a round; (clients,) booleans."""
+    n = uids.shape[0]
+    return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")
+
+
+@jax.jit
+def draws(key: Array, round: Array, uids: Array) -> Array:
+    """Return the uniform numbers that decide whose reply is lost."""
+    return client_uniforms(round_key(key, LOSE, round), uids)
+
+
+@dataclass
+class Debt:
+    """An answer that a site owes: to which request and round, and the message it was sent."""
+
+    ticket: int
+    round: int
+    phase: int
+    message: PyTree
+
+
+@dataclass
+class Collected:
+    """The replies of one round: stacked rows, who is in them, and which of them are late."""
+
+    stack: Stack
+    rows: set[int] = field(default_factory=set)
+    about: dict[int, int] = field(default_factory=dict)  # the round of a late reply
+    wild: int = 0  # replies that were refused because they were not finite
+
+
+class Rounds:
+    """The rounds of one run; `play` plays one and returns the state after it, with its record."""
+
+    def __init__(
+        self,
+        order: Order,
+        exchange: Exchange,
+        messages: list[PyTree],
+        replies: list[PyTree],
+        statement: Json,
+        releases: dict[str, np.ndarray],
+        post: Post | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ):
+        self.order, self.exchange, self.messages, self.statement = order, exchange, messages, statement
+        self.plans = [Plan(reply) for reply in replies]
+        self.release_counts, self.post, self.should_stop = releases, post, should_stop
+        self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
+        self.index = {site: i for i, site in enumerate(order.sites)}
+        self.misses = dict.fromkeys(order.sites, 0)
+        self.greeting_times = dict.fromkeys(order.sites, 0.0)
+        self.debts: dict[str, Debt] = {}
+        self.times: dict[tuple[str, int], list[float]] = {}  # of a site's last answers in a kind of round
+        self.since_everybody = 0  # rounds since one that waited for all
+        self.sights: dict[str, Json] = {
+            site: {"replies": 0, "faults": 0, "bytes": 0, "time": None, "seconds": None} for site in order.sites
+        }
+
+    @property
+    def patience(self) -> Patience:
+        return self.exchange.patience
+
+    def play(self, at: Play) -> tuple[Play, dict[str, object]]:
+        """Play one round; return the state after it, and its record."""
+        order, n, carry = self.order, self.order.terms.clients, at.carry
+        round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
+        is_asked, is_lost = self._draws(carry.round)
+        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        message = jax.tree.map(np.asarray, message)
+        asked = [i for i in range(n) if is_asked[i]]
+        seal = partial(self._seal, round, phase, message, np.asarray(at.last))
+        collected = Collected(self.plans[phase].stack(n))
+        # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
+        if self.patience.quorum is None or self.post is None:
+            self._ask_all(collected, round, phase, asked, seal)
+        else:
+            self._ask_quorum(collected, carry.server, round, phase, asked, seal, message)
+        here = np.array([i in collected.rows and not is_lost[i] for i in range(n)])
+        about = np.full(n, round)
+        late: PyTree = ()
+        if self.patience.quorum is not None:
+            late = np.zeros(n, bool)
+            for i, earlier in collected.about.items():
+                about[i], late[i] = earlier, True
+        after, report = aggregate(
+            order.algorithm, order.terms, phase, at, collected.stack.tree, here, late, jnp.asarray(about)
+        )
+        if collected.wild >= len(asked) > 0:
+            after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
+        record: dict[str, object] = {"phase": phase, "asked": int(is_asked.sum()), "answered": int(here.sum())}
+        return after, record | report | self.release_counts
+
+    def _draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return who is asked in a round, and whose reply is lost."""
+        who, n = self.order.participation, self.order.terms.clients
+        if who.size(n) == n and not isinstance(who, Schedule):
+            is_asked = np.ones(n, bool)
+        else:
+            is_asked = np.asarray(asked_clients(who, self.key, round, self.uids))
+        is_lost = np.zeros(n, bool)
+        if who.dropout > 0:
+            is_lost = np.asarray(draws(self.key, round, self.uids)) < who.dropout
+        return is_asked, is_lost
+
+    def _seal(self, round: int, phase: int, message: PyTree, last: np.ndarray, indices: list[int]) -> dict[str, bytes]:
+        """Return the sealed messages of a round; what all sites receive alike is packed once."""
+        header = self.exchange.header("round") | {"round": round, "phase": phase}
+        same = not any(spine.is_each(node) for node in jax.tree.leaves(message, is_leaf=spine.is_each))
+        payload = packing.to_bytes(spine.message_for(message, 0), self.messages[phase]) if same else b""
+        sealed = {}
+        for i in indices:
+            if not same:
+                payload = packing.to_bytes(spine.message_for(message, i), self.messages[phase])
+            sealed[self.order.sites[i]] = packing.seal(header | {"since": int(last[i])}, payload)
+        return sealed
+
+    # --- everybody ---
+
+    def _ask_all(
+        self, out: Collected, round: int, phase: int, asked: list[int], seal: Callable[[list[int]], dict[str, bytes]]
+    ) -> None:
+        """Ask until everybody, or `minimum`, has answered; a site that stays silent pauses the run, or is left out."""
+        order, tries = self.order, 0
+        minimum = len(asked) if self.patience.minimum is None else min(len(asked), self.patience.minimum)
+        while True:
+            self._probe()  # a site that was given up may be back
+            missing = [i for i in asked if i not in out.rows and not self._given_up(order.sites[i])]
+            messages = seal(missing)
+            began = time.monotonic()
+            answers = self.exchange.ask(messages, self.patience.timeout) if messages else {}
+            out.wild = 0
+            for i in missing:
+                self._put(out, i, answers.get(order.sites[i]), round, phase, time.monotonic() - began)
+            tries += 1
+            if len(out.rows) >= minimum or out.wild >= len(asked) > 0:
+                return
+            self._check_tries(tries, [i for i in asked if i not in out.rows], round)
+
+    def _check_tries(self, tries: int, missing: list[int], round: int) -> None:
+        if tries > self.patience.misses or self.should_stop():
+            silent = missing[0]
+            why = self.exchange.why(self.order.sites[silent])
+            raise Paused(f"client {self.order.names[silent]!r} does not answer in round {round}{why}")
+
+    # --- a quorum ---
+
+    def _ask_quorum(
+        self,
+        out: Collected,
+        server: PyTree,
+        round: int,
+        phase: int,
+        asked: list[int],
+        seal: Callable[[list[int]], dict[str, bytes]],
+        message: PyTree,
+    ) -> None:
+        """Ask those who owe nothing, and go on when a quorum has answered and its time is over."""
+        assert self.post is not None
+        quorum = self.patience.quorum or 1.0
+        need, tries = clock.needed(quorum, len(asked)), 0
+        while True:
+            usual = [self._usual(i, phase) for i in asked]
+            is_known = all(time is not None for time in usual)
+            times = [time or 0.0 for time in usual]
+            everybody = not self.debts and (not is_known or self.since_everybody + 1 >= clock.period(times, quorum))
+            limit = self.patience.timeout if everybody else min(clock.deadline(times, quorum), self.patience.timeout)
+            uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
+            idle = [i for i in asked if i not in out.rows and self.order.sites[i] not in self.debts]
+            if not (everybody or uses_late):  # an answer that would not count is not asked for
+                idle = [i for i in idle if times[asked.index(i)] <= limit]
+            ticket, began = self.post.send(seal(idle)) if idle else -1, time.monotonic()
+            for i in idle:
+                self.debts[self.order.sites[i]] = Debt(ticket, round, phase, spine.message_for(message, i))
+            self._gather(out, server, (ticket, began, limit, need, len(idle)), round, phase)
+            self.since_everybody = 0 if everybody else self.since_everybody + 1
+            if len(out.rows) >= need or out.wild >= len(asked) > 0:
+                return
+            tries += 1
+            self.debts.clear()  # whoever is silent for so long is asked anew
+            self._check_tries(tries, [i for i in asked if i not in out.rows], round)
+
+    def _gather(
+        self, out: Collected, server: PyTree, wait: tuple[int, float, float, int, int], round: int, phase: int
+    ) -> None:
+        """Take answers until all of this request are there, or the deadline is over and a quorum has answered."""
+        assert self.post is not None
+        ticket, began, limit, need, open_answers = wait
+        while open_answers > 0 and not self.should_stop():
+            now = time.monotonic() - began
+            if now >= self.patience.timeout or (now >= limit and len(out.rows) >= need):
+                return
+            end = limit if len(out.rows) >= need else self.patience.timeout
+            answer = self.post.take(max(0.0, min(end - now, 1.0)))
+            if answer is None or answer.site not in self.debts:
+                continue
+            debt = self.debts[answer.site]
+            if debt.ticket != answer.ticket:
+                continue
+            del self.debts[answer.site]
+            i = self.index[answer.site]
+            if answer.ticket == ticket:
+                open_answers -= 1
+                self._put(out, i, answer.content, round, phase, answer.time - began)
+            elif self.patience.late == "next" and debt.phase == phase:
+                self._put_late(out, server, i, answer.content, debt, round)
+
+    def _put_late(self, out: Collected, server: PyTree, i: int, content: object, debt: Debt, round: int) -> None:
+        """Let a late answer count, where the algorithm says how."""
+        order = self.order
+        if not isinstance(order.algorithm.kinds[debt.phase], Buffered):
+            return
+        late = Collected(self.plans[debt.phase].stack(1))
+        self._put(late, i, content, debt.round, debt.phase, None, row=0)
+        if late.rows:
+            reply = caught_up(
+                order.algorithm, order.terms, debt.phase, server, debt.message, late.stack.row(0),
+                jnp.asarray(float(round - debt.round)),
+            )  # fmt: skip
+            out.stack.place(i, reply)
+            out.rows.add(i)
+            out.about[i] = debt.round
+
+    def _usual(self, i: int, phase: int) -> float | None:
+        """Return a site's usual time in a kind of round: the median of its last; None before its second answer.
+
+        The first answer in each kind takes longer, for the site compiles its program then.
+        """
+        times = self.times.get((self.order.sites[i], phase), [])[1:]
+        return float(np.median(times[-TIMES:])) if times else None
+
+    # --- one reply ---
+
+    def _put(
+        self, out: Collected, i: int, raw: object, round: int, phase: int, seconds: float | None, row: int | None = None
+    ) -> None:
+        """Write a site's reply into its row; one that does not fit is refused, by name."""
+        site = self.order.sites[i]
+        sight = self.sights[site]
+        header, payload = self.exchange.open_reply(site, raw, "round", round)
+        try:
+            if header is not None:
+                out.stack.put(i if row is None else row, payload)
+                self._note_releases(i, header)
+                out.rows.add(i)
+                self.misses[site] = 0
+                sight |= {"replies": sight["replies"] + 1, "bytes": sight["bytes"] + len(payload), "time": time.time()}
+                if seconds is not None:
+                    self.times.setdefault((site, phase), []).append(seconds)
+                    sight["seconds"] = seconds
+                return
+        except packing.NotFinite as error:
+            self.exchange.refuse(site, str(error))
+            out.wild += 1
+        except FoedusError as error:
+            self.exchange.refuse(site, str(error))
+        self.misses[site] += 1
+        sight["faults"] += 1
+
+    def _note_releases(self, i: int, header: Json) -> None:
+        """Note how often the site says that it has released; the entry of a silent site stays as it was."""
+        for column in self.release_counts.values():
+            count = header.get("releases")
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= LARGEST_WHOLE:
+                raise FoedusError("its reply does not say how often it has released")
+            column[i] = count
+
+    def _given_up(self, site: str) -> bool:
+        """Return whether a site was silent so often that rounds go on without it."""
+        return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
+
+    def _probe(self) -> None:
+        """Greet the sites that were given up; one that answers is asked again."""
+        now = time.monotonic()
+        waits = {site: now - self.greeting_times[site] for site in self.order.sites}
+        silent = [s for s in self.order.sites if self._given_up(s) and waits[s] >= self.patience.probe]
+        if not silent:
+            return
+        for site in silent:
+            self.greeting_times[site] = now
+        message = packing.seal(self.exchange.header("hello") | self.statement)
+        answers: Mapping[str, object] = self.exchange.ask(
+            dict.fromkeys(silent, message), min(1.0, self.patience.timeout)
+        )
+        for site in silent:
+            header, _ = self.exchange.open_reply(site, answers.get(site), "hello", None)
+            if header is not None:
+                self.misses[site] = 0
