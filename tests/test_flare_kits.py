@@ -369,7 +369,15 @@ def test_a_job_without_the_parents_digest_gets_no_answer(kit, monkeypatch, diges
         monkeypatch.setenv(DIGEST, digest_of(kit / "local" / SITE_FILE) if digest == "right" else digest)
 
     class Engine:
-        def register_aux_message_handler(self, **told: Any) -> None:
+        """Has a cell with which the executor registers itself."""
+
+        core_cell = None
+
+        def get_cell(self) -> "Engine":
+            self.core_cell = self
+            return self
+
+        def register_request_cb(self, **told: Any) -> None:
             self.topic = told["topic"]
 
     context: Any = FLContext()
