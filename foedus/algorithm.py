@@ -42,14 +42,10 @@ class Each:
 
 @pytrees.state
 class Present:
-    """Who answered a round: row j of the replies is client `index[j]`'s, and counts only where `here[j]`.
-
-    `late` says, where replies may be late, whose reply is to an earlier round's message (see `foedus/buffered.py`).
-    """
+    """Who answered a round: row j of the replies is client `index[j]`'s, and counts only where `here[j]`."""
 
     index: Array
     here: Array
-    late: PyTree = ()
 
     @property
     def count(self) -> Array:

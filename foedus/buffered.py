@@ -1,8 +1,17 @@
 """Algorithms in which a reply that comes too late for its round can still count in a later one."""
 
-from foedus.algorithm import Algorithm
-from foedus.pytrees import PyTree
+from jax import Array
+
+from foedus.algorithm import Algorithm, Present
+from foedus.pytrees import PyTree, state
 from foedus.terms import Terms
+
+
+@state
+class LatePresent(Present):
+    """Who answered a round in which replies may be late; `late` marks those to an earlier round's message."""
+
+    late: Array
 
 
 class Buffered(Algorithm):

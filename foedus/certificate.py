@@ -68,6 +68,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class RowCount:
+    """A row that every site holds for itself, where only sums are seen: how many of the sites keep it within eps2."""
+
+    constraint: str
+    kind: str
+    kept: int
+    sites: int
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Sup-norm residuals of the optimality conditions at (w, μ), over all parties.
 
@@ -91,6 +101,8 @@ class Certificate:
     kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
     clients: int = 0  # how many sites there are, where some did not measure
+    # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
+    counts: tuple[RowCount, ...] = ()
 
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
@@ -128,7 +140,7 @@ class Certificate:
                 f"not measured at {len(self.silent)} of {self.clients} sites ({named}): under privacy a site sends no "
                 "exact figure"
             )
-        if not self.rows:
+        if not self.rows and not self.counts:
             return f"stationarity {self.stationarity:.2g} (‖∇f + ∂h‖_∞ at the returned w)"
         measured = (
             ("stationarity", self.stationarity, self.eps1),
@@ -137,6 +149,10 @@ class Certificate:
             ("distance", self.distance, self.eps2),
         )
         figures = ", ".join(f"{name} {value:.2g}" for name, value, _ in measured)
+        if self.counts:
+            figures += "; rows of the sites' own: " + ", ".join(
+                f"{row.constraint} is kept at {row.kept} of {row.sites} sites" for row in self.counts
+            )
         broken = [f"{name} {value:.2g} > {eps:g}" for name, value, eps in measured if not value <= eps]
         if broken:
             return f"NOT certified: {', '.join(broken)} ({figures})"
@@ -169,6 +185,7 @@ class Certificate:
     def from_json(kept: dict[str, Any]) -> "Certificate":
         found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
         found["silent"] = tuple(kept.get("silent", ()))
+        found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
         return Certificate(**found)
 
 
@@ -291,8 +308,12 @@ def join_parts(
     multipliers: Multipliers,
     eps1: float,
     eps2: float,
+    slack: float = 0.0,
 ) -> tuple[float, Certificate]:
-    """f(w) + h(w) and the certificate from what the sites measured, each at its own data."""
+    """f(w) + h(w) and the certificate from what the sites measured, each at its own data.
+
+    `slack` is Σ|μ·c| over rows that are not among the parts.
+    """
     own = own if own is not None else Data({"weight": jnp.ones(1)})
     count = sum(len(c.labels(terms, own)) for c in _of(terms, "global"))
     mu = {
@@ -306,8 +327,12 @@ def join_parts(
     made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
     if second:
         gradient, hessian, pull, strong = second
-        slack = sum(row.complementarity for row in made.rows if row.kind == "<=")
-        convex = _is_convex(terms) and all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+        slack += sum(row.complementarity for row in made.rows if row.kind == "<=")
+        convex = (
+            _is_convex(terms)
+            and math.isfinite(slack)
+            and all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+        )
         curves = Curves(gradient, hessian, pull, slack, float(strong), convex)
         gap = measure_gap(curves, terms.regularizer, np.asarray(w))
         made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)

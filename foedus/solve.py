@@ -36,6 +36,7 @@ def solve(
     budget: Budget | float | None = None,
     callback: Callable[[int, dict[str, float]], bool | None] | None = None,
     runtime: Flare | Spread | None = None,
+    secure: bool = False,
 ) -> Run:
     """Solve a federated problem.
 
@@ -58,6 +59,9 @@ def solve(
             result ends the run.
         runtime: where the rounds are played: in this process when left out, over real sites with `fd.Flare(...)`,
             over several processes that each bring their clients with `fd.Spread()`.
+        secure: let the server see sums over clients alone (masked sums): for `InteriorPoint`, `FedAvg`, `FedProx`,
+            `LocalSGD`, `Scaffold` and their private forms. In this process it adds up the same integers as over real
+            sites, without the masks, which cancel.
 
     Returns:
         The run: the model `w`, the objective and the certificate measured at it, the history and the traffic.
@@ -79,6 +83,8 @@ def solve(
         raise FoedusError(
             f"The 'runtime' argument of solve must be fd.Flare(...) or fd.Spread(). Got {runtime!r} instead."
         )
+    if secure and runtime is not None:
+        raise FoedusError(f"secure=True is for a simulation in one process; leave runtime={runtime!r} out.")
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError(
@@ -88,7 +94,7 @@ def solve(
     relieve()
     job = prepare(
         problem, algorithm, w0=w0, seed=seed, max_rounds=max_rounds, participation=as_participation(participation),
-        privacy=privacy, budget=budget,
+        privacy=privacy, budget=budget, secure=secure,
     )  # fmt: skip
     bar = ProgressBar(job.max_rounds, name_of(algorithm)) if progress else None
 

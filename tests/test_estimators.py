@@ -18,11 +18,10 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
-from sklearn.utils.validation import _num_samples
 
 import foedus as fd
 from foedus.estimators import umbrella
-from foedus.estimators.linear import pad_rows
+from foedus.estimators.rows import pad_rows, read_sites
 from foedus.stacked import stack
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -230,7 +229,7 @@ def test_without_a_cap_of_its_own_training_aims_at_the_miss_rate():
 
 def test_what_is_held_out_depends_on_the_seed_and_on_nothing_of_other_sites():
     model = fd.NeymanPearsonClassifier(max_miss_rate=0.2, seed=3)
-    members = model._take_sites(sites(), None, None, None, with_groups=False)
+    members = read_sites(model, sites(), None)
     alone, together = model._split(members[:1])[1], model._split(members)[1]
     assert np.array_equal(alone["north"], together["north"])
     other = fd.NeymanPearsonClassifier(max_miss_rate=0.2, seed=4)._split(members)[1]
@@ -317,21 +316,18 @@ def test_folds_of_a_cross_validation():
     assert scores.min() > 0.5
 
 
-class Alternating(fd.FairClassifier):
-    """A fair classifier over two groups that take turns, for checks that know of no groups."""
-
-    def fit(self, X, y=None, *, group=None, sites=None, server=None):
-        return super().fit(X, y, group=np.arange(_num_samples(X)) % 2)
-
-
 @pytest.mark.parametrize(
     "estimator",
     [
         pytest.param(fd.NeymanPearsonClassifier(), id="NeymanPearsonClassifier"),
         # the same checks of the same shared code; what differs is compiled anew for each shape
-        pytest.param(Alternating(), id="FairClassifier", marks=pytest.mark.slow),
+        pytest.param(fd.FairClassifier(), id="FairClassifier", marks=pytest.mark.slow),
+        pytest.param(fd.RobustClassifier(), id="RobustClassifier-hinge", marks=pytest.mark.slow),
+        pytest.param(fd.RobustClassifier("logistic"), id="RobustClassifier-logistic", marks=pytest.mark.slow),
+        pytest.param(fd.RobustRegressor(), id="RobustRegressor", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.filterwarnings("ignore:FairClassifier. no group was given:UserWarning")
 def test_scikit_learn_finds_nothing_amiss(estimator):
     results = check_estimator(estimator, on_skip=None)
     assert len(results) > 50
@@ -387,7 +383,15 @@ MISTAKES = {
     "a negative seed": (lambda: FAIR(seed=-1).fit(X0, Y0), r"'seed' .* a whole number >= 0"),
     "beta of 0": (lambda: NP(beta=0).fit(X0, Y0), r"'beta' setting of ProxAL must be a number > 0"),
     "a gap of -1": (lambda: FAIR(-1.0).fit(X0, Y0), r"The 'max_gap' parameter of FairClassifier must be a number >= 0"),
-    "no group": (lambda: FAIR().fit(X0, Y0), r"needs the group of each row"),
+    "weights of 0": (lambda: NP().fit(X0, Y0, sample_weight=[0, 0, 0, 0]), r"every sample_weight is zero"),
+    "a negative weight": (lambda: NP().fit(X0, Y0, sample_weight=[1, -1, 1, 1]), r"sample_weight has -1 at row 1"),
+    "a site of weight 0": (
+        lambda: NP().fit(X0, Y0, sites=list("aabb"), sample_weight=[1, 1, 0, 0]),
+        r"site 'b': every sample_weight is zero",
+    ),
+    "weights and sites": (lambda: NP().fit([GOOD], sample_weight=[1]), r"a dict has the key 'sample_weight'"),
+    "an unknown class weight": (lambda: FAIR(class_weight="even").fit(X0, Y0), r"'class_weight' .* Got 'even'"),
+    "a weight of no class": (lambda: FAIR(class_weight={7: 1.0}).fit(X0, Y0), r"names the class 7; expected \[0, 1\]"),
     "a site without a group": (lambda: FAIR().fit({"a": GOOD}), r"site 'a': expected \(X, y, group\)"),
     "one group": (lambda: FAIR().fit(X0, Y0, group=[1, 1, 1, 1]), r"at least two groups. Got only"),
     "a site that lacks a group": (

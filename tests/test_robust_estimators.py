@@ -35,7 +35,8 @@ def test_a_classifier_over_sites_and_over_rows_is_the_same():
     np.testing.assert_allclose(fitted.predict_proba(X).sum(axis=1), 1.0)
     assert set(fitted.predict(X)) <= {"yes", "no"}
     assert fitted.worst_case_.value > 0
-    with pytest.raises(fd.FoedusError, match="a hinge loss has none"):
+    assert not hasattr(fd.RobustClassifier("hinge"), "predict_proba")
+    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'"):
         fd.RobustClassifier("hinge").predict_proba(X)
 
 

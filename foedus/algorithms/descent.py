@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Kind, Present, name_of
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
+from foedus.buffered import LatePresent
 from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
@@ -176,9 +178,18 @@ class Descent(FirstOrder):
         None, "the clients' optimiser, in place of lr and decay", also=OPTIMIZER, alias="local", convert=as_optimizer
     )
 
+    greeting: str = setting(
+        "maximum", "how max r_i is found: from each r_i ('maximum'), or, up to 19 %, from 'sums'",
+        choices=("maximum", "sums"),
+    )  # fmt: skip
+
     @property
     def automatic(self) -> bool:
         return self.lr == "auto" and self.local_optimizer is None
+
+    def by_sums(self) -> Algorithm:
+        """Return the form whose greeting, too, needs only sums."""
+        return replace(self, greeting="sums")
 
     @property
     def gradients(self) -> int:
@@ -192,7 +203,8 @@ class Descent(FirstOrder):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return (Greet(self), self) if self.automatic else (self,)
+        greet = Greet(self) if self.greeting == "maximum" else GreetBySums(self)
+        return (greet, self) if self.automatic else (self,)
 
     def own_state(self, terms: Terms, w0: Array) -> PyTree:
         """The part of the server's state that only this method has."""
@@ -268,7 +280,47 @@ class Greet:
         return replace(server, w=w, gamma=gamma, progress=progress)
 
 
+LADDER = 2.0 ** np.arange(-40, 40.25, 0.25)  # the rungs among which max r_i is found; a rung is 19 % above the last
+
+
+@state
+class GreetingBits:
+    """The reply to a greeting of which only the sum is seen: for each rung whether r_i is above it, and the view."""
+
+    above: Array
+    view: View
+
+
+@dataclass(frozen=True)
+class GreetBySums:
+    """The first round under lr='auto' where the server sees sums alone: max r_i is below the first rung without a site.
+
+    The number of sites above each rung is all that the server learns of the r_i.
+    """
+
+    method: Descent
+
+    def broadcast(self, terms: Terms, server: DescentServer, draws: Array) -> Array:
+        return server.w
+
+    def local(
+        self, terms: Terms, client: PyTree, message: Array, data: Data, key: Array
+    ) -> tuple[PyTree, GreetingBits]:
+        greeting = self.method.greet(terms, message, data)
+        return client, GreetingBits(jnp.where(greeting.r > LADDER, 1.0, 0.0), greeting.view)
+
+    def aggregate(self, terms: Terms, server: DescentServer, replies: GreetingBits, present: Present) -> DescentServer:
+        mean = present.mean(replies)
+        rung = jnp.sum(mean.above > 0.5 / terms.clients)  # the bits fall from rung to rung
+        gamma = 1.0 / jnp.asarray(LADDER)[jnp.minimum(rung, LADDER.size - 1)]
+        progress = self.method.judge(terms, mean.view, complete(terms, present))
+        w = server.w
+        if self.method.stop is not None:
+            w = self.method.settle(progress, server.w, server.w - gamma * mean.view.g)
+        return replace(server, w=w, gamma=gamma, progress=progress)
+
+
 def complete(terms: Terms, present: Present) -> Array:
     """Whether every client answered, each about the model of this round."""
     everybody = present.count == terms.clients
-    return everybody if isinstance(present.late, tuple) else everybody & ~jnp.any(present.late)
+    return everybody & ~jnp.any(present.late) if isinstance(present, LatePresent) else everybody

@@ -33,7 +33,7 @@ class LateModels(Buffered):
 
 
 @settings
-class FedAvg(Descending, LateModels, Summing, Descent):
+class FedAvg(Descending, LateModels, Descent, Summing):
     """The baseline that other methods are compared with: local gradient steps, then the mean of the models.
 
     A client takes k0 full-gradient steps from the received model; the server averages the models of those that

@@ -12,7 +12,7 @@ from foedus.terms import Data, Terms
 
 
 @settings
-class FedProx(Descending, LateModels, Summing, Descent):
+class FedProx(Descending, LateModels, Descent, Summing):
     """FedAvg for clients whose data differ: a proximal term keeps the local steps near the received model.
 
     A client takes k0 times `steps` gradient steps a round on f_i(u) + (mu/2)‖u − w‖².

@@ -102,6 +102,7 @@ class InteriorPoint(Constrained, Summing):
     gap: float = setting(1e-6, "estimated distance to the optimal objective to reach, where eps1 is infinite", gt=0)
     curvature: str = setting("auto", "'exact': sites send Hessians; 'auto': so too", choices=("auto", "exact"))
 
+    words: ClassVar[int] = 2  # K_i grows as slacks vanish, while residuals are small
     dense: ClassVar[int] = 500  # variables at most: a message of 1 MB
 
     def fit(self, problem: Problem) -> Fit:

@@ -35,7 +35,7 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
 
 
 @settings
-class LocalSGD(NotPrivate, LateModels, Summing, Descent):
+class LocalSGD(NotPrivate, LateModels, Descent, Summing):
     """FedAvg for clients with too many rows to use all of them in each step: local steps use minibatches.
 
     Its gradients are noisy, so it has no stopping test and plays the rounds it is given.

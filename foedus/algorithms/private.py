@@ -22,6 +22,7 @@ from foedus.privacy.release import Spent, all_spent, release, release_columns, s
 from foedus.privacy.releasing import Releasing, only_for_paper
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
+from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 
@@ -99,7 +100,7 @@ class PrivateForm(Noisy, OtherForm):
     plain: FirstOrder  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Sound  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> NoisyServer:
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
         z = jnp.broadcast_to(w0, (terms.clients, terms.dim))
         return NoisyServer(w0, z, jnp.zeros((), int), jnp.zeros(terms.clients, int))
 
@@ -118,14 +119,14 @@ class PrivateForm(Noisy, OtherForm):
         z = jnp.where(spoke, z, client.z)
         return NoisyClient(jnp.where(spoke, pi, client.pi), z, spent), NoisyReply(z, spoke)
 
-    def aggregate(self, terms: Terms, server: NoisyServer, replies: NoisyReply, present: Present) -> NoisyServer:
+    def aggregate(self, terms: Terms, server: PyTree, replies: NoisyReply, present: Present) -> PyTree:
         z, _, releases, w = self.collect(terms, server, replies, present)
         return NoisyServer(w, z, server.round + 1, releases)
 
-    def ended(self, server: NoisyServer) -> Array:
+    def ended(self, server: PyTree) -> Array:
         return jnp.where(self.budgets_are_spent(server), STUCK, RUNNING)
 
-    def reason(self, server: NoisyServer, converged: bool, names: list[str]) -> str:
+    def reason(self, server: PyTree, converged: bool, names: list[str]) -> str:
         if bool(self.budgets_are_spent(server)):
             return "every client's privacy budget is spent"
         return "played the rounds asked for; a stopping test would have to be paid for"
@@ -153,12 +154,22 @@ class Descending(Releasing):
         return self.gradients > 1
 
 
+@state
+class SpeakingServer:
+    """The server's state of private descent, which needs only sums."""
+
+    w: Array
+    round: Array
+    left: Array  # the releases that all clients together may still make; infinite without a budget
+
+
 @dataclass(frozen=True)
-class PrivateDescent(PrivateForm):
+class PrivateDescent(PrivateForm, Summing):
     """FedAvg or FedProx with noise: a round's gradient steps from the received w, then a release of their result.
 
     The sensitivity of one step is γΔ, because w is public. That of several steps is `sensitivity.descent`'s, for which
-    the rows of X have to be bounded. Clients keep nothing from round to round.
+    the rows of X have to be bounded. Clients keep nothing from round to round. The server takes the mean over those
+    that have just spoken, which is a sum over their number.
     """
 
     plain: Descent
@@ -196,7 +207,18 @@ class PrivateDescent(PrivateForm):
         d = jax.lax.fori_loop(1, plain.gradients, step, step(0, jnp.zeros_like(w)))
         rates = [plain.rate(model, j // per) for j in range(plain.gradients)]
         bound = sensitivity.several_steps(terms, self.noise, data.count, rates, plain.pull)
-        return self.send(client, w, client.pi, d, bound, jnp.zeros(()), key)
+        after, reply = self.send(client, w, client.pi, d, bound, jnp.zeros(()), key)
+        return after, replace(reply, z=jnp.where(reply.spoke, reply.z, 0.0))  # who is silent adds nothing to the sum
 
-    def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
-        return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
+    def init(self, terms: Terms, w0: Array, own: Data | None) -> SpeakingServer:
+        most = jnp.inf if self.noise.most is None else float(self.noise.most * terms.clients)
+        return SpeakingServer(w0, jnp.zeros((), int), jnp.asarray(most))
+
+    def aggregate(self, terms: Terms, server: SpeakingServer, replies: NoisyReply, present: Present) -> SpeakingServer:
+        mean = present.mean(NoisyReply(replies.z, replies.spoke.astype(float)))
+        speakers = jnp.rint(present.count * mean.spoke)
+        w = jnp.where(speakers > 0, mean.z * present.count / jnp.maximum(speakers, 1), server.w)
+        return SpeakingServer(w, server.round + 1, server.left - speakers)
+
+    def budgets_are_spent(self, server: SpeakingServer) -> Array:
+        return server.left <= 0

@@ -23,7 +23,7 @@ class Drift:
 
 
 @settings
-class Scaffold(NotPrivate, Summing, Descent):
+class Scaffold(NotPrivate, Descent, Summing):
     """FedAvg for clients whose data differ much: control variates remove the drift of the local steps.
 
     Local steps are u −= γ(∇f_i(u) − c_i + c). Then c_i is set to the mean gradient along these steps (option II), or,

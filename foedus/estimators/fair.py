@@ -1,15 +1,28 @@
 """The fair classifier: at every site, the mean losses of any two groups differ by no more than a chosen gap."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from foedus.constraints import LossGap
 from foedus.errors import FoedusError
-from foedus.estimators.linear import LinearClassifierOverSites, SiteRows, Sites, distinct
+from foedus.estimators.linear import LinearClassifierOverSites
+from foedus.estimators.rows import (
+    ClassWeight,
+    Site,
+    SiteRows,
+    Sites,
+    WeightedMask,
+    are_sites,
+    distinct,
+    has_weights,
+    weigh_classes,
+)
 from foedus.terms import group as in_group
 
 
@@ -21,8 +34,13 @@ class FairClassifier(LinearClassifierOverSites):
     that the model satisfies it and the first-order conditions of optimality; another start may lead to another such
     model.
 
+    More than two classes are fitted one against the rest: the loss is then that of telling a class from all others, and
+    for every class the gap is bounded at every site.
+
     Args:
         max_gap: the largest difference between two groups' mean losses at a site.
+        class_weight: weights by class, which multiply the rows' weights: a dict, "balanced" for classes of the same
+            total weight, or None.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
         beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow.
@@ -32,9 +50,10 @@ class FairClassifier(LinearClassifierOverSites):
         seed: the seed of the random draws of the run.
 
     Attributes:
-        classes_: the two classes, sorted.
+        classes_: the classes, sorted.
         groups_: the groups, sorted.
-        coef_, intercept_: the model of the log-odds of `classes_[1]`; shapes (1, features) and (1,).
+        coef_, intercept_: the model of the log-odds of `classes_[1]`, shapes (1, features) and (1,); with more than two
+            classes, a row for each class against the rest.
         certificate_: the `Certificate`; print it for a table of the sites.
         multipliers_: by site, the multipliers of its gaps: for each pair of groups (a, b), in the order of `groups_`,
             that of loss(a) − loss(b) and that of loss(b) − loss(a).
@@ -43,8 +62,12 @@ class FairClassifier(LinearClassifierOverSites):
         sites_: the names of the sites.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
+    With more than two classes, `certificate_`, `multipliers_` and `run_` are dicts by class.
+
     If the certificate does not hold, `fit` issues a `ConvergenceWarning` that names the largest violation and its site.
     The group of a row is used in training only. To let the model use it for prediction, put it into X as well.
+    With scikit-learn's metadata routing switched on, `fit` asks for `group`, `sites` and `sample_weight`, so that
+    `cross_validate(model, X, y, params={"group": group})` passes each fold its groups.
 
     Example:
         >>> import numpy as np
@@ -61,10 +84,14 @@ class FairClassifier(LinearClassifierOverSites):
         True
     """
 
+    # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
+    __metadata_request__fit: ClassVar = {"group": True, "sites": True, "sample_weight": True}
+
     def __init__(
         self,
         max_gap: float = 0.1,
         *,
+        class_weight: ClassWeight = None,
         fit_intercept: bool = True,
         ridge: float = 0.0,
         beta: float | str = "auto",
@@ -74,6 +101,7 @@ class FairClassifier(LinearClassifierOverSites):
         seed: int = 0,
     ):
         self.max_gap = max_gap
+        self.class_weight = class_weight
         self.fit_intercept = fit_intercept
         self.ridge = ridge
         self.beta = beta
@@ -89,6 +117,7 @@ class FairClassifier(LinearClassifierOverSites):
         *,
         group: ArrayLike | None = None,
         sites: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
         server: SiteRows | None = None,
     ) -> Self:
         """Train the classifier over sites.
@@ -96,8 +125,10 @@ class FairClassifier(LinearClassifierOverSites):
         Args:
             X: a list, or a dict by name, of the sites' `(X, y, group)`; or one table (rows, features), with `y`.
             y: the labels of the table.
-            group: the group of each row of the table.
+            group: the group of each row of the table; without it all rows are one group, no gap is bounded, and a
+                warning says so.
             sites: the name of the site of each row of the table; without it, all rows are one site.
+            sample_weight: the weight of each row of the table, in the objective and in the groups' mean losses.
             server: the server's own data, `(X, y, group)`, on which the gap is bounded too.
 
         Returns:
@@ -105,31 +136,46 @@ class FairClassifier(LinearClassifierOverSites):
         """
         self._check_settings()
         self._check("max_gap", ge=0)
-        members = self._take_sites(X, y, sites, group, with_groups=True)
-        own = self._take_server(server, members, with_groups=True)
-        everyone = [*members, *own]
-        self._take_classes(everyone)
-        self.groups_ = distinct("groups", {site.name: site.group for site in everyone if site.group is not None})
+        with_groups = group is not None or (y is None and are_sites(X))
+        members, own = self._take_sites(
+            X, y, sites=sites, group=group, sample_weight=sample_weight, server=server, with_groups=with_groups
+        )
+        everyone = weigh_classes(self, [*members, *own], self.classes_, self.class_weight)
+        everyone = self._take_groups(everyone) if with_groups else everyone
+        if not with_groups:
+            self.groups_ = np.array([0])
+            warnings.warn(
+                f"{type(self).__name__}: no group was given, so all rows are one group and no gap is bounded; "
+                "give the group of each row: fit(X, y, group=...).",
+                UserWarning,
+                stacklevel=2,
+            )
+        # "local" is a constraint at each site, "global" one on the server's own data
+        scopes = ["local", "global"][: 1 + len(own)]
+        masks = [in_group(i, str(name)) for i, name in enumerate(self.groups_.tolist())]
+        masks = [WeightedMask(mask) for mask in masks] if has_weights(everyone) else masks
+        gap = float(self.max_gap)
+        constraints = [LossGap(a, b, gap, scope=scope) for scope in scopes for a, b in combinations(masks, 2)]
+        runs = []
+        for label, _ in self._codes():
+            recoding = [replace(site, y=(site.y == label).astype(float)) for site in everyone]
+            server_rows = recoding[-1] if own else None
+            runs.append(self._train(recoding[: len(members)], server_rows, constraints, None))
+        self._keep(runs, bool(own))
+        return self
+
+    def _take_groups(self, sites: Sequence[Site]) -> list[Site]:
+        """Set `groups_` from all sites, and return the sites with groups numbered 0, 1, …"""
+        groups = {site.name: site.group for site in sites if site.group is not None}
+        self.groups_ = distinct("groups", groups)
         if len(self.groups_) < 2:
             raise FoedusError(
                 f"{type(self).__name__} needs at least two groups. Got only {self.groups_.tolist()[0]!r}."
             )
-        recoding = []
-        for site in everyone:
-            assert site.group is not None
-            for name in self.groups_[~np.isin(self.groups_, site.group)].tolist():
+        for site in sites:
+            for name in self.groups_[~np.isin(self.groups_, groups[site.name])].tolist():
                 raise FoedusError(
                     f"site {site.name!r}: no example is of group {name!r}, so its loss gap is undefined; "
                     "merge the site with another or leave it out."
                 )
-            labels = (site.y == self.classes_[1]).astype(float)
-            recoding.append(replace(site, y=labels, group=np.searchsorted(self.groups_, site.group).astype(float)))
-        members, own = recoding[: len(members)], recoding[len(members) :]
-
-        # "local" is a constraint at each site, "global" one on the server's own data
-        scopes = ["local", "global"][: 1 + len(own)]
-        pairs = list(combinations([in_group(i, str(name)) for i, name in enumerate(self.groups_.tolist())], 2))
-        gap = float(self.max_gap)
-        constraints = [LossGap(a, b, gap, scope=scope) for scope in scopes for a, b in pairs]
-        self._train(members, own[0] if own else None, constraints, None)
-        return self
+        return [replace(site, group=np.searchsorted(self.groups_, groups[site.name]).astype(float)) for site in sites]

@@ -4,15 +4,18 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, log
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils import Tags
 
 from foedus.constraints import LossCap
 from foedus.errors import FoedusError
 from foedus.estimators import umbrella
-from foedus.estimators.linear import LinearClassifierOverSites, Site, SiteRows, Sites
+from foedus.estimators.linear import LinearClassifierOverSites
+from foedus.estimators.plain import PlainClassifier, columns_of, with_threshold
+from foedus.estimators.rows import Site, SiteRows, Sites, WeightedMask, has_weights
 from foedus.terms import label
 
 
@@ -63,7 +66,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
 
     If the certificate does not hold, `fit` issues a `ConvergenceWarning` that names the largest violation and its site.
     The model weighs the two classes by the constraints and not by how frequent they are; read the output of
-    `predict_proba` with that in mind.
+    `predict_proba` with that in mind. For the same reason there is no `class_weight`: each mean is over one class.
 
     Example:
         >>> import numpy as np
@@ -80,6 +83,9 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         >>> model.predict(X[:2]).shape
         (2,)
     """
+
+    # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
+    __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
 
     def __init__(
         self,
@@ -116,6 +122,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         y: ArrayLike | None = None,
         *,
         sites: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
         server: SiteRows | None = None,
     ) -> Self:
         """Train the classifier over sites.
@@ -124,15 +131,15 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
             X: a list, or a dict by name, of the sites' `(X, y)`; or one table (rows, features), with `y`.
             y: the labels of the table.
             sites: the name of the site of each row of the table; without it, all rows are one site.
+            sample_weight: the weight of each row of the table, in the mean losses of its class; the rule for the miss
+                rate counts rows.
             server: the server's own data, `(X, y)`, on which the loss is capped too.
 
         Returns:
             The fitted classifier itself.
         """
         self._check_settings()
-        members = self._take_sites(X, y, sites, None, with_groups=False)
-        own = self._take_server(server, members, with_groups=False)
-        self._take_classes([*members, *own])
+        members, own = self._take_sites(X, y, sites=sites, sample_weight=sample_weight, server=server)
         classes = self.classes_.tolist()
         if self.pos_label is not None and self.pos_label not in classes:
             raise FoedusError(
@@ -146,8 +153,9 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
 
         negative = next(c for c in classes if c != positive)
         positives, negatives = label(1, str(positive)), label(0, str(negative))
-        constraints = [LossCap(positives, cap)] + [LossCap(positives, cap, scope="global") for _ in own]
-        self._train(training, own[0] if own else None, constraints, negatives)
+        capped = WeightedMask(positives) if has_weights(training) else positives
+        constraints = [LossCap(capped, cap)] + [LossCap(capped, cap, scope="global") for _ in own]
+        self._keep([self._train(training, own[0] if own else None, constraints, negatives)], bool(own))
         self.pos_label_, self.max_loss_ = positive, cap
         self.coef_, self.intercept_ = self._sign * self.coef_, self._sign * self.intercept_
 
@@ -167,7 +175,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         Returns:
             The differences, shape (rows,).
         """
-        odds = self._log_odds(X)
+        odds = self._scores(X)
         return odds if self.calibration_ is None else odds - self._sign * self.calibration_.cut
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -183,10 +191,30 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         second = margin >= 0 if self._sign > 0 else margin > 0
         return self.classes_[second.astype(int)]
 
+    def to_sklearn(self) -> PlainClassifier:
+        model = super().to_sklearn()
+        # a row exactly at the threshold gets the class whose loss is capped, as `predict` has it
+        cut = 0.0 if self.calibration_ is None else self.calibration_.cut
+        return with_threshold(model, cut, self.pos_label_, columns_of(self))
+
     @property
     def _sign(self) -> float:
         """The factor between the log-odds of `classes_[1]` and those of the class whose loss is capped."""
         return 1.0 if self.pos_label_ == self.classes_[1] else -1.0
+
+    def _take_classes(self, sites: Sequence[Site]) -> None:
+        super()._take_classes(sites)
+        if len(self.classes_) > 2:
+            raise FoedusError(
+                "Only binary classification is supported. The type of the target is multiclass, "
+                f"with {len(self.classes_)} classes."
+            )
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        assert tags.classifier_tags is not None
+        tags.classifier_tags.multi_class = False
+        return tags
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -216,7 +244,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
             draw = np.random.default_rng([self.seed, zlib.crc32(site.name.encode())])
             out = draw.permutation(positives)[: min(ceil(self.holdout * len(positives)), len(positives) - 1)]
             rest = np.setdiff1d(np.arange(len(site.y)), out)
-            training.append(replace(site, x=site.x[rest], y=site.y[rest]))
+            training.append(site.rows(rest))
             holdout[site.name] = site.x[out]
         assert self.max_miss_rate is not None
         umbrella.check_counts(

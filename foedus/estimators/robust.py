@@ -1,132 +1,30 @@
 """Robust estimators: DRFL minimises the worst-case loss over sites whose future data differ from their past data."""
 
-import warnings
 from collections.abc import Callable, Sequence
-from numbers import Real
-from typing import Self, TypeAlias
+from dataclasses import replace
+from typing import ClassVar, Self
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from foedus import losses
-from foedus.algorithms import DRFL
-from foedus.errors import FoedusError
-from foedus.estimators.linear import (
-    ONE_SITE,
-    LinearClassifierOverSites,
-    Site,
+from foedus.estimators.linear import LinearClassifierOverSites
+from foedus.estimators.plain import columns_of, linear_regressor
+from foedus.estimators.rows import (
+    ClassWeight,
     Sites,
-    are_sites,
-    name_sites,
-    one_per_row,
-    pad_rows,
-    site_parts,
-    validate_rows,
+    merge_copies,
+    read_sites,
     validate_table,
+    weigh_classes,
+    with_all_weights,
 )
+from foedus.estimators.worst_case import RADII, Radius, Support, WorstCaseEstimator
 from foedus.losses import Loss
-from foedus.problem import Problem, stack
-from foedus.run import Run
-from foedus.solve import solve
-
-RADII = (1e-4, 1e-3, 1e-2, 1e-1)
-"""The radii that radius="cv" chooses from."""
-
-Radius: TypeAlias = float | Sequence[float] | str
-Support: TypeAlias = tuple[ArrayLike, ArrayLike] | None
-
-
-class _WorstCaseEstimator:
-    """The code that both robust estimators share: their settings, the fit by DRFL, and the choice of the radius."""
-
-    loss: str
-    radius: Radius
-    radii: Sequence[float]
-    folds: int
-    kappa: float
-    theta: float
-    p: int | str
-    metric: str
-    support: Support
-    fit_intercept: bool
-    max_rounds: int
-    seed: int
-
-    def _loss(self) -> Loss:
-        raise NotImplementedError
-
-    def _drfl(self, radius: float | Sequence[float]) -> DRFL:
-        return DRFL(
-            radius=radius, kappa=self.kappa, theta=self.theta, p=self.p, metric=self.metric, support=self.support,
-            intercept=bool(self.fit_intercept),
-        )  # fmt: skip
-
-    def _solve(self, sites: Sequence[Site], radius: float | Sequence[float]) -> Run:
-        arrays = {site.name: site.arrays(self.fit_intercept) for site in sites}
-        problem = Problem(pad_rows(stack(arrays)), loss=self._loss())
-        return solve(problem, self._drfl(radius), seed=self.seed, max_rounds=self.max_rounds)
-
-    def _choose(self, sites: Sequence[Site]) -> float:
-        """Return the radius of least mean held-out loss; each site divides its own rows and reports only sums."""
-        if not all(isinstance(r, Real) and np.isfinite(float(r)) and float(r) >= 0 for r in self.radii):
-            raise FoedusError(f"The 'radii' of {type(self).__name__} must be numbers >= 0. Got {self.radii!r} instead.")
-        loss, rng = self._loss(), np.random.default_rng(self.seed)
-        fold = {site.name: rng.permutation(len(site.y)) % self.folds for site in sites}
-        short = next((site.name for site in sites if len(site.y) < 2 * self.folds), None)
-        if short is not None:
-            raise FoedusError(
-                f"site {short!r}: radius='cv' with {self.folds} folds needs {2 * self.folds} rows at every site."
-            )
-        scores = []
-        for radius in self.radii:
-            total = count = 0.0
-            for k in range(self.folds):
-                training = [Site(s.name, s.x[fold[s.name] != k], s.y[fold[s.name] != k]) for s in sites]
-                w = np.asarray(self._solve(training, float(radius)).w)
-                for site in sites:
-                    out = fold[site.name] == k
-                    x, y = (part[out] for part in site.arrays(self.fit_intercept)[:2])
-                    total += float(np.sum(np.asarray(loss.value(jnp.asarray(x @ w), jnp.asarray(y)))))
-                    count += len(y)
-            scores.append(total / count)
-        self.cv_losses_ = dict(zip(map(float, self.radii), scores, strict=True))
-        return float(self.radii[int(np.argmin(scores))])
-
-    def _train_over(self, sites: Sequence[Site]) -> None:
-        radius = self._choose(sites) if isinstance(self.radius, str) else self.radius
-        run = self._solve(sites, radius)
-        self.radius_ = radius
-        self.run_, self.worst_case_, self.n_rounds_ = run, run.worst_case, run.rounds
-        self.sites_ = [site.name for site in sites]
-        self._w = np.asarray(run.w)
-        if not run.converged:
-            warnings.warn(f"{type(self).__name__}: {run.reason}.", ConvergenceWarning, stacklevel=3)
-
-    def _check_all(self, choices: tuple[str, ...]) -> None:
-        if self.loss not in choices:
-            raise FoedusError(
-                f"The 'loss' parameter of {type(self).__name__} must be one of {', '.join(map(repr, choices))}. "
-                f"Got {self.loss!r} instead."
-            )
-        if isinstance(self.radius, str) and self.radius != "cv":
-            raise FoedusError(
-                f"The 'radius' parameter of {type(self).__name__} must be a number >= 0 or 'cv'. "
-                f"Got {self.radius!r} instead."
-            )
-        for name, least in (("folds", 2), ("max_rounds", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise FoedusError(
-                    f"The {name!r} parameter of {type(self).__name__} must be a whole number >= {least}. "
-                    f"Got {value!r} instead."
-                )
-        self._drfl(0.0 if isinstance(self.radius, str) else self.radius)
-
 
 # each regression loss with the usual value of its parameter; 1.35 gives Huber's loss 95 % efficiency for normal errors
 REGRESSION_LOSSES: dict[str, tuple[float, Callable[[float], Loss]]] = {
@@ -136,11 +34,12 @@ REGRESSION_LOSSES: dict[str, tuple[float, Callable[[float], Loss]]] = {
 }
 
 
-class RobustClassifier(_WorstCaseEstimator, LinearClassifierOverSites):
+class RobustClassifier(WorstCaseEstimator, LinearClassifierOverSites):
     """Fit a linear classifier of least worst-case loss.
 
     The worst case is taken over all distributions in a Wasserstein ball around each site's data, and over all weights
-    of the sites near their shares of the rows.
+    of the sites near their shares of the rows. More than two classes are fitted one against the rest, each with a worst
+    case of its own.
 
     Args:
         loss: "hinge", "smooth_hinge" or "logistic".
@@ -154,13 +53,16 @@ class RobustClassifier(_WorstCaseEstimator, LinearClassifierOverSites):
         metric: the norm in which rows of X move: "l1", "l2" or "linf".
         support: the set that rows of X stay in: None for all of space, (low, high) for a box, or (C, d) for the
             polyhedron Cx ≤ d; the last two are for the hinge loss only.
+        class_weight: weights by class, which multiply the rows' weights: a dict, "balanced" for classes of the same
+            total weight, or None.
         fit_intercept: whether the model has an intercept; its constant column does not move.
         max_rounds: the largest number of communication rounds.
         seed: the seed of the folds.
 
     Attributes:
-        classes_: the two classes, sorted.
-        coef_, intercept_: the model of the score of `classes_[1]`; shapes (1, features) and (1,).
+        classes_: the classes, sorted.
+        coef_, intercept_: the model of the score of `classes_[1]`, shapes (1, features) and (1,); with more than two
+            classes, a row for each class against the rest.
         sites_: the names of the sites.
         n_rounds_: the number of communication rounds.
         run_: the `Run`, with its traffic and history.
@@ -168,6 +70,8 @@ class RobustClassifier(_WorstCaseEstimator, LinearClassifierOverSites):
         radius_: the radius that was used.
         cv_losses_: after radius="cv", the held-out mean loss by radius.
         worst_case_: the worst-case loss of every site and the worst weights of the sites; print it for a table.
+
+    With more than two classes, `run_`, `worst_case_`, `radius_` and `cv_losses_` are dicts by class.
 
     Example:
         >>> import numpy as np
@@ -183,12 +87,16 @@ class RobustClassifier(_WorstCaseEstimator, LinearClassifierOverSites):
         True
     """
 
+    # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
+    __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
+
     def __init__(
         self, loss: str = "hinge", *, radius: Radius = 0.01, radii: Sequence[float] = RADII, folds: int = 5,
         kappa: float = float("inf"), theta: float = 0.0, p: int | str = 1, metric: str = "l1", support: Support = None,
-        fit_intercept: bool = True, max_rounds: int = 5000, seed: int = 0,
+        class_weight: ClassWeight = None, fit_intercept: bool = True, max_rounds: int = 5000, seed: int = 0,
     ):  # fmt: skip
         self.loss = loss
+        self.class_weight = class_weight
         self.radius = radius
         self.radii = radii
         self.folds = folds
@@ -204,42 +112,49 @@ class RobustClassifier(_WorstCaseEstimator, LinearClassifierOverSites):
     def _loss(self) -> Loss:
         return {"hinge": losses.hinge, "smooth_hinge": losses.smooth_hinge, "logistic": losses.logistic}[self.loss]
 
-    def fit(self, X: ArrayLike | Sites, y: ArrayLike | None = None, *, sites: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike | Sites,
+        y: ArrayLike | None = None,
+        *,
+        sites: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Train the classifier over sites.
 
         Args:
             X: a list, or a dict by name, of the sites' `(X, y)`; or one table (rows, features), with `y`.
             y: the labels of the table.
             sites: the name of the site of each row of the table; without it, all rows are one site.
+            sample_weight: the weight of each row of the table, in its site's loss and in the site's share of the rows.
 
         Returns:
             The fitted classifier itself.
         """
         self._check_all(("hinge", "smooth_hinge", "logistic"))
-        members = self._take_sites(X, y, sites, None, with_groups=False)
-        self._take_classes(members)
-        recoding = [Site(s.name, s.x, np.where(s.y == self.classes_[1], 1.0, -1.0)) for s in members]
-        self._train_over(recoding)
-        self.coef_ = self._w[None, : self.n_features_in_].copy()
-        self.intercept_ = self._w[-1:].copy() if self.fit_intercept else np.zeros(1)
+        members, _ = self._take_sites(X, y, sites=sites, sample_weight=sample_weight)
+        members = weigh_classes(self, members, self.classes_, self.class_weight)
+        fits = []
+        for label, name in self._codes():
+            recoding = [replace(site, y=np.where(site.y == label, 1.0, -1.0)) for site in members]
+            fits.append(self._train_over(with_all_weights([merge_copies(site) for site in recoding]), name))
+        self.run_ = self._by_class([fit.run for fit in fits])
+        self.worst_case_ = self._by_class([fit.run.worst_case for fit in fits])
+        self.radius_ = self._by_class([fit.radius for fit in fits])
+        if self.radius == "cv":
+            self.cv_losses_ = self._by_class([fit.held_out for fit in fits])
+        self.n_rounds_ = sum(fit.run.rounds for fit in fits)
+        self.sites_ = [site.name for site in members]
+        self._keep_models([np.asarray(fit.run.w) for fit in fits])
         return self
 
-    def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Return the probabilities of both classes for each row; only loss="logistic" has them.
-
-        Args:
-            X: a table, shape (rows, features).
-
-        Returns:
-            The probabilities in the order of `classes_`, shape (rows, 2).
-        """
-        if self.loss != "logistic":
-            raise FoedusError("RobustClassifier(loss='logistic') has probabilities; a hinge loss has none.")
-        odds = self.decision_function(X)
-        return np.column_stack([expit(-odds), expit(odds)])
+    def _has_probabilities(self) -> bool:
+        if self.loss == "logistic":
+            return True
+        raise AttributeError("RobustClassifier(loss='logistic') has probabilities; a hinge loss has none.")
 
 
-class RobustRegressor(_WorstCaseEstimator, RegressorMixin, BaseEstimator):
+class RobustRegressor(WorstCaseEstimator, RegressorMixin, BaseEstimator):
     """Fit a linear regressor of least worst-case loss.
 
     The worst case is taken over all distributions in a Wasserstein ball around each site's data, and over all weights
@@ -285,6 +200,9 @@ class RobustRegressor(_WorstCaseEstimator, RegressorMixin, BaseEstimator):
 
     n_features_in_: int
 
+    # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
+    __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
+
     def __init__(
         self, loss: str = "huber", *, eps: float | None = None, radius: Radius = 0.01, radii: Sequence[float] = RADII,
         folds: int = 5, kappa: float = float("inf"), theta: float = 0.0, p: int | str = 1, metric: str = "l1",
@@ -308,46 +226,60 @@ class RobustRegressor(_WorstCaseEstimator, RegressorMixin, BaseEstimator):
         usual, loss = REGRESSION_LOSSES[self.loss]
         return loss(usual if self.eps is None else self.eps)
 
-    def fit(self, X: ArrayLike | Sites, y: ArrayLike | None = None, *, sites: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike | Sites,
+        y: ArrayLike | None = None,
+        *,
+        sites: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Train the regressor over sites.
 
         Args:
             X: a list, or a dict by name, of the sites' `(X, y)`; or one table (rows, features), with `y`.
             y: the targets of the table.
             sites: the name of the site of each row of the table; without it, all rows are one site.
+            sample_weight: the weight of each row of the table, in its site's loss and in the site's share of the rows.
 
         Returns:
             The fitted regressor itself.
         """
         self._check_all(tuple(REGRESSION_LOSSES))
         self._loss()
-        members = []
-        if y is None and are_sites(X):
-            for name, site in name_sites(X):
-                features, targets, _ = site_parts(name, site, with_groups=False)
-                try:
-                    x, target = validate_rows(self, features, targets, reset=not members, numeric=True)
-                except ValueError as error:
-                    raise FoedusError(f"site {name!r}: {str(error).splitlines()[0]}") from None
-                members.append(Site(name, x, target.astype(float)))
-        else:
-            x, target = validate_rows(self, X, y, numeric=True)
-            rows = len(target)
-            names = np.full(rows, ONE_SITE) if sites is None else one_per_row("sites", sites, rows).astype(str)
-            members = [Site(str(n), x[names == n], target.astype(float)[names == n]) for n in np.unique(names)]
-        self._train_over(members)
-        self.coef_ = self._w[: self.n_features_in_].copy()
-        self.intercept_ = float(self._w[-1]) if self.fit_intercept else 0.0
+        members = read_sites(self, X, y, sites=sites, sample_weight=sample_weight, numeric=True)
+        numbers = [merge_copies(replace(site, y=site.y.astype(float))) for site in members]
+        fit = self._train_over(with_all_weights(numbers))
+        self.run_, self.worst_case_, self.radius_ = fit.run, fit.run.worst_case, fit.radius
+        if fit.held_out is not None:
+            self.cv_losses_ = fit.held_out
+        self.n_rounds_, self.sites_ = fit.run.rounds, [site.name for site in members]
+        w = np.asarray(fit.run.w)
+        self.coef_ = w[: self.n_features_in_].copy()
+        self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the predicted target of each row.
 
         Args:
-            X: a table, shape (rows, features).
+            X: a table, shape (rows, features), dense or sparse.
 
         Returns:
             The targets, shape (rows,).
         """
         check_is_fitted(self, "coef_")
         return validate_table(self, X) @ self.coef_ + self.intercept_
+
+    def to_sklearn(self) -> LinearRegression:
+        """Return scikit-learn's `LinearRegression` with the fitted coefficients, which predicts the same.
+
+        It can be stored with `pickle` or `joblib` and used where neither foedus nor JAX is installed.
+        """
+        check_is_fitted(self, "coef_")
+        return linear_regressor(self.coef_, self.intercept_, columns_of(self))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

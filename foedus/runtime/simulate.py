@@ -19,7 +19,8 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Present
-from foedus.certificate import site_parts
+from foedus.certificate import SitePart, site_parts
+from foedus.constrained import tolerances
 from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
@@ -27,6 +28,7 @@ from foedus.pytrees import PyTree, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes
 from foedus.runtime.participation import (
     LOCAL,
@@ -40,6 +42,8 @@ from foedus.runtime.participation import (
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import Blocks, block_sizes, condense_data
+from foedus.summed_certificate import SummedPart, summed_part
+from foedus.summing import SumPresent
 from foedus.terms import Data, Terms
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold; their buffers have this length
@@ -64,12 +68,13 @@ class RunInputs:
     key: Array
     participation: Participation
     blocks: Blocks = Blocks()
+    masking: Masking | None = None
 
 
 def play_round(
     algorithm: Algorithm, terms: Terms, phase: int, at: Simulation, inputs: RunInputs
-) -> tuple[Simulation, Array, Array]:
-    """Play one round of one kind; return the states, how many clients were asked and how many answered."""
+) -> tuple[Simulation, dict[str, Array]]:
+    """Play one round of one kind; return the states, and how many clients were asked and how many answered."""
     kind = algorithm.kinds[phase]
     n, who, round, clients = terms.clients, inputs.participation, at.carry.round, at.clients
     draws = client_uniforms(round_key(inputs.key, SERVER, round), inputs.uids)
@@ -108,15 +113,21 @@ def play_round(
     else:
         states, data, uids = participants
         after, replies = answers(states, data, uids, of, 0)
-    if not everyone or who.dropout > 0:
+    sure, masking, record = everyone and who.dropout == 0, inputs.masking, {}
+    if masking is not None and not sure:  # where too few are left, nobody lets the sum be seen
+        here = here & masking.enough(jnp.sum(here), asked_count)
+    if not sure:
         # Without noise a client whose reply is lost goes on as if the round had not reached it. With sound noise its
         # reply has left it and counts as a release, so its state must go on from there.
         released = isinstance(algorithm, Releasing) and isinstance(algorithm.noise, Sound)
         advances = is_asked if released else here
         after = Present(index, advances).remember(clients, after) if jax.tree.leaves(clients) else clients
-    sure = everyone and who.dropout == 0
-    carry = spine.advance(algorithm, terms, kind, at.carry, replies, Present(index, here), sure)
-    return Simulation(carry, after), asked_count, jnp.sum(here)
+    present = Present(index, here)
+    if masking is not None:
+        replies, record["clipped"] = masking.add_up(replies, here)
+        present = SumPresent.of(jnp.sum(here))
+    carry = spine.advance(algorithm, terms, kind, at.carry, replies, present, sure)
+    return Simulation(carry, after), {"asked": asked_count, "answered": jnp.sum(here)} | record
 
 
 def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
@@ -174,10 +185,10 @@ def chunk(
         phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
         plays = [partial(play_round, algorithm, terms, kind) for kind in kinds]
         if len(plays) == 1:
-            at, asked_count, answer_count = plays[0](at, inputs)
+            at, counts = plays[0](at, inputs)
         else:
-            at, asked_count, answer_count = jax.lax.switch(phase, plays, at, inputs)
-        row = {"phase": phase, "asked": asked_count, "answered": answer_count} | dict(algorithm.report(at.carry.server))
+            at, counts = jax.lax.switch(phase, plays, at, inputs)
+        row = {"phase": phase} | counts | dict(algorithm.report(at.carry.server))
         if isinstance(algorithm, Releasing) and algorithm.noise is not None:
             clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
             row |= algorithm.release_record(clients)
@@ -206,7 +217,7 @@ def start(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data
     return strong(Simulation(spine.first(algorithm, terms, w0, own), clients))
 
 
-def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
+def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Masking | None = None) -> RunInputs:
     """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
     uids = problem.stacked.uids()
@@ -218,7 +229,7 @@ def inputs_of(fit: Fit, participation: Participation, seed: int) -> RunInputs:
     else:
         data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
         blocks = block_sizes(fit, [b.data for b in data])
-    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation, blocks)
+    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation, blocks, masking)
 
 
 class _Interrupt:
@@ -260,12 +271,12 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
     problem, algorithm = job.fit.problem, job.fit.algorithm
     terms = problem.terms
     with explain_mistakes(algorithm, problem):
-        inputs = inputs_of(job.fit, job.participation, job.seed)
+        inputs = inputs_of(job.fit, job.participation, job.seed, job.masking)
         at = start(algorithm, terms, job.w0, inputs.data, problem.server)
         states, data = (
             (at.clients[0], inputs.data[0].data) if isinstance(inputs.data, tuple) else (at.clients, inputs.data)
         )
-        recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data))
+        recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data, job.masking))
         if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
             at, recorder.columns = checkpoint_content
         at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles the program and plays no round
@@ -277,6 +288,7 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
             at, records, used = chunk(algorithm, terms, at, inputs, np.int64(limit))
             count = int(used)
+            check_clipped(job.masking, np.asarray(records.pop("clipped", 0))[:count] if job.masking else 0)
             recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
             round_seconds = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))
@@ -319,9 +331,22 @@ def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
             mu = by_site.pop("local")
             multipliers = {k: np.asarray(v) for k, v in by_site.items()}
     nu = jnp.asarray(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
-    parts = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
     one = Data({k: v[0] for k, v in problem.data.items()})
+    each = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
+    parts = each if job.masking is None else summed_parts(job, each)
     return spine.conclude(
         algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,
     )  # fmt: skip
+
+
+def summed_parts(job: Job, parts: SitePart) -> SummedPart:
+    """Return what a server that sees sums alone learns of the measurement: the same integers as over real sites."""
+    masking, (_, eps2) = job.masking, tolerances(job.fit.algorithm)
+    assert masking is not None
+    terms = job.problem.terms
+    one = Data({k: v[0] for k, v in job.problem.data.items()})
+    rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
+    total, clipped = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
+    check_clipped(masking.measuring, int(clipped))
+    return total

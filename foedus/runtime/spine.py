@@ -9,6 +9,7 @@
 The simulator adds `vmap` over clients, `Spread` a client axis over several processes, and the FLARE server messages.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,9 @@ from foedus.pytrees import PyTree, nbytes, state
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
+from foedus.runtime.masking import Masking, by_sums, masking_of
 from foedus.runtime.participation import Participation, describe_participation
+from foedus.summed_certificate import SummedPart, join_sums
 from foedus.terms import Data, Terms
 
 RELEASED = "each client's noisy parameters, in each round"
@@ -54,14 +57,16 @@ class Job:
     seed: int
     max_rounds: int
     participation: Participation
+    masking: Masking | None = None  # where the server sees sums alone
 
     @property
     def settings(self) -> Json:
         """The settings of the run, for its record."""
-        return settings_of(
+        plain = settings_of(
             self.fit.algorithm, self.problem.terms, self.participation, self.problem.stacked.names is not None,
             self.seed, self.max_rounds,
         )  # fmt: skip
+        return plain if self.masking is None else plain | {"secure": dataclasses.asdict(self.masking)}
 
     def checkpoint(self, path: str | Path) -> Checkpoint:
         """Return the checkpoint in this file; another run, with other settings, data or start, cannot load it."""
@@ -96,6 +101,7 @@ def prepare(
     participation: Participation,
     privacy: Local | Noise | None = None,
     budget: Budget | float | None = None,
+    secure: bool = False,
 ) -> Job:
     """Check the arguments of `solve` and make the algorithm ready; raise FoedusError where something does not fit."""
     problem = problem.over(w0)
@@ -109,11 +115,12 @@ def prepare(
             )
     if privacy is not None or budget is not None:
         algorithm = make_private(algorithm, privacy, budget, problem, int(limit))
-    fit = algorithm.fit(problem)
+    fit = (by_sums(algorithm) if secure else algorithm).fit(problem)
+    masking = masking_of(fit.algorithm, problem.terms) if secure else None
     participation.check(problem.terms.clients)
     start = problem.terms.shape.ravel(w0)
     check_data(problem, fit.algorithm, start)
-    return Job(problem, fit, start, int(seed), int(limit), participation)
+    return Job(problem, fit, start, int(seed), int(limit), participation, masking)
 
 
 # --- the rounds ---
@@ -286,7 +293,7 @@ def conclude(
     terms: Terms,
     names: Sequence[str],
     carry: Carry,
-    parts: SitePart | Sequence[str],
+    parts: SitePart | SummedPart | Sequence[str],
     one: Data,
     own: Data | None,
     multipliers: dict[str, np.ndarray],
@@ -300,7 +307,7 @@ def conclude(
         terms: the terms of the problem as the user stated it.
         names: its clients.
         carry: the server's state after the last round.
-        parts: what the sites measured; or the names of those that do not measure, and then nothing is certified.
+        parts: what the sites measured, or its sum; or the names of those that do not measure: nothing is certified.
         one: one client's data, of which only the shapes are used.
         own: the server's own data.
         multipliers: those of the server's rows, by scope.
@@ -311,6 +318,9 @@ def conclude(
     if isinstance(parts, SitePart):
         objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
         local = np.asarray(parts.mu)
+    elif isinstance(parts, SummedPart):
+        objective, certificate = join_sums(terms, w, parts, one, own, multipliers, eps1, eps2)
+        local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     else:
         objective, certificate = float("nan"), Certificate.unmeasured(parts, terms.clients, eps1, eps2)
         local = np.full((terms.clients, terms.rows[0]), np.nan)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from foedus.algorithm import Algorithm, Kind
 from foedus.pytrees import PyTree, nbytes
+from foedus.runtime.masking import Masking
 from foedus.runtime.spine import message_for
 from foedus.terms import Data, Terms
 
@@ -15,14 +16,16 @@ Bytes: TypeAlias = tuple[tuple[int, int], ...]
 """For each kind of round: the bytes one client receives, and the bytes it sends."""
 
 
-def traffic_of(algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTree, data: Data) -> Bytes:
+def traffic_of(
+    algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTree, data: Data, masking: Masking | None = None
+) -> Bytes:
     """Return the bytes of a round's messages, from shapes alone; `clients` and `data` have a client axis first."""
 
     def shapes(tree: PyTree, drop: int) -> PyTree:
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
 
     leaves, tree = jax.tree.flatten((shapes(server, 0), shapes(clients, 1), shapes(data, 1)))
-    return _traffic(algorithm, terms, tuple(leaves), tree)
+    return _traffic(algorithm, terms, tuple(leaves), tree, masking)
 
 
 def exchange_shapes(
@@ -36,10 +39,20 @@ def exchange_shapes(
 
 
 @lru_cache(maxsize=256)
-def _traffic(algorithm: Algorithm, terms: Terms, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: PyTree) -> Bytes:
+def _traffic(
+    algorithm: Algorithm,
+    terms: Terms,
+    leaves: tuple[jax.ShapeDtypeStruct, ...],
+    tree: PyTree,
+    masking: Masking | None,
+) -> Bytes:
     server, client, data = jax.tree.unflatten(tree, leaves)
     sizes = []
     for kind in algorithm.kinds:
         message, _, reply = exchange_shapes(kind, terms, server, client, data)
-        sizes.append((nbytes(message), nbytes(reply)))
+        if masking is None:
+            sizes.append((nbytes(message), nbytes(reply)))
+        else:
+            numbers = sum(int(leaf.size) for leaf in jax.tree.leaves(reply))
+            sizes.append(masking.traffic(nbytes(message), numbers, terms.clients))
     return tuple(sizes)

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Present
-from foedus.buffered import Buffered
+from foedus.buffered import Buffered, LatePresent
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pytrees import PyTree, state, strong
@@ -68,7 +68,8 @@ def aggregate(
 
     `about` is for each client the round that its reply is to; `late` is () where all are to this one.
     """
-    present = Present(jnp.arange(terms.clients), here, late)
+    everyone = jnp.arange(terms.clients)
+    present = Present(everyone, here) if isinstance(late, tuple) else LatePresent(everyone, here, late)
     carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
     return Play(carry, jnp.where(here, about, play.last)), dict(algorithm.report(carry.server))
 

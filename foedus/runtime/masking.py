@@ -1,0 +1,91 @@
+"""Rounds whose server sees sums alone: which algorithms they are for, the agreed numbers, and the sum in a simulation.
+
+A simulation adds up the same 64-bit integers as masked sums over real sites do; only the masks, which cancel, are left
+out. A number beyond the agreed range is clipped and counted, and a run in which that happened ends with a sentence.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, name_of
+from foedus.errors import FoedusError
+from foedus.pytrees import PyTree
+from foedus.secure.fixed_point import FixedPoint
+from foedus.secure.site import LEAST_OTHERS
+from foedus.summing import Summing
+from foedus.terms import Terms
+
+BITS = {1: 40, 2: 60}  # the resolution by the words of a number: 9e-13 and 9e-19
+SEALED, SHARE = 48, 32  # bytes of a share under seal, and open
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Masking:
+    """How a run's replies are added up: the fixed point, and the fewest other sites that a sum may be over."""
+
+    point: FixedPoint
+    least_others: int = LEAST_OTHERS
+
+    @property
+    def measuring(self) -> "Masking":
+        """The form in which the certificate is added up: second derivatives need two words."""
+        return replace(self, point=replace(self.point, bits=BITS[2], words=2))
+
+    def enough(self, answered: Array, asked: Array) -> Array:
+        """Return whether so many answers of those that were asked make a sum that sites let be seen."""
+        return answered >= jnp.maximum(2 * asked // 3 + 1, self.least_others + 1)
+
+    def traffic(self, down: int, numbers: int, sites: int) -> tuple[int, int]:
+        """Return the bytes that one site receives and sends in a masked round, with shares and reveal."""
+        words = self.point.words * numbers + 1
+        return down + SEALED * (sites - 1), 8 * words + SHARE + SEALED * (sites - 1) + SHARE * sites
+
+    def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
+        """Return the sum of the replies of those that are here, in the integers of the fixed point, and the clipped.
+
+        Where a number of theirs is not finite, the sum is NaN, as it would be without masks.
+        """
+        clipped = jnp.zeros((), int)
+        leaves, tree = jax.tree.flatten(replies)
+        totals = []
+        for leaf in leaves:
+            rows = jnp.where(here.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf.astype(float), 0.0)
+            finite = jnp.all(jnp.isfinite(rows))
+            words, beyond = self.point.encode(jnp.where(jnp.isfinite(rows), rows, 0.0), jnp)
+            totals.append(jnp.where(finite, self.point.decode(jnp.sum(words, axis=0), jnp), jnp.nan))
+            clipped = clipped + beyond
+        return jax.tree.unflatten(tree, totals), clipped
+
+
+def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
+    """Return how the replies of an algorithm are added up; raise where it needs single replies, or sites are few."""
+    if not isinstance(algorithm, Summing):
+        other = "InteriorPoint" if terms.constraints else "FedAvg, Scaffold or InteriorPoint"
+        raise FoedusError(
+            f"{name_of(algorithm)} needs each client's own reply, which masked sums (secure) do not show; use {other}."
+        )
+    if terms.clients <= LEAST_OTHERS:
+        raise FoedusError(
+            f"masked sums (secure) need at least {LEAST_OTHERS + 1} clients, so that a sum says little about one. "
+            f"Got {terms.clients} instead."
+        )
+    return Masking(FixedPoint(terms=terms.clients, bits=BITS[algorithm.words], words=algorithm.words))
+
+
+def by_sums(algorithm: Algorithm) -> Algorithm:
+    """Return the form of an algorithm that needs only sums, where it has one."""
+    return algorithm.by_sums() if isinstance(algorithm, Summing) else algorithm
+
+
+def check_clipped(masking: Masking | None, clipped: np.ndarray | int) -> None:
+    """Raise where numbers were beyond the range, so that a sum is not what it should be."""
+    if masking is not None and (count := int(np.sum(clipped))):
+        raise FoedusError(
+            f"{count} numbers of the clients' replies were beyond the range of masked sums, "
+            f"±{masking.point.largest:.3g}, and were clipped; scale the columns, or run without secure."
+        )
