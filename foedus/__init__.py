@@ -33,6 +33,7 @@ from foedus.algorithms import (  # noqa: E402
 from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.check import check_algorithm  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
+from foedus.evaluation import evaluate  # noqa: E402
 from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.privacy.total import Local  # noqa: E402
@@ -91,6 +92,7 @@ __all__ = [
     "constraints",
     "data",
     "ens",
+    "evaluate",
     "group",
     "label",
     "load",

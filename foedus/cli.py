@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import experiment, jobs, party, site
+from foedus.commands import evidence, experiment, jobs, party, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError, did_you_mean
@@ -142,6 +142,7 @@ app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
+app.command()(evidence.evaluate)
 for command in (report, card, watch):
     app.command()(command)
 app.add_typer(jobs.app, name="federation")

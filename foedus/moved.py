@@ -31,6 +31,7 @@ MOVED = {
     "foedus.local.robust_step": "foedus.robust.step",
     "foedus.local.spectrum": "foedus.numerics.spectrum",
     "foedus.local.worst_case": "foedus.robust.closed",
+    "foedus.estimators.umbrella": "foedus.evaluation.umbrella",
     "foedus.local": "foedus.numerics",
     "foedus.privacy.attach": "foedus.privacy.releasing",
     "foedus.privacy.audit": "foedus.audit",

@@ -32,3 +32,11 @@ def strong(tree: T) -> T:
 def nbytes(tree: PyTree) -> int:
     """The bytes of a tree's arrays."""
     return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes of all messages' arrays over a run: `up` from the clients, `down` to them."""
+
+    up: int
+    down: int

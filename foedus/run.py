@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,20 +16,17 @@ from foedus.certificate import Certificate
 from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack, write_whole
 from foedus.privacy.ledger import Ledger
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, Traffic
 
 if TYPE_CHECKING:
     import pandas
 
+    from foedus.evaluation.coefficients import CoefficientTable
+    from foedus.evaluation.evaluate import Evaluation
+    from foedus.evaluation.rates import Decision
+    from foedus.problem import Problem
+
 SCHEMA = 1  # of the files that `Run.save` writes
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The bytes of all messages' arrays over a run: `up` from the clients, `down` to them."""
-
-    up: int
-    down: int
 
 
 @dataclass
@@ -53,6 +50,9 @@ class Run:
         ledger: the privacy ledger of a run with noise.
         refused: replies of real sites that were not accepted: whose, and why.
         worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
+        decision: where a term caps a miss rate or false alarms, the threshold on the score and what it rests on.
+        evaluations: figures on rows that took no part in training, by the name of the rows.
+        coefficients: the model in units of the data with standard errors, where `foedus run` computed them.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -80,6 +80,14 @@ class Run:
     refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
     # of a robust algorithm, a `foedus.robust.stress.Stress`: each client's worst-case loss, the weights and the moves
     worst_case: Any = None
+    decision: "Decision | None" = None
+    evaluations: "dict[str, Evaluation]" = field(default_factory=dict)
+    coefficients: "CoefficientTable | None" = None
+
+    @property
+    def evaluation(self) -> "Evaluation | None":
+        """The figures on held-out rows; where none were held out, those on the rows evaluated last; or None."""
+        return self.evaluations.get("held-out rows") or next(reversed(self.evaluations.values()), None)
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -96,9 +104,43 @@ class Run:
             lines.insert(1, optimality)
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
+        lines += [str(evaluation) for evaluation in self.evaluations.values()]
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def summary(self, problem: "Problem | None" = None, names: Sequence[str] | None = None) -> "CoefficientTable":
+        """Return the coefficients with standard errors from the Hessian at the answer; print the table to read it.
+
+        Args:
+            problem: the problem that was solved, with its data; not needed for a run of `foedus run`, which has the
+                table already, in units of the data.
+            names: what each number of the model belongs to.
+
+        Returns:
+            The table: for each number its standard error, z, p and interval, and odds ratios with the logistic loss.
+            Where terms bind, the errors are those on the face on which they do.
+
+        Example:
+            >>> import foedus as fd, numpy as np
+            >>> X = np.column_stack([np.arange(8.0), np.ones(8)])
+            >>> y = np.array([1.0, 2.9, 5.1, 7.0, 9.1, 10.9, 13.0, 15.1])
+            >>> problem = fd.Problem([(X, y)], loss=fd.losses.least_squares)
+            >>> run = fd.solve(problem, fd.FedGiA(), max_rounds=5000)
+            >>> print(run.summary(problem, ["dose", "(intercept)"]))  # doctest: +ELLIPSIS
+                         coefficient  std. error       z        p ...
+            ...
+            dose               2.011     0.01486  135.34  < 0.001 ...
+        """
+        from foedus.evaluation.coefficients import coefficients
+
+        if problem is not None:
+            return coefficients(problem, np.asarray(self.w), self.multipliers, names=names)
+        if self.coefficients is None:
+            raise FoedusError(
+                "this run has no table of coefficients; give summary the problem, with its data: run.summary(problem)."
+            )
+        return self.coefficients
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the history as a pandas table, one row a round; a column of vectors becomes several columns."""
@@ -134,6 +176,9 @@ class Run:
         write_whole(folder / "parameters.npz", pack(arrays, {"schema": SCHEMA, "tree": plain_tree(self.w)}))
         record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         record["worst_case"] = None if self.worst_case is None else self.worst_case.to_json()
+        record["decision"] = None if self.decision is None else self.decision.to_json()
+        record["coefficients"] = None if self.coefficients is None else self.coefficients.to_json()
+        record["evaluations"] = [evaluation.to_json() for evaluation in self.evaluations.values()]
         for apart in ("w", "history", "multipliers", "ledger"):
             del record[apart]
         if self.ledger is not None:
@@ -180,11 +225,28 @@ def load(folder: str | Path) -> Run:
         from foedus.robust.stress import Stress
 
         record["worst_case"] = Stress.from_json(record["worst_case"])
+    record |= _evidence(record)
     record["traffic"] = Traffic(**record["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
     ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None
     w = rebuild(note["tree"], iter(leaves))
     return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **record)
+
+
+def _evidence(record: Json) -> Json:
+    """The decision, the evaluations and the coefficients of a saved run."""
+    decision, evaluations, table = (record.get(key) for key in ("decision", "evaluations", "coefficients"))
+    if decision is None and not evaluations and table is None:
+        return {"decision": None, "evaluations": {}, "coefficients": None}
+    from foedus.evaluation.coefficients import CoefficientTable
+    from foedus.evaluation.evaluate import Evaluation
+    from foedus.evaluation.rates import Decision
+
+    return {
+        "decision": None if decision is None else Decision.from_json(decision),
+        "evaluations": {one.source: one for one in map(Evaluation.from_json, evaluations or ())},
+        "coefficients": None if table is None else CoefficientTable.from_json(table),
+    }
 
 
 def plain_tree(tree: PyTree) -> PyTree:

@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import foedus as fd
-from foedus.estimators import umbrella
 from foedus.estimators.rows import pad_rows, read_sites
+from foedus.evaluation import umbrella
 from foedus.stacked import stack
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import beta, binom
 
 import foedus as fd
-from foedus.estimators import umbrella
+from foedus.evaluation import umbrella
 
 REPLICATIONS = 2000
 

@@ -183,10 +183,11 @@ def check(file: File) -> None:
 def _print_doubts(console: "Console", experiment: "Experiment", setup: "RunSetup | None") -> int:
     """Print what looks wrong in the data of the first run, and return how many things do."""
     from foedus.data.doubts import doubts
+    from foedus.experiment.evidence import whole_of
     from foedus.experiment.sources import cohort_of
 
     try:
-        cohort = cohort_of(experiment.cases[0].settings, experiment.folder) if setup is None else setup.cohort
+        cohort = cohort_of(experiment.cases[0].settings, experiment.folder) if setup is None else whole_of(setup)
     except FoedusError:
         return 0  # the data cannot be read, and the caller is about to say so
     results = doubts(cohort)

@@ -12,10 +12,10 @@ from sklearn.utils import Tags
 
 from foedus.constraints import LossCap
 from foedus.errors import FoedusError
-from foedus.estimators import umbrella
 from foedus.estimators.linear import LinearClassifierOverSites
 from foedus.estimators.plain import PlainClassifier, columns_of, with_threshold
 from foedus.estimators.rows import Site, SiteRows, Sites, WeightedMask, has_weights
+from foedus.evaluation import umbrella
 from foedus.terms import label
 
 

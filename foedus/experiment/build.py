@@ -12,6 +12,7 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.constraints import Constraint
 from foedus.data import preprocess, tables
+from foedus.data.holdout import KeptOut
 from foedus.data.partition import Sites
 from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort
@@ -203,6 +204,8 @@ def constraints_of(
     constraints = []
     for number, one in enumerate(settings["constraints"], start=1):
         request, place = dict(one), f"[[constraints]] {number}"
+        if one["type"] in catalogue.rates():
+            continue  # a term on a rate chooses a threshold after training, and takes no part in it
         offer = catalogue.find_offer(request.pop("type"), catalogue.constraints(), place)
         _check_limit(offer.name, request.get("at_most"), place)
         constraints.append(offer.build(request, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
@@ -257,6 +260,7 @@ class RunSetup:
     algorithm: Algorithm
     participation: Fraction
     privacy: PrivacyArguments
+    kept_out: KeptOut | None = None  # the rows that take no part in training, where the data are here
 
     def with_preparation(self, ledger: Ledger | None) -> Ledger | None:
         """Return the ledger of a run, with the figures that the sites sent to prepare the data added to it."""
@@ -274,7 +278,7 @@ def build(
         rules = rules_of(settings, cohort)
 
     def read(words: object, place: str) -> Where:
-        return _mask(words, place, cohort)
+        return mask_of(words, place, cohort)
 
     request = settings["problem"]
     clients = preprocess.sites_of(cohort, rules) if clients is None else clients
@@ -360,8 +364,8 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
     )
 
 
-def _mask(words: object, place: str, cohort: Cohort) -> Where:
-    """The mask of the rows with a label or a group, by the number that stands for it in the arrays."""
+def mask_of(words: object, place: str, cohort: Cohort) -> Where:
+    """Return the mask of the rows with a label or a group, by the number that stands for it in the arrays."""
     kind, value = split_mask(words, place)
     if kind == "label" and not cohort.labels:
         try:

@@ -19,6 +19,7 @@ from foedus.algorithms.auto import Auto
 from foedus.constraints import Constraint
 from foedus.constraints import Linear as LinearRows
 from foedus.errors import FoedusError, did_you_mean
+from foedus.evaluation.rates import KINDS, RateTerm
 from foedus.losses import Loss
 from foedus.penalties import Penalty
 from foedus.privacy.noise import Noise
@@ -255,6 +256,12 @@ def constraints() -> dict[str, Offer[Constraint]]:
 
     offers = _members(module, Constraint, "constraint", "labels")
     return offers | {"Linear": _of_function(Linear, "constraint")}
+
+
+@cache
+def rates() -> dict[str, Offer[RateTerm]]:
+    """Return the terms on rates, which choose a threshold after training."""
+    return {name: dataclasses.replace(_of_dataclass(kind, "constraint"), name=name) for name, kind in KINDS.items()}
 
 
 @cache

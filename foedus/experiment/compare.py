@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from foedus.evaluation.figures import TITLES
 from foedus.experiment.screen import size, span
 from foedus.files import Json
 from foedus.privacy.ledger import TIGHT
+from foedus.report.sections import figure_cell
 from foedus.report.tradeoff import curves, one_problem
 from foedus.run import Run
 
@@ -60,6 +62,10 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     if any(value is not None for value in epsilons.values()):
         title = "epsilon, simulated" if any(map(is_simulated, runs.values())) else "epsilon"
         columns[title] = ["none" if value is None else f"{value:.3g}" for value in epsilons.values()]
+    for name in ("accuracy", "miss_rate", "false_alarms", "r2", "mae"):
+        cells = [figure_cell(name, run)[1] for run in runs.values()]
+        if any(cell != "–" for cell in cells):
+            columns[f"{TITLES[name][0].lower()}, new rows"] = cells
     left_aligned = ("run", "method", "worst constraint")
     widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
 
@@ -121,6 +127,7 @@ def summary(runs: Mapping[str, Run]) -> list[Json]:
             "seconds": run.seconds - run.compile_seconds,
             "epsilon": epsilon(run),
             "simulated": is_simulated(run),
+            "evaluation": None if run.evaluation is None else run.evaluation.to_json()["overall"],
         }
         for name, run in runs.items()
     ]

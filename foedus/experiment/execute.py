@@ -1,14 +1,15 @@
 """Runs the cases of an experiment into their run directories, one after the other, and resumes unfinished ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from foedus.algorithm import name_of
+from foedus.data.holdout import KeptOut, split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
 from foedus.errors import FoedusError
-from foedus.experiment import build
+from foedus.experiment import build, evidence
 from foedus.experiment.build import RunSetup
 from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.folder import Folder, folder_of
@@ -47,7 +48,7 @@ class Builder:
 
     def __init__(self, experiment: Experiment):
         self.path, self.folder = experiment.path, experiment.folder
-        self.prepared_data: dict[str, tuple[Cohort, Preprocessing]] = {}
+        self.prepared_data: dict[str, tuple[Cohort, Preprocessing, KeptOut]] = {}
 
     def build(self, case: RunCase) -> RunSetup:
         """Build one case; an error about a data file begins with its name, any other with the experiment file's."""
@@ -61,12 +62,15 @@ class Builder:
 
     def _build(self, case: RunCase) -> RunSetup:
         parts = ("data", "partition", "has_partition", "preprocess")
-        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind])
+        shares = evidence.shares_of(case.settings)
+        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
         if key not in self.prepared_data:
-            cohort = cohort_of(case.settings, self.folder)
+            cohort, kept_out = split_cohort(cohort_of(case.settings, self.folder), shares)
+            evidence.check_counts(case.settings, kept_out)
             # only the last one is remembered, for tables may be large
-            self.prepared_data = {key: (cohort, build.rules_of(case.settings, cohort))}
-        setup = build.build(case.settings, *self.prepared_data[key])
+            self.prepared_data = {key: (cohort, build.rules_of(case.settings, cohort), kept_out)}
+        cohort, rules, kept_out = self.prepared_data[key]
+        setup = replace(build.build(case.settings, cohort, rules), kept_out=kept_out)
         build.check_privacy(setup)
         return setup
 
@@ -148,6 +152,7 @@ def _one(
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
+    evidence.add(run, setup)
     description = description_of(f"foedus run {experiment.path}", experiment.name, setup, is_simulated=True)
     finish(folder, run, name, description, screen)
     return run

@@ -14,6 +14,7 @@ from foedus.experiment.predict import SavedModel, open_model
 if TYPE_CHECKING:
     from pandas import DataFrame
     from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.model_selection import FixedThresholdClassifier
     from sklearn.pipeline import Pipeline
     from sklearn.svm import LinearSVC
 
@@ -23,7 +24,7 @@ def to_sklearn(model: SavedModel | Path | str) -> "Pipeline":
 
     A model without columns of words also takes an array whose columns are `feature_names_in_`, in this order. The
     estimator is a LogisticRegression for the logistic loss, a LinearSVC for other losses of two classes, and a
-    LinearRegression otherwise.
+    LinearRegression otherwise. Where a term on a rate chose a threshold, it is inside a FixedThresholdClassifier.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -82,7 +83,7 @@ def _table(rows: list[list[float | str]], names: list[str]) -> "DataFrame | np.n
     return pandas.DataFrame(rows, columns=names)
 
 
-def _estimator(model: SavedModel) -> "LinearRegression | LogisticRegression | LinearSVC":
+def _estimator(model: SavedModel) -> "LinearRegression | LogisticRegression | LinearSVC | FixedThresholdClassifier":
     """The estimator with the model's numbers in the attributes where scikit-learn looks for them."""
     from sklearn.linear_model import LinearRegression, LogisticRegression
     from sklearn.svm import LinearSVC
@@ -104,4 +105,17 @@ def _estimator(model: SavedModel) -> "LinearRegression | LogisticRegression | Li
         estimator.coef_, estimator.intercept_ = sign * coefficients[None, :], np.array([sign * constant])
         estimator.n_iter_ = np.array([model.run.rounds])
     estimator.n_features_in_ = len(coefficients)
-    return estimator
+    return estimator if model.rule.cut is None else _with_threshold(estimator, rules.labels, model.rule.cut)
+
+
+def _with_threshold(estimator: Any, labels: tuple[str, ...], cut: float) -> "FixedThresholdClassifier":
+    """The estimator with a threshold on its score in the place of 0."""
+    from sklearn.model_selection import FixedThresholdClassifier
+
+    # scikit-learn's scores are those of its second class, in sorted order
+    threshold: Any = cut  # a type checker knows only the default, "auto"
+    classifier: Any = FixedThresholdClassifier(
+        estimator, threshold=threshold, pos_label=labels[1], response_method="decision_function"
+    )
+    classifier.estimator_ = estimator
+    return classifier

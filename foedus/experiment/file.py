@@ -223,9 +223,10 @@ def _read_constraints(sections: object) -> list[Json]:
     constraints: list[Json] = []
     for number, one in enumerate(sections, start=1):
         place = f"[[constraints]] {number}"
+        offers = {**catalogue.constraints(), **catalogue.rates()}
         if "type" not in one:
-            raise FoedusError(f"{place} needs a type: one of {', '.join(sorted(catalogue.constraints()))}.")
-        offer = catalogue.find_offer(one["type"], catalogue.constraints(), place)
+            raise FoedusError(f"{place} needs a type: one of {', '.join(sorted(offers))}.")
+        offer = catalogue.find_offer(one["type"], offers, place)
         rest = {key: _read_several(value, f"{place} {key}") for key, value in one.items() if key != "type"}
         constraints.append({"type": offer.name} | rest)
     return constraints
@@ -295,8 +296,9 @@ def _check_data(settings: Settings, elsewhere: bool) -> None:
 
 def _check_case(settings: Settings) -> None:
     """Raise where the package itself refuses one combination of settings, before any data are read."""
-    from foedus.experiment import build, sources
+    from foedus.experiment import build, evidence, sources
 
+    evidence.check_settings(settings)
     build.algorithm_of(settings)
     build.participation_of(settings)
     build.loss_of(settings)

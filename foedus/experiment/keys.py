@@ -81,6 +81,9 @@ PARTICIPATION = {
     "dropout": Key("number", "the share of replies that get lost", 0.0, sweeps=True),
     "every": Key("whole", "ask every site at least once in so many rounds", None, least=1, sweeps=True),
 }
+EVALUATE = {
+    "holdout": Key("number", "the share of each site's rows that is kept out of training to evaluate the model on"),
+}
 RUN = {
     "max_rounds": Key("whole", "the most rounds; the algorithm's own limit when left out", None, least=1, sweeps=True),
     "runtime": Key(
@@ -101,5 +104,6 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "problem": PROBLEM,
     "participation": PARTICIPATION,
     "run": RUN,
+    "evaluate": EVALUATE,
 }
 OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package

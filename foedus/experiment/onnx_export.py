@@ -16,6 +16,7 @@ from foedus.data.preprocess import Category, Number
 from foedus.data.sums import ABSENT
 from foedus.data.tables import MISSING
 from foedus.errors import FoedusError
+from foedus.evaluation.tally import Rule
 from foedus.experiment.predict import SavedModel, open_model
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def to_onnx(model: SavedModel | Path | str) -> "ModelProto":
     score = graph.node("Reshape", total, graph.constant(np.array([-1])))
     if rules.missing != "mean":
         score = graph.unless_missing(rules.columns, score)
-    outputs = [graph.prediction(score, rules.labels), graph.output("score", score)]
+    outputs = [graph.prediction(score, rules.labels, model.rule), graph.output("score", score)]
     if model.logistic:
         outputs.insert(1, graph.output("probability", graph.node("Sigmoid", score)))
     proto = helper.make_model(
@@ -142,12 +143,13 @@ class _Graph:
         flat = self.node("Reshape", together, self.constant(np.array([-1])))
         return self.node("Where", flat, self.constant(np.array(np.nan)), score)
 
-    def prediction(self, score: str, labels: tuple[str, ...]) -> "ValueInfoProto":
-        """The output `prediction`: the score itself in a regression, else the label that its sign says."""
+    def prediction(self, score: str, labels: tuple[str, ...], rule: Rule) -> "ValueInfoProto":
+        """The output `prediction`: the score itself in a regression, else the label that the rule says."""
         if not labels:
             return self.output("prediction", score)
         # 0 and 1 are the labels, 2 the empty answer to a row with no score
-        positive = self.node("Cast", self.node("Greater", score, self.constant(np.array(0.0))), to=self.type("INT64"))
+        test, limit = ("Greater", 0.0) if rule.cut is None else ("GreaterOrEqual", rule.cut)
+        positive = self.node("Cast", self.node(test, score, self.constant(np.array(limit))), to=self.type("INT64"))
         place = self.node("Where", self.node("IsNaN", score), self.constant(np.array(2)), positive)
         answers = self.constant(np.array([*labels, ""], dtype=object))
         return self.output("prediction", self.node("Gather", answers, place), words=True)

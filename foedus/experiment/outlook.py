@@ -14,7 +14,7 @@ from foedus.algorithm import name_of
 from foedus.data.doubts import side_by_side
 from foedus.data.preprocess import Category, Number
 from foedus.data.tables import listing, missing_in
-from foedus.experiment import build
+from foedus.experiment import build, evidence
 from foedus.experiment.build import RunSetup
 from foedus.experiment.screen import size
 from foedus.pooled import Pooled
@@ -140,7 +140,9 @@ def terms_lines(setup: RunSetup) -> list[str]:
         "global": "on the server's own data",
         "coupled": "on average over the sites",
     }
-    for request, constraint in zip(setup.settings["constraints"], problem.terms.constraints, strict=True):
+    rates = evidence.rates_of(setup.settings)
+    requests = [one for one in setup.settings["constraints"] if one["type"] not in {rate.name for rate in rates}]
+    for request, constraint in zip(requests, problem.terms.constraints, strict=True):
         sentence = {
             "LossCap": lambda a=request: f"the mean loss on {a.get('where')} is at most {limit(a['at_most'])}",
             "LossGap": lambda a=request: (
@@ -153,7 +155,21 @@ def terms_lines(setup: RunSetup) -> list[str]:
             "NormBall": lambda a=request: f"the model's length is at most {limit(a['radius'])}",
         }.get(request["type"], lambda a=request: ", ".join(f"{k} {v}" for k, v in a.items()))()
         lines.append(f"keep: {sentence}, {where_it_holds[constraint.scope]}")
+    lines += [f"keep: {rate.words}, by a threshold that is chosen after training" for rate in rates]
     return lines
+
+
+def kept_out_lines(setup: RunSetup) -> list[str]:
+    """Say how many rows take no part in training, and what they are for."""
+    kept_out = setup.kept_out
+    if kept_out is None:
+        return []
+    uses = (
+        ("held out to evaluate the model on", kept_out.held_out),
+        ("to choose the threshold by", kept_out.threshold),
+    )
+    totals = {use: sum(table.rows for table in tables.values()) for use, tables in uses}
+    return [f"{rows:,} {use}" for use, rows in totals.items() if rows]
 
 
 def limit(value: object) -> str:
@@ -201,6 +217,8 @@ def describe(setup: RunSetup, out: Path, state: str) -> Group:
         parts.append(Text(title, style="bold"))
         parts.extend(Text(f"  {line}") for line in lines)
 
+    if kept_out := kept_out_lines(setup):
+        section("Beside these rows, which train the model", kept_out)
     section("Columns", features_lines(setup))
     section("Sites side by side: median [least, greatest], or the commonest word", [])
     parts.append(columns_table(setup))

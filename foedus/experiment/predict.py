@@ -10,6 +10,7 @@ import numpy as np
 from foedus.data import tables
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
+from foedus.evaluation.tally import Rule
 from foedus.run import Run, load
 
 
@@ -30,6 +31,11 @@ class SavedModel:
         """Whether a score is the logarithm of the odds, so that it has a probability."""
         loss = self.run.settings["problem"].get("loss") or {}
         return loss.get("name") == "Logistic"
+
+    @property
+    def rule(self) -> Rule:
+        """How scores become answers: by the threshold that a term on a rate chose, or by their sign."""
+        return Rule() if self.run.decision is None else self.run.decision.rule
 
     def check_linear(self) -> None:
         """Raise where the model is not linear with one number a column."""
@@ -90,7 +96,8 @@ def predict(model: SavedModel, path: Path, separator: str = ",") -> Predictions:
     has_score = np.isfinite(scores)
     probabilities = None
     if rules.labels:
-        answers = [rules.labels[int(s > 0)] if ok else "" for s, ok in zip(scores, has_score, strict=True)]
+        positive = model.rule.positive(scores)
+        answers = [rules.labels[int(p)] if ok else "" for p, ok in zip(positive, has_score, strict=True)]
         if model.logistic:
             with np.errstate(over="ignore", invalid="ignore"):
                 probabilities = 1.0 / (1.0 + np.exp(-scores))

@@ -2,8 +2,11 @@
 
 import re
 
+from foedus.evaluation.coefficients import CoefficientTable
+from foedus.evaluation.evaluate import figure_text, term_text
+from foedus.evaluation.figures import ALL_ROWS, TITLES
 from foedus.files import Json
-from foedus.report import privacy, sections, words
+from foedus.report import evidence, privacy, sections, words
 from foedus.report.words import number, size
 from foedus.run import Run
 
@@ -43,6 +46,9 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
         if run.certificate.silent
         else f"- Objective {number(run.objective)}, measured over all sites at the returned model",
     ]
+    lines += ["", "## How good it is on rows it has not seen", "", *_evidence(run)]
+    if run.coefficients is not None:
+        lines += ["", "## What the model is", "", *_coefficients(run.coefficients)]
     lines += ["", "## The certificate", "", *_certificate(run)]
     ledger = getattr(run, "ledger", None)
     lines += ["", "## Privacy", ""]
@@ -62,6 +68,37 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
     lines += ["```python", sections.call(run).replace("```", "'''"), "```", ""]
     lines.append("With " + ", ".join(f"{plain(k)} {plain(v)}" for k, v in versions.items()) + ".")
     return "\n".join(lines) + "\n"
+
+
+def _evidence(run: Run) -> list[str]:
+    """The figures on new rows as sentences and as a table, and the threshold where there is one."""
+    lines = [plain(sentence) for sentence in evidence.sentences(run)]
+    if run.decision is not None:
+        lines += ["", f"A row is called positive from the score {number(run.decision.cut)} on, so that these are kept:"]
+        lines += [f"- {plain(term.words)}" for term in run.decision.terms]
+        lines += [f"- NOT kept: {plain(run.decision.trouble)}"] if run.decision.trouble else []
+    for evaluation in run.evaluations.values():
+        names = [name for name in TITLES if name in evaluation.overall]
+        lines += ["", f"On {plain(evaluation.source)}, with intervals at 95 %:", ""]
+        lines += ["| site | rows | " + " | ".join(TITLES[name][0] for name in names) + " |"]
+        lines += ["|---|---:|" + "---:|" * len(names)]
+        everyone = {**evaluation.sites, ALL_ROWS: evaluation.overall} if len(evaluation.sites) > 1 else evaluation.sites
+        for site, figures in everyone.items():
+            cells = " | ".join(figure_text(name, figures[name]) for name in names)
+            lines.append(f"| {plain(site)} | {number(figures['loss'].rows)} | {cells} |")
+        lines += [""] if evaluation.terms else []
+        lines += [f"- {plain(t.constraint)} at {plain(t.site)}: {plain(term_text(t))}" for t in evaluation.terms]
+    return lines
+
+
+def _coefficients(table: CoefficientTable) -> list[str]:
+    lines = [
+        "| " + " | ".join(title or "column" for title in table.titles) + " |",
+        "|---" + "|---:" * (len(table.titles) - 1) + "|",
+    ]
+    rows = table.rows[:MOST]
+    lines += ["| " + " | ".join(plain(cell) for cell in table.cells(row)) + " |" for row in rows]
+    return [*lines, "", *map(plain, table.notes)]
 
 
 def _certificate(run: Run) -> list[str]:
@@ -101,8 +138,11 @@ def _certificate(run: Run) -> list[str]:
 def limits(run: Run) -> list[str]:
     """Return sentences on what the certificate does not say."""
     limitations = [
-        "The figures are about the examples that the model was trained on. How it does on new ones has to be measured "
-        "on examples that were kept out."
+        "The certificate is about the examples that the model was trained on, and the figures on new rows are about "
+        "rows like those that were kept out; elsewhere, or later, it may do worse."
+        if run.evaluations
+        else "The figures are about the examples that the model was trained on. How it does on new ones has to be "
+        "measured on examples that were kept out."
     ]
     if run.certificate.rows:
         limitations.append(

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TypeAlias
 
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
-from foedus.report import charts, privacy, sections, sites, tradeoff, words
+from foedus.report import charts, evidence, privacy, sections, sites, tradeoff, words
 from foedus.report.charts import Chart
 from foedus.report.words import number, size
 from foedus.run import Run
@@ -112,10 +113,12 @@ def assemble(title: str, content: str, page_charts: list[Chart], live: str = "")
 def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[str, str]:
     title = str(request.get("title") or name)
     verdict, present = words.verdict(run), sections.presence(run)
+    verdict = replace(verdict, sentences=(*verdict.sentences, *evidence.sentences(run)))
     warnings = [*words.warnings(run, None if present is None else present[1]), *map(str, request.get("warnings", ()))]
     tightest = words.worst(run)
     silent = run.certificate.silent
     tiles = [("Objective", "–" if silent else number(run.objective), "not measured" if silent else "lower is better")]
+    tiles += evidence.tiles(run)
     if tightest is not None:
         tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
     worst_case = getattr(run, "worst_case", None)
@@ -131,7 +134,9 @@ def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[
     ]
     parts = [
         ("asked", "What was asked", sections.request_section([run], request)),
+        ("evidence", "How good it is on new rows", evidence.section(run)),
         ("terms", "The terms, site by site", sections.certificate(run)),
+        ("model", "What the model is", evidence.coefficients(run)),
         ("convergence", "How it got there", sections.convergence(page_charts, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),
         ("worst-case", "The worst case", sections.worst_case(run)),

@@ -8,6 +8,8 @@ from html import escape
 
 import numpy as np
 
+from foedus.evaluation.evaluate import figure_text
+from foedus.evaluation.figures import TITLES
 from foedus.files import Json
 from foedus.report import charts, sites, words
 from foedus.report.charts import Chart, ChartSeries
@@ -34,6 +36,7 @@ SERIES = {
     "dual": ("Movement", "the length of the last step; near 0 at the end"),
     "residual": ("Distance from optimality", "within the present outer step; rises when a new one begins"),
 }
+COMPARED = ("accuracy", "miss_rate", "false_alarms", "auc", "r2", "mae")  # figures on new rows in tables of runs
 # series of the history that count things; other sections show them
 COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
 GLOSSARY = {
@@ -311,11 +314,18 @@ def settings(run: Run) -> str:
     )
 
 
+def figure_cell(name: str, run: Run) -> tuple[float, str]:
+    """Return a figure on new rows as a number to sort by and as text."""
+    figure = None if run.evaluation is None else run.evaluation.overall.get(name)
+    return (math.inf, "–") if figure is None else (figure.value, figure_text(name, figure))
+
+
 def table_of_runs(runs: Mapping[str, Run]) -> str:
     """Return a table with one row for each run: its verdict, its final figures, and its rounds, bytes and time."""
     heads = ["Run", "Verdict", "Objective", "Largest violation", "Stationarity", "Rounds", "Up", "Down", "Time"]
     private = any(getattr(run, "ledger", None) is not None for run in runs.values())
     loss = "ε, simulated" if any(map(noise_from_seed, runs.values())) else "ε"
+    measured = [name for name in COMPARED if any(r.evaluation and name in r.evaluation.overall for r in runs.values())]
     body = ""
     for i, (name, run) in enumerate(runs.items()):
         verdict, c = words.verdict(run), run.certificate
@@ -332,9 +342,11 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
         if private:
             epsilon = total_epsilon(run)
             cells.append((math.inf if epsilon is None else epsilon, "–" if epsilon is None else number(epsilon)))
+        cells += [figure_cell(name, run) for name in measured]
+        titles_of_cells = [*heads[2:], *([loss] if private else []), *(TITLES[name][0] for name in measured)]
         figures = "".join(
             f'<td class="n" data-v="{float(value)!r}"><span class="mini">{escape(head)}</span>{escape(text)}</td>'
-            for head, (value, text) in zip([*heads[2:], loss], cells, strict=False)
+            for head, (value, text) in zip(titles_of_cells, cells, strict=True)
         )
         body += (
             f'<tr><th scope="row" data-v="{escape(name)}"><i class="c{i % 8}"></i>{escape(name)}</th>'
@@ -343,7 +355,8 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
         )
     kinds = {"Run": "", "Verdict": "v"}
     titles = "".join(
-        f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>' for h in [*heads, *([loss] if private else [])]
+        f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>'
+        for h in [*heads, *([loss] if private else []), *(f"{TITLES[name][0]}, new rows" for name in measured)]
     )
     reasons = words.group_names([(name, run.reason) for name, run in runs.items()])
     items = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}.</li>" for name, text in reasons)

@@ -6,16 +6,19 @@ data are. Which cap to take is a choice, and the page shows what each choice cos
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
 import numpy as np
 
+from foedus.evaluation.figures import TITLES
+from foedus.evaluation.intervals import Figure
 from foedus.report import words
 from foedus.report.charts import HIGH, WIDE, axis_of, path
 from foedus.report.words import number
 from foedus.run import Run
 
+RATES = ("miss_rate", "false_alarms")  # drawn against the cap where they were measured on new rows
 LIMITS = ("at_most", "radius")  # the fields of a constraint that contain its cap
 
 
@@ -51,6 +54,7 @@ class TradeoffPoint:
     cap: float
     objective: float
     certified: bool
+    rates: Mapping[str, Figure] = field(default_factory=dict)  # on new rows, where they were measured
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,11 @@ def curves(runs: Mapping[str, Run]) -> list[Curve]:
         others = [c for c in differing.values() if c != constraint]
         lines: dict[str, list[TradeoffPoint]] = {}
         for name, run in runs.items():
-            point = TradeoffPoint(name, caps[name][constraint], run.objective, words.verdict(run).level == "good")
+            rates = (
+                {} if run.evaluation is None else {k: run.evaluation[k] for k in RATES if k in run.evaluation.overall}
+            )
+            good = words.verdict(run).level == "good"
+            point = TradeoffPoint(name, caps[name][constraint], run.objective, good, rates)
             distinctions = [f"{c} at most {number(caps[name][c])}" for c in others] + _method(run, runs)
             lines.setdefault(", ".join(distinctions), []).append(point)
         nested = all(r.kind == "<=" for run in runs.values() for r in run.certificate.rows)
@@ -134,24 +142,44 @@ def verdict(runs: Mapping[str, Run], cap_curves: Sequence[Curve], data_differ: b
 
 def section(cap_curves: Sequence[Curve]) -> str:
     """Return the curves, each with a point for every run."""
-    return "".join(_figure(curve) for curve in cap_curves)
+    return "".join(_figure(curve) + "".join(_figure(curve, rate) for rate in RATES) for curve in cap_curves)
 
 
-def _figure(curve: Curve) -> str:
-    points = [p for line in curve.lines.values() for p in line if math.isfinite(p.objective)]
+def _height(point: TradeoffPoint, rate: str | None) -> float:
+    """The objective of a run, or a rate of it on new rows; NaN where that was not measured."""
+    return point.objective if rate is None else point.rates[rate].value if rate in point.rates else math.nan
+
+
+def _interval(point: TradeoffPoint, rate: str | None) -> tuple[float, float]:
+    """The ends of the interval of a rate; the objective has none, and is both ends."""
+    return (point.objective,) * 2 if rate is None else (point.rates[rate].low, point.rates[rate].high)
+
+
+def _figure(curve: Curve, rate: str | None = None) -> str:
+    """The objective against the cap, or a rate on new rows with its interval."""
+    points = [p for line in curve.lines.values() for p in line if math.isfinite(_height(p, rate))]
     if not points:
         return ""
-    caps, values = (np.array(v, dtype=float) for v in zip(*((p.cap, p.objective) for p in points), strict=True))
+    what = "objective" if rate is None else TITLES[rate][0].lower()
+
+    def text(value: float) -> str:
+        return number(value) if rate is None else f"{100 * value:.1f} %"
+
+    caps = np.array([p.cap for p in points], dtype=float)
+    values = np.array([end for p in points for end in _interval(p, rate)], dtype=float)
     wide = bool(np.all(caps > 0)) and float(caps.max()) > 30 * float(caps.min())
     across, upward = axis_of(caps, wide), axis_of(values, False)
     lines, dots = "", ""
     for i, line in enumerate(curve.lines.values()):
-        finite = [p for p in line if math.isfinite(p.objective)]
+        finite = [p for p in line if math.isfinite(_height(p, rate))]
         x = across.place(np.array([p.cap for p in finite], dtype=float))
-        y = upward.place(np.array([p.objective for p in finite], dtype=float))
+        y = upward.place(np.array([_height(p, rate) for p in finite], dtype=float))
         lines += f'<path class="line c{i % 8}" d="{path(x, y)}"/>'
+        for place, point in zip(x.tolist(), finite, strict=True) if rate else ():
+            interval = upward.place(np.array(_interval(point, rate)))
+            lines += f'<path class="whisker c{i % 8}" d="{path(np.array([place, place]), interval)}"/>'
         for point, a, b in zip(finite, x.tolist(), y.tolist(), strict=True):
-            label = f"{point.run}: cap {number(point.cap)}, objective {number(point.objective)}"
+            label = f"{point.run}: cap {number(point.cap)}, {what} {text(_height(point, rate))}"
             label += "" if point.certified else ", not certified"
             dots += (
                 f'<i class="dot c{i % 8}{"" if point.certified else " open"}" title="{escape(label)}" '
@@ -160,17 +188,21 @@ def _figure(curve: Curve) -> str:
     rows = [(v, 1 - float(upward.place(np.array(v)))) for v in upward.ticks()]
     columns = [(v, float(across.place(np.array(v)))) for v in across.ticks(6)]
     grid = "".join(f"M0 {HIGH * p:.1f}H{WIDE}" for _, p in rows)
-    side = "".join(f'<span style="top:{100 * p:.1f}%">{number(v)}</span>' for v, p in rows)
+    side = "".join(f'<span style="top:{100 * p:.1f}%">{text(v)}</span>' for v, p in rows)
     below = "".join(f'<span style="left:{100 * p:.1f}%">{number(v)}</span>' for v, p in columns)
     names = [name for name in curve.lines if name]
     key = "".join(f'<span><i class="dot c{i % 8}"></i>{escape(name)}</span> ' for i, name in enumerate(names))
     key += '<span><i class="dot open"></i>not certified</span>' if any(not p.certified for p in points) else ""
-    description = "; ".join(f"at {number(p.cap)} it is {number(p.objective)}" for p in points)
+    description = "; ".join(f"at {number(p.cap)} it is {text(_height(p, rate))}" for p in points)
+    note = "one point a run; neither end is better than the other"
+    if rate is not None:
+        note = f"on rows that took no part in training: {TITLES[rate][1]}; the lines are intervals at 95 %"
+    title = f"{what[0].upper() + what[1:]} against a cap: {curve.constraint}"
     return (
-        f'<figure class="curve"><figcaption><strong>Objective against a cap: {escape(curve.constraint)}</strong> '
-        f'<span>one point a run; neither end is better than the other</span></figcaption><div class="plot">'
+        f'<figure class="curve"><figcaption><strong>{escape(title)}</strong> '
+        f'<span>{escape(note)}</span></figcaption><div class="plot">'
         f'<div class="side">{side}</div><div class="area"><svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" '
-        f'role="img" aria-label="the objective by cap: {escape(description)}"><path class="grid" d="{grid}"/>'
+        f'role="img" aria-label="{escape(what)} by cap: {escape(description)}"><path class="grid" d="{grid}"/>'
         f'{lines}</svg>{dots}</div><div class="below">{below}</div></div>'
         f'<p class="axis">cap: {escape(curve.constraint)}</p>'
         + (f'<p class="dotkey">{key}</p>' if key else "")

@@ -141,13 +141,15 @@ def terms(run: Run) -> list[str]:
             "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
         }[place]
         sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap}, {place_words}")
-    return sentences
+    return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
 
 
 def uncertified(run: Run) -> str | None:
     """Return why a run is not certified, as the end of a sentence; None if it converged and keeps its terms."""
     if run.settings.get("problem", {}).get("constraints") and not run.certificate.holds():
         return "its certificate does not hold: " + run.certificate.verdict().removeprefix("NOT certified: ")
+    if run.decision is not None and run.decision.trouble is not None:
+        return run.decision.trouble
     return None if run.converged else "it did not converge: " + run.reason
 
 

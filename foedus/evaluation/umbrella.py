@@ -39,7 +39,7 @@ import numpy as np
 from scipy.special import bdtr, expit
 
 from foedus.errors import FoedusError
-from foedus.run import Traffic
+from foedus.pytrees import Traffic
 
 # The grid of thresholds does not depend on the data: log-odds in [−32, 32], beyond which a probability is 0 or 1 to 13
 # digits, in steps that are exact in floating point.

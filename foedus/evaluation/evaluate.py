@@ -1,0 +1,238 @@
+"""Evaluation: how good a model is on rows it has not seen, at each site and over all of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foedus.errors import FoedusError
+from foedus.evaluation.figures import (
+    ALL_ROWS,
+    SHARES,
+    TITLES,
+    Tenth,
+    TermFigure,
+    bracket,
+    figures_of,
+    sum_of,
+    tenths_of,
+    terms_of,
+)
+from foedus.evaluation.intervals import Figure
+from foedus.evaluation.rates import Decision, RateRecord
+from foedus.evaluation.tally import Rule, Tally, tally
+from foedus.files import Json
+from foedus.problem import Problem
+from foedus.pytrees import PyTree
+from foedus.terms import Terms
+
+HELD_OUT = "held-out rows"  # the source of an evaluation on rows that an experiment kept out of training
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a model on rows that took no part in training; print it for a table.
+
+    Attributes:
+        source: the rows: "held-out rows", or the names of files.
+        sites: the figures of each site by name: "accuracy", "miss_rate", "false_alarms", "auc", "loss", "brier" and
+            "calibration" of a classifier (the last two with the logistic loss), "r2", "rmse", "mae" and "loss" of a
+            regression. A `Figure` has `value`, and `low` and `high`, its interval at 95 %.
+        overall: the same over the rows of all sites together.
+        terms: the loss behind each cap, or the rate, on these rows.
+        tenths: what happened to the rows of each tenth of the predicted probabilities.
+        rows: the number of rows of each site; 0 where a site told nothing.
+        auc_error: the area under the curve is known to within this much, because scores are counted in cells.
+        cut: the threshold on the score, where a term chose one.
+    """
+
+    source: str
+    sites: dict[str, dict[str, Figure]]
+    overall: dict[str, Figure]
+    terms: tuple[TermFigure, ...] = ()
+    tenths: tuple[Tenth, ...] = ()
+    rows: dict[str, int] | None = None
+    auc_error: float = 0.0
+    cut: float | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of rows at all sites."""
+        return self.overall["loss"].rows
+
+    def __getitem__(self, name: str) -> Figure:
+        return self.overall[name]
+
+    def __str__(self) -> str:
+        head = f"on {self.source}, which took no part in training ({self.total:,} rows); intervals at 95 %"
+        names = [name for name in TITLES if name in self.overall]
+        rows = [("site", "rows", *(TITLES[name][0].lower() for name in names))]
+        everyone = {**self.sites, ALL_ROWS: self.overall} if len(self.sites) != 1 else self.sites
+        for site, figures in everyone.items():
+            rows.append((site, f"{figures['loss'].rows:,}", *(figure_text(n, figures[n]) for n in names)))
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        lines = [
+            head,
+            *("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows),
+        ]
+        lines += [f"{t.constraint} at {t.site}: {term_text(t)}" for t in self.terms]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_json(self) -> Json:
+        """Return the evaluation as JSON holds it."""
+        return {
+            "source": self.source,
+            "sites": {site: _figures(figures) for site, figures in self.sites.items()},
+            "overall": _figures(self.overall),
+            "terms": [{**vars(t), "figure": t.figure.to_json()} for t in self.terms],
+            "tenths": [[t.predicted, t.observed.to_json()] for t in self.tenths],
+            "rows": self.rows,
+            "auc_error": self.auc_error,
+            "cut": self.cut if self.cut is None or math.isfinite(self.cut) else str(self.cut),
+        }
+
+    @staticmethod
+    def from_json(record: Json) -> "Evaluation":
+        """Read what `to_json` wrote."""
+        return Evaluation(
+            source=record["source"],
+            sites={site: _read(figures) for site, figures in record["sites"].items()},
+            overall=_read(record["overall"]),
+            terms=tuple(TermFigure(**{**t, "figure": Figure.from_json(t["figure"])}) for t in record["terms"]),
+            tenths=tuple(Tenth(predicted, Figure.from_json(f)) for predicted, f in record["tenths"]),
+            rows=record["rows"],
+            auc_error=record["auc_error"],
+            cut=None if record["cut"] is None else float(record["cut"]),
+        )
+
+
+def _figures(figures: Mapping[str, Figure]) -> Json:
+    return {name: figure.to_json() for name, figure in figures.items()}
+
+
+def _read(record: Json) -> dict[str, Figure]:
+    return {name: Figure.from_json(figure) for name, figure in record.items()}
+
+
+def figure_text(name: str, figure: Figure) -> str:
+    """Return a figure with its interval as people write it: shares in per cent, others with three digits."""
+    if not figure.known:
+        return "–"
+    scale, digits, unit = (100.0, 1, " %") if name in SHARES else (1.0, 3, "")
+    value, low, high = (f"{scale * v:.{digits}f}".replace("-", "−") for v in (figure.value, figure.low, figure.high))
+    return f"{value}{unit} ({low} to {high})" if figure.bounded else f"{value}{unit}"
+
+
+def term_text(term: TermFigure) -> str:
+    """Return how a cap stands on new rows, in a few words."""
+    name = "miss_rate" if term.constraint in ("miss rate", "false-alarm rate") else "loss"
+    cap = f"{100 * term.cap:g} %" if name == "miss_rate" else f"{term.cap:.4g}"
+    words = {
+        "holds": f"holds: the cap is {cap}",
+        "broken": f"broken: the cap is {cap}",
+        "open": f"not decided by so few rows: the cap is {cap}",
+        "unknown": f"no rows; the cap is {cap}",
+    }[term.standing]
+    return f"{figure_text(name, term.figure)}, {words}" if term.figure.known else words
+
+
+def evaluate(
+    problem: Problem,
+    w: PyTree,
+    sites: Mapping[str, Sequence[np.ndarray]] | Sequence[Sequence[np.ndarray]],
+    *,
+    decision: Decision | None = None,
+    source: str = "new rows",
+) -> Evaluation:
+    """Measure a model on rows that took no part in training.
+
+    Each site computes sums and histograms of a fixed size from its own rows; all figures follow from these.
+
+    Args:
+        problem: the problem that the model was trained on, for its loss and its terms; its data are not used.
+        w: the model, as `run.w`.
+        sites: the new rows of each site, (X, y) or (X, y, group), by name or in a list.
+        decision: `run.decision`, where a term on a rate chose a threshold.
+        source: what to call the rows.
+
+    Returns:
+        The figures of each site and over all rows, each with its interval at 95 %.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> draw = np.random.default_rng(0)
+        >>> def rows(n):
+        ...     X = draw.normal(size=(n, 2))
+        ...     return X, (X[:, 0] + draw.normal(size=n) > 0).astype(float)
+        >>> problem = fd.Problem({"north": rows(200), "south": rows(200)}, loss=fd.losses.logistic)
+        >>> run = fd.solve(problem, fd.InteriorPoint())
+        >>> result = fd.evaluate(problem, run.w, {"north": rows(400), "south": rows(400)})
+        >>> result["accuracy"].low < 0.75 < result["accuracy"].high
+        True
+    """
+    terms = problem.terms
+    named = dict(sites) if isinstance(sites, Mapping) else {str(i): rows for i, rows in enumerate(sites)}
+    vector = np.asarray(w, dtype=float)
+    check_linear(terms, vector)
+    rule = Rule() if decision is None else decision.rule
+    for name, arrays in named.items():
+        _check_rows(name, arrays, len(vector), terms)
+    tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in named.items()}
+    return evaluation_of(terms, tallies, decision, source)
+
+
+def check_linear(terms: Terms, w: np.ndarray) -> None:
+    """Raise where the model is not a linear one with a loss, of which alone these figures are known."""
+    if terms.loss is None or w.ndim != 1:
+        raise FoedusError(
+            "an evaluation is about a linear model, trained with loss=; a problem with an objective of its own has no "
+            "predictions that foedus knows."
+        )
+
+
+def _check_rows(name: str, arrays: Sequence[np.ndarray], width: int, terms: Terms) -> None:
+    shape = np.shape(arrays[0])
+    if len(arrays) < 2 or len(shape) != 2 or shape[1] != width or len(arrays[1]) != shape[0]:
+        raise FoedusError(f"site {name!r}: expected (X, y) with {width} columns. Got X of shape {shape}.")
+    if not all(np.all(np.isfinite(np.asarray(part, dtype=float))) for part in arrays):
+        raise FoedusError(f"site {name!r}: the rows hold values that are not finite.")
+    labels = set(np.unique(np.asarray(arrays[1])).tolist())
+    assert terms.loss is not None
+    if terms.loss.kind == "classification" and not (labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}):
+        raise FoedusError(f"site {name!r}: expected labels 0/1 or -1/+1. Got {sorted(labels)[:5]} instead.")
+
+
+def evaluation_of(
+    terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
+) -> Evaluation:
+    """Return the evaluation that follows from the sites' tallies; this is the coordinator's part."""
+    together = sum_of(tallies)
+    sites = {name: figures_of(one) for name, one in tallies.items()}
+    overall = figures_of(together)
+    error = 0.0
+    if "auc" in overall and overall["auc"].known:
+        least, most = bracket(together)
+        error = 0.5 * (most - least)
+    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]
+    return Evaluation(
+        source=source,
+        sites=sites,
+        overall=overall,
+        terms=(*rates, *terms_of(terms, list(tallies), tallies)),
+        tenths=tenths_of(together),
+        rows={name: figures["loss"].rows for name, figures in sites.items()},
+        auc_error=error,
+        cut=None if decision is None else decision.cut,
+    )
+
+
+def _rates(
+    record: RateRecord, sites: Mapping[str, Mapping[str, Figure]], overall: Mapping[str, Figure]
+) -> list[TermFigure]:
+    """The rate that a term caps, at each site and over all rows."""
+    name = "miss_rate" if record.type == "MissRate" else "false_alarms"
+    everyone = {**sites, ALL_ROWS: overall} if len(sites) > 1 else sites
+    return [TermFigure(site, record.title, record.at_most, figures[name]) for site, figures in everyone.items()]

@@ -1,0 +1,97 @@
+"""Evaluates the model of a run directory on raw rows, which are prepared as in training."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from foedus.data import preprocess, tables
+from foedus.data.preprocess import Preprocessing
+from foedus.data.sites import Cohort, Roles, complete
+from foedus.data.tables import Table, text_of
+from foedus.errors import FoedusError
+from foedus.evaluation.evaluate import Evaluation, evaluation_of
+from foedus.evaluation.tally import tally
+from foedus.experiment import build
+from foedus.experiment.predict import SavedModel, open_model
+from foedus.experiment.sources import roles_of
+from foedus.experiment.sweep import Settings
+from foedus.report import html
+from foedus.runtime.flare.preparation import cohort_of
+from foedus.terms import Shape, Terms
+
+
+def evaluate_files(folder: Path, files: Sequence[Path], separator: str = ",") -> Evaluation:
+    """Evaluate a model on files, each of which is a site called after the file; keep the figures in the run."""
+    model = open_model(folder)
+    run = model.run
+    if run.ledger is not None:
+        raise FoedusError(
+            f"{folder} was trained under [privacy], and figures on further rows would be exact; keep them apart from "
+            "the run: 'foedus predict' gives the predictions."
+        )
+    settings = _settings(folder)
+    names = _names(files)
+    cohort, terms = _terms(model, settings)
+    rows = {name: _rows(cohort, model.rules, tables.read(path, separator)) for name, path in names.items()}
+    tallies = {name: tally(terms, model.w, arrays, model.rule) for name, arrays in rows.items()}
+    evaluation = evaluation_of(terms, tallies, run.decision, ", ".join(path.name for path in files))
+    run.evaluations[evaluation.source] = evaluation
+    run.save(folder)
+    html.write({folder.resolve().name: run}, folder / "report.html", html.asked_in(folder))
+    return evaluation
+
+
+def _settings(folder: Path) -> Settings:
+    try:
+        return json.loads((folder / "experiment.json").read_text(encoding="utf-8"))["settings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"{folder}: experiment.json is missing or damaged, so its terms are not known.") from None
+
+
+def _names(files: Sequence[Path]) -> dict[str, Path]:
+    """The name of the site that each file stands for."""
+    names: dict[str, Path] = {}
+    for path in files:
+        if path.stem in names:
+            raise FoedusError(f"{names[path.stem]} and {path} would both be site {path.stem!r}; rename one of them.")
+        names[path.stem] = path
+    return names
+
+
+def _terms(model: SavedModel, settings: Settings) -> tuple[Cohort, Terms]:
+    """The roles of the columns and the terms of the run, worked out from its settings without its data."""
+    cohort = cohort_of(model.rules, roles_of(settings))
+    constraints = build.constraints_of(
+        settings, lambda words, place: build.mask_of(words, place, cohort), model.rules.names
+    )
+    shape = Shape.of(np.zeros(len(model.rules.names)))
+    return cohort, Terms(1, shape, loss=build.loss_of(settings), constraints=tuple(constraints))
+
+
+def _rows(cohort: Cohort, rules: Preprocessing, table: Table) -> tuple[np.ndarray, ...]:
+    """The arrays of a table; raise where it has no label, an unknown one, or nothing but missing values."""
+    roles: Roles = cohort.roles
+    for what, name in (("label", roles.label), ("group", roles.group)):
+        if name is not None:
+            table.column(name, f"{what} of the model")
+    features = [rule.name for rule in rules.columns if rule.name in table.columns]
+    table = complete(table, roles, features)
+    known = {*rules.labels}
+    if roles.classification and not any(label.startswith("not ") for label in rules.labels):
+        column = text_of(table.columns[roles.label])
+        strange = np.array([level not in known for level in column.levels] + [False])[column.codes]
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise FoedusError(
+                f"{table.place(row)}: the label {roles.label!r} is {column.levels[column.codes[row]]!r}; the model "
+                f"knows {tables.listing(rules.labels)}."
+            )
+    if table.rows == 0:
+        raise FoedusError(f"{table.source}: no row is left to evaluate the model on.")
+    arrays = preprocess.arrays_of(cohort, rules, table)
+    whole = np.isfinite(arrays[0]).all(axis=1)
+    if not whole.any():
+        raise FoedusError(f"{table.source}: every row has a missing value, and the model fills none.")
+    return tuple(part[whole] for part in arrays)
