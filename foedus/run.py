@@ -275,7 +275,7 @@ def describe(thing: object) -> Any:
     if isinstance(thing, str | int | float | bool | type(None)):
         return thing
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing) if f.repr}
         return {"name": type(thing).__name__} | fields
     if isinstance(thing, dict):
         return {str(k): describe(v) for k, v in thing.items()}

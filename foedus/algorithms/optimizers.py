@@ -24,7 +24,7 @@ class Optimizer:
 
     name: str
     arguments: tuple[tuple[str, float | bool | str], ...] = ()
-    transformation: optax.GradientTransformation | None = dataclasses.field(default=None, compare=False)
+    transformation: optax.GradientTransformation | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.transformation is None:
@@ -59,9 +59,11 @@ def as_optimizer(value: "Optimizer | optax.GradientTransformation | Mapping[str,
         True
         >>> as_optimizer(optax.sgd(0.1)) == as_optimizer(optax.sgd(0.2))
         False
+        >>> as_optimizer(optax.sgd(0.1, momentum=0.9)).name
+        'chain(trace(0.9, False), scale(-0.1))'
     """
     if isinstance(value, optax.GradientTransformation):
-        return Optimizer(f"optax({', '.join(_words(part) for part in value)})", transformation=value)
+        return Optimizer(_words(value), transformation=value)
     if isinstance(value, Mapping):
         arguments = {k: v for k, v in value.items() if k != "name"}
         return Optimizer(str(value.get("name")), tuple(sorted(arguments.items())))
@@ -69,12 +71,35 @@ def as_optimizer(value: "Optimizer | optax.GradientTransformation | Mapping[str,
 
 
 def _words(value: object) -> str:
-    """A function by its name and the values it closes over, which hold the settings it was made with."""
+    """A function by its name and the values it closes over, which hold the settings it was made with.
+
+    `optax.sgd(0.1)` reads "chain(identity, scale(-0.1))". What starts the state is written only where it has settings.
+    """
+    if isinstance(value, optax.GradientTransformation):
+        start, update = _words(value.init), _words(value.update)
+        settings = any(sign.isdigit() for sign in start) and not start.startswith("chain(")  # a chain repeats its parts
+        return f"{update} from {start}" if settings else update
     if isinstance(value, FunctionType):
-        inside = [_words(cell.cell_contents) for cell in value.__closure__ or ()]
-        return f"{value.__module__}.{value.__qualname__}" + (f"[{', '.join(inside)}]" if inside else "")
+        maker = value.__qualname__.split(".<locals>")[0]
+        name = maker if value.__module__.startswith("optax.") else f"{value.__module__}.{maker}"
+        inside = [_words(content) for content in _closure(value) if content is not None]
+        if name == "with_extra_args_support":  # a wrapper, about which there is nothing to say
+            return inside[0]
+        return name + (f"({', '.join(inside)})" if inside else "")
     if isinstance(value, tuple | list):
-        return f"({', '.join(map(_words, value))})"
+        return ", ".join(map(_words, value))
     if isinstance(value, Callable):
         return getattr(value, "__qualname__", type(value).__name__)
     return repr(np.asarray(value).tolist()) if isinstance(value, np.ndarray) else repr(value)
+
+
+def _closure(function: FunctionType) -> list[object]:
+    """The values that a function closes over, without itself, which a recursive one closes over too."""
+    contents = []
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # a name that has not been given a value
+            continue
+        contents.append(None if content is function else content)
+    return contents
