@@ -15,8 +15,12 @@ class LatePresent(Present):
 
 
 class Buffered(Algorithm):
-    """An algorithm that can use a reply to an earlier message, in the manner of FedBuff (Nguyen et al. 2022)."""
+    """An algorithm that goes on with a site's last reply, to an earlier message, until the site's next one arrives.
 
-    def catch_up(self, terms: Terms, server: PyTree, message: PyTree, reply: PyTree, age: PyTree) -> PyTree:
-        """Return a reply to a message of `age` rounds ago in the form in which it counts now."""
+    This is the memory of MIFA (Gu et al. 2021). Weights that fall with a reply's age, as FedBuff's, would let the data
+    of slow sites count less, and lead to another answer than that over all data.
+    """
+
+    def catch_up(self, terms: Terms, server: PyTree, message: PyTree, reply: PyTree) -> PyTree:
+        """Return a reply to an earlier message in the form in which it counts now."""
         raise NotImplementedError

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
@@ -24,12 +23,10 @@ class LocalModel:
 
 
 class LateModels(Buffered):
-    """Late models count by their change over the model they started from, divided by √(1 + age) as in FedBuff."""
+    """Of a model that started from an earlier one, the change counts."""
 
-    def catch_up(
-        self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel, age: Array
-    ) -> LocalModel:
-        return replace(reply, w=server.w + (reply.w - message.w) / jnp.sqrt(1.0 + age))
+    def catch_up(self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel) -> LocalModel:
+        return replace(reply, w=server.w + (reply.w - message.w))
 
 
 @settings

@@ -1,16 +1,15 @@
-"""The clock of rounds that do not wait for the slowest: how long to wait, and when to wait for everybody after all.
+"""The clock of rounds that do not wait for the slowest: whom a round waits for, how long, and when for everybody.
 
-A round goes on once a quorum of the sites has answered and `SLACK` times the time has passed that a quorum needs.
-A site that is slower than that would never be heard in the same round as the others, so every so often a round waits
-for all: as often as keeps the time spent on waiting within `SHARE` of the rest. The simulator and the server of a
-federation use the same rule, the one with stated delays, the other with the sites' own times.
+A round waits for the sites that usually answer within `SLACK` times the time that a quorum needs, and no longer once
+the quorum has answered. A site that is slower would never be heard in the same round as the others, so every so
+often a round waits for all: as often as keeps the time spent on waiting within `SHARE` of the rest.
 """
 
 import math
 from collections.abc import Sequence
 
 SLACK = 1.5  # times the quorum's usual time: sites that are a little late are still heard
-SHARE = 0.2  # of the time that rounds take without the slowest: at the most so much is spent on waiting for them
+SHARE = 0.1  # of the time that rounds take without the slowest: at the most so much is spent on waiting for them
 
 
 def needed(quorum: float, asked: int) -> int:
@@ -27,8 +26,6 @@ def deadline(times: Sequence[float], quorum: float) -> float:
 def period(times: Sequence[float], quorum: float) -> int:
     """Return every how many rounds one waits for everybody; 1 where nobody is slower than the deadline."""
     limit = deadline(times, quorum)
-    ordered = sorted(times)
-    usual = ordered[needed(quorum, len(ordered)) - 1]  # a round ends with the last answer, or at the deadline
-    usual = limit if ordered[-1] > limit else usual
-    extra = max(0.0, ordered[-1] - limit)
-    return 1 if extra == 0 or usual == 0 else 1 + math.ceil(extra / (SHARE * usual))
+    usual = max(time for time in times if time <= limit)  # a round ends with the last answer that is waited for
+    extra = max(times) - usual
+    return 1 if max(times) <= limit or usual == 0 else 1 + math.ceil(extra / (SHARE * usual))

@@ -54,17 +54,17 @@ def note_ending(places: list[Path], ending: Json) -> bool:
     """Write how a run ended; on a full disk into the room that was reserved. Returns whether it is written anywhere."""
     ending = ending | {"sentence": str(ending.get("sentence", ""))[:LONGEST_SENTENCE]}
     content = json.dumps(ending).encode().ljust(ENDING_BYTES)
-    written = False
+    success = False
     for place in places:
         try:
             with place.open("r+b" if place.exists() else "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            written = True
+            success = True
         except OSError:
             continue
-    return written
+    return success
 
 
 def is_disk_full(folder: Path, error: Exception) -> bool:

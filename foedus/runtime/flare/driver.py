@@ -36,6 +36,10 @@ class Flare:
         modules: modules beside foedus whose functions the problem uses; every site must be able to import them.
         timeout: seconds that a site has for one answer.
         minimum: the fewest answers a round goes on with; all that were asked when left out.
+        quorum: the share of the sites, as 0.8, whose answers a round waits for; all of them when left out. Sites that
+            are much slower than the others then hold up few rounds instead of every one.
+        late: what becomes of an answer that comes after its round: 'drop', or 'next', to count it in the next rounds
+            where the algorithm knows how (FedAvg, FedProx, LocalSGD).
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
         keep_going: how often to resume by itself after a crash.
 
@@ -52,6 +56,8 @@ class Flare:
     modules: tuple[str, ...] = ()
     timeout: float = 60.0
     minimum: int | None = None
+    quorum: float | None = None
+    late: str = "drop"
     misses: int = 2
     keep_going: int = 3
 
@@ -62,13 +68,21 @@ class Flare:
             isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1
         ):
             raise FoedusError(f"The 'sites' of Flare must be a whole number >= 1. Got {self.sites!r} instead.")
+        if self.quorum is not None and not 0 < self.quorum <= 1:
+            raise FoedusError(f"The 'quorum' of Flare must be in (0, 1]. Got {self.quorum!r} instead.")
+        if self.late not in ("drop", "next"):
+            raise FoedusError(f"The 'late' of Flare must be 'drop' or 'next'. Got {self.late!r} instead.")
+        if self.quorum is not None and (self.transport == "task" or self.minimum is not None):
+            raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
         if not self.timeout > 0:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
     @property
     def patience(self) -> Json:
         """How long the server waits, for how many answers, and what it does about silent sites; as a job states it."""
-        return dataclasses.asdict(Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses))
+        return dataclasses.asdict(
+            Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses, quorum=self.quorum, late=self.late)
+        )
 
     @property
     def policy(self) -> Json:

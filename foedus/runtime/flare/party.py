@@ -105,23 +105,23 @@ def run(kit: Path) -> None:
     for line in warnings_of(kit):
         print(line, file=sys.stderr, flush=True)
     write_whole(kit / RUNS / RECORD, json.dumps({"pid": os.getpid(), "began": began(os.getpid())}).encode())
-    ended: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: ended.append(number))
+        signal.signal(number, lambda number, frame: signals.append(number))
     crashes = 0
     try:
-        while not ended:
+        while not signals:
             life = time.monotonic()
             process = begin(kit, str(kit))
-            while process.poll() is None and not ended:
+            while process.poll() is None and not signals:
                 time.sleep(0.2)
-            if ended:
+            if signals:
                 break
             crashes = crashes + 1 if time.monotonic() - life < SHORT_SECONDS else 1
             if crashes >= MOST_CRASHES:
                 raise FoedusError(f"the party of {kit} was given up after {crashes} crashes; {kit / LOG} says why.")
             wake = time.monotonic() + AGAIN_SECONDS
-            while time.monotonic() < wake and not ended:
+            while time.monotonic() < wake and not signals:
                 time.sleep(0.2)
     finally:
         end_all(str(kit))
@@ -216,16 +216,16 @@ def pids_with_mark(mark: str) -> list[int]:
 
 def end_all(mark: str) -> bool:
     """End all processes of a party; return whether there were any."""
-    found = False
+    had_any = False
     for _ in range(50):
         pids = [pid for pid in pids_with_mark(mark) if pid != os.getpid()]
         if not pids:
             break
-        found = True
+        had_any = True
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         time.sleep(0.05)
-    return found
+    return had_any

@@ -22,6 +22,7 @@ from foedus.runtime.flare import packing
 CHANNEL = "foedus"
 REQUEST, ANSWER = "ask", "answer"  # topics
 TICKET = "t"  # the header with the number of a request, which its answer repeats
+OLDEST = 1_000  # requests ago: answers to older ones are let go
 UNREACHABLE_SECONDS = 0.05  # before a site that cannot be reached is asked again: it is known at once
 
 
@@ -55,6 +56,14 @@ class Post(Protocol):
         """Return the next answer, or None where none arrives within so many seconds."""
         ...
 
+    def give_back(self, answers: list[Answer]) -> None:
+        """Let answers be taken once more, by whoever waits for them."""
+        ...
+
+    def now(self) -> float:
+        """Return the time by the clock that answers are timed with."""
+        ...
+
 
 class CellPost:
     """The server's end, over the cell of its job; `addresses` are the names of the sites' jobs among the cells."""
@@ -69,7 +78,7 @@ class CellPost:
         self.origin, self.message = MessageHeaderKey.ORIGIN, new_cell_message
         self.ticket = 0
         self.most = packing.LONGEST_HEADER + packing.LENGTH.size  # before the terms are known: a header alone
-        self.arrived: deque[Answer] = deque()
+        self.queue: deque[Answer] = deque()
         self.bell = threading.Condition()
         self.core.register_request_cb(channel=CHANNEL, topic=ANSWER, cb=self._receive)
 
@@ -90,9 +99,16 @@ class CellPost:
 
     def take(self, seconds: float) -> Answer | None:
         with self.bell:
-            if not self.arrived:
+            if not self.queue:
                 self.bell.wait(max(0.0, seconds))
-            return self.arrived.popleft() if self.arrived else None
+            return self.queue.popleft() if self.queue else None
+
+    def give_back(self, answers: list[Answer]) -> None:
+        with self.bell:
+            self.queue.extendleft(reversed(answers))
+
+    def now(self) -> float:
+        return time.monotonic()
 
     def _receive(self, message: Any) -> None:
         """Called by FLARE, on a thread of its own, with each answer."""
@@ -100,26 +116,32 @@ class CellPost:
         content = message.payload
         if site is None or not isinstance(ticket, int) or not isinstance(content, bytes | bytearray | memoryview):
             return
-        kept = TooLong(len(content)) if len(content) > self.most else bytes(content)
+        short = TooLong(len(content)) if len(content) > self.most else bytes(content)
         with self.bell:
-            self.arrived.append(Answer(ticket, site, kept, time.monotonic()))
+            self.queue.append(Answer(ticket, site, short, time.monotonic()))
             self.bell.notify()
 
 
-def ask(post: Post, messages: Mapping[str, bytes], seconds: float, ended: Callable[[], bool]) -> dict[str, object]:
+def ask(
+    post: Post, messages: Mapping[str, bytes], seconds: float, should_stop: Callable[[], bool]
+) -> dict[str, object]:
     """Send each site its message and return the answers, by site, of those that answered in time."""
     if not messages:
         return {}
     ticket = post.send(messages)
     answers: dict[str, object] = {}
-    until = time.monotonic() + seconds
-    while len(answers) < len(messages) and not ended():
-        rest = until - time.monotonic()
+    others: list[Answer] = []  # to earlier requests: a round may still wait for them
+    until = post.now() + seconds
+    while len(answers) < len(messages) and not should_stop():
+        rest = until - post.now()
         if rest <= 0:
             break
         answer = post.take(min(rest, 1.0))
-        if answer is not None and answer.ticket == ticket:  # others are late: their round is over
+        if answer is not None and answer.ticket == ticket:
             answers[answer.site] = answer.content
+        elif answer is not None:
+            others.append(answer)
+    post.give_back([one for one in others if ticket - one.ticket <= OLDEST])
     return answers
 
 

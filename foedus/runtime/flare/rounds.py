@@ -4,8 +4,8 @@ The draws (who is asked, whose reply is lost) are those of a simulation with the
 lost is asked for all the same and then left out.
 
 By default a round waits for everybody. With `quorum` it goes on without the slowest (`foedus/runtime/clock.py`): a site
-that owes an answer is not asked again until the answer has arrived, and where the algorithm says how (`Buffered`), a
-late answer counts in the round in which it arrives.
+that owes an answer is not asked again until the answer has arrived. Where the algorithm says how (`Buffered`) and
+`late` is "next", a late answer counts from the round in which it arrives until the site's next one.
 """
 
 import time
@@ -75,13 +75,11 @@ def aggregate(
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def caught_up(
-    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree, age: Array
-) -> PyTree:
+def caught_up(algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree) -> PyTree:
     """Return a late reply in the form in which it counts now."""
     kind = algorithm.kinds[phase]
     assert isinstance(kind, Buffered)
-    return kind.catch_up(terms, server, message, reply, age)
+    return kind.catch_up(terms, server, message, reply)
 
 
 @jax.jit
@@ -99,12 +97,14 @@ def draws(key: Array, round: Array, uids: Array) -> Array:
 
 @dataclass
 class Debt:
-    """An answer that a site owes: to which request and round, and the message it was sent."""
+    """An answer that a site owes: to which request and round, and the message it was sent; later also its reply."""
 
     ticket: int
     round: int
     phase: int
     message: PyTree
+    time: float  # when it was asked
+    reply: PyTree = None
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Collected:
 
     stack: Stack
     rows: set[int] = field(default_factory=set)
-    about: dict[int, int] = field(default_factory=dict)  # the round of a late reply
+    about: dict[int, int] = field(default_factory=dict)  # the round of a late reply, and of one that stands
     wild: int = 0  # replies that were refused because they were not finite
 
 
@@ -139,7 +139,9 @@ class Rounds:
         self.misses = dict.fromkeys(order.sites, 0)
         self.greeting_times = dict.fromkeys(order.sites, 0.0)
         self.debts: dict[str, Debt] = {}
+        self.memory: dict[int, Debt] = {}  # each client's last reply, where it stands until the next
         self.times: dict[tuple[str, int], list[float]] = {}  # of a site's last answers in a kind of round
+        self.arrivals: set[int] = set()  # clients whose late replies have arrived in this round
         self.since_everybody = 0  # rounds since one that waited for all
         self.sights: dict[str, Json] = {
             site: {"replies": 0, "faults": 0, "bytes": 0, "time": None, "seconds": None} for site in order.sites
@@ -156,27 +158,28 @@ class Rounds:
         is_asked, is_lost = self._draws(carry.round)
         message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
-        asked = [i for i in range(n) if is_asked[i]]
+        indices = [i for i in range(n) if is_asked[i]]
         seal = partial(self._seal, round, phase, message, np.asarray(at.last))
-        collected = Collected(self.plans[phase].stack(n))
+        gathering = Collected(self.plans[phase].stack(n))
         # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
         if self.patience.quorum is None or self.post is None:
-            self._ask_all(collected, round, phase, asked, seal)
+            self._ask_all(gathering, round, phase, indices, seal)
         else:
-            self._ask_quorum(collected, carry.server, round, phase, asked, seal, message)
-        here = np.array([i in collected.rows and not is_lost[i] for i in range(n)])
+            self._ask_quorum(gathering, carry.server, round, phase, indices, seal, message)
+        here = np.array([i in gathering.rows and not is_lost[i] for i in range(n)])
+        answer_count = int(here.sum()) - len({*gathering.about} - self.arrivals)
         about = np.full(n, round)
         late: PyTree = ()
         if self.patience.quorum is not None:
             late = np.zeros(n, bool)
-            for i, earlier in collected.about.items():
+            for i, earlier in gathering.about.items():
                 about[i], late[i] = earlier, True
         after, report = aggregate(
-            order.algorithm, order.terms, phase, at, collected.stack.tree, here, late, jnp.asarray(about)
+            order.algorithm, order.terms, phase, at, gathering.stack.tree, here, late, jnp.asarray(about)
         )
-        if collected.wild >= len(asked) > 0:
+        if gathering.wild >= len(indices) > 0:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
-        record: dict[str, object] = {"phase": phase, "asked": int(is_asked.sum()), "answered": int(here.sum())}
+        record: dict[str, object] = {"phase": phase, "asked": int(is_asked.sum()), "answered": answer_count}
         return after, record | report | self.release_counts
 
     def _draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -192,28 +195,28 @@ class Rounds:
         return is_asked, is_lost
 
     def _seal(self, round: int, phase: int, message: PyTree, last: np.ndarray, indices: list[int]) -> dict[str, bytes]:
-        """Return the sealed messages of a round; what all sites receive alike is packed once."""
+        """Return the contents messages of a round; what all sites receive alike is packed once."""
         header = self.exchange.header("round") | {"round": round, "phase": phase}
         same = not any(spine.is_each(node) for node in jax.tree.leaves(message, is_leaf=spine.is_each))
         payload = packing.to_bytes(spine.message_for(message, 0), self.messages[phase]) if same else b""
-        sealed = {}
+        contents = {}
         for i in indices:
             if not same:
                 payload = packing.to_bytes(spine.message_for(message, i), self.messages[phase])
-            sealed[self.order.sites[i]] = packing.seal(header | {"since": int(last[i])}, payload)
-        return sealed
+            contents[self.order.sites[i]] = packing.seal(header | {"since": int(last[i])}, payload)
+        return contents
 
     # --- everybody ---
 
     def _ask_all(
-        self, out: Collected, round: int, phase: int, asked: list[int], seal: Callable[[list[int]], dict[str, bytes]]
+        self, out: Collected, round: int, phase: int, indices: list[int], seal: Callable[[list[int]], dict[str, bytes]]
     ) -> None:
         """Ask until everybody, or `minimum`, has answered; a site that stays silent pauses the run, or is left out."""
         order, tries = self.order, 0
-        minimum = len(asked) if self.patience.minimum is None else min(len(asked), self.patience.minimum)
+        minimum = len(indices) if self.patience.minimum is None else min(len(indices), self.patience.minimum)
         while True:
             self._probe()  # a site that was given up may be back
-            missing = [i for i in asked if i not in out.rows and not self._given_up(order.sites[i])]
+            missing = [i for i in indices if i not in out.rows and not self._given_up(order.sites[i])]
             messages = seal(missing)
             began = time.monotonic()
             answers = self.exchange.ask(messages, self.patience.timeout) if messages else {}
@@ -221,9 +224,9 @@ class Rounds:
             for i in missing:
                 self._put(out, i, answers.get(order.sites[i]), round, phase, time.monotonic() - began)
             tries += 1
-            if len(out.rows) >= minimum or out.wild >= len(asked) > 0:
+            if len(out.rows) >= minimum or out.wild >= len(indices) > 0:
                 return
-            self._check_tries(tries, [i for i in asked if i not in out.rows], round)
+            self._check_tries(tries, [i for i in indices if i not in out.rows], round)
 
     def _check_tries(self, tries: int, missing: list[int], round: int) -> None:
         if tries > self.patience.misses or self.should_stop():
@@ -239,103 +242,108 @@ class Rounds:
         server: PyTree,
         round: int,
         phase: int,
-        asked: list[int],
+        indices: list[int],
         seal: Callable[[list[int]], dict[str, bytes]],
         message: PyTree,
     ) -> None:
         """Ask those who owe nothing, and go on when a quorum has answered and its time is over."""
         assert self.post is not None
-        quorum = self.patience.quorum or 1.0
-        need, tries = clock.needed(quorum, len(asked)), 0
+        quorum, sites = self.patience.quorum or 1.0, self.order.sites
+        need, tries = clock.needed(quorum, len(indices)), 0
+        uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
+        self.arrivals = set()
         while True:
-            usual = [self._usual(i, phase) for i in asked]
-            is_known = all(time is not None for time in usual)
-            times = [time or 0.0 for time in usual]
-            everybody = not self.debts and (not is_known or self.since_everybody + 1 >= clock.period(times, quorum))
-            limit = self.patience.timeout if everybody else min(clock.deadline(times, quorum), self.patience.timeout)
-            uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
-            idle = [i for i in asked if i not in out.rows and self.order.sites[i] not in self.debts]
-            if not (everybody or uses_late):  # an answer that would not count is not asked for
-                idle = [i for i in idle if times[asked.index(i)] <= limit]
-            ticket, began = self.post.send(seal(idle)) if idle else -1, time.monotonic()
+            usual = {i: self._usual(i, phase) for i in indices}
+            times = [time for time in usual.values() if time is not None]
+            is_due = len(times) < len(indices) or self.since_everybody + 1 >= clock.period(times, quorum)
+            everybody = is_due and not self.debts
+            limit = min(clock.deadline(times, quorum), self.patience.timeout) if times else self.patience.timeout
+            in_time = {i for i, time in usual.items() if time is None or time <= limit}
+            limit = self.patience.timeout if everybody else limit
+            idle = [i for i in indices if i not in out.rows and sites[i] not in self.debts]
+            # an answer that would not count is not asked for
+            idle = [i for i in idle if everybody or uses_late or i in in_time]
+            ticket = self.post.send(seal(idle)) if idle else -1
             for i in idle:
-                self.debts[self.order.sites[i]] = Debt(ticket, round, phase, spine.message_for(message, i))
-            self._gather(out, server, (ticket, began, limit, need, len(idle)), round, phase)
+                self.debts[sites[i]] = Debt(ticket, round, phase, spine.message_for(message, i), self.post.now())
+            wait = {i for i in idle if everybody or i in in_time}
+            if self._gather(out, ticket, wait, limit, need, uses_late):
+                continue
             self.since_everybody = 0 if everybody else self.since_everybody + 1
-            if len(out.rows) >= need or out.wild >= len(asked) > 0:
-                return
+            if len(out.rows | self.arrivals) >= need or out.wild >= len(indices) > 0:
+                break
             tries += 1
             self.debts.clear()  # whoever is silent for so long is asked anew
-            self._check_tries(tries, [i for i in asked if i not in out.rows], round)
+            self._check_tries(tries, [i for i in indices if i not in out.rows], round)
+        for i in indices if uses_late else ():
+            if i not in out.rows and i in self.memory and self.memory[i].phase == phase:
+                self._place_late(out, server, i, self.memory[i])
 
-    def _gather(
-        self, out: Collected, server: PyTree, wait: tuple[int, float, float, int, int], round: int, phase: int
-    ) -> None:
-        """Take answers until all of this request are there, or the deadline is over and a quorum has answered."""
+    def _gather(self, out: Collected, ticket: int, wait: set[int], limit: float, need: int, uses_late: bool) -> bool:
+        """Take answers until all are there that are waited for, or the deadline is over and a quorum has answered.
+
+        Returns whether a site is free again that has to be asked, as there is no quorum without it.
+        """
         assert self.post is not None
-        ticket, began, limit, need, open_answers = wait
-        while open_answers > 0 and not self.should_stop():
-            now = time.monotonic() - began
-            if now >= self.patience.timeout or (now >= limit and len(out.rows) >= need):
-                return
-            end = limit if len(out.rows) >= need else self.patience.timeout
-            answer = self.post.take(max(0.0, min(end - now, 1.0)))
-            if answer is None or answer.site not in self.debts:
-                continue
-            debt = self.debts[answer.site]
-            if debt.ticket != answer.ticket:
+        began = self.post.now()
+        while not self.should_stop():
+            now, is_quorum = self.post.now() - began, len(out.rows | self.arrivals) >= need
+            if (is_quorum and (not wait or now >= limit)) or now >= self.patience.timeout:
+                return False
+            answer = self.post.take(max(0.0, min((limit if is_quorum else self.patience.timeout) - now, 1.0)))
+            debt = None if answer is None else self.debts.get(answer.site)
+            if answer is None or debt is None or debt.ticket != answer.ticket:
                 continue
             del self.debts[answer.site]
             i = self.index[answer.site]
-            if answer.ticket == ticket:
-                open_answers -= 1
-                self._put(out, i, answer.content, round, phase, answer.time - began)
-            elif self.patience.late == "next" and debt.phase == phase:
-                self._put_late(out, server, i, answer.content, debt, round)
+            is_late = debt.ticket != ticket
+            target = Collected(self.plans[debt.phase].stack(len(self.order.sites))) if is_late else out
+            self._put(target, i, answer.content, debt.round, debt.phase, answer.time - debt.time)
+            wait.discard(i)
+            if uses_late and i in target.rows:
+                debt.reply, self.memory[i] = target.stack.row(i), debt
+                self.arrivals |= {i} if is_late else set()
+            elif is_late and len(out.rows) + len(wait) < need:
+                return True
+        return False
 
-    def _put_late(self, out: Collected, server: PyTree, i: int, content: object, debt: Debt, round: int) -> None:
-        """Let a late answer count, where the algorithm says how."""
+    def _place_late(self, out: Collected, server: PyTree, i: int, debt: Debt) -> None:
+        """Let a client's last reply count, which is to an earlier message."""
         order = self.order
-        if not isinstance(order.algorithm.kinds[debt.phase], Buffered):
-            return
-        late = Collected(self.plans[debt.phase].stack(1))
-        self._put(late, i, content, debt.round, debt.phase, None, row=0)
-        if late.rows:
-            reply = caught_up(
-                order.algorithm, order.terms, debt.phase, server, debt.message, late.stack.row(0),
-                jnp.asarray(float(round - debt.round)),
-            )  # fmt: skip
-            out.stack.place(i, reply)
-            out.rows.add(i)
-            out.about[i] = debt.round
+        reply = caught_up(order.algorithm, order.terms, debt.phase, server, debt.message, debt.reply)
+        out.stack.place(i, reply)
+        out.rows.add(i)
+        out.about[i] = debt.round
 
     def _usual(self, i: int, phase: int) -> float | None:
-        """Return a site's usual time in a kind of round: the median of its last; None before its second answer.
+        """Return a site's usual time in a kind of round: the median of its last; None before its first answer.
 
-        The first answer in each kind takes longer, for the site compiles its program then.
+        The first answer in each kind takes longer, for the site compiles its program then, and is soon left out.
         """
-        times = self.times.get((self.order.sites[i], phase), [])[1:]
-        return float(np.median(times[-TIMES:])) if times else None
+        times = self.times.get((self.order.sites[i], phase), [])
+        return float(np.median((times[1:] or times)[-TIMES:])) if times else None
+
+    @property
+    def slowest(self) -> float:
+        """The usual time of the slowest site, in seconds."""
+        return max((float(np.median(times[-TIMES:])) for times in self.times.values()), default=0.0)
 
     # --- one reply ---
 
-    def _put(
-        self, out: Collected, i: int, raw: object, round: int, phase: int, seconds: float | None, row: int | None = None
-    ) -> None:
+    def _put(self, out: Collected, i: int, raw: object, round: int, phase: int, seconds: float) -> None:
         """Write a site's reply into its row; one that does not fit is refused, by name."""
         site = self.order.sites[i]
         sight = self.sights[site]
         header, payload = self.exchange.open_reply(site, raw, "round", round)
         try:
             if header is not None:
-                out.stack.put(i if row is None else row, payload)
+                out.stack.put(i, payload)
                 self._note_releases(i, header)
                 out.rows.add(i)
                 self.misses[site] = 0
                 sight |= {"replies": sight["replies"] + 1, "bytes": sight["bytes"] + len(payload), "time": time.time()}
-                if seconds is not None:
-                    self.times.setdefault((site, phase), []).append(seconds)
-                    sight["seconds"] = seconds
+                self.times.setdefault((site, phase), []).append(seconds)
+                sight["seconds"] = seconds
                 return
         except packing.NotFinite as error:
             self.exchange.refuse(site, str(error))

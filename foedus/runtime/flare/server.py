@@ -17,7 +17,7 @@ from foedus.certificate import SitePart
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
-from foedus.runtime import spine
+from foedus.runtime import clock, spine
 from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
 from foedus.runtime.flare.keeping import ServerCheckpoints
@@ -117,7 +117,9 @@ class ServerSession:
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
-            if time.monotonic() - kept_at >= self.patience.keep_every:
+            # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little
+            patient = 0.0 if self.patience.quorum is None else rounds.slowest / clock.SHARE
+            if time.monotonic() - kept_at >= max(self.patience.keep_every, patient):
                 self._keep(at, recorder)
                 kept_at = time.monotonic()
         self._keep(at, recorder)
