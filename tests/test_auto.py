@@ -12,11 +12,14 @@ def test_the_choice_solves_the_problem_and_is_named():
     run = fd.solve(problem("logistic"))
     assert run.converged
     assert run.settings["algorithm"]["name"] == "InteriorPoint"
-    assert run.reason.endswith("InteriorPoint was chosen because it takes the fewest rounds, up to 500 parameters")
+    assert run.reason.endswith("InteriorPoint was chosen because it takes the fewest rounds")
+
+
+BALL, GROUPS = fd.constraints.NormBall(1.0), fd.regularizers.Group(0.1, (0, 0, 1, -1))
 
 
 def wide(columns: int, **terms) -> fd.Problem:
-    return fd.Problem([(np.eye(columns)[:4], np.array([0.0, 1.0, 0.0, 1.0]))] * 2, **terms).over(np.zeros(columns))
+    return fd.Problem([(np.eye(4, columns), np.array([0.0, 1.0, 0.0, 1.0]))] * 2, **terms).over(np.zeros(columns))
 
 
 def own(w, data):
@@ -27,13 +30,15 @@ def own(w, data):
     ("stated", "expected"),
     [
         (lambda: wide(4, loss=fd.losses.hinge), fd.AFL(theta=0.0, q_hat="uniform")),
-        (lambda: wide(501, loss=fd.losses.logistic), fd.FedGiA()),
+        (lambda: wide(501, loss=fd.losses.logistic), fd.InteriorPoint()),
         (lambda: wide(501, objective=own), fd.Scaffold()),
-        (lambda: wide(501, loss=fd.losses.logistic, regularizer=fd.regularizers.L1(0.1)), fd.InexactADMM()),
-        (lambda: wide(501, loss=fd.losses.logistic, constraints=[fd.constraints.NormBall(1.0)]), fd.ProxAL()),
-        (lambda: wide(4, loss=fd.losses.logistic, constraints=[fd.constraints.NormBall(1.0)]), fd.InteriorPoint()),
+        (lambda: wide(4, loss=fd.losses.logistic, regularizer=GROUPS), fd.InexactADMM()),
+        (lambda: wide(4, loss=fd.losses.logistic, regularizer=GROUPS, constraints=[BALL]), fd.ProxAL()),
+        (lambda: wide(501, loss=fd.losses.logistic, constraints=[BALL]), fd.InteriorPoint()),
+        (lambda: wide(200_001, loss=fd.losses.logistic), fd.FedGiA()),
+        (lambda: wide(4, loss=fd.losses.logistic, constraints=[BALL]), fd.InteriorPoint()),
     ],
-    ids=["hinge", "many columns", "own objective", "l1", "constraints, many columns", "constraints"],
+    ids=["hinge", "columns", "own objective", "groups", "groups, rows", "columns, rows", "too many", "rows"],
 )
 def test_each_kind_of_problem_gets_an_algorithm_that_fits_it(stated, expected):
     algorithm, why = choose(stated())

@@ -156,8 +156,8 @@ def test_what_it_does_not_handle_is_refused_in_a_sentence():
     grouped = fd.Problem(data, loss=fd.losses.least_squares, regularizer=H.Group(0.1, (0, 0, 1)))
     with pytest.raises(fd.FoedusError, match=r"InteriorPoint does not handle the regulariser Group; use ProxAL"):
         fd.solve(grouped, POINT)
-    wide = fd.Problem([(np.ones((2, 501)), np.ones(2))], loss=fd.losses.least_squares)
-    with pytest.raises(fd.FoedusError, match=r"too large for 501 variables.*ProxAL"):
+    wide = fd.Problem([(np.ones((2, 200_001)), np.ones(2))], loss=fd.losses.least_squares)
+    with pytest.raises(fd.FoedusError, match=r"too many for 200001 of them \(at most 200000\); use ProxAL"):
         fd.solve(wide, POINT)
 
 

@@ -225,10 +225,11 @@ def test_a_party_without_rows_has_its_objective_alone():
     X, y, _ = people(0, 8)
     terms = fd.Problem([(X, y)], loss=fd.losses.least_squares).terms
     w = np.full(DIM, 0.3)
-    shares, hessian = evaluate(Party(terms), jnp.asarray(w), fd.Data({"x": X, "y": y, "weight": np.ones(8)}))
+    shares, bends = evaluate(Party(terms), jnp.asarray(w), fd.Data({"x": X, "y": y, "weight": np.ones(8)}))
     assert (shares.c.shape, shares.J.shape) == ((0,), (0, DIM))
     np.testing.assert_allclose(shares.g, X.T @ (X @ w - y) / 8, atol=1e-14)
-    np.testing.assert_allclose(hessian(jnp.zeros(0)), X.T @ X / 8, atol=1e-14)
+    np.testing.assert_allclose(bends.matrix(jnp.zeros(0)), X.T @ X / 8, atol=1e-14)
+    np.testing.assert_allclose(bends.diagonal(jnp.zeros(0)), np.diag(X.T @ X) / 8, atol=1e-14)
     nothing, _ = evaluate(Party(terms, server=True), jnp.asarray(w), None)
     assert (float(nothing.f), nothing.c.shape) == (0.0, (0,))
     assert float(violation(Party(terms, server=True), None, nothing.c)) == -np.inf

@@ -45,15 +45,18 @@ def choose(problem: Problem) -> tuple[Algorithm, str]:
                 "(smooth_hinge, huber, logistic), or fd.regularizers in place of a penalty."
             )
         return AFL(theta=0.0, q_hat="uniform"), f"the loss {loss.name} has kinks, which it handles exactly"
-    try:
-        InteriorPoint().fit(problem)
-        return InteriorPoint(), "it takes the fewest rounds, up to 500 parameters"
-    except FoedusError:
-        pass
+    # a network of a user's own has many parameters and no need of an exact minimum
+    network = loss is None and not constrained and not regularized and terms.dim > InteriorPoint.dense
+    if not network:
+        try:
+            InteriorPoint().fit(problem)
+            return InteriorPoint(), "it takes the fewest rounds"
+        except FoedusError:
+            pass
     if constrained:
         return ProxAL(), "it takes constraints, and InteriorPoint does not fit this problem"
     if regularized:
         return InexactADMM(), "it takes the regulariser, and InteriorPoint does not fit this problem"
     if loss is not None and loss.curvature is not None:
         return FedGiA(), "it takes one gradient a round, and there are too many parameters for InteriorPoint"
-    return Scaffold(), "it takes any differentiable objective, and there are too many parameters for InteriorPoint"
+    return Scaffold(), f"it suits an objective of your own with more than {InteriorPoint.dense} parameters"

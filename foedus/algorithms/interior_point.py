@@ -22,6 +22,7 @@ from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
 from foedus.algorithms.interior_point_form import Form
+from foedus.algorithms.interior_point_learnt import DEPTH
 from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import (
@@ -35,13 +36,16 @@ from foedus.algorithms.interior_point_site import (
 from foedus.constrained import Constrained
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
+from foedus.numerics.limited_memory import LimitedMemory
 from foedus.problem import Problem
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.settings import setting, settings
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR
+ENOUGH = 0.01  # of ε²: a smaller μ is of no use, for a row that hardly binds has slack and multiplier √μ
+NEAR = 0.01  # of ε1: μ need not wait for a smaller stationarity
 BACK = (0.05, 0.5)  # a step that was rejected is shortened by a factor between these
 SHORTEST = 1e-3  # instead of a shorter step, the matrix is shifted
 MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
@@ -74,6 +78,7 @@ class InteriorServer:
     running: QuadraticModel  # the sum of all sites' last models
     streak: Array  # rounds in a row that everybody answered
     data: Data | None
+    memory: PyTree  # the pairs of L-BFGS where curvature is learnt; else ()
     gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
     step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
     top: Array  # f at the start
@@ -100,28 +105,38 @@ class InteriorPoint(Constrained, Summing):
     eps1: float = setting(1e-6, "stationarity to reach; infinity asks for the gap instead", gt=0)
     eps2: float = setting(1e-6, "feasibility and complementarity to reach", gt=0)
     gap: float = setting(1e-6, "estimated distance to the optimal objective to reach, where eps1 is infinite", gt=0)
-    curvature: str = setting("auto", "'exact': sites send Hessians; 'auto': so too", choices=("auto", "exact"))
+    curvature: str = setting(
+        "auto",
+        "'exact': sites send Hessians; 'learnt': the server learns them from gradients; 'auto': exact up to 500 "
+        "variables",
+        choices=("auto", "exact", "learnt"),
+    )
 
     words: ClassVar[int] = 2  # K_i grows as slacks vanish, while residuals are small
-    dense: ClassVar[int] = 500  # variables at most: a message of 1 MB
+    dense: ClassVar[int] = 500  # variables up to which 'auto' lets sites send Hessians: a message of 1 MB
+    most: ClassVar[int] = 200_000  # variables at most: the pairs of L-BFGS take 200 MB
 
     def fit(self, problem: Problem) -> Fit:
         terms = problem.terms
-        if terms.dim > self.dense:
-            raise FoedusError(
-                f"InteriorPoint sends Hessians, which are too large for {terms.dim} variables (at most {self.dense}); "
-                "use ProxAL(inner='lbfgs')."
-            )
         Form(terms.regularizer, terms.dim).check()
+        if terms.dim > self.most:
+            raise FoedusError(
+                f"InteriorPoint keeps {2 * DEPTH} vectors of all variables, too many for {terms.dim} of them (at most "
+                f"{self.most}); use ProxAL with constraints, FedGiA or Scaffold without."
+            )
         return Fit(self, problem, max_rounds=500)
 
+    def learns(self, terms: Terms) -> bool:
+        """Whether the server learns the curvature of the smooth part, in place of adding up matrices."""
+        return self.curvature == "learnt" or (self.curvature == "auto" and terms.dim > self.dense)
+
     def office(self, terms: Terms, data: Data | None) -> Office:
-        return Office(terms, data, self.eps2)
+        return Office(terms, data, self.eps2, self.learns(terms))
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
         office = self.office(terms, own)
         base, zero, count, no = office.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
-        nothing = QuadraticModel.zero(terms)
+        nothing = QuadraticModel.zero(terms, self.learns(terms))
         return InteriorServer(
             base=base,
             past=jnp.zeros((MEMORY, 3)),
@@ -143,6 +158,7 @@ class InteriorPoint(Constrained, Summing):
             running=nothing,
             streak=count,
             data=own,
+            memory=LimitedMemory.empty(terms.dim, DEPTH) if self.learns(terms) else (),
             gap=jnp.full((), jnp.inf),
             step=jnp.full((), jnp.inf),
             top=zero,
@@ -151,7 +167,7 @@ class InteriorPoint(Constrained, Summing):
         )
 
     def join(self, terms: Terms, data: Data, w0: Array) -> InteriorClient:
-        return joined(terms)
+        return joined(terms, self.learns(terms))
 
     def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> InteriorAsk:
         dim, (_, own, coupled) = terms.dim, terms.rows
@@ -165,12 +181,13 @@ class InteriorPoint(Constrained, Summing):
             id=server.id,
             rejected=server.rejected,
             whole=server.whole,
+            scale=server.base.scale if self.learns(terms) else (),
         )
 
     def local(
         self, terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, key: Array
     ) -> tuple[InteriorClient, InteriorReply]:
-        return answer(terms, client, ask, data, self.eps2)
+        return answer(terms, client, ask, data, self.eps2, self.learns(terms))
 
     def aggregate(
         self, terms: Terms, server: InteriorServer, replies: InteriorReply, present: Present
@@ -198,7 +215,7 @@ class InteriorPoint(Constrained, Summing):
         """Accept the point that was asked about, or go back; then choose the next one."""
         office, base, dim = self.office(terms, server.data), server.base, terms.dim
         first = server.id == 0
-        new = office.system(server.x, at, complete, server.own, server.mu, first)
+        new = office.system(server.x, at, complete, server.own, server.mu, first, base)
         finite = new.finite & (server.broken == 0)
         inequalities = office.inequalities + terms.clients * terms.rows[0]
         mu = jnp.where(first, new.number("product") / max(1, inequalities), server.mu)
@@ -215,14 +232,17 @@ class InteriorPoint(Constrained, Summing):
         past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
         past = jnp.where(accept, past, server.past)
 
+        near = jnp.maximum(CENTRAL * mu, NEAR * self.eps1 if self.eps1 < np.inf else 0.0)
+        near_path = (following.stationarity <= near) & office.all_say(following, "central")
         snapped, tried = jnp.zeros((), bool), server.tried
         if office.form.snaps:
             small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
-            snapped = accept & small & office.all_say(following, "passed") & ((mu <= 0.1 * tried) | (mu <= FLOOR))
+            snapped = accept & small & office.all_say(following, "passed") & ((mu <= 0.1 * tried) | near_path)
             tried = jnp.where(snapped, mu, tried)
-        near_path = (following.stationarity <= CENTRAL * mu) & office.all_say(following, "central")
-        falls = (accept & ~first & near_path & ~snapped) | server.snapped
-        mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), FLOOR), mu)
+        falls = ((accept & ~first & ~snapped) | server.snapped) & near_path
+        lowest = max(FLOOR, ENOUGH * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2)
+        lowest = jnp.where(server.snapped, FLOOR, lowest)  # the test failed there
+        mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), jnp.minimum(lowest, mu)), mu)
 
         # the parabola through the merit and its slope −2·decrement at the base and the merit at the point
         slope = 2.0 * (server.gap - base.number("product")) * server.alpha
@@ -233,18 +253,27 @@ class InteriorPoint(Constrained, Summing):
         eased = jnp.where(server.shift > 1e-6, 0.1 * server.shift, 0.0)
         shift = jnp.where(steeper, jnp.maximum(100.0 * server.shift, 1e-3), jnp.where(accept, eased, server.shift))
         alpha = jnp.where(steeper, 1.0, alpha)
-        dx, decrement = direction(following, mu, shift)
+        fresh_start = accept | server.snapped | steeper
+        memory = server.memory
+        if isinstance(memory, LimitedMemory):
+            longer = memory.add(new.x[:dim] - base.x[:dim], new.change)
+            memory = select(accept & ~first, longer, memory)
+        dx, decrement = direction(following, memory, mu, shift)
         gap = decrement + following.number("product")
+        change = office.along(following, dx)
+        if office.form.snaps:  # the server knows how far its many rows let it go
+            alpha = jnp.where(fresh_start, jnp.minimum(alpha, office.room(following, change, mu)), alpha)
         x = following.x + alpha * dx
         if office.form.snaps:  # slacks and multipliers stay as they are
             x = jnp.where(snapped, office.form.snap(following.x, following.own, office.stated), x)
             alpha = jnp.where(snapped, 0.0, alpha)
-        own = moved(following.own, following.c, following.J, dx, alpha, mu, office.equal)
+        own = moved(following.own, following.c, change, alpha, mu, office.equal)
 
+        nothing = QuadraticModel.zero(terms, office.learns)
         held = replace(
             server,
             whole=jnp.ones((), bool),
-            fresh=QuadraticModel.zero(terms),
+            fresh=nothing,
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
         )
@@ -262,10 +291,11 @@ class InteriorPoint(Constrained, Summing):
             shift=shift,
             id=server.id + 1,
             rejected=jnp.where(accept, server.rejected, server.id),
-            whole=jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            whole=office.learns | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            memory=memory,
             snapped=snapped,
             tried=tried,
-            fresh=QuadraticModel.zero(terms),
+            fresh=nothing,
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
             lasts=jnp.zeros((), int),

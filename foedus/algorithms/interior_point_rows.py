@@ -7,6 +7,8 @@ and eliminating it leaves Jᵀ D J in the matrix and Jᵀ D c + μ Jᵀ(D/z) in 
 the proximal term of the method of multipliers: it bounds the matrix's entries where a slack tends to zero.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -66,10 +68,12 @@ def number(numbers: Array, name: str) -> Array:
     return numbers[NUMBERS.index(name)]
 
 
-def started(c: Array, J: Array, force: Array, equal: np.ndarray) -> Rows:
-    """First slacks, and multipliers that weigh a share of a gradient of size `force`, with s·z the same on all rows."""
+def started(c: Array, steep: Array, force: Array, equal: np.ndarray) -> Rows:
+    """First slacks, and multipliers that weigh a share of a gradient of size `force`, with s·z the same on all rows.
+
+    `steep` is the largest entry of the rows' Jacobian.
+    """
     size = jnp.maximum(jnp.max(jnp.abs(c), initial=0.0), 1e-3)
-    steep = jnp.max(jnp.abs(J), initial=0.0)
     force = jnp.maximum(force, 1e-3)
     z = WEIGHT * jnp.where(steep > 1e-6 * force, force / jnp.maximum(steep, 1e-300), jnp.maximum(force, 1.0))
     s = jnp.maximum(-c, ROOM * size)
@@ -95,12 +99,18 @@ def farthest(v: Array, dv: Array, equal: np.ndarray, mu: Array) -> Array:
     return jnp.minimum(1.0, jnp.maximum(BOUNDARY, 1.0 - mu) * ratio)
 
 
-def moved(rows: Rows, c: Array, J: Array, dx: Array, alpha: Array, mu: Array, equal: np.ndarray) -> Rows:
-    """The party's own step along dx, of which the shared variables take the share alpha; none where alpha is 0."""
+def rows_step(rows: Rows, c: Array, change: Array, mu: Array, equal: np.ndarray) -> tuple[Array, Array]:
+    """The Newton step (ds, dz) of slacks and multipliers, where `change` is J·dx."""
     s, z = safe(rows, equal)
     pull = jnp.where(equal, 0.0, mu / z)
-    dz = stiffness(rows, equal) * (J @ dx + c + pull)
-    ds = pull - s - s / z * dz
+    dz = stiffness(rows, equal) * (change + c + pull)
+    return pull - s - s / z * dz, dz
+
+
+def moved(rows: Rows, c: Array, change: Array, alpha: Array, mu: Array, equal: np.ndarray) -> Rows:
+    """The party's own step, where `change` is J·dx, and the shared variables take alpha of dx; none where that is 0."""
+    s, z = safe(rows, equal)
+    ds, dz = rows_step(rows, c, change, mu, equal)
     far = jnp.minimum(alpha, farthest(s, ds, equal, mu))
     along = jnp.where(equal | (alpha == 0), alpha, farthest(z, dz, equal, mu))
     return Rows(jnp.where(equal, 0.0, s + far * ds), rows.z + along * dz)
@@ -124,8 +134,10 @@ def rounded(rows: Rows, c: Array, equal: np.ndarray, eps2: float) -> Array:
     return jnp.where(equal | (c >= -eps2), rows.z, 0.0)
 
 
-def row_sums(rows: Rows, c: Array, J: Array, mu: Array, eps2: float, equal: np.ndarray) -> RowSums:
-    """What the rows add to the sums, at the point where they are c with the Jacobian J."""
+def row_sums(
+    rows: Rows, c: Array, pull: Callable[[Array], Array], mu: Array, eps2: float, equal: np.ndarray
+) -> RowSums:
+    """What the rows add to the sums, at the point where they are c; `pull` takes v to Jᵀv."""
     s, z = safe(rows, equal)
     D = stiffness(rows, equal)
     kept = rounded(rows, c, equal, eps2)
@@ -151,7 +163,7 @@ def row_sums(rows: Rows, c: Array, J: Array, mu: Array, eps2: float, equal: np.n
         jnp.where(passed, 1.0, 0.0),
         jnp.where(central, 1.0, 0.0),
     )
-    jz, a, b = jnp.stack([rows.z, D * c, jnp.where(equal, 0.0, D / z)]) @ J
+    jz, a, b = pull(rows.z), pull(D * c), pull(jnp.where(equal, 0.0, D / z))
     return RowSums(jz, a, b, kept, jnp.stack(numbers))
 
 

@@ -4,7 +4,7 @@ Its own rows are those of global scope, the coupled ones, whose values and Jacob
 stand for a regulariser. They are treated as a site treats its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -12,25 +12,29 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithms.interior_point_form import Form
+from foedus.algorithms.interior_point_learnt import Learnt, LearntShare, learnt, solve_learnt
 from foedus.algorithms.interior_point_rows import (
     NUMBERS,
     Rows,
     RowSums,
     blank_rows,
-    matrix,
+    farthest,
     number,
     row_sums,
+    rows_step,
     settled,
     started,
+    stiffness,
 )
 from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.algorithms.proxal_newton import unpack
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import select, state
+from foedus.pytrees import PyTree, select, state
 from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
+SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
 LIFT = 1e-4  # the first shift of one that is not positive definite
 
 
@@ -39,7 +43,7 @@ class System:
     """The shared system at a point x = (w, t), from all parties."""
 
     x: Array
-    K: Array
+    K: Array | Learnt
     lag: Array  # the Lagrangian's gradient
     a: Array  # the right-hand side is lag + a + μ b
     b: Array
@@ -48,12 +52,18 @@ class System:
     force: Array  # a bound on ‖∇f‖_∞
     numbers: Array  # NUMBERS, summed over the parties
     own: Rows
-    c: Array  # the server's rows and their Jacobian
-    J: Array
+    c: Array  # the server's rows
+    J: Array  # the Jacobian of those that the problem states
+    change: Array  # of the smooth part's gradient since the last point, where curvature is learnt
 
     def number(self, name: str) -> Array:
         """One of NUMBERS."""
         return number(self.numbers, name)
+
+    @property
+    def scale(self) -> Array:
+        """The units of the columns in which each has curvature 1, where that is learnt."""
+        return self.K.scale if isinstance(self.K, Learnt) else jnp.ones(())
 
     @property
     def merit(self) -> Array:
@@ -75,7 +85,7 @@ class System:
 
     @property
     def finite(self) -> Array:
-        parts = (self.K, self.lag, self.a, self.b, self.f, self.numbers)
+        parts = jax.tree.leaves((self.K, self.lag, self.a, self.b, self.f, self.numbers))
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts]))
 
 
@@ -86,6 +96,7 @@ class Office:
     terms: Terms
     data: Data | None
     eps2: float
+    learns: bool  # whether the server learns the curvature of the smooth part
 
     @property
     def form(self) -> Form:
@@ -117,47 +128,78 @@ class Office:
 
     def blank(self, w0: Array) -> System:
         x, n, rows, zero = self.form.start(w0), self.size, len(self.equal), jnp.zeros(())
-        vector = jnp.zeros(n)
+        vector, one = jnp.zeros(n), jnp.ones(self.terms.dim)
+        K: Array | Learnt = jnp.eye(n)
+        if self.learns:
+            blocks = self.form.blocks(x, jnp.ones(rows - self.stated), jnp.zeros(rows - self.stated))
+            nothing = LearntShare.zero(self.terms)
+            K = replace(learnt(self.terms, nothing, one, blocks, jnp.zeros((self.stated, n)), one), diagonal=one)
         return System(
-            x, jnp.eye(n), vector, vector, vector, jnp.zeros(self.terms.dim), zero, zero, jnp.zeros(len(NUMBERS)),
-            blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, n)),
+            x, K, vector, vector, vector, jnp.zeros(self.terms.dim), zero, zero, jnp.zeros(len(NUMBERS)),
+            blank_rows(rows), jnp.zeros(rows), jnp.zeros((self.stated, n)), jnp.zeros(self.terms.dim),
         )  # fmt: skip
 
-    def system(self, x: Array, at: QuadraticModel, complete: Array, rows: Rows, mu: Array, first: Array) -> System:
-        """The system at x from the sums `at`; `rows` are the server's as they were moved there.
+    def along(self, system: System, dx: Array) -> Array:
+        """The change of the server's rows along dx, to first order."""
+        return jnp.concatenate([system.J @ dx, self.form.along(system.x, dx)])
+
+    def room(self, system: System, change: Array, mu: Array) -> Array:
+        """The share of a step with this change of the rows that keeps the slacks of the rows of h positive."""
+        ds, _ = rows_step(system.own, system.c, change, mu, self.equal)
+        far = farthest(system.own.s[self.stated :], ds[self.stated :], self.form.equal, mu)
+        return jnp.maximum(far, SHORTEST_ROOM)
+
+    def system(
+        self, x: Array, at: QuadraticModel, complete: Array, rows: Rows, mu: Array, first: Array, base: System
+    ) -> System:
+        """The system at x from the sums `at`; `rows` are the server's as they were moved there from the base.
 
         Where not every site has spoken of x, the models of the silent ones are shifted to it.
         """
-        terms, dim, rest = self.terms, self.terms.dim, self.form.extra
+        terms, dim, rest, stated = self.terms, self.terms.dim, self.form.extra, self.stated
         w, equal = x[:dim], self.equal
-        K = jnp.pad(unpack(at.hessian, dim), (0, rest))
-        drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.bent)
         f, gradient = self.form.smooth(x)
         lag = gradient + jnp.pad(at.lag, (0, rest))
 
-        c, J, bend = jnp.zeros(0), jnp.zeros((0, dim)), None
+        c, J, bends = jnp.zeros(0), jnp.zeros((0, dim)), None
         if terms.rows[1]:
-            shares, bend = evaluate(Party(terms, server=True), w, self.data)
+            shares, bends = evaluate(Party(terms, server=True), w, self.data)
             c, J = shares.c, shares.J
         if terms.rows[2]:
             q, Q = at.coupled.c, at.coupled.J
             q = q + jnp.where(complete, 0.0, Q @ w - at.coupled.bent)
             c, J = jnp.concatenate([c, q]), jnp.concatenate([J, Q])
-        own_c, own_J = self.form.rows(x)
-        c, J = jnp.concatenate([c, own_c]), jnp.concatenate([jnp.pad(J, ((0, 0), (0, rest))), own_J])
+        c, J = jnp.concatenate([c, self.form.rows(x)]), jnp.pad(J, ((0, 0), (0, rest)))
+
+        def pull(v: Array) -> Array:
+            return v[:stated] @ J + self.form.pull(x, v[stated:])
 
         sums, certificate = RowSums.none(self.size), at.lag
         if terms.rows[0]:
             certificate = at.local.certificate
         if len(equal):
-            rows = select(first, started(c, J, jnp.max(jnp.abs(lag)), equal), settled(rows, c, mu, equal))
+            steep = jnp.max(jnp.abs(J), initial=0.0)
+            if len(equal) > stated:
+                steep = jnp.maximum(steep, self.form.steepness(x))
+            rows = select(first, started(c, steep, jnp.max(jnp.abs(lag)), equal), settled(rows, c, mu, equal))
             own_mu = jnp.where(first, jnp.sum(rows.s * rows.z) / max(1, self.inequalities), mu)
-            sums = row_sums(rows, c, J, own_mu, self.eps2, equal)
-            certificate = certificate + sums.kept[: self.stated] @ J[: self.stated, :dim]
-            K = K + matrix(rows, J, equal)
-        K = K + jnp.diag(self.form.bend(rows.z[self.stated :]))
-        if bend is not None:
-            K = K.at[:dim, :dim].add(bend(rows.z[: terms.rows[1]]))
+            sums = row_sums(rows, c, pull, own_mu, self.eps2, equal)
+            certificate = certificate + sums.kept[:stated] @ J[:, :dim]
+
+        D, z = stiffness(rows, equal), rows.z[: terms.rows[1]]
+        drift, change = jnp.zeros(dim), jnp.zeros(dim)
+        if self.learns:
+            own = bends.diagonal(z) if bends is not None else jnp.zeros(dim)
+            weighed = jnp.sqrt(D[:stated])[:, None] * J
+            blocks = self.form.blocks(x, D[stated:], rows.z[stated:])
+            K: Array | Learnt = learnt(terms, at.curvature, base.scale, blocks, weighed, own)
+            change = at.curvature.change + z @ (J - base.J)[: terms.rows[1], :dim]
+        else:
+            K = jnp.pad(unpack(at.curvature, dim), (0, rest))
+            drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.bent)
+            K = K + (J * D[:stated, None]).T @ J + self.form.blocks(x, D[stated:], rows.z[stated:]).dense()
+            if bends is not None:
+                K = K.at[:dim, :dim].add(bends.matrix(z))
         local = at.local if terms.rows[0] else OwnRows.none(dim)
         return System(
             x=x,
@@ -172,6 +214,7 @@ class Office:
             own=rows,
             c=c,
             J=J,
+            change=change,
         )
 
     def all_say(self, system: System, name: str) -> Array:
@@ -180,13 +223,16 @@ class Office:
         return jnp.round(system.number(name)) >= parties
 
 
-def direction(system: System, mu: Array, shift: Array) -> tuple[Array, Array]:
-    """The Newton step, and the decrement ½rᵀK⁻¹r.
+def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[Array, Array]:
+    """The Newton step, and the decrement ½rᵀK⁻¹r; `memory` holds L-BFGS's pairs where curvature is learnt.
 
     The matrix is scaled to a unit diagonal, so that nothing depends on the units of the columns, and `shift` or more is
     added there: none of consequence where the problem is convex, as much as is needed where it is not.
     """
     r = system.lag + system.a + mu * system.b
+    if isinstance(system.K, Learnt):
+        dx = -solve_learnt(system.K, memory, r, shift)
+        return dx, -0.5 * jnp.dot(r, dx)
     diagonal = jnp.abs(jnp.diag(system.K))
     top = jnp.max(diagonal)
     scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, 1e-14 * top, 1.0)))

@@ -3,7 +3,8 @@
 The answer is the site's quadratic model of the shared system at the point it is asked about, in a form that can be
 added up over sites. A site keeps the model that it sent last. Asked for the `whole`, it sends its model; otherwise it
 sends the change since its last one, so that the server's running sum stays a sum over all sites, the silent ones with
-the model that they sent last.
+the model that they sent last. Where curvature is learnt, there is no matrix and no such model: sites are always asked
+for the whole, and the server waits for everybody.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.pytrees import select, state
@@ -50,22 +52,22 @@ class Coupled:
 class QuadraticModel:
     """A site's share in the shared system at a point w_i, or the sum of such shares."""
 
-    hessian: Array  # K_i, its upper triangle
+    curvature: Any  # K_i, its upper triangle; or a LearntShare
     lag: Array  # ∇f_i/n + Jᵀz
-    bent: Array  # K_i·w_i
+    bent: Any  # K_i·w_i, or () where curvature is learnt
     f: Array  # f_i/n
     force: Array  # ‖∇f_i/n‖_∞
     local: Any  # OwnRows, or () without local rows
     coupled: Any  # Coupled, or () without coupled rows
 
     @staticmethod
-    def zero(terms: Terms) -> "QuadraticModel":
+    def zero(terms: Terms, learns: bool) -> "QuadraticModel":
         dim, (rows, _, coupled), zero = terms.dim, terms.rows, jnp.zeros(())
         vector = jnp.zeros(dim)
         return QuadraticModel(
-            hessian=jnp.zeros(dim * (dim + 1) // 2),
+            curvature=LearntShare.zero(terms) if learns else jnp.zeros(dim * (dim + 1) // 2),
             lag=vector,
-            bent=vector,
+            bent=() if learns else vector,
             f=zero,
             force=zero,
             local=OwnRows.none(dim) if rows else (),
@@ -83,13 +85,14 @@ class Place:
     c: Array
     J: Array
     multipliers: Array  # the certificate's
+    slopes: Any  # ∇f_i/n, and the Jacobian of the coupled rows over n, where curvature is learnt; else ()
 
 
 @state
 class InteriorClient:
     base: Place  # the last place that the server went on from, as far as the site knows
     trial: Place  # the place it was asked about last
-    sent: QuadraticModel  # what the server's sum has of this site
+    sent: Any  # the QuadraticModel that the server's sum has of this site; () where curvature is learnt
     whole: Array  # the number of the last point about which it sent the whole
 
 
@@ -105,6 +108,7 @@ class InteriorAsk:
     id: Array
     rejected: Array  # the last point that the server went back from
     whole: Array  # whether to send the model itself, and not its change
+    scale: Any  # units for the products with Jᵀ D J, where curvature is learnt; else ()
 
 
 @state
@@ -114,64 +118,76 @@ class InteriorReply:
     broken: Array  # 1 where the site's functions are not finite there; it then sends nothing else
 
 
-def joined(terms: Terms) -> InteriorClient:
+def joined(terms: Terms, learns: bool) -> InteriorClient:
     """A site before its first answer."""
     rows, dim, none = terms.rows[0], terms.dim, jnp.full((), -1)
-    blank = Place(none, jnp.zeros(dim), blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, dim)), jnp.zeros(rows))
-    return InteriorClient(blank, blank, QuadraticModel.zero(terms), none)
+    slopes = (jnp.zeros(dim), jnp.zeros((terms.rows[2], dim))) if learns else ()
+    blank = Place(
+        none, jnp.zeros(dim), blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, dim)), jnp.zeros(rows), slopes
+    )
+    return InteriorClient(blank, blank, () if learns else QuadraticModel.zero(terms, learns), none)
 
 
 def answer(
-    terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, eps2: float
+    terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, eps2: float, learns: bool
 ) -> tuple[InteriorClient, InteriorReply]:
     """The site's step to the point it is asked about, and its model there."""
     party, count = Party(terms), terms.rows[0]
     equal = equalities(party, data)[:count]
     trial = client.trial
     base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
-    shares, hessian = evaluate(party, ask.w, data)
-    c, J, q, Q = shares.c[:count], shares.J[:count], shares.c[count:], shares.J[count:]
+    shares, bends = evaluate(party, ask.w, data)
+    c, J, q, Q = shares.c[:count], shares.J[:count], shares.c[count:], shares.J[count:] / terms.clients
     force = jnp.max(jnp.abs(shares.g))
 
     first = (trial.id < 0) | (ask.id == 0)
-    stepped = settled(
-        moved(base.rows, base.c, base.J, ask.towards - base.w, ask.alpha, ask.mu, equal), c, ask.mu, equal
-    )
-    rows = select(first, started(c, J, terms.clients * force, equal), stepped)
+    change = base.J @ (ask.towards - base.w)
+    stepped = settled(moved(base.rows, base.c, change, ask.alpha, ask.mu, equal), c, ask.mu, equal)
+    steep = jnp.max(jnp.abs(J), initial=0.0)
+    rows = select(first, started(c, steep, terms.clients * force, equal), stepped)
     mu = jnp.where(ask.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
 
-    steep = jnp.max(jnp.abs(Q), axis=1, initial=0.0)
+    # while the server has no multiplier of a coupled row, it is one that weighs a share of ∇f_i
+    steep = terms.clients * jnp.max(jnp.abs(Q), axis=1, initial=0.0)
     guess = GUESS * force / jnp.maximum(steep, 1e-6 * force + 1e-300)
     nu = jnp.where(ask.id == 0, guess, ask.nu / terms.clients)
-    K = hessian(jnp.concatenate([rows.z, nu])) + (matrix(rows, J, equal) if count else 0.0)
+    weights, slopes = jnp.concatenate([rows.z, nu]), ()
+    if learns:
+        slopes = (shares.g, Q)
+        moved_by = shares.g - base.slopes[0] + rows.z @ (J - base.J) + terms.clients * nu @ (Q - base.slopes[1])
+        moved_by = jnp.where(first, 0.0, moved_by)
+        curvature: Any = learnt_share(terms, bends.diagonal(weights), moved_by, rows, J, equal, ask.scale)
+        bent: Any = ()
+    else:
+        K = bends.matrix(weights) + (matrix(rows, J, equal) if count else 0.0)
+        curvature, bent = K[np.triu_indices(terms.dim)], K @ ask.w
     local, lag, kept = (), shares.g, rows.z
     if count:
-        sums = row_sums(rows, c, J, mu, eps2, equal)
+        sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)
         lag = lag + sums.jz
         kept = sums.kept
         local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.numbers)
     model = QuadraticModel(
-        hessian=K[np.triu_indices(terms.dim)],
+        curvature=curvature,
         lag=lag,
-        bent=K @ ask.w,
+        bent=bent,
         f=shares.f,
         force=force,
         local=local,
-        coupled=Coupled(q / terms.clients, Q / terms.clients, Q @ ask.w / terms.clients) if terms.rows[2] else (),
+        coupled=Coupled(q / terms.clients, Q, Q @ ask.w) if terms.rows[2] else (),
     )
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((model, rows))]))
     heard = client.whole != ask.id
-    told = jax.tree.map(
-        lambda new, old: jnp.where(finite, jnp.where(ask.whole, jnp.where(heard, new, 0.0), new - old), 0.0),
-        model,
-        client.sent,
-    )
+    told = jax.tree.map(lambda new: jnp.where(finite & heard, new, 0.0), model)
+    if not learns:
+        news = jax.tree.map(lambda new, old: jnp.where(finite, new - old, 0.0), model, client.sent)
+        told = select(ask.whole, told, news)
     reply = InteriorReply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
-    place = Place(ask.id, ask.w, rows, c, J, kept)
+    place = Place(ask.id, ask.w, rows, c, J, kept, slopes)
     here = InteriorClient(
         base=select(first, place, base),
         trial=place,
-        sent=model,
+        sent=() if learns else model,
         whole=jnp.where(ask.whole, ask.id, client.whole),
     )
     unable = InteriorClient(base, client.trial, client.sent, here.whole)

@@ -20,6 +20,8 @@ from foedus.pytrees import PyTree, state
 from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Constraint, Data, Terms, rows
 
+DIAGONAL = 3  # the order of a `piece` with the diagonal of its Hessian in place of the matrix
+
 
 @dataclass(frozen=True)
 class Party:
@@ -68,8 +70,51 @@ class Shares:
     J: Array
 
 
-def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callable[[Array], Array]]:
-    """The functions f/n and c with first derivatives at the model w, and a function v ↦ ∇²f/n + Σ v_r ∇²c_r.
+@dataclass(frozen=True)
+class Bends:
+    """The second derivatives of a party's functions at a point: ∇²f/n + Σ v_r ∇²c_r as a function of v."""
+
+    dim: int
+    x: Array | None  # the examples, where there are functions of xᵀw
+    grams: list[tuple[slice | None, Array, Array]]  # (rows, weights of examples, ℓ'') of the functions of xᵀw
+    others: list[Callable[[Array], Array]]  # matrices that are not of the form XᵀDX
+    diagonals: list[Callable[[Array], Array]]  # and their diagonals
+
+    def _weight(self, v: Array) -> Array:
+        assert self.x is not None
+        weight = jnp.zeros(self.x.shape[0])
+        for at, weights, bend in self.grams:
+            weight = weight + (weights if at is None else v[at] @ weights) * bend
+        return weight
+
+    def matrix(self, v: Array) -> Array:
+        """The matrix, dim × dim."""
+        total = jnp.zeros((self.dim, self.dim))
+        if self.grams and self.x is not None:
+            total = (self.x * self._weight(v)[:, None]).T @ self.x
+        for bend in self.others:
+            total = total + bend(v)
+        return total
+
+    def diagonal(self, v: Array) -> Array:
+        """Its diagonal, without the matrix; the mean of it, as a guess, for functions of a user's own."""
+        total = jnp.zeros(self.dim)
+        if self.grams and self.x is not None:
+            total = jnp.sum(self._weight(v)[:, None] * self.x * self.x, axis=0)
+        for bend in self.diagonals:
+            total = total + bend(v)
+        return total
+
+
+def mean_curvature(f: Callable[[Array], Array], w: Array) -> Array:
+    """An estimate of the mean of the diagonal of ∇²f(w), from one product with random signs, at every coordinate."""
+    signs = jax.random.rademacher(jax.random.key(0), w.shape, w.dtype)
+    product = jax.jvp(jax.grad(f), (w,), (signs,))[1]
+    return jnp.full_like(w, jnp.mean(signs * product))
+
+
+def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
+    """The functions f/n and c with first derivatives at the model w, and their second derivatives.
 
     Everything that depends on xᵀw shares one product: f and the rows that are losses differ only in the weights of the
     examples, so that the Hessian is a single Gram matrix XᵀDX whose diagonal D sums these weights.
@@ -81,8 +126,9 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callabl
     linear = terms.loss is not None and "x" in data
     f, g = jnp.zeros(()), jnp.zeros(dim)
     pieces: list[tuple[Array, Array]] = []  # (c, J) of each constraint
-    bends: list[Callable[[Array], Array]] = []  # Hessians that are not of the form XᵀDX, as functions of v
-    grams: list[tuple[slice | None, Array, Array]] = []  # (rows, weights of examples, ℓ'')
+    grams: list[tuple[slice | None, Array, Array]] = []
+    others: list[Callable[[Array], Array]] = []
+    diagonals: list[Callable[[Array], Array]] = []
 
     if not party.server:
         if linear:
@@ -93,11 +139,14 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callabl
             grams.append((None, share, terms.loss.bend(z, y)))
             if terms.penalty is not None:
                 f, g = f + terms.penalty.value(w, data.count) / n, g + terms.penalty.gradient(w, data.count) / n
-                bends.append(lambda v: jnp.diag(terms.penalty.bend(w, data.count)) / n)  # pyright: ignore
+                curve = terms.penalty.bend(w, data.count) / n
+                others.append(lambda v: jnp.diag(curve))
+                diagonals.append(lambda v: curve)
         else:
             f, g = terms.value_and_gradient(w, data)
             f, g = f / n, g / n
-            bends.append(lambda v: terms.hessian(w, data) / n)
+            others.append(lambda v: terms.hessian(w, data) / n)
+            diagonals.append(lambda v: mean_curvature(lambda u: terms.value(u, data) / n, w))
 
     start = 0
     for constraint in constraints:
@@ -112,32 +161,24 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Callabl
             c, J = rows(terms, constraint, w, data), data[f"{constraint.key}.C"]
         elif isinstance(constraint, NormBall):
             c, J = rows(terms, constraint, w, data), 2.0 * w[None, :]
-            bends.append(lambda v, at=start: 2.0 * v[at] * jnp.eye(dim))
+            others.append(lambda v, at=start: 2.0 * v[at] * jnp.eye(dim))
+            diagonals.append(lambda v, at=start: jnp.full(dim, 2.0 * v[at]))
         else:
             c = rows(terms, constraint, w, data)
             J = jax.jacrev(lambda u, k=constraint: rows(terms, k, u, data))(w)
             at = slice(start, start + c.shape[0])
-            bends.append(
-                lambda v, k=constraint, at=at: jax.hessian(lambda u: jnp.dot(v[at], rows(terms, k, u, data)))(w)
-            )
+
+            def weighed(u: Array, v: Array, k: Constraint = constraint, at: slice = at) -> Array:
+                return jnp.dot(v[at], rows(terms, k, u, data))
+
+            others.append(lambda v, g=weighed: jax.hessian(g)(w, v))
+            diagonals.append(lambda v, g=weighed: mean_curvature(lambda u: g(u, v), w))
         pieces.append((c, J))
         start += c.shape[0]
 
-    def hessian(v: Array) -> Array:
-        total = jnp.zeros((dim, dim))
-        if grams:
-            x = data["x"]
-            weight = jnp.zeros(x.shape[0])
-            for at, weights, bend in grams:
-                weight = weight + (weights if at is None else v[at] @ weights) * bend
-            total = (x * weight[:, None]).T @ x
-        for bend in bends:
-            total = total + bend(v)
-        return total
-
     c = jnp.concatenate([c for c, _ in pieces]) if pieces else jnp.zeros(0)
     J = jnp.concatenate([J for _, J in pieces]) if pieces else jnp.zeros((0, dim))
-    return Shares(f, g, c, J), hessian
+    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, diagonals)
 
 
 @state
@@ -146,7 +187,7 @@ class Piece:
 
     value: Array
     gradient: Array
-    hessian: PyTree  # an array, or () for order 1
+    hessian: PyTree  # an array; its diagonal for order DIAGONAL, () for order 1
     f: Array  # f_i/n, 0 at the server
     c: Array
     v: Array  # μ + βc, its positive part on inequality rows: the next multipliers
@@ -184,8 +225,11 @@ def piece(
     index: Array | None = None,
     order: int = 2,
 ) -> Piece:
-    """P_i at `point` = (w, s), where `index` is the client's place among the s; order 1 leaves the Hessian out."""
-    shares, hessian = evaluate(party, point[: party.terms.dim], data)
+    """P_i at `point` = (w, s), where `index` is the client's place among the s.
+
+    Order 1 leaves the Hessian out, DIAGONAL gives its diagonal alone and never makes the matrix.
+    """
+    shares, bends = evaluate(party, point[: party.terms.dim], data)
     c, J = over_both(party, shares, point, index)
     equal = equalities(party, data)
     rest = point.shape[0] - party.terms.dim
@@ -195,10 +239,12 @@ def piece(
     value = shares.f + (jnp.sum(v**2) - jnp.sum(mu**2)) / (2.0 * beta) + 0.5 * prox * jnp.sum(away**2)
     gradient = jnp.pad(shares.g, (0, rest)) + J.T @ v + prox * away
     second: PyTree = ()
-    if order == 2:
-        # [·]₊² is differentiable once: this is the generalised Hessian, to which only rows with v > 0 contribute
-        active = jnp.where(equal | (v > 0), 1.0, 0.0)
-        second = jnp.pad(hessian(v), (0, rest)) + beta * (J * active[:, None]).T @ J
+    # [·]₊² is differentiable once: this is the generalised Hessian, to which only rows with v > 0 contribute
+    active = jnp.where(equal | (v > 0), 1.0, 0.0)
+    if order == DIAGONAL:
+        second = jnp.pad(bends.diagonal(v), (0, rest)) + beta * active @ J**2 + prox
+    elif order == 2:
+        second = jnp.pad(bends.matrix(v), (0, rest)) + beta * (J * active[:, None]).T @ J
         second = second + prox * jnp.eye(point.shape[0])
     return Piece(value, gradient, second, shares.f, c, v)
 

@@ -4,8 +4,9 @@ With `hessians`, a reply is P_i, ∇P_i and the upper triangle of ∇²P_i at th
 Newton steps with a line search: a few rounds a subproblem. Without, a reply is P_i and ∇P_i, and the server uses
 L-BFGS, started from the diagonal of the Hessian, which clients send once a subproblem.
 
-A silent client is replaced by the quadratic (without Hessians: linear) model of its last reply. A subproblem ends only
-at a point that every client has evaluated.
+A silent client is replaced by the quadratic model of its last reply. Without Hessians there is no such model: a linear
+one has no lower bound, so the search waits at its trial point until every client has evaluated it. A subproblem ends
+only at a point that every client has evaluated.
 
 A round evaluates one trial point, so the line search runs over rounds. After each, one of three things happens:
     wait     the point is good enough, but some client has not evaluated it yet: it stays the trial point (`hold`)
@@ -23,9 +24,9 @@ from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import Piece, full_regularizer
+from foedus.algorithms.lagrangian import DIAGONAL, Piece, full_regularizer
 from foedus.numerics.limited_memory import LimitedMemory
-from foedus.numerics.newton import SUFFICIENT, direction
+from foedus.numerics.newton import INNER_SHARE, SUFFICIENT, direction, proximal_direction
 from foedus.pytrees import PyTree, select, state
 from foedus.regularizers import Zero
 from foedus.terms import Terms
@@ -121,8 +122,8 @@ class NewtonInner:
     def client_start(
         self, terms: Terms, P: LocalP, client: tuple[()], w: Array, hint: tuple[()], status: Callable[[Piece], Status]
     ) -> tuple[tuple[()], Slope]:
-        at = P(w, 2)
-        second = pack(at.hessian) if self.hessians else jnp.diag(at.hessian)
+        at = P(w, 2 if self.hessians else DIAGONAL)
+        second = pack(at.hessian) if self.hessians else at.hessian
         return client, Slope(at.value, at.gradient, second, status(at))
 
     def hear(self, inner: Search, replies: Slope, present: Present) -> Search:
@@ -151,13 +152,13 @@ class NewtonInner:
     def totals(self, server_P: LocalP, inner: Search) -> tuple[Array, Array, PyTree]:
         """The value, gradient and Hessian of Σ P_i at the trial point, with silent clients' last models."""
         dim, slopes = inner.trial.shape[0], inner.slopes
-        away = jnp.where(inner.fresh[:, None], 0.0, inner.trial - inner.point)
         own = server_P(inner.trial, 2 if self.hessians else 1)
         value = own.value + jnp.sum(slopes.value)
         gradient = own.gradient + jnp.sum(slopes.gradient, axis=0)
-        value = value + jnp.sum(slopes.gradient * away)
-        if not self.hessians:
+        if not self.hessians:  # every client has evaluated the trial point, or the sums are not used
             return value, gradient, ()
+        away = jnp.where(inner.fresh[:, None], 0.0, inner.trial - inner.point)
+        value = value + jnp.sum(slopes.gradient * away)
 
         def curvature_terms() -> Array:
             return jax.vmap(lambda triangle, d: unpack(triangle, dim) @ d)(slopes.hessian, away)
@@ -173,7 +174,7 @@ class NewtonInner:
         # the clients' first replies are about w itself, so `hold` takes it as the base of the first step
         inner = replace(inner, trial=w, hold=jnp.ones((), bool))
         if not self.hessians:
-            own = jnp.diag(server_P(w, 2).hessian)
+            own = server_P(w, DIAGONAL).hessian
             diagonal = jnp.abs(jnp.sum(inner.slopes.hessian, axis=0) + own)  # a positive start, convex or not
             diagonal = jnp.maximum(diagonal, LEAST_DIAGONAL * jnp.max(diagonal))
             inner = replace(inner, diagonal=diagonal, memory=LimitedMemory.empty(w.shape[0]))
@@ -208,7 +209,9 @@ class NewtonInner:
                 q = memory.direction(gradient, inner.diagonal)
                 slope = jnp.dot(gradient, q)
             else:
-                q, slope, _ = direction(inner.trial, gradient, memory.matrix(inner.diagonal), h, tau)
+                times = memory.factors(inner.diagonal).times
+                q = proximal_direction(inner.trial, gradient, times, h, INNER_SHARE * tau)
+                slope = jnp.dot(gradient, q) + h.value(inner.trial + q) - h.value(inner.trial)
         else:
             q, slope, _ = direction(inner.trial, gradient, hessian, h, tau)
         next_search = replace(
@@ -235,4 +238,6 @@ class NewtonInner:
         size = inner.size * shrink
         shorter = replace(inner, size=size, trial=inner.base + size * inner.q, fresh=jnp.zeros_like(inner.fresh))
         new = select(near, waiting, select(accept, next_search, shorter))
+        if not self.hessians:
+            new = select(jnp.all(inner.fresh), new, inner)
         return new, new.trial, finished

@@ -1,4 +1,4 @@
-"""L-BFGS's approximation of a Hessian, started from a diagonal: its inverse times a vector, and itself as a matrix."""
+"""L-BFGS's approximation of a Hessian, started from a diagonal: its inverse times a vector, and itself times one."""
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,9 @@ class LimitedMemory:
     changes: Array  # likewise
 
     @staticmethod
-    def empty(dim: int) -> "LimitedMemory":
+    def empty(dim: int, depth: int = DEPTH) -> "LimitedMemory":
         """The memory before the first pair."""
-        return LimitedMemory(jnp.zeros((DEPTH, dim)), jnp.zeros((DEPTH, dim)))
+        return LimitedMemory(jnp.zeros((depth, dim)), jnp.zeros((depth, dim)))
 
     def add(self, step: Array, change: Array) -> "LimitedMemory":
         """The memory with one more pair, if its curvature sᵀy is clearly positive, which keeps BFGS definite."""
@@ -59,16 +59,33 @@ class LimitedMemory:
         product = jnp.dot(s, y)
         return diagonal * jnp.where(product > 0, jnp.sum(y**2 / diagonal) / jnp.where(product > 0, product, 1.0), 1.0)
 
-    def matrix(self, diagonal: Array) -> Array:
-        """The approximate Hessian itself, by the BFGS updates in order; a proximal step needs it as a matrix."""
+    def factors(self, diagonal: Array) -> "Factors":
+        """The approximate Hessian itself, by the BFGS updates in order, as a diagonal and vectors."""
         weights = self._inverse_products()
+        start = self._initial_diagonal(diagonal)
+        plus = jnp.sqrt(weights)[:, None] * self.changes
 
-        def update(B: Array, pair: tuple[Array, ...]) -> tuple[Array, None]:
-            s, y, r = pair
-            Bs = B @ s
+        def update(minus: Array, pair: tuple[Array, ...]) -> tuple[Array, None]:
+            j, s, r = pair
+            earlier = (jnp.arange(plus.shape[0]) < j)[:, None]
+            Bs = Factors(start, jnp.where(earlier, plus, 0.0), minus).times(s)
             sBs = jnp.dot(s, Bs)
-            is_pair = r > 0  # an empty slot would divide by sᵀBs = 0
-            new = B - jnp.outer(Bs, Bs) / jnp.where(is_pair, sBs, 1.0) + r * jnp.outer(y, y)
-            return jnp.where(is_pair, new, B), None
+            is_pair = (r > 0) & (sBs > 0)  # an empty slot would divide by sᵀBs = 0
+            return minus.at[j].set(jnp.where(is_pair, Bs / jnp.sqrt(jnp.where(is_pair, sBs, 1.0)), 0.0)), None
 
-        return jax.lax.scan(update, jnp.diag(self._initial_diagonal(diagonal)), (self.steps, self.changes, weights))[0]
+        places = jnp.arange(plus.shape[0])
+        minus, _ = jax.lax.scan(update, jnp.zeros_like(plus), (places, self.steps, weights))
+        return Factors(start, plus, minus)
+
+
+@state
+class Factors:
+    """A symmetric matrix diag(d) + PᵀP − MᵀM, of which only d and the rows of P and M are kept."""
+
+    diagonal: Array  # d
+    plus: Array  # P, (vectors, dim)
+    minus: Array  # M, likewise
+
+    def times(self, v: Array) -> Array:
+        """The matrix times a vector."""
+        return self.diagonal * v + (self.plus @ v) @ self.plus - (self.minus @ v) @ self.minus

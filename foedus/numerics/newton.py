@@ -57,17 +57,17 @@ def make_definite(hessian: Array) -> tuple[Array, Array]:
 
 
 def proximal_direction(
-    w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array, steps: int = 2000
+    w: Array, gradient: Array, times: Callable[[Array], Array], h: Regularizer, tol: Array, steps: int = 2000
 ) -> Array:
-    """The q that minimises ⟨g, q⟩ + ½qᵀHq + h(w + q) for positive definite H.
+    """The q that minimises ⟨g, q⟩ + ½qᵀHq + h(w + q) for positive definite H, given as `times`: v ↦ Hv.
 
     It is found by accelerated proximal gradient steps of length 1/λ_max(H), restarted when the momentum points uphill
     (O'Donoghue and Candès 2015). H's diagonal cannot scale the steps: h's prox is known for multiples of I only.
     """
-    top = jnp.maximum(largest_eigenvalue(lambda v: hessian @ v, w.shape[0]), 1e-300)
+    top = jnp.maximum(largest_eigenvalue(times, w.shape[0]), 1e-300)
 
     def model_gradient(u: Array) -> Array:
-        return gradient + hessian @ (u - w)
+        return gradient + times(u - w)
 
     def going(loop: tuple[Array, ...]) -> Array:
         _, _, _, residual, k = loop
@@ -94,7 +94,7 @@ def direction(w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Ar
     if isinstance(h, Zero):
         q = -cholesky_solve(lower, gradient)
         return q, jnp.dot(gradient, q), lower
-    q = proximal_direction(w, gradient, definite, h, INNER_SHARE * tol)
+    q = proximal_direction(w, gradient, lambda v: definite @ v, h, INNER_SHARE * tol)
     return q, jnp.dot(gradient, q) + h.value(w + q) - h.value(w), lower
 
 
