@@ -129,10 +129,11 @@ class Exchange:
         return {site: headers[site] for site in self.client}
 
     def _check_version(self, site: str, theirs: Mapping[str, str]) -> None:
+        """Refuse other versions; those that differ in the last number alone may talk, so sites update one by one."""
         for package in ("foedus", "jax"):
-            ours = versions()[package]
-            if theirs.get(package) != ours:
+            ours, other = versions()[package], str(theirs.get(package))
+            if other.split(".")[:2] != ours.split(".")[:2]:
                 raise Missing(
-                    f"client {self.client[site]!r} has {package} {theirs.get(package)}, the server {ours}; "
-                    "install the same version on both."
+                    f"client {self.client[site]!r} has {package} {other}, the server {ours}; "
+                    "install the same version on both; only the last number may differ."
                 )
