@@ -143,6 +143,8 @@ class Console:
     def look(self, job: str, **command: str | bool) -> Glimpse:
         """Return how far a running job has come; `do="stop"` ends it after this round."""
         reply = self._do(lambda: self.session.do_app_command(job, TOPIC, command or {"do": "look"}))
+        if not isinstance(reply, dict) or not {"rounds", "record"} <= reply.keys():
+            raise Unreachable("the server does not say how far the job is.")  # its job stands still, or is over
         self.last_words = str(reply.get("ending", ""))
         return Glimpse(int(reply["rounds"]), dict(reply["record"]))
 
