@@ -21,7 +21,9 @@ from foedus.files import Json
 from foedus.privacy.releasing import make_private
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
+from foedus.runtime.flare.driver import Flare
 from foedus.runtime.flare.order import Order, order_of
+from foedus.runtime.masking import by_sums, masking_of
 from foedus.terms import label
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
@@ -81,6 +83,11 @@ class Plan:
         return build.rounds_of(self.settings, build.algorithm_of(self.settings), self._stand_in())
 
     @property
+    def secure(self) -> bool:
+        """Whether the server sees masked sums alone."""
+        return build.runtime_of(self.settings).get("runtime", Flare()).secure
+
+    @property
     def noise(self) -> Json | None:
         """The bounds and the epsilon of noise on what a site sends while preparing; None where sums are exact."""
         preparation = build.fit_arguments(self.settings)
@@ -129,8 +136,10 @@ class Plan:
         w0 = np.zeros(setup.problem.terms.dim)
         problem = setup.problem.over(w0)
         algorithm = self._with_noise(setup.algorithm, problem, setup.privacy)
-        fit = algorithm.fit(problem)
+        fit = (by_sums(algorithm) if self.secure else algorithm).fit(problem)
+        if self.secure:
+            masking_of(fit.algorithm, problem.terms)  # raises where the algorithm needs single replies
         return order_of(
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
-            max_rounds=self.max_rounds, participation=setup.participation,
+            max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip

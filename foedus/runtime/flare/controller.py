@@ -30,7 +30,7 @@ from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.post import CellPost, ask
 from foedus.runtime.flare.preparation import read
-from foedus.runtime.flare.server import play
+from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.terms import make_private
 from foedus.runtime.flare.window import Window
 

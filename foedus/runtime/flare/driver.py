@@ -42,6 +42,7 @@ class Flare:
             where the algorithm knows how (FedAvg, FedProx, LocalSGD).
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
         keep_going: how often to resume by itself after a crash.
+        secure: whether the server sees masked sums alone, and no single site's reply; needs four sites at least.
 
     Example:
         >>> import foedus as fd
@@ -60,6 +61,7 @@ class Flare:
     late: str = "drop"
     misses: int = 2
     keep_going: int = 3
+    secure: bool = False
 
     def __post_init__(self) -> None:
         if self.transport not in ("aux", "task"):
@@ -107,6 +109,7 @@ class Flare:
             seed=job.seed,
             max_rounds=job.max_rounds,
             participation=job.participation,
+            secure=job.masking is not None,
         )
         content = order.to_bytes()
         Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started

@@ -19,6 +19,7 @@ from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.runtime.flare.names import FIELD, RUNS
 from foedus.runtime.flare.post import serve
+from foedus.runtime.flare.secure_site import identity_of
 from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.flare.terms import agreed_terms, make_private
 
@@ -50,7 +51,8 @@ class FoedusExecutor(Executor):
                 file.write(line + "\n")
 
         try:
-            self.session = SiteSession(str(fl_ctx.get_identity_name()), agreed_terms(kit), folder, note)
+            name = str(fl_ctx.get_identity_name())
+            self.session = SiteSession(name, agreed_terms(kit), folder, note, identity_of(kit, name))
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()

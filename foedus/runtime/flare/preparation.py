@@ -50,6 +50,11 @@ class RunPlan(Protocol):
         ...
 
     @property
+    def secure(self) -> bool:
+        """Whether the server sees masked sums alone."""
+        ...
+
+    @property
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site."""
         ...
@@ -86,14 +91,19 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 class Apart:
     """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
-    def __init__(self, exchange: Exchange, noise: Json | None):
-        self.exchange, self.noise = exchange, noise
+    def __init__(self, exchange: Exchange, noise: Json | None, secure: bool = False):
+        self.exchange, self.noise, self.secure = exchange, noise, secure
 
     @property
     def sites(self) -> int:
         return len(self.exchange.client)
 
     def first(self, request: FiguresRequest) -> list[Sums]:
+        if self.secure and self.noise is None:
+            raise FoedusError(
+                "[run] runtime: with secure = true nothing is asked of single sites, and the scale or the words of a "
+                "column would be; state bounds and categories in [preprocess], or scale = 'none'."
+            )
         content = {"columns": dataclasses.asdict(request), "noise": self.noise}
         return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
 
@@ -117,10 +127,11 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "sites": len(request.sites),
         "problem": plan.problem,
         "noise": plan.noise,
+        "secure": plan.secure,
     }
     headers = exchange.greet("columns", statement)
     cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
-    rules = plan.rules(cohort, Apart(exchange, plan.noise))
+    rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.secure))
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
 

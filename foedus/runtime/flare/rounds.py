@@ -90,7 +90,7 @@ def asked_clients(participation: Participation, key: Array, round: Array, uids: 
 
 
 @jax.jit
-def draws(key: Array, round: Array, uids: Array) -> Array:
+def loss_draws(key: Array, round: Array, uids: Array) -> Array:
     """Return the uniform numbers that decide whose reply is lost."""
     return client_uniforms(round_key(key, LOSE, round), uids)
 
@@ -155,7 +155,7 @@ class Rounds:
         """Play one round; return the state after it, and its record."""
         order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
-        is_asked, is_lost = self._draws(carry.round)
+        is_asked, is_lost = self.draws(carry.round)
         message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         indices = [i for i in range(n) if is_asked[i]]
@@ -182,7 +182,7 @@ class Rounds:
         record: dict[str, object] = {"phase": phase, "asked": int(is_asked.sum()), "answered": answer_count}
         return after, record | report | self.release_counts
 
-    def _draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:
+    def draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:
         """Return who is asked in a round, and whose reply is lost."""
         who, n = self.order.participation, self.order.terms.clients
         if who.size(n) == n and not isinstance(who, Schedule):
@@ -191,7 +191,7 @@ class Rounds:
             is_asked = np.asarray(asked_clients(who, self.key, round, self.uids))
         is_lost = np.zeros(n, bool)
         if who.dropout > 0:
-            is_lost = np.asarray(draws(self.key, round, self.uids)) < who.dropout
+            is_lost = np.asarray(loss_draws(self.key, round, self.uids)) < who.dropout
         return is_asked, is_lost
 
     def _seal(self, round: int, phase: int, message: PyTree, last: np.ndarray, indices: list[int]) -> dict[str, bytes]:
@@ -338,7 +338,7 @@ class Rounds:
         try:
             if header is not None:
                 out.stack.put(i, payload)
-                self._note_releases(i, header)
+                self.note_releases(i, header)
                 out.rows.add(i)
                 self.misses[site] = 0
                 sight |= {"replies": sight["replies"] + 1, "bytes": sight["bytes"] + len(payload), "time": time.time()}
@@ -353,7 +353,7 @@ class Rounds:
         self.misses[site] += 1
         sight["faults"] += 1
 
-    def _note_releases(self, i: int, header: Json) -> None:
+    def note_releases(self, i: int, header: Json) -> None:
         """Note how often the site says that it has released; the entry of a silent site stays as it was."""
         for column in self.release_counts.values():
             count = header.get("releases")

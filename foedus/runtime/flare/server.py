@@ -24,35 +24,15 @@ from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
-from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import Play, Rounds, first_play
 from foedus.runtime.flare.window import Window
-from foedus.runtime.spine import Recorder
+from foedus.runtime.spine import Carry, Recorder
+from foedus.summed_certificate import SummedPart
 
 JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
 GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
 
-__all__ = ["Missing", "Paused", "ServerSession", "play"]
-
-
-def play(
-    work: Order | Request,
-    folder: Path,
-    ask: AskSites,
-    patience: Patience,
-    note: Callable[[str], None],
-    should_stop: Callable[[], bool],
-    window: Window | None = None,
-    post: Post | None = None,
-) -> Result:
-    """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
-    if isinstance(work, Order):
-        return ServerSession(work, folder, ask, patience, note, should_stop, window, post).play()
-    names = {site: site for site in work.sites}
-    order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
-    result = ServerSession(order, folder, ask, patience, note, should_stop, window, post).play()
-    result.rules = rules.to_json()
-    return result
+__all__ = ["Missing", "Paused", "ServerSession"]
 
 
 class ServerSession:
@@ -74,6 +54,7 @@ class ServerSession:
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop)
         self.post = post
+        self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.pace: list[float] = []
         self.folder.mkdir(parents=True, exist_ok=True)
         self.checkpoints = ServerCheckpoints(order, self.folder, self.exchange)
@@ -88,8 +69,9 @@ class ServerSession:
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
         self.exchange.most = largest + HEADERS
-        if self.post is not None:
-            self.post.most = self.exchange.most
+        self.traffic = tuple(
+            (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
+        )
         noisy = sound_noise(algorithm) is not None
         # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
         # site's noise, and a site's own ledger does not depend on it.
@@ -97,10 +79,11 @@ class ServerSession:
         site_rounds = self._join()
         start = first_play(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
-        sizes = zip(self.messages, self.replies, strict=True)
-        recorder = Recorder([(packing.size_of(down), packing.size_of(up)) for down, up in sizes], columns)
+        recorder = Recorder(self.traffic, columns)
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
-        rounds = Rounds(
+        if self.post is not None:
+            self.post.most = self.exchange.most
+        self.rounds = Rounds(
             order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
@@ -112,13 +95,12 @@ class ServerSession:
             if self.should_stop():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
-            at, record = rounds.play(at)
-            recorder.add({name: np.array(value)[None] for name, value in record.items()})
+            at = self._round(at, recorder)
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
             # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little
-            patient = 0.0 if self.patience.quorum is None else rounds.slowest / clock.SHARE
+            patient = 0.0 if self.patience.quorum is None else self.rounds.slowest / clock.SHARE
             if time.monotonic() - kept_at >= max(self.patience.keep_every, patient):
                 self._keep(at, recorder)
                 kept_at = time.monotonic()
@@ -171,6 +153,22 @@ class ServerSession:
             site_rounds[site] = {STARTED, *header["kept"]}
         return site_rounds
 
+    # --- a round ---
+
+    def _round(self, at: Play, recorder: Recorder) -> Play:
+        """Play one round; return the state after it."""
+        after, record = self.rounds.play(at)
+        recorder.add({name: np.array(value)[None] for name, value in record.items()})
+        return after
+
+    def _draws(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
+        """Return who is asked in a round, and whose reply is called lost; (clients,) booleans each."""
+        return self.rounds.draws(carry.round)
+
+    def _note_releases(self, site: str, header: Json) -> None:
+        """Note how often a site says that it has released."""
+        self.rounds.note_releases(self.order.sites.index(site), header)
+
     # --- keeping and resuming ---
 
     def _keep(self, at: Play, recorder: Recorder) -> None:
@@ -198,9 +196,27 @@ class ServerSession:
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
         """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
-        finite = bool(carry.finite)
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
+        parts_or_names = self._measured(at, nu)
+        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
+        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
+            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
+        return Result(
+            conclusion=end,
+            history=recorder.columns,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            interrupted=interrupted,
+            pace=np.array(self.pace),
+            refused=self.exchange.refusals,
+        )
+
+    def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
+        """Return what the sites measure at the last model; or the names of those that do not measure."""
+        order, terms, carry = self.order, self.order.terms, at.carry
+        finite = bool(carry.finite)
         w, last = np.asarray(carry.w), np.asarray(at.last)
         payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
         plan = layout.parts(terms, self.party)
@@ -224,17 +240,4 @@ class ServerSession:
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
         silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
-        parts_or_names = silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
-        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
-        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
-        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
-            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
-        return Result(
-            conclusion=end,
-            history=recorder.columns,
-            seconds=seconds,
-            compile_seconds=compile_seconds,
-            interrupted=interrupted,
-            pace=np.array(self.pace),
-            refused=self.exchange.refusals,
-        )
+        return silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
