@@ -238,3 +238,17 @@ def test_memory_is_flat_over_two_thousand_rounds(federation):
         # memory swings by 25 MB with FLARE's threads; with a thread kept for each message it grew by 160 MB
         assert megabytes_last - megabytes < 40, (party, megabytes, megabytes_last)
         assert threads_last < 1.5 * threads + 50, (party, threads, threads_last)
+
+
+@pytest.mark.slow
+def test_masked_sums_over_real_sites_give_the_simulators_answer():
+    """Keys are signed with the certificates of the sites' kits; the server sees sums alone."""
+    rng = np.random.default_rng(0)
+    sites = {f"s{i}": (rng.normal(size=(30, 3)), rng.normal(size=30)) for i in range(4)}
+    cap = fd.constraints.Linear(C=[[1.0, 0.0, 0.0]], d=[0.05])
+    problem = fd.Problem(sites, loss=fd.losses.least_squares, constraints=[cap])
+    run = fd.solve(problem, fd.InteriorPoint(), runtime=fd.Flare(secure=True))
+    np.testing.assert_allclose(run.w, fd.solve(problem, fd.InteriorPoint()).w, atol=1e-9)
+    assert run.certificate.holds()
+    assert [(row.kept, row.sites) for row in run.certificate.counts] == [(4, 4)]
+    assert not run.refused

@@ -14,7 +14,7 @@ from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
 from foedus.errors import FoedusError
-from foedus.experiment import build, sources
+from foedus.experiment import build, evidence, sources
 from foedus.experiment.build import PrivacyArguments, RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
@@ -41,6 +41,12 @@ class Plan:
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
+        if evidence.shares_of(settings):
+            what = "[evaluate] holdout" if settings["evaluate"]["holdout"] is not None else "[[constraints]] on a rate"
+            raise FoedusError(
+                f"{what}: sites that bring their own rows do not hold any out; leave it out, and let each site measure "
+                "the model on rows of its own with 'foedus evaluate'."
+            )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})

@@ -226,8 +226,7 @@ SITE_TEMPLATE = """\
 # It is read when the site is started: after a change, stop and start the site.
 
 [data]
-file = "/path/to/table.csv"   # a table with a header, .csv, .tsv or .parquet; from the root, outside this kit
-separator = ","
+file = "/path/to/table.csv"   # a table with a header, .csv, .tsv, .xlsx or .parquet; from the root, outside this kit
 x = []                # the columns that may be used to predict from, for instance ["age", "dose"]; empty: all others
 labels = []           # the columns that may be predicted, for instance ["diagnosis"]; no other can be
 groups = []           # the columns that may split the rows into groups
@@ -235,6 +234,13 @@ groups = []           # the columns that may split the rows into groups
 # Where your file calls a column by another name than the experiment: the experiment's name = yours.
 # [data.columns]
 # ill = "diagnosis"
+
+# Where your file spells a value otherwise, or has other units: it stays as it is, and is read as these lines say.
+# Further keys of [data], where they are not recognised: separator, encoding, decimal, rename, drop.
+# [data.map.diagnosis]
+# "ill." = "ill"
+# [data.scale]
+# age = 0.08333         # months to years
 
 [policy]
 approve = "auto"      # "ask": an experiment waits until you have approved it
