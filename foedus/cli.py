@@ -11,6 +11,7 @@ import typer
 from foedus.commands import evidence, experiment, federation, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
+from foedus.commands.study import study
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -146,6 +147,7 @@ app.command()(evidence.evaluate)
 app.command()(evidence.frontier)
 for command in (report, card, watch):
     app.command()(command)
+app.command()(study)
 app.add_typer(federation.app, name="federation")
 app.add_typer(site.app, name="site")
 
