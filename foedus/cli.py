@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import evidence, experiment, federation, site
+from foedus.commands import evidence, experiment, jobs, party, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.commands.study import study
@@ -148,7 +148,8 @@ app.command()(evidence.frontier)
 for command in (report, card, watch):
     app.command()(command)
 app.command()(study)
-app.add_typer(federation.app, name="federation")
+app.add_typer(jobs.app, name="federation")
+app.add_typer(party.app, name="party")
 app.add_typer(site.app, name="site")
 
 

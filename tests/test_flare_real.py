@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,30 +116,6 @@ def test_flares_communicator_reads_the_period_that_we_set():
     FoedusController().set_communicator(communicator)
     assert communicator._task_check_period == CHECK_SECONDS
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
-
-
-def test_flares_multicast_needs_mending_and_is_mended():
-    """Where this fails, FLARE has changed: see whether `mend` is still needed."""
-    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-    from nvflare.private.aux_runner import AuxRunner
-
-    from foedus.runtime.flare.controller import mend
-
-    assert "abort_signal=" in inspect.getsource(AuxRunner._send_multi_requests)
-    assert "abort_signal" not in inspect.signature(CoreCell.broadcast_multi_requests).parameters
-
-    class Cell:
-        class Core:
-            def broadcast_multi_requests(self, messages, timeout=None, secure=False, optional=False):
-                return messages
-
-        core_cell = Core()
-
-    cell = Cell()
-    assert mend(cell)
-    told: Any = cell.core_cell.broadcast_multi_requests
-    assert told({"a": 1}, 2.0, optional=True, secure=False, abort_signal=None) == {"a": 1}
-    assert not mend(object())
 
 
 # --- long runs ---

@@ -16,6 +16,7 @@ from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Kind, Present, name_of
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
+from foedus.buffered import LatePresent
 from foedus.engine import late
 from foedus.errors import FoedusError
 from foedus.problem import Problem
@@ -326,5 +327,6 @@ class GreetBySums:
 
 
 def complete(terms: Terms, present: Present) -> Array:
-    """Whether every client answered."""
-    return present.count == terms.clients
+    """Whether every client answered, each about the model of this round."""
+    everybody = present.count == terms.clients
+    return everybody & ~jnp.any(present.late) if isinstance(present, LatePresent) else everybody

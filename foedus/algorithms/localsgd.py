@@ -9,6 +9,7 @@ from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
+from foedus.algorithms.fedavg import LateModels
 from foedus.engine import late
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import PyTree, state
@@ -40,7 +41,7 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
 
 
 @settings
-class LocalSGD(NotPrivate, Descent, Summing):
+class LocalSGD(NotPrivate, LateModels, Descent, Summing):
     """FedAvg for clients with too many rows to use all of them in each step: local steps use minibatches.
 
     Its gradients are noisy, so it has no stopping test and plays the rounds it is given.

@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from foedus.algorithms import InteriorPoint, ProxAL
+from foedus.algorithms import ProxAL
 from foedus.errors import FoedusError
 from foedus.estimators.plain import PlainClassifier, columns_of, linear_classifier
 from foedus.estimators.rows import (
@@ -43,7 +43,7 @@ from foedus.terms import Constraint, Mask
 class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
     """A linear classifier that is trained over sites; the estimators derive from it.
 
-    Those trained by InteriorPoint or ProxAL have the settings `fit_intercept`, `ridge`, `beta`, `eps1`, `eps2`,
+    Those that are trained by ProxAL have the settings `fit_intercept`, `ridge`, `beta`, `eps1`, `eps2`,
     `max_rounds` and `seed`.
     """
 
@@ -171,17 +171,8 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             f"The {name!r} parameter of {type(self).__name__} must be {requirement}. Got {value!r} instead."
         )
 
-    def _algorithm(self, problem: Problem | None = None) -> ProxAL | InteriorPoint:
-        """InteriorPoint where it fits the problem, unless a β asks for ProxAL."""
-        usual = ProxAL(beta=self.beta, eps1=self.eps1, eps2=self.eps2)
-        if self.beta != "auto" or problem is None:
-            return usual
-        method = InteriorPoint(eps1=self.eps1, eps2=self.eps2)
-        try:
-            method.fit(problem)
-        except FoedusError:
-            return usual
-        return method
+    def _algorithm(self) -> ProxAL:
+        return ProxAL(beta=self.beta, eps1=self.eps1, eps2=self.eps2)
 
     def _take_sites(
         self,
@@ -241,7 +232,7 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             constraints=constraints,
             server=None if server is None else server.arrays(self.fit_intercept),
         )
-        return solve(problem, self._algorithm(problem), seed=self.seed, max_rounds=self.max_rounds)
+        return solve(problem, self._algorithm(), seed=self.seed, max_rounds=self.max_rounds)
 
     def _keep(self, runs: Sequence[Run], server: bool) -> None:
         """Set the attributes of a fit from the runs of its classes, and warn if a certificate does not hold."""

@@ -43,7 +43,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         pos_label: the class whose loss is capped; None means `classes_[1]`.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
-        beta: "auto" trains by `fd.InteriorPoint`; a number is β of `fd.ProxAL`, and trains by that.
+        beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow.
         eps1: the stationarity at which training ends.
         eps2: the feasibility and complementarity at which training ends; a site's loss is then at most max_loss + eps2.
         max_rounds: the largest number of communication rounds of training.
