@@ -95,6 +95,7 @@ def test_days_need_a_form_that_says_which_is_the_month():
         ("t.parquet.gz", b"", "without .gz"),
         ("t.doc", b"", "expected one of .csv, .tsv, .txt, .xlsx"),
     ],
+    ids=["cut.csv.gz", "none.csv.gz", "sheet.xlsx", "t.parquet.gz", "t.doc"],
 )
 def test_a_broken_file_gets_one_sentence(name: str, content: bytes, words: str, tmp_path: Path):
     (tmp_path / name).write_bytes(content)
