@@ -83,8 +83,8 @@ def solve(
         raise FoedusError(
             f"The 'runtime' argument of solve must be fd.Flare(...) or fd.Spread(). Got {runtime!r} instead."
         )
-    if secure and runtime is not None:
-        raise FoedusError(f"secure=True is for a simulation in one process; leave runtime={runtime!r} out.")
+    if secure and isinstance(runtime, Spread):
+        raise FoedusError("secure=True hides single replies from a server, and Spread has none; leave one of them out.")
     if w0 is None:
         if problem.terms.dim == 0:
             raise FoedusError(
@@ -94,7 +94,7 @@ def solve(
     relieve()
     job = prepare(
         problem, algorithm, w0=w0, seed=seed, max_rounds=max_rounds, participation=as_participation(participation),
-        privacy=privacy, budget=budget, secure=secure,
+        privacy=privacy, budget=budget, secure=secure or (isinstance(runtime, Flare) and runtime.secure),
     )  # fmt: skip
     bar = ProgressBar(job.max_rounds, name_of(algorithm)) if progress else None
 

@@ -74,11 +74,11 @@ def join_sums(
         return jax.tree.map(lambda leaf: jnp.asarray(leaf) / n, sum_of)
 
     s = total.shared
-    merged = replace(
+    joint = replace(
         s, f=mean(s.f), coupled=mean(s.coupled), coupled_caps=mean(s.coupled_caps),
         coupled_slopes=mean(s.coupled_slopes), strong=mean(s.strong),
     )  # fmt: skip
-    alone = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], merged)
+    alone = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], joint)
     shared_terms = replace(terms, constraints=tuple(c for c in terms.constraints if c.scope != "local"))
     signs_fit = bool(np.all(np.rint(total.signed) == n))
     objective, certificate = join_parts(
@@ -92,8 +92,8 @@ def join_sums(
         RowCount(label, kind, int(np.rint(kept)), n) for (label, kind), kept in zip(rows, total.kept, strict=True)
     )
 
-    def most(known: float, yes: Array) -> float:
-        return max(known, eps2 if bool(np.all(np.rint(yes) == n)) else float("inf"))
+    def most(value: float, yes: Array) -> float:
+        return max(value, eps2 if bool(np.all(np.rint(yes) == n)) else float("inf"))
 
     return objective, replace(
         certificate,

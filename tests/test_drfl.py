@@ -77,15 +77,27 @@ def test_every_loss_metric_support_and_norm(method, name, metric, kind, p):
 def test_every_support_without_a_closed_form(name, metric, kind, p, seed, sites, dim, sizes):
     above, run = gap(name, metric, kind, p, clients(name, seed, sites, dim, sizes), drfl(metric, kind, p, dim))
     assert run.converged, run.reason
-    assert -1e-7 <= above <= 1e-5
+    assert -1e-7 <= above <= 1e-6
+    assert run.rounds <= 60
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "name", "metric", "kind"), [(k, *case) for k, case in enumerate(OPEN)])
 def test_large_instances_without_a_closed_form(k, name, metric, kind):
-    """Every loss, metric and support, with the norms of Q in turn: some minutes each."""
+    """Every loss, metric and support, with the norms of Q in turn."""
     p, sites = NORMS[k % 3], clients(name, 12, 5, 15, (60, 200))
-    above, run = gap(name, metric, kind, p, sites, drfl(metric, kind, p, 15, tol=1e-6))
+    above, run = gap(name, metric, kind, p, sites, drfl(metric, kind, p, 15))
+    assert run.converged, run.reason
+    assert -1e-7 <= above <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "metric", "kind"), [("hinge", "l2", "box"), ("epsilon_insensitive", "l1", "polyhedron")]
+)
+def test_the_splitting_method_goes_over_these_supports_too(name, metric, kind):
+    sites = clients(name, 10, 3, 3, (20, 60))
+    above, run = gap(name, metric, kind, 2, sites, drfl(metric, kind, 2, 3, method="splitting"))
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
 
@@ -94,7 +106,8 @@ def test_a_polyhedron_goes_through_the_same_rounds():
     sites = clients("pinball", 3, 3, 3, (17, 25))
     above, run = gap("pinball", "linf", "polyhedron", 1, sites, drfl("linf", "polyhedron", 1, 3))
     assert run.converged, run.reason
-    assert -1e-7 <= above <= 1e-5
+    assert -1e-7 <= above <= 1e-6
+    assert run.rounds <= 60
     # where samples go is told for every site, and comes to the worst case that the rounds ended at
     assert run.worst_case.value == pytest.approx(run.history["worst_case"][-1], rel=1e-6)
     for case in run.worst_case.clients.values():

@@ -1,6 +1,7 @@
 """Held-out rows and terms on rates through the commands: run, predict, export, evaluate, report, card and compare."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from foedus.data import tables
 from foedus.data.holdout import Shares, split
 from foedus.data.sites import Roles
 from foedus.experiment import starter
+from foedus.experiment.file import load
+from foedus.experiment.plan import Plan
 from foedus.experiment.predict import open_model, predict
 from foedus.report import words
 
@@ -190,6 +193,15 @@ def test_a_wrong_request_is_refused_before_anything_is_written(foedus: Command, 
         assert wrong.status == 2
         assert sentence in wrong.err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("part", ["[evaluate]", "[[constraints]]"])
+def test_a_submitted_run_refuses_to_hold_rows_out_instead_of_forgetting_it(foedus: Command, part: str):
+    head, _, rest = STUDY.partition("[evaluate]")
+    Path("study.toml").write_text(STUDY if part == "[evaluate]" else head + rest[rest.index("[[") :])
+    settings = load(Path("study.toml")).cases[0].settings
+    with pytest.raises(fd.FoedusError, match=re.escape(part)):
+        Plan.of(settings)
 
 
 def test_each_site_draws_its_own_rows_class_by_class(tmp_path: Path):

@@ -16,7 +16,7 @@ from foedus.runtime.flare.exchange import Exchange, Missing, Paused
 from foedus.runtime.flare.order import Patience, Result
 from foedus.runtime.flare.policy import Policy, Refusal, SiteFile, Source
 from foedus.runtime.flare.preparation import Request, prepare, read
-from foedus.runtime.flare.server import play
+from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.site import SiteSession
 
 STUDY = """

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import robust_oracles as oracle
-from robust_cases import LOSSES, METRICS, NORMS, clients, support
+from robust_cases import LOSSES, METRICS, NORMS, clients, polyhedron, support
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 from test_robust_gap import adult_columns, dealt, scaled_columns, shares
@@ -94,7 +94,7 @@ def test_no_run_converges_while_a_site_has_never_spoken():
 @pytest.mark.parametrize(
     "metric", [pytest.param(metric, marks=() if metric == "linf" else pytest.mark.slow) for metric in METRICS]
 )
-@pytest.mark.parametrize("kind", [None, pytest.param("box", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [None, *(pytest.param(k, marks=pytest.mark.slow) for k in ("box", "polyhedron"))])
 def test_one_ball_around_the_mixture_is_the_pooled_program(metric, kind):
     sites = clients("hinge", 1)
     X, y = (np.concatenate(part) for part in zip(*sites, strict=True))
@@ -103,6 +103,37 @@ def test_one_ball_around_the_mixture_is_the_pooled_program(metric, kind):
     run = fd.solve(fd.Problem(sites, loss=fd.losses.hinge), algorithm)
     best = oracle.program("hinge", 0.0, [(X, y)], 0.05, 0.5, metric, theirs, 0.0, 1, np.ones(1))
     assert abs(above(run, best)) <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["epsilon_insensitive", "pinball"])
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("mixture", [False, True])
+def test_half_spaces_may_bound_labels_and_leave_columns_free(name, labels, mixture):
+    """The support is no bounded set: some columns are free, and labels have a bound, or none and a price."""
+    loss, eps = LOSSES[name]
+    sites = clients(name, 4, 3, 3, (20, 30))
+    C = np.array([[1.0, 1.0, 0.0, 0.5], [-1.0, 0.0, 0.0, -0.5], [0.0, 0.0, 1.0, 1.0]])[:, : 4 if labels else 3]
+    points = np.concatenate([np.column_stack([X, y])[:, : C.shape[1]] for X, y in sites])
+    d = np.max(points @ C.T, axis=0) + np.array([0.0, 0.1, 0.3])  # one sample lies on a boundary
+    given = {"radius": 0.05, "kappa": 0.8, "metric": "l2", "support": (C, d)}
+    algorithm = fd.WAFL(**given) if mixture else fd.DRFL(**given, theta=0.2, p=2)
+    run = fd.solve(fd.Problem(sites, loss=loss), algorithm)
+    pooled = [tuple(np.concatenate(part) for part in zip(*sites, strict=True))]
+    held = (pooled, 0.05, 0.8, "l2", (C, d), 0.0, 1, np.ones(1))
+    held = held if mixture else (sites, 0.05, 0.8, "l2", (C, d), 0.2, 2, shares(sites))
+    assert abs(above(run, oracle.program(name, eps, *held))) <= 1e-6
+
+
+@pytest.mark.slow
+def test_silent_sites_do_not_change_the_answer_over_a_polyhedron():
+    sites = clients("hinge", 1, 4, 3)
+    algorithm = fd.DRFL(radius=0.03, kappa=0.5, theta=0.3, p=2, metric="l2", support=polyhedron(3))
+    problem = fd.Problem(sites, loss=fd.losses.hinge)
+    run = fd.solve(problem, algorithm, participation=fd.Fraction(0.6, dropout=0.2))
+    best = oracle.program("hinge", 0.0, sites, 0.03, 0.5, "l2", polyhedron(3), 0.3, 2, shares(sites))
+    assert abs(above(run, best)) <= 1e-6
+    assert np.min(run.history["answered"]) < 4
 
 
 @pytest.mark.slow
@@ -142,6 +173,12 @@ def test_a_reply_is_as_long_for_many_samples_as_for_few():
     assert algorithm.plain == fd.DRFL(kappa=0.5)
 
 
+def test_a_reply_is_as_long_for_many_half_spaces_as_for_none():
+    C, d = polyhedron(4)
+    few, many = fd.DRFL(kappa=0.5, support=(C, d)), fd.DRFL(kappa=0.5, support=(np.vstack([C, C]), np.append(d, d)))
+    assert reply_of(20, few)[0] == reply_of(45, many)[0] == reply_of(20, fd.DRFL(kappa=0.5))[0]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "interior"),
     [
@@ -157,7 +194,9 @@ def test_a_reply_is_as_long_for_many_samples_as_for_few():
         (fd.AFL(adapt=False), False),
         (fd.WAFL(constants="paper"), False),
         (fd.DRFL(sample=0.5), False),
-        (fd.DRFL(support=(-1.0, 1.0), metric="l2"), False),  # no closed form
+        (fd.DRFL(support=(-1.0, 1.0), metric="l2"), True),
+        (fd.DRFL(support=polyhedron(4)), True),
+        (fd.WAFL(support=polyhedron(4)), True),
     ],
 )
 def test_the_settings_of_the_splitting_method_mean_that_method(algorithm, interior):

@@ -34,7 +34,7 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "Scaffold" else pytest.mark.slow) for n in SAME])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in SAME])
 def test_the_iterates_are_those_without_masks(name):
     algorithm, more = SAME[name]
     close(fd.solve(five(), algorithm, secure=True, **more), fd.solve(five(), algorithm, **more))
@@ -50,6 +50,7 @@ def test_a_round_with_too_few_sites_gives_no_sum_and_changes_nothing():
     np.testing.assert_allclose(secure.w, with_two.w, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_greeting_finds_the_largest_constant_from_sums():
     plain = fd.solve(five(), fd.FedAvg(), max_rounds=2)
     secure = fd.solve(five(), fd.FedAvg(), max_rounds=2, secure=True)
@@ -108,6 +109,7 @@ def test_a_cap_that_a_site_breaks_shows_in_the_count_alone():
     assert "NOT certified" in str(secure.certificate)
 
 
+@pytest.mark.slow
 def test_private_descent_needs_only_sums():
     plain, secure = (
         fd.solve(

@@ -126,7 +126,7 @@ class InteriorPoint(Constrained, Summing):
                 f"InteriorPoint keeps {2 * DEPTH} vectors of all variables, too many for {terms.dim} of them (at most "
                 f"{self.most}); use ProxAL with constraints, FedGiA or Scaffold without."
             )
-        return Fit(self, problem, max_rounds=500)
+        return Fit(self, problem, max_rounds=500, few_rounds=not self.learns(terms))
 
     def learns(self, terms: Terms) -> bool:
         """Whether the server learns the curvature of the smooth part, in place of adding up matrices."""

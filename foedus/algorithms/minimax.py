@@ -28,7 +28,7 @@ from foedus.algorithms.robust_interior_server import takes
 from foedus.algorithms.robust_model import RobustModel
 from foedus.numerics import anderson
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, select, state
+from foedus.pytrees import PyTree, device_array, select, state
 from foedus.robust import polyhedron
 from foedus.robust.closed import Radius
 from foedus.robust.step import project
@@ -113,13 +113,13 @@ class Minimax(RobustModel):
     def interior(self, terms: Terms) -> bool:
         """Whether the interior-point method solves the problem: asked for, or not too large and nothing else asked for.
 
-        It has no rows for polyhedra, for boxes under another metric than ℓ1, and for some regularisers.
+        It has no rows for some regularisers.
         """
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
         named = any(getattr(self, name) != default for name, default in defaults.items()) or terms.dim > DENSE
         if self.method == "splitting" or (self.method is None and named) or self.sample is not None:
             return False
-        return (not self.robust or self.ball(terms).has_closed_form) and takes(terms.regularizer)
+        return takes(terms.regularizer)
 
     # @settings would write a comparison of its own, in which ρ = 0 and ρ > 0 share one compiled program
     __eq__ = RobustModel.__eq__
@@ -128,11 +128,11 @@ class Minimax(RobustModel):
     def fit(self, problem: Problem) -> Fit:
         self.check(problem.terms)
         if self.interior(problem.terms):
-            return Fit(RobustInterior(self), self.stated(problem), max_rounds=300)
+            return Fit(RobustInterior(self), self.stated(problem), max_rounds=300, few_rounds=True)
         return Fit(self, self.stated(problem), max_rounds=5000)
 
     def server_data(self, terms: Terms) -> Data:
-        return Data({**super().server_data(terms), "robust.c": jnp.asarray(self.c, dtype=float)})
+        return Data({**super().server_data(terms), "robust.c": device_array(float(self.c))})
 
     # --- the protocol ---
 

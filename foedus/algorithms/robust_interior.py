@@ -33,6 +33,7 @@ from foedus.algorithms.robust_model import RobustModel
 from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
+from foedus.robust.interior_polyhedron import PolyhedronPosition, PolyhedronSite
 from foedus.robust.interior_site import RobustSite, SitePosition, SiteShare
 from foedus.robust.stress import Robust, Stress
 from foedus.summing import Summing
@@ -50,7 +51,7 @@ class Visit:
     """A place of a site, with its number among the points asked about."""
 
     id: Array
-    place: SitePosition
+    place: SitePosition | PolyhedronPosition
 
 
 @state
@@ -137,10 +138,13 @@ class RobustInterior(OtherForm, Robust, Summing):
         blank = Visit(jnp.full((), -1), site.start(shared, site.share))
         return RobustClient(blank, blank, RobustSums.zero(site.held, terms.clients), jnp.full((), -1))
 
-    def site(self, terms: Terms, data: Data) -> RobustSite:
+    def site(self, terms: Terms, data: Data) -> RobustSite | PolyhedronSite:
         rho = jnp.zeros(()) if self.plain.shares_lambda else data["robust.rho"]
         radius = Radius(rho, data["robust.kappa"], data["robust.low"], data["robust.high"])
         form, omega = self.plain.form(terms), terms.share(data)
+        if form.polyhedral:
+            within = data["robust.C"], data["robust.d"]
+            return PolyhedronSite(form, data["x"], data["y"], omega, radius, data["robust.share"], *within)
         return RobustSite(form, data["x"], data["y"], omega, radius, data["robust.share"])
 
     def broadcast(self, terms: Terms, server: RobustServer, draws: Array) -> RobustAsk:
@@ -163,9 +167,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         site, trial, m = self.site(terms, data), client.trial, jnp.asarray(ask.m)
         base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
         first = ask.id == 0  # then the point is where the site has started
-        moved, inverses = site.step(base.place, ask.x, m, ask.mu, ask.t, ask.dual)
-        place = select(first, base.place, moved)
-        place, share = site.condense(place)
+        place, share, inverses = site.visit(base.place, first, ask.x, m, ask.mu, ask.t, ask.dual)
         steps = [jnp.where(first, 1.0, says_yes(inverse)) for inverse in inverses]
         sums = self.stated(terms, share, ask.x, m, jnp.asarray(ask.index), *steps)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((sums, place))]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from foedus.benchmarks import constrained, federation, private, robust, scale, speed, startup
+from foedus.benchmarks import constrained, federation, private, robust, scale, secure, speed, startup
 from foedus.benchmarks.harness import Measurement, machine
 from foedus.errors import FoedusError, did_you_mean
 
@@ -14,11 +14,12 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
         "round": ("a FedAvg round against NumPy and other frameworks", speed.fedavg_round),
         "fedgia": ("a FedGiA solve against NumPy gradients of all clients", speed.fedgia_solve),
         "scale": ("seconds per round and per client, by the number of clients", scale.clients),
-        "startup": ("start-up: import, and a first run with a cold and a warm cache", startup.startup),
+        "startup": ("processor time to a first answer, with a cold and a warm cache", startup.startup),
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
         "federation": ("a round over real sites on loopback", federation.rounds),
+        "secure": ("masked sums, and a round with them over real sites on loopback", secure.secure),
     }
     if only is not None and only not in parts:
         raise FoedusError(f"no benchmark is called {only!r}; there are {', '.join(parts)}.{did_you_mean(only, parts)}")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from foedus.data.columns import text_of
 from foedus.data.sites import Cohort, Roles
-from foedus.data.tables import Table, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 
 
@@ -56,12 +57,12 @@ def split(table: Table, roles: Roles, name: str, shares: Shares) -> Split:
 
 def _draw(rows: np.ndarray, strata: np.ndarray, share: float, draw: np.random.Generator) -> np.ndarray:
     """A share of the rows of each stratum, rounded, at least one and never all of them."""
-    chosen = [np.zeros(0, dtype=int)]
+    draws = [np.zeros(0, dtype=int)]
     for code in np.unique(strata[rows]) if share else ():
         mine = draw.permutation(rows[strata[rows] == code])
         if len(mine) > 1:
-            chosen.append(mine[: min(max(1, math.floor(share * len(mine) + 0.5)), len(mine) - 1)])
-    return np.concatenate(chosen)
+            draws.append(mine[: min(max(1, math.floor(share * len(mine) + 0.5)), len(mine) - 1)])
+    return np.concatenate(draws)
 
 
 def _strata(table: Table, roles: Roles) -> np.ndarray:

@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
@@ -90,8 +91,8 @@ class CoefficientTable:
                 *((_text(_exp(row.value)), "") if self.odds else ()),
             )
         p = "< 0.001" if row.p < 0.001 else f"{row.p:.3f}"
-        between = f"{_text(row.low)} to {_text(row.high)}"
-        odds = (_text(_exp(row.value)), f"{_text(_exp(row.low))} to {_text(_exp(row.high))}") if self.odds else ()
+        between = f"{_text(row.low, 3)} to {_text(row.high, 3)}"
+        odds = (_text(_exp(row.value)), f"{_text(_exp(row.low), 3)} to {_text(_exp(row.high), 3)}") if self.odds else ()
         return (row.name, _text(row.value), _text(row.error), f"{row.z:.2f}".replace("-", "−"), p, between, *odds)
 
     def __str__(self) -> str:
@@ -118,7 +119,10 @@ class CoefficientTable:
     @staticmethod
     def from_json(record: Json) -> "CoefficientTable":
         """Read what `to_json` wrote."""
-        rows = [Coefficient(**{k: math.nan if v is None else v for k, v in row.items()}) for row in record["rows"]]
+        rows = []
+        for row in record["rows"]:
+            figures = {k: math.nan if v is None else float(v) for k, v in row.items() if k != "name"}
+            rows.append(Coefficient(row["name"], **figures))
         return CoefficientTable(tuple(rows), record["odds"], record["binding"], tuple(record["notes"]))
 
 
@@ -126,8 +130,8 @@ def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))
 
 
-def _text(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+def _text(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def coefficients(
@@ -207,7 +211,7 @@ def _matrices(
     K, M = np.zeros((dim, dim)), np.zeros((dim, dim))
     binding: list[np.ndarray] = []
     own = multipliers.get("local", np.zeros((terms.clients, terms.rows[0])))
-    shared = multipliers.get("coupled", np.zeros(terms.rows[2]))
+    common = multipliers.get("coupled", np.zeros(terms.rows[2]))
     coupled = np.zeros((terms.rows[2], dim))
     squares, rows = 0.0, 0
     for i in range(terms.clients):
@@ -218,7 +222,7 @@ def _matrices(
         weight = share.copy()
         place = {"local": 0, "coupled": 0}
         for c in (c for c in terms.constraints if c.scope != "global"):
-            mu = (own[i] if c.scope == "local" else shared / terms.clients)[place[c.scope] :]
+            mu = (own[i] if c.scope == "local" else common / terms.clients)[place[c.scope] :]
             gradients, second, more = _rows_of(c, terms, data, X, w, slope, bend)
             k = len(gradients)
             weight = weight + mu[:k] @ more if len(more) else weight
@@ -231,13 +235,13 @@ def _matrices(
         K += (X * (weight * bend)[:, None]).T @ X
         M += (X * (weight**2 * bend)[:, None]).T @ X
         if terms.penalty is not None:
-            K += np.diag(np.asarray(terms.penalty.bend(w, data.count))) / terms.clients
+            K += np.diag(np.asarray(terms.penalty.bend(jnp.asarray(w), data.count))) / terms.clients
         squares, rows = squares + float(np.sum(slope[real] ** 2)), rows + int(real.sum())
-    binding += [g for g, m in zip(coupled, shared, strict=True) if m > 0]
+    binding += [g for g, m in zip(coupled, common, strict=True) if m > 0]
     count = len(binding)
     if isinstance(terms.loss, LeastSquares):
         M *= squares / max(rows - dim, 1)
-    K += _regularised(terms, w, binding)
+    K += _curvature_of_regularizer(terms, w, binding)
     return K, M, np.array(binding).reshape(-1, dim), count
 
 
@@ -267,7 +271,7 @@ def _rows_of(
     raise FoedusError(f"standard errors are not known with a {type(c).__name__} constraint.")
 
 
-def _regularised(terms: Terms, w: np.ndarray, binding: list[np.ndarray]) -> np.ndarray:
+def _curvature_of_regularizer(terms: Terms, w: np.ndarray, binding: list[np.ndarray]) -> np.ndarray:
     """The second derivatives of the regulariser; coordinates that it holds at 0 are added to what binds."""
     h, free = terms.regularizer, len(w)
     if isinstance(h, Leading):
@@ -292,7 +296,7 @@ def _on_face(K: np.ndarray, M: np.ndarray, binding: np.ndarray) -> tuple[np.ndar
         _, s, rows = np.linalg.svd(binding * scale / np.where(size > 0, size, 1.0))
         Z = rows[int(np.sum(s > 1e-9)) :].T
     values, vectors = np.linalg.eigh(Z.T @ K @ Z)
-    curved = values > FLAT * max(float(np.max(values, initial=0.0)), 1e-300)
-    basis = Z @ vectors[:, curved]
-    inverse = (basis / values[curved]) @ basis.T
+    steep = values > FLAT * max(float(np.max(values, initial=0.0)), 1e-300)
+    basis = Z @ vectors[:, steep]
+    inverse = (basis / values[steep]) @ basis.T
     return (inverse @ M @ inverse) * scale[:, None] * scale, scale[:, None] * basis

@@ -102,7 +102,7 @@ class Evaluation:
             sites={site: _read(figures) for site, figures in record["sites"].items()},
             overall=_read(record["overall"]),
             terms=tuple(TermFigure(**{**t, "figure": Figure.from_json(t["figure"])}) for t in record["terms"]),
-            tenths=tuple(Tenth(predicted, Figure.from_json(f)) for predicted, f in record["tenths"]),
+            tenths=tuple(Tenth(mean, Figure.from_json(f)) for mean, f in record["tenths"]),
             rows=record["rows"],
             auc_error=record["auc_error"],
             cut=None if record["cut"] is None else float(record["cut"]),
@@ -174,13 +174,13 @@ def evaluate(
         True
     """
     terms = problem.terms
-    named = dict(sites) if isinstance(sites, Mapping) else {str(i): rows for i, rows in enumerate(sites)}
+    rows_by_site = dict(sites) if isinstance(sites, Mapping) else {str(i): rows for i, rows in enumerate(sites)}
     vector = np.asarray(w, dtype=float)
     check_linear(terms, vector)
     rule = Rule() if decision is None else decision.rule
-    for name, arrays in named.items():
+    for name, arrays in rows_by_site.items():
         _check_rows(name, arrays, len(vector), terms)
-    tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in named.items()}
+    tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in rows_by_site.items()}
     return evaluation_of(terms, tallies, decision, source)
 
 

@@ -92,9 +92,9 @@ def _errors(sums: Tally) -> dict[str, Figure]:
     variance = raw[2] - mean**2
     if not variance > 0:
         return figures
-    unexplained = square.value / variance
-    figures["r2"] = Figure(1.0 - unexplained, math.nan, math.nan, round(n))
-    if n >= FEWEST and unexplained > 0:
+    rest = square.value / variance
+    figures["r2"] = Figure(1.0 - rest, math.nan, math.nan, round(n))
+    if n >= FEWEST and rest > 0:
         fourth = raw[4] - 4 * mean * raw[3] + 6 * mean**2 * raw[2] - 3 * mean**4
         cross = (sums["cross"][1] - 2 * mean * sums["cross"][0]) / n + mean**2 * square.value
         # the variance of log(e² mean / variance of y), by its influence function e²/A − (y − ȳ)²/B
@@ -104,8 +104,8 @@ def _errors(sums: Tally) -> dict[str, Figure]:
         reach = q * math.sqrt(max(spread, 0.0) / n) + 2 * intervals.UNSEEN / n * max(
             float(sums["square"][4]) ** (1 / 6) / square.value, math.sqrt(n * fourth) / variance
         )
-        low, high = 1.0 - unexplained * math.exp(reach), 1.0 - unexplained * math.exp(-reach)
-        figures["r2"] = Figure(1.0 - unexplained, low, high, round(n))
+        low, high = 1.0 - rest * math.exp(reach), 1.0 - rest * math.exp(-reach)
+        figures["r2"] = Figure(1.0 - rest, low, high, round(n))
     return figures
 
 
@@ -147,16 +147,16 @@ def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tu
         sites = {name: _rows_of(term, k, tallies[name]) for name in names}
         for row, label in enumerate(term.labels(terms, Data({}))):
             if term.scope == "coupled":
-                known = [rows[row] for rows in sites.values() if rows[row].known]
+                values = [rows[row] for rows in sites.values() if rows[row].known]
                 limit = term.limit
                 assert isinstance(limit, int | float)
-                results.append(TermFigure("all sites", label, float(limit), intervals.average(known), term.kind))
+                results.append(TermFigure("all sites", label, float(limit), intervals.average(values), term.kind))
                 continue
             caps = {name: cap for name in names if (cap := _cap(term, name)) is not None}
             results += [TermFigure(name, label, cap, sites[name][row], term.kind) for name, cap in caps.items()]
             if len(caps) > 1 and len(set(caps.values())) == 1:
-                pooled = _rows_of(term, k, sum_of({name: tallies[name] for name in caps}))[row]
-                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), pooled, term.kind))
+                together = _rows_of(term, k, sum_of({name: tallies[name] for name in caps}))[row]
+                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together, term.kind))
     return tuple(results)
 
 

@@ -121,13 +121,13 @@ class Decision:
     @property
     def trouble(self) -> str | None:
         """Why the threshold does not keep a term, as the end of a sentence; None where it keeps all."""
-        broken = next((term for term in self.terms if not term.holds), None)
-        if broken is None:
+        failure = next((term for term in self.terms if not term.holds), None)
+        if failure is None:
             return None
         other = next(term for term in self.terms if term.holds)
         return (
             f"no threshold keeps both the {other.title} of at most {other.at_most:g} (scores up to {other.cut:.4g}) "
-            f"and the {broken.title} of at most {broken.at_most:g} (scores from {broken.cut:.4g} on)"
+            f"and the {failure.title} of at most {failure.at_most:g} (scores from {failure.cut:.4g} on)"
         )
 
     def to_json(self) -> Json:
@@ -196,10 +196,10 @@ def decide(terms: Sequence[RateTerm], counts: Mapping[str, Mapping[str, int]], a
         )
         # A negative is no false alarm where its score is below the threshold: on the grid, one step beyond.
         cut = result.cut if term.positive else -result.cut + umbrella.STEP
-        allowed = tuple(rank - 1 for rank in result.ranks)
+        most_wrong = tuple(rank - 1 for rank in result.ranks)
         records.append(
             RateRecord(
-                term.name, term.at_most, term.confidence, cut, result.sites, result.held_out, result.missed, allowed
+                term.name, term.at_most, term.confidence, cut, result.sites, result.held_out, result.missed, most_wrong
             )
         )
         rounds, up, down = rounds + result.rounds, up + result.traffic.up, down + result.traffic.down

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from foedus.data import preprocess, tables
+from foedus.data.columns import text_of
+from foedus.data.formats import Format
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles, complete
-from foedus.data.tables import Table, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation, evaluation_of
 from foedus.evaluation.tally import tally
@@ -22,7 +24,7 @@ from foedus.runtime.flare.preparation import cohort_of
 from foedus.terms import Shape, Terms
 
 
-def evaluate_files(folder: Path, files: Sequence[Path], separator: str = ",") -> Evaluation:
+def evaluate_files(folder: Path, files: Sequence[Path], separator: str | None = None) -> Evaluation:
     """Evaluate a model on files, each of which is a site called after the file; keep the figures in the run."""
     model = open_model(folder)
     run = model.run
@@ -34,7 +36,7 @@ def evaluate_files(folder: Path, files: Sequence[Path], separator: str = ",") ->
     settings = _settings(folder)
     names = _names(files)
     cohort, terms = _terms(model, settings)
-    rows = {name: _rows(cohort, model.rules, tables.read(path, separator)) for name, path in names.items()}
+    rows = {name: _rows(cohort, model.rules, tables.read(path, Format(separator))) for name, path in names.items()}
     tallies = {name: tally(terms, model.w, arrays, model.rule) for name, arrays in rows.items()}
     evaluation = evaluation_of(terms, tallies, run.decision, ", ".join(path.name for path in files))
     run.evaluations[evaluation.source] = evaluation
@@ -78,10 +80,10 @@ def _rows(cohort: Cohort, rules: Preprocessing, table: Table) -> tuple[np.ndarra
             table.column(name, f"{what} of the model")
     features = [rule.name for rule in rules.columns if rule.name in table.columns]
     table = complete(table, roles, features)
-    known = {*rules.labels}
+    labels = {*rules.labels}
     if roles.classification and not any(label.startswith("not ") for label in rules.labels):
         column = text_of(table.columns[roles.label])
-        strange = np.array([level not in known for level in column.levels] + [False])[column.codes]
+        strange = np.array([level not in labels for level in column.levels] + [False])[column.codes]
         if strange.any():
             row = int(np.argmax(strange))
             raise FoedusError(

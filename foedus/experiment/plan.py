@@ -14,14 +14,16 @@ from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
 from foedus.errors import FoedusError
-from foedus.experiment import build, sources
+from foedus.experiment import build, evidence, sources
 from foedus.experiment.build import PrivacyArguments, RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
 from foedus.privacy.releasing import make_private
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
+from foedus.runtime.flare.driver import Flare
 from foedus.runtime.flare.order import Order, order_of
+from foedus.runtime.masking import by_sums, masking_of
 from foedus.terms import label
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
@@ -39,6 +41,12 @@ class Plan:
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
+        if evidence.shares_of(settings):
+            what = "[evaluate] holdout" if settings["evaluate"]["holdout"] is not None else "[[constraints]] on a rate"
+            raise FoedusError(
+                f"{what}: sites that bring their own rows do not hold any out; leave it out, and let each site measure "
+                "the model on rows of its own with 'foedus evaluate'."
+            )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
@@ -79,6 +87,11 @@ class Plan:
     def max_rounds(self) -> int:
         """The most rounds of the run."""
         return build.rounds_of(self.settings, build.algorithm_of(self.settings), self._stand_in())
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees masked sums alone."""
+        return build.runtime_of(self.settings).get("runtime", Flare()).secure
 
     @property
     def noise(self) -> Json | None:
@@ -129,8 +142,10 @@ class Plan:
         w0 = np.zeros(setup.problem.terms.dim)
         problem = setup.problem.over(w0)
         algorithm = self._with_noise(setup.algorithm, problem, setup.privacy)
-        fit = algorithm.fit(problem)
+        fit = (by_sums(algorithm) if self.secure else algorithm).fit(problem)
+        if self.secure:
+            masking_of(fit.algorithm, problem.terms)  # raises where the algorithm needs single replies
         return order_of(
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
-            max_rounds=self.max_rounds, participation=setup.participation,
+            max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip

@@ -39,14 +39,14 @@ def sentences(run: Run) -> tuple[str, ...]:
 def _quality(evaluation: Evaluation) -> str:
     rows = f"On {number(evaluation.total)} rows that took no part in training"
     if "accuracy" not in evaluation.overall:
-        error, explained = evaluation["mae"], evaluation["r2"]
+        error, r2 = evaluation["mae"], evaluation["r2"]
         text = f"{rows} its answers are off by {number(error.value)} on average{_between(error, number)}"
-        return text + (f", and it explains {percent(explained.value)} of the variance." if explained.known else ".")
-    right, missed, alarms, area = (evaluation[name] for name in ("accuracy", "miss_rate", "false_alarms", "auc"))
+        return text + (f", and it explains {percent(r2.value)} of the variance." if r2.known else ".")
+    right, misses, alarms, area = (evaluation[name] for name in ("accuracy", "miss_rate", "false_alarms", "auc"))
     text = f"{rows} it gives the right answer to {percent(right.value)}{_between(right, percent)}"
-    if missed.known and alarms.known:
+    if misses.known and alarms.known:
         text += (
-            f"; it misses {percent(missed.value)} of the positives{_between(missed, percent)} and raises a false alarm "
+            f"; it misses {percent(misses.value)} of the positives{_between(misses, percent)} and raises a false alarm "
             f"for {percent(alarms.value)} of the negatives{_between(alarms, percent)}"
         )
     return text + (f". AUC {area.value:.3f}{_between(area, '{:.3f}'.format)}." if area.known else ".")
@@ -107,7 +107,7 @@ def section(run: Run) -> str:
     """Return the section: words, the figures of each site, the caps, and how probabilities compare with outcomes."""
     parts = [_decision(run.decision)]
     for evaluation in run.evaluations.values():
-        parts.append(_evaluation(evaluation, titled=len(run.evaluations) > 1))
+        parts.append(_evaluation(evaluation, with_title=len(run.evaluations) > 1))
     return "".join(parts)
 
 
@@ -148,18 +148,18 @@ def _decision(decision: Decision | None) -> str:
             f"{s}: {w} of {n} wrong, {a} allowed"
             for s, w, n, a in zip(term.sites, term.wrong, term.rows, term.allowed, strict=True)
         ]
-        shown = sites if len(sites) <= 8 else [*sites[:8], f"and {len(sites) - 8} more"]
-        text += f"<li><b>{escape(term.words)}</b><br><small>{escape('; '.join(shown))}</small></li>"
+        first = sites if len(sites) <= 8 else [*sites[:8], f"and {len(sites) - 8} more"]
+        text += f"<li><b>{escape(term.words)}</b><br><small>{escape('; '.join(first))}</small></li>"
     trouble = f'<p class="broken"><b>Not kept:</b> {escape(decision.trouble)}.</p>' if decision.trouble else ""
     return text + "</ul>" + trouble
 
 
-def _evaluation(evaluation: Evaluation, titled: bool) -> str:
+def _evaluation(evaluation: Evaluation, with_title: bool) -> str:
     names = [name for name in TITLES if name in evaluation.overall]
     heads = "".join(f'<th scope="col" class="n" title="{escape(TITLES[n][1])}">{TITLES[n][0]}</th>' for n in names)
     everyone = {**evaluation.sites, ALL_ROWS: evaluation.overall} if len(evaluation.sites) > 1 else evaluation.sites
     body = "".join(_row(site, figures, names) for site, figures in everyone.items())
-    title = f"<h3>On {escape(evaluation.source)}</h3>" if titled else ""
+    title = f"<h3>On {escape(evaluation.source)}</h3>" if with_title else ""
     note = "Below each figure is its interval at 95 %."
     if evaluation.auc_error:
         note += f" The AUC comes from histograms, and is exact to within {evaluation.auc_error:.1g}."

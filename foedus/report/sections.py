@@ -325,7 +325,9 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
     heads = ["Run", "Verdict", "Objective", "Largest violation", "Stationarity", "Rounds", "Up", "Down", "Time"]
     private = any(getattr(run, "ledger", None) is not None for run in runs.values())
     loss = "ε, simulated" if any(map(noise_from_seed, runs.values())) else "ε"
-    measured = [name for name in COMPARED if any(r.evaluation and name in r.evaluation.overall for r in runs.values())]
+    figure_names = [
+        name for name in COMPARED if any(r.evaluation and name in r.evaluation.overall for r in runs.values())
+    ]
     body = ""
     for i, (name, run) in enumerate(runs.items()):
         verdict, c = words.verdict(run), run.certificate
@@ -342,8 +344,8 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
         if private:
             epsilon = total_epsilon(run)
             cells.append((math.inf if epsilon is None else epsilon, "–" if epsilon is None else number(epsilon)))
-        cells += [figure_cell(name, run) for name in measured]
-        titles_of_cells = [*heads[2:], *([loss] if private else []), *(TITLES[name][0] for name in measured)]
+        cells += [figure_cell(name, run) for name in figure_names]
+        titles_of_cells = [*heads[2:], *([loss] if private else []), *(TITLES[name][0] for name in figure_names)]
         figures = "".join(
             f'<td class="n" data-v="{float(value)!r}"><span class="mini">{escape(head)}</span>{escape(text)}</td>'
             for head, (value, text) in zip(titles_of_cells, cells, strict=True)
@@ -356,7 +358,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
     kinds = {"Run": "", "Verdict": "v"}
     titles = "".join(
         f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>'
-        for h in [*heads, *([loss] if private else []), *(f"{TITLES[name][0]}, new rows" for name in measured)]
+        for h in [*heads, *([loss] if private else []), *(f"{TITLES[name][0]}, new rows" for name in figure_names)]
     )
     reasons = words.group_names([(name, run.reason) for name, run in runs.items()])
     items = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}.</li>" for name, text in reasons)

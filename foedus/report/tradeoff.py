@@ -152,7 +152,9 @@ def _height(point: TradeoffPoint, rate: str | None) -> float:
 
 def _interval(point: TradeoffPoint, rate: str | None) -> tuple[float, float]:
     """The ends of the interval of a rate; the objective has none, and is both ends."""
-    return (point.objective,) * 2 if rate is None else (point.rates[rate].low, point.rates[rate].high)
+    if rate is None:
+        return point.objective, point.objective
+    return point.rates[rate].low, point.rates[rate].high
 
 
 def _figure(curve: Curve, rate: str | None = None) -> str:

@@ -76,6 +76,11 @@ class EpigraphForm:
         return self.robust and self.ball.support == "box"
 
     @property
+    def polyhedral(self) -> bool:
+        """Whether samples stay in a set for which the worst case has no closed form, only half-spaces."""
+        return self.robust and not self.ball.has_closed_form
+
+    @property
     def clips(self) -> int:
         """The number of different r: two where a box meets a loss with two slopes."""
         return 2 if self.box and len(set(self.ball.slopes)) > 1 else 1
@@ -100,6 +105,8 @@ class EpigraphForm:
         moving = dim - self.ball.intercept
         if not self.robust:
             return dim
+        if self.polyhedral:
+            return dim + 1
         more = 2 * moving * self.clips if self.box else moving if self.ball.metric == "linf" else 0
         return dim + 1 + more
 
@@ -115,6 +122,9 @@ class EpigraphForm:
         if not self.robust:
             return Maps(w[None], none, none, jnp.zeros(0), none, jnp.zeros(n))
         lam = eye[dim]
+        if self.polyhedral:
+            # all that does not belong to a sample, which has φ of its own
+            return Maps(w[None], none, lam[None], jnp.zeros(1), none, radius.rho * lam)
         limits, g, cone = [], [], none
         if not ball.classifies:
             # λκ ≥ L, or a label would move without end

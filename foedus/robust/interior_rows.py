@@ -135,7 +135,7 @@ def lifted(rows: SampleRows, old: Array, new: Array, first: int, lam: int | None
 
 def balanced(form: EpigraphForm, at: Multipliers, dim: int) -> Multipliers:
     """The multipliers with those of t_j ≥ ±w_j, metric ℓ∞, in sum what λ ≥ L Σt asks for: t is then stationary."""
-    if not (form.robust and not form.box and form.ball.metric == "linf"):
+    if not (form.robust and not form.box and not form.polyhedral and form.ball.metric == "linf"):
         return at
     width, first = dim - form.ball.intercept, int(not form.ball.classifies)
     return paired(at, first, width, form.ball.lipschitz * at.z[first + 2 * width])

@@ -23,7 +23,7 @@ from jax import Array
 
 from foedus.losses import Huber, signed
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import state
+from foedus.pytrees import select, state
 from foedus.robust import interior_huber
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
@@ -143,6 +143,14 @@ class RobustSite:
             alpha = interior_huber.start(u[0], self.eps, product)
         rows = centred(self.rows(maps), y, self.nu * product)
         return SitePosition(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
+
+    def visit(
+        self, at: SitePosition, first: Array, shared: Array, m: Array, mu: Array, t: Array, dual: Array
+    ) -> tuple[SitePosition, SiteShare, Array]:
+        """The place after `step`, or `at` itself where it is the first; the share there; and the inverses of `step`."""
+        moved, inverses = self.step(at, shared, m, mu, t, dual)
+        place, share = self.condense(select(first, at, moved))
+        return place, share, inverses
 
     def step(
         self, at: SitePosition, shared: Array, m: Array, mu: Array, t: Array, dual: Array

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus import losses
 from foedus.numerics.cone import circle, cone_step, flip, jdot, scale_by, uncircle
 from foedus.numerics.interior import follow, reach
+from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.pytrees import state
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
@@ -26,11 +26,12 @@ from foedus.robust.polyhedron_form import (
     PolyhedronLayout,
     Samples,
     heights,
+    layout_of,
     prepare_samples,
     residue,
 )
-from foedus.robust.polyhedron_system import PolyhedronSystem, linearise, newton_direction, primal_residual
-from foedus.robust.step import LEAST_CENTRING, evenness
+from foedus.robust.polyhedron_system import PolyhedronSystem, aim, linearise, newton_direction, primal_residual
+from foedus.robust.step import LEAST_CENTRING, SHIFT, evenness
 
 OTHERS = 0.1  # the first products of inequalities other than pieces, relative to those of pieces
 
@@ -100,7 +101,7 @@ def _start(layout: PolyhedronLayout, samples: Samples, a: Array, b: Array, w: Ar
     return PolyhedronIterate(y, alpha, s, dataclasses.replace(z, floor=evenness(samples.omega) * each / s.floor))
 
 
-def _gap(layout: PolyhedronLayout, samples: Samples, s: Inequalities, z: Inequalities) -> Array:
+def gap_of(layout: PolyhedronLayout, samples: Samples, s: Inequalities, z: Inequalities) -> Array:
     """The sum of the complementarity products, where those of a sample are weighed with its ω."""
     each = jnp.sum(s.piece * z.piece, axis=0) + jnp.sum(s.phi * z.phi, axis=(0, 1))
     each = each + jnp.sum(s.lane * z.lane, axis=(0, 1, 2)) + jnp.sum(s.side * z.side, axis=(0, 1, 2))
@@ -110,7 +111,7 @@ def _gap(layout: PolyhedronLayout, samples: Samples, s: Inequalities, z: Inequal
     return jnp.dot(samples.omega, each) + s.v * z.v + jnp.sum(s.floor * z.floor)
 
 
-def _pulls(layout: PolyhedronLayout, z: Inequalities) -> Array:
+def pulls(layout: PolyhedronLayout, z: Inequalities) -> Array:
     """The multiplier of r, which is mass times displacement. (columns, pieces, rows)"""
     lane = z.lane[0] - z.lane[1]
     if layout.metric == "l1":
@@ -123,7 +124,7 @@ def _residuals(
 ) -> tuple[Array, Array]:
     """The residual of a + m = V + s_v, and the largest residual of all, with stationarity in w, λ, α and φ."""
     z, dim = at.z, samples.x.shape[0]
-    way = _pulls(layout, z)
+    way = pulls(layout, z)
     value = samples.rho * at.y[dim] + jnp.dot(samples.omega, at.alpha)
     own = samples.slope * samples.omega
     in_w = samples.x @ jnp.sum(own * z.piece, axis=0)
@@ -152,6 +153,17 @@ def _inverse_step(layout: PolyhedronLayout, at: PolyhedronIterate, d: Polyhedron
     return jnp.max(jnp.concatenate(ends))
 
 
+def _with_distance(layout: PolyhedronLayout, system: PolyhedronSystem) -> tuple[Array, Array]:
+    """The factor of the system in (w, λ) with ½‖ŵ − b‖² and m in it, and the coefficient of m in its own equation."""
+    hessian, size = system.hessian, system.hessian.shape[0]
+    drawn = size - 1 if layout.keep_w else layout.server_entries
+    hessian = hessian + jnp.diag((jnp.arange(size) < drawn).astype(float))
+    weight_m = 1.0 + 1.0 / system.theta.v + system.bend
+    hessian = hessian + jnp.outer(system.g_m, system.g_m) / weight_m
+    hessian = hessian + SHIFT * jnp.diag(jnp.diag(hessian) + 1.0)  # far below every tolerance
+    return cholesky(hessian), weight_m
+
+
 def _corrector(
     layout: PolyhedronLayout,
     samples: Samples,
@@ -167,7 +179,7 @@ def _corrector(
     """
     ahead = _along(at, affine, reach(_inverse_step(layout, at, affine)))
     mu = mu * jnp.clip(
-        (_gap(layout, samples, ahead.s, ahead.z) / _gap(layout, samples, at.s, at.z)) ** 3, LEAST_CENTRING, 1.0
+        (gap_of(layout, samples, ahead.s, ahead.z) / gap_of(layout, samples, at.s, at.z)) ** 3, LEAST_CENTRING, 1.0
     )
     hat = jax.tree.map(lambda s, ds, dz: (mu - ds * dz) / s, at.s, affine.s, affine.z)
     hat = dataclasses.replace(
@@ -197,30 +209,32 @@ def project(
 
     C and d are the half-spaces Cx ≤ d; C has a column more where they bound labels too.
     """
-    ball, dim = form.ball, x.shape[1]
-    width = dim - ball.intercept
-    labels = form.flips and not ball.classifies
-    layout = PolyhedronLayout(
-        ball.metric, width, labels and C.shape[1] > width, labels and C.shape[1] == width,
-        not isinstance(ball.loss, losses.Pinball), 0 if keep_w else form.server_entries(dim), keep_w,
-    )  # fmt: skip
+    dim = x.shape[1]
+    layout = layout_of(form, dim, C.shape[1], keep_w)
     samples = prepare_samples(form, layout, x, y, omega, radius, C, d)
     targets = jnp.zeros(0) if keep_w else b
     first = _start(layout, samples, a, targets, b[:dim])
     weak, K = evenness(omega), samples.slope.shape[0]
-    each = K * (1 + samples.room.shape[0] + 2 * samples.reach.shape[0]) + layout.zero
-    each = each + K * {"l1": 0, "l2": 1, "linf": 2 * width + 1}[layout.metric]
     # how many products there are, weighed as in the gap
-    products = each + weak * (1 + layout.has_floor)
+    products = layout.products(K, samples.room.shape[0]) + weak * (1 + layout.has_floor)
 
     def advance(at: PolyhedronIterate) -> tuple[PolyhedronIterate, Array, Array]:
         system = linearise(layout, samples, at)
-        gap = _gap(layout, samples, at.s, at.z)
+        gap = gap_of(layout, samples, at.s, at.z)
         v_residual, residual = _residuals(layout, samples, at, a, targets)
         short = primal_residual(layout, samples, system.sigma, at)
 
+        lower, weight_m = _with_distance(layout, system)
+
         def towards(_: int, ahead: tuple[Inequalities, PolyhedronIterate]) -> tuple[Inequalities, PolyhedronIterate]:
-            direction = newton_direction(layout, samples, at, system, v_residual, short, targets, ahead[0])
+            hat = ahead[0]
+            goal = aim(layout, samples, system, short, hat)
+            start = goal.rise + at.z.v + hat.v / system.theta.v - v_residual
+            right = goal.right.at[: layout.server_entries].add(targets - at.y[: layout.server_entries])
+            dy = cholesky_solve(lower, right - system.g_m * (start / weight_m))
+            dy = dy.at[:dim].set(0.0) if layout.keep_w else dy
+            m = (jnp.dot(system.g_m, dy) + start) / weight_m
+            direction = newton_direction(layout, samples, at, system, short, hat, goal, dy, m)
             return _corrector(layout, samples, at, system, gap / products, weak, direction), direction
 
         # first the predictor, whose target ẑ is 0, then the corrector; a loop, so that both share one compiled program
@@ -230,5 +244,5 @@ def project(
 
     at, gap, residual, k = follow(first, 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b)), advance)
     m = jnp.sum(at.z.piece, axis=0) + (at.z.zero if layout.zero else 0.0)
-    way = _pulls(layout, at.z)
+    way = pulls(layout, at.z)
     return PolyhedronProjection(at.y[:dim], at.y[dim], a + at.z.v, at.z.piece / m, way / m, gap, residual, k)

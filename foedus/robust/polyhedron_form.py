@@ -41,6 +41,21 @@ class PolyhedronLayout:
         """The columns that have a bound of their own, |r_j| ≤ λ, or κλ for the label."""
         return slice(0 if self.metric == "l1" else self.width, self.width + self.label)
 
+    def products(self, pieces: int, half_spaces: int) -> int:
+        """The number of complementarity products of a sample; a cone's is one."""
+        of_metric = {"l1": 2 * self.width, "l2": 1, "linf": 2 * self.width + 1}[self.metric]
+        return pieces * (1 + half_spaces + 2 * self.label + of_metric) + self.zero
+
+
+def layout_of(form: EpigraphForm, dim: int, columns: int, keep_w: bool = False) -> PolyhedronLayout:
+    """The layout for `dim` columns of X and a C of so many columns."""
+    ball = form.ball
+    width, labels = dim - ball.intercept, form.flips and not ball.classifies
+    return PolyhedronLayout(
+        ball.metric, width, labels and columns > width, labels and columns == width,
+        not isinstance(ball.loss, losses.Pinball), 0 if keep_w else form.server_entries(dim), keep_w,
+    )  # fmt: skip
+
 
 @state
 class Samples:

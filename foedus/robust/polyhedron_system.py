@@ -27,10 +27,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.numerics.cone import scale_by, scaling_point
-from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.pytrees import state
 from foedus.robust.polyhedron_form import Inequalities, PolyhedronIterate, PolyhedronLayout, Samples, heights, residue
-from foedus.robust.step import SHIFT
 
 
 @state
@@ -54,11 +52,11 @@ class OwnWeights:
 
 @state
 class PolyhedronSystem:
-    """The factorised Newton system, with what the back substitution needs of each sample."""
+    """The Newton system in (w, λ), with what the back substitution needs of each sample."""
 
-    lower: Array  # the Cholesky factor of the system in (w, λ)
-    g_m: Array  # how m enters it
-    weight_m: Array  # the coefficient of m in its own equation
+    hessian: Array  # of the system in (w, λ)
+    g_m: Array  # how m enters it: the slope of the worst-case loss
+    bend: Array  # by how much that loss falls with m
     own_weights: OwnWeights
     T: Array  # of step 2 above
     tau: Array  # the last row of T over its pivot: how s_k follows (e,) r
@@ -115,7 +113,7 @@ def _inverse_weights(
 
 
 def linearise(layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate) -> PolyhedronSystem:
-    """The factorised Newton system at an iterate."""
+    """The Newton system at an iterate, with everything but (w, λ) and m eliminated."""
     theta = jax.tree.map(lambda z, s: z / s, at.z, at.s)
     tied, width, (K, rows) = layout.first, layout.width, samples.slope.shape
     size = tied + width + layout.label + 1
@@ -163,7 +161,7 @@ def linearise(layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate)
     if layout.zero:
         g = jnp.concatenate([g, theta.zero[None]])
         slopes = jnp.concatenate([slopes, jnp.zeros((dim + 1, 1, rows))], axis=1)
-    # --- the system in (w, λ): what r keeps of (w, λ), the pairs of pieces, λ's own bounds, ½‖ŵ − b‖², and m ---
+    # --- the system in (w, λ): what r keeps of (w, λ), the pairs of pieces, λ's own bounds, and m ---
     share = jnp.sqrt(omega)
     upon = root[:, tied : tied + width] - (root[:, :1] * sigma if tied else 0.0)
     factors = jnp.concatenate([upon * samples.slope * free, _ahead(root, column)[:, None]], axis=1) * share
@@ -175,16 +173,11 @@ def linearise(layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate)
         apart = (slopes[:, k] - slopes[:, j]) * jnp.sqrt(omega * weight)
         hessian = hessian + apart @ apart.T
     hessian = hessian.at[dim, dim].add(jnp.sum(omega * bend) + jnp.sum(theta.floor))
-    hessian = hessian + jnp.diag(
-        (jnp.arange(dim + 1) < (dim if layout.keep_w else layout.server_entries)).astype(float)
-    )
     g_m = jnp.einsum("ikn,kn,n->i", slopes, g / whole, omega).at[dim].add(samples.rho)
-    weight_m = 1.0 + 1.0 / theta.v + jnp.dot(omega, 1.0 / whole)
-    hessian = hessian + jnp.outer(g_m, g_m) / weight_m
-    hessian = hessian + SHIFT * jnp.diag(jnp.diag(hessian) + 1.0)  # far below every tolerance
+    bend_m = jnp.dot(omega, 1.0 / whole)
     return PolyhedronSystem(
-        cholesky(hessian), g_m, weight_m, own_weights, T, tau, g, slopes, column, sigma, theta, point, scale
-    )
+        hessian, g_m, bend_m, own_weights, T, tau, g, slopes, column, sigma, theta, point, scale
+    )  # fmt: skip
 
 
 def _phi_effect(layout: PolyhedronLayout, samples: Samples, sigma: Array, phi: Array) -> Array:
@@ -242,18 +235,26 @@ def _draws(layout: PolyhedronLayout, system: PolyhedronSystem, hat: Inequalities
     return jnp.concatenate([*parts, lane, (hat.piece / theta.piece)[None]])
 
 
-def _solve_reduced(
-    layout: PolyhedronLayout,
-    samples: Samples,
-    at: PolyhedronIterate,
-    system: PolyhedronSystem,
-    v_residual: Array,
-    b: Array,
-    hat: Inequalities,
-    targets: Array,
-) -> tuple[Array, Array, Array, Array]:
-    """The step of (w, λ), the new m, the step of α, and dα less the end of each piece."""
+@state
+class Aim:
+    """Where the slacks are drawn to in a Newton step, and the right-hand sides that are left of it."""
+
+    near: Array  # the targets ẑ/θ of (e,) r and s_k by their own slacks
+    loose: Array  # that of φ
+    targets: Array  # of (e,) r and s_k, with φ eliminated
+    constant: Array  # of each piece's end
+    right: Array  # of the system in (w, λ)
+    rise: Array  # what the worst-case loss gains beside g_mᵀdy − bend·m
+
+
+def aim(layout: PolyhedronLayout, samples: Samples, system: PolyhedronSystem, short: Array, hat: Inequalities) -> Aim:
+    """The right-hand sides for multipliers that become ẑ − θ·ds; all of them are linear in (short, ẑ).
+
+    For the cone, `hat` is W ẑ; `short` is the primal residual.
+    """
     theta, dim, omega, g = system.theta, samples.x.shape[0], samples.omega, system.g
+    near, loose = _draws(layout, system, hat), hat.phi / theta.phi
+    targets = near + _phi_effect(layout, samples, system.sigma, loose) - short
     root = system.T[:-1, :-1]
     back = _back(root, _ahead(root, targets[:-1]))
     constant = targets[-1] + jnp.sum(system.tau * targets[:-1], axis=0)
@@ -263,7 +264,6 @@ def _solve_reduced(
     if not layout.keep_w:
         upon = _upon_r(layout, back, system.sigma)[: layout.width]
         right = right.at[: layout.width].add(jnp.einsum("ikn,kn,n->i", upon, samples.slope, omega))
-        right = right.at[: layout.server_entries].add(b - at.y[: layout.server_entries])
     # the part of the lanes' targets that concerns λ alone
     on_lam = theta.lane[1] * hat.lane[0] + theta.lane[0] * hat.lane[1]
     on_lam = 2.0 * samples.reach[:, None, None] * on_lam / (theta.lane[0] + theta.lane[1])
@@ -272,15 +272,7 @@ def _solve_reduced(
     whole = jnp.sum(g, axis=0)
     for k, j, weight in _pairs(g, whole):
         right = right - (system.slopes[:, k] - system.slopes[:, j]) @ (omega * weight * (constant[k] - constant[j]))
-    start = jnp.dot(omega, jnp.sum(g * constant, axis=0) / whole) + at.z.v + hat.v / theta.v - v_residual
-    dy = cholesky_solve(system.lower, right - system.g_m * (start / system.weight_m))
-    dy = dy.at[:dim].set(0.0) if layout.keep_w else dy
-    m = (jnp.dot(system.g_m, dy) + start) / system.weight_m
-    ends = jnp.einsum("ikn,i->kn", system.slopes, dy) + constant
-    dalpha = (jnp.sum(g * ends, axis=0) - m) / whole
-    # dα − end, written with differences of ends: a piece that has all of a sample gets exactly the multiplier m
-    over = jnp.stack([(jnp.sum(g * (ends - end), axis=0) - m) / whole for end in ends])
-    return dy, m, dalpha, over
+    return Aim(near, loose, targets, constant, right, jnp.dot(omega, jnp.sum(g * constant, axis=0) / whole))
 
 
 def newton_direction(
@@ -288,19 +280,20 @@ def newton_direction(
     samples: Samples,
     at: PolyhedronIterate,
     system: PolyhedronSystem,
-    v_residual: Array,
     short: Array,
-    b: Array,
     hat: Inequalities,
+    aim: Aim,
+    dy: Array,
+    m: Array,
 ) -> PolyhedronIterate:
-    """The Newton direction, with multipliers that become ẑ − θ·ds; for the cone, `hat` is W ẑ.
-
-    `v_residual` is the residual of the equation of v, `short` the primal residual, b the point that is projected.
-    """
-    theta, tied, width, dim = system.theta, layout.first, layout.width, samples.x.shape[0]
-    near, loose = _draws(layout, system, hat), hat.phi / theta.phi
-    targets = near + _phi_effect(layout, samples, system.sigma, loose) - short
-    dy, m, dalpha, over = _solve_reduced(layout, samples, at, system, v_residual, b, hat, targets)
+    """The Newton direction of everything that goes with the step dy of (w, λ) and the new m."""
+    theta, tied, width, dim, g = system.theta, layout.first, layout.width, samples.x.shape[0], system.g
+    near, loose, targets = aim.near, aim.loose, aim.targets
+    ends = jnp.einsum("ikn,i->kn", system.slopes, dy) + aim.constant
+    whole = jnp.sum(g, axis=0)
+    dalpha = (jnp.sum(g * ends, axis=0) - m) / whole
+    # dα − end, written with differences of ends: a piece that has all of a sample gets exactly the multiplier m
+    over = jnp.stack([(jnp.sum(g * (ends - end), axis=0) - m) / whole for end in ends])
     dw, dlam = dy[:dim], dy[dim]
     # the change of (e,) r by (w, λ), before φ; the pull N⁻¹(change − targets) is minus the multiplier
     in_w = samples.slope * dw[:width, None, None]

@@ -20,6 +20,7 @@ from foedus.summing import Summing
 from foedus.terms import Terms
 
 BITS = {1: 40, 2: 60}  # the resolution by the words of a number: 9e-13 and 9e-19
+EXTRA = 2  # words beside the numbers: how many were clipped, and how many sites had a number that is not finite
 SEALED, SHARE = 48, 32  # bytes of a share under seal, and open
 
 
@@ -42,15 +43,15 @@ class Masking:
 
     def traffic(self, down: int, numbers: int, sites: int) -> tuple[int, int]:
         """Return the bytes that one site receives and sends in a masked round, with shares and reveal."""
-        words = self.point.words * numbers + 1
+        words = self.point.words * numbers + EXTRA
         return down + SEALED * (sites - 1), 8 * words + SHARE + SEALED * (sites - 1) + SHARE * sites
 
     def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
-        """Return the sum of the replies of those that are here, in the integers of the fixed point, and the clipped.
+        """Return the sum of the replies of those that are here, in the integers of the fixed point, and the clip count.
 
         Where a number of theirs is not finite, the sum is NaN, as it would be without masks.
         """
-        clipped = jnp.zeros((), int)
+        clip_count = jnp.zeros((), int)
         leaves, tree = jax.tree.flatten(replies)
         totals = []
         for leaf in leaves:
@@ -58,8 +59,34 @@ class Masking:
             finite = jnp.all(jnp.isfinite(rows))
             words, beyond = self.point.encode(jnp.where(jnp.isfinite(rows), rows, 0.0), jnp)
             totals.append(jnp.where(finite, self.point.decode(jnp.sum(words, axis=0), jnp), jnp.nan))
-            clipped = clipped + beyond
-        return jax.tree.unflatten(tree, totals), clipped
+            clip_count = clip_count + beyond
+        return jax.tree.unflatten(tree, totals), clip_count
+
+    def size(self, layout: PyTree) -> int:
+        """Return the words of a vector that holds a tree of this layout."""
+        return self.point.words * _numbers(layout) + EXTRA
+
+    def words_of(self, tree: PyTree) -> np.ndarray:
+        """Return a site's words for the numbers of a tree; one that is not finite stands for zeros, and is counted."""
+        flat = np.concatenate([np.zeros(0), *(np.asarray(leaf, dtype=float).ravel() for leaf in jax.tree.leaves(tree))])
+        broken = not np.all(np.isfinite(flat))
+        words, clip_count = self.point.encode(np.zeros_like(flat) if broken else flat)
+        return np.concatenate([words.ravel(), np.array([int(clip_count), int(broken)], np.int64)])
+
+    def tree_of(self, total: np.ndarray, layout: PyTree) -> tuple[PyTree, int, int]:
+        """Return the sum as a tree, how many numbers were clipped, and how many sites had one that is not finite."""
+        numbers = self.point.decode(total[:-EXTRA].reshape(-1, self.point.words))
+        leaves, start = [], 0
+        for leaf in jax.tree.leaves(layout):
+            count = int(np.prod(leaf.shape, dtype=np.int64))
+            leaves.append(numbers[start : start + count].reshape(leaf.shape))
+            start += count
+        clip_count, broken = (int(word) for word in total[-EXTRA:])
+        return jax.tree.unflatten(jax.tree.structure(layout), leaves), clip_count, broken
+
+
+def _numbers(layout: PyTree) -> int:
+    return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in jax.tree.leaves(layout))
 
 
 def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
@@ -82,9 +109,9 @@ def by_sums(algorithm: Algorithm) -> Algorithm:
     return algorithm.by_sums() if isinstance(algorithm, Summing) else algorithm
 
 
-def check_clipped(masking: Masking | None, clipped: np.ndarray | int) -> None:
+def check_clipped(masking: Masking | None, clip_count: np.ndarray | int) -> None:
     """Raise where numbers were beyond the range, so that a sum is not what it should be."""
-    if masking is not None and (count := int(np.sum(clipped))):
+    if masking is not None and (count := int(np.sum(clip_count))):
         raise FoedusError(
             f"{count} numbers of the clients' replies were beyond the range of masked sums, "
             f"±{masking.point.largest:.3g}, and were clipped; scale the columns, or run without secure."

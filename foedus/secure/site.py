@@ -32,6 +32,10 @@ class Breach(FoedusError):
     """What the server asks for would break the promise of masked sums, so the site does not do it."""
 
 
+class NoKeys(Breach):
+    """The site has no keys with which it could do what is asked; the server can let all sites take new ones."""
+
+
 @dataclass
 class _Masked:
     """A sum for which this site has sent a masked vector."""
@@ -40,7 +44,7 @@ class _Masked:
     words: bytes
     reply: MaskedVector
     share: bytes  # the site's own share of its own mask's key
-    revealed: tuple[RevealOrder, Reveal] | None = None
+    disclosure: tuple[RevealOrder, Reveal] | None = None
 
 
 class MaskingSite:
@@ -81,7 +85,7 @@ class MaskingSite:
     def accept(self, roster: Roster) -> None:
         """Check everybody's keys, and agree with each of the other sites on a secret."""
         if self.key is None or self.note is None:
-            raise Breach("it has no keys for this run yet")
+            raise NoKeys("it has no keys for this run yet")
         names = tuple(note.site for note in roster.notes)
         if names != masks.order_of({*names}):
             raise Breach("the roster names a site twice, or not in order")
@@ -119,7 +123,7 @@ class MaskingSite:
         own = shamir.new_secret()
         points = {site: number for number, site in enumerate(order.sites, start=1)}
         shares = shamir.split(own, list(points.values()), masks.threshold(len(points)))
-        sealed = {
+        envelopes = {
             other: masks.seal_share(pair.seal, context, self.site, other, shares[points[other]])
             for other, pair in keys.items()
         }
@@ -127,7 +131,7 @@ class MaskingSite:
             words.astype(np.int64).view(np.uint64), self.site, own, {k: v.mask for k, v in keys.items()}
         )
         commitment = hashlib.sha256(own).digest()
-        reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, sealed)
+        reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
         self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]])}
         return reply
 
@@ -150,7 +154,7 @@ class MaskingSite:
             return
         if before.order.sites != order.sites:
             raise Breach(f"round {order.round} was asked for over another set of sites")
-        if before.revealed is not None:
+        if before.disclosure is not None:
             raise Breach(f"round {order.round} has been summed already")
         if order.attempt <= before.order.attempt:
             raise Breach(f"attempt {order.attempt} of round {order.round} has been masked already")
@@ -158,12 +162,12 @@ class MaskingSite:
     def reveal(self, order: RevealOrder) -> Reveal:
         """Return what takes the masks off the sum over the survivors, once in a round."""
         sum_of = self.rounds.get(order.round)
-        if sum_of is not None and sum_of.revealed is not None and sum_of.revealed[0] == order:
-            return sum_of.revealed[1]
+        if sum_of is not None and sum_of.disclosure is not None and sum_of.disclosure[0] == order:
+            return sum_of.disclosure[1]
         self._check_epoch(order.run, order.epoch)
         if sum_of is None or (sum_of.order.round, sum_of.order.attempt) != (order.round, order.attempt):
             raise Breach(f"it has not masked attempt {order.attempt} of round {order.round}")
-        if sum_of.revealed is not None:
+        if sum_of.disclosure is not None:
             raise Breach(f"round {order.round} has been summed already, over the sites that were named then")
         sites = sum_of.order.sites
         self._check_survivors(order, sites)
@@ -185,7 +189,7 @@ class MaskingSite:
             shares[other] = share
         self._note_summed(order)
         answer = Reveal(self.site, shares, keys)
-        sum_of.revealed = (order, answer)
+        sum_of.disclosure = (order, answer)
         if keys:  # a recovery: these keys have done their work, and the next sum gets new ones
             self.key, self.secrets = None, {}
         return answer
@@ -207,11 +211,11 @@ class MaskingSite:
 
     def _check_epoch(self, run: str, epoch: int) -> None:
         if self.note is None or (self.note.run, self.note.epoch) != (run, epoch):
-            raise Breach("it has no keys of this run and epoch")
+            raise NoKeys("it has no keys of this run and epoch")
         if self.key is None:
-            raise Breach("it takes new keys after a recovery, and has none yet")
+            raise NoKeys("it takes new keys after a recovery, and has none yet")
         if not self.secrets:
-            raise Breach("it has not seen everybody's keys")
+            raise NoKeys("it has not seen everybody's keys")
 
     def _context(self, order: MaskOrder) -> bytes:
         return SumContext(order.run, order.epoch, order.round, order.attempt, self.roster, order.sites).digest()

@@ -23,7 +23,8 @@ EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own a
 
 def statement(header: Json) -> str:
     """Return the part of a message that must be the same in a greeting and in a join, as text."""
-    return json.dumps([header[name] for name in ("algorithm", "terms", "max_rounds")], sort_keys=True)
+    parts = [header[name] for name in ("algorithm", "terms", "max_rounds")]
+    return json.dumps([*parts, header.get("secure") is True], sort_keys=True)
 
 
 def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:

@@ -17,7 +17,9 @@ from nvflare.apis.signal import Signal
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
-from foedus.runtime.flare.names import FIELD, RUNS, TOPIC
+from foedus.runtime.flare.names import FIELD, RUNS
+from foedus.runtime.flare.post import serve
+from foedus.runtime.flare.secure_site import identity_of
 from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.flare.terms import agreed_terms, make_private
 
@@ -49,14 +51,13 @@ class FoedusExecutor(Executor):
                 file.write(line + "\n")
 
         try:
-            self.session = SiteSession(str(fl_ctx.get_identity_name()), agreed_terms(kit), folder, note)
+            name = str(fl_ctx.get_identity_name())
+            self.session = SiteSession(name, agreed_terms(kit), folder, note, identity_of(kit, name))
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()
-        engine.register_aux_message_handler(topic=TOPIC, message_handle_func=self._aux)
-
-    def _aux(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        return self._answer(request)
+        if self.session is not None:
+            serve(engine.get_cell(), self.worker, self.session.answer)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         return self._answer(shareable)

@@ -36,6 +36,7 @@ class Order:
     participation: Participation
     own: Data | None = None  # the server's own data
     extra: tuple[dict[str, np.ndarray], ...] = ()  # arrays of the terms themselves, client by client
+    secure: bool = False  # whether the server sees masked sums alone
 
     def to_bytes(self) -> bytes:
         """Return the order as bytes."""
@@ -45,7 +46,9 @@ class Order:
         for i, extra in enumerate(self.extra):
             arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
         note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
-        return pack(arrays, note | {"run": self.run, "seed": self.seed, "max_rounds": self.max_rounds})
+        return pack(
+            arrays, note | {"run": self.run, "seed": self.seed, "max_rounds": self.max_rounds, "secure": self.secure}
+        )
 
     @staticmethod
     def from_bytes(content: bytes, modules: tuple[str, ...] = ()) -> "Order":
@@ -66,6 +69,7 @@ class Order:
             uids=arrays["uids"],
             own=Data(own) if own else None,
             extra=tuple(extra),
+            secure=bool(note.get("secure", False)),
             **fields,
         )
 
@@ -80,6 +84,7 @@ def order_of(
     seed: int,
     max_rounds: int,
     participation: Participation,
+    secure: bool = False,
 ) -> Order:
     """Return the order for a problem whose clients are these sites."""
     if isinstance(problem, Pooled):
@@ -104,6 +109,7 @@ def order_of(
         participation=participation,
         own=problem.server,
         extra=tuple(_extra(problem, i) for i in range(problem.terms.clients)),
+        secure=secure,
     )
 
 
@@ -138,6 +144,8 @@ class Patience:
     misses: int = 2  # after so many in a row a site is not asked any more
     probe: float = 5.0  # seconds after which a site that is not asked is greeted again
     keep_every: float = 1.0  # seconds between checkpoints
+    quorum: float | None = None  # the share of the sites that a round waits for; None: all of them
+    late: str = "drop"  # what becomes of an answer that comes after its round: "drop" or "next"
 
 
 @dataclass

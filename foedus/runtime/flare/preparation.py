@@ -14,11 +14,11 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from foedus.algorithm import Algorithm
+from foedus.data.columns import missing_in
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
 from foedus.data.sums import Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
-from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
@@ -47,6 +47,11 @@ class RunPlan(Protocol):
     @property
     def noise(self) -> Json | None:
         """The bounds and ε of noise on what a site sends while preparing; None where sums are exact."""
+        ...
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees masked sums alone."""
         ...
 
     @property
@@ -86,14 +91,19 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 class Apart:
     """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
-    def __init__(self, exchange: Exchange, noise: Json | None):
-        self.exchange, self.noise = exchange, noise
+    def __init__(self, exchange: Exchange, noise: Json | None, secure: bool = False):
+        self.exchange, self.noise, self.secure = exchange, noise, secure
 
     @property
     def sites(self) -> int:
         return len(self.exchange.client)
 
     def first(self, request: FiguresRequest) -> list[Sums]:
+        if self.secure and self.noise is None:
+            raise FoedusError(
+                "[run] runtime: with secure = true nothing is asked of single sites, and the scale or the words of a "
+                "column would be; state bounds and categories in [preprocess], or scale = 'none'."
+            )
         content = {"columns": dataclasses.asdict(request), "noise": self.noise}
         return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
 
@@ -117,10 +127,11 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "sites": len(request.sites),
         "problem": plan.problem,
         "noise": plan.noise,
+        "secure": plan.secure,
     }
     headers = exchange.greet("columns", statement)
     cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
-    rules = plan.rules(cohort, Apart(exchange, plan.noise))
+    rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.secure))
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
 

@@ -40,9 +40,11 @@ from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.packing import check_moderate, whole
 from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
+from foedus.runtime.flare.secure_site import SiteMasks
 from foedus.runtime.flare.site_ledger import Release
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.runtime.workload import condense_data
+from foedus.secure.identity import SiteIdentity
 from foedus.terms import Data, Terms
 
 
@@ -69,7 +71,10 @@ def _part(algorithm: Algorithm, terms: Terms, client: PyTree, w: Array, nu: Arra
 class SiteSession:
     """A site, in one run after the other; `answer` takes the server's bytes and never raises."""
 
-    def __init__(self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None):
+    def __init__(
+        self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None,
+        identity: SiteIdentity | None = None,
+    ):  # fmt: skip
         self.name, self.site, self.folder, self.note = name, site, Path(folder), note
         self.policy = site.policy
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,6 +86,7 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
+        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run)
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; the transport may deliver anything as one."""
@@ -113,6 +119,7 @@ class SiteSession:
             "keep": self._keep,
             "measure": self._measure,
             "end": self._end,
+            **self.masks.answers,
         }
         if header.get("ask") not in answers:
             raise Refusal("unknown", "it does not know this kind of message")
@@ -154,6 +161,7 @@ class SiteSession:
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
+        self.masks.check(header, header["sites"])
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
@@ -167,6 +175,7 @@ class SiteSession:
         return self.desk
 
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
+        self.masks.check_preparation()
         return self._desk(header).sums(header)
 
     def _squares(self, header: Json, payload: bytes) -> Outgoing:
@@ -181,6 +190,7 @@ class SiteSession:
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
+        self.masks.check(header, terms.clients)
         algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared:
@@ -229,6 +239,7 @@ class SiteSession:
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms = header["run"], algorithm, terms
+        self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid = jnp.asarray(np.array(header["uid"], np.uint32))
         self.key = jax.random.key(int(header["seed"]))
@@ -275,7 +286,7 @@ class SiteSession:
         following, reply = _local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
-        content = packing.to_bytes(reply, self.replies[phase])
+        content = self.masks.content(header, round, reply, self.replies[phase])
         if self.noise is None:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
@@ -344,7 +355,8 @@ class SiteSession:
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
         client = self._state(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
-        return Outgoing({"measured": True}, packing.to_bytes(part, self.parts), exact=True)
+        content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
+        return Outgoing({"measured": True}, content, exact=True)
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)

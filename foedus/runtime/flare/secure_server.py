@@ -1,0 +1,308 @@
+"""A server that sees masked sums alone: the same rounds as `ServerSession`, with two messages to each site."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import SitePart
+from foedus.constrained import tolerances
+from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.pytrees import PyTree
+from foedus.runtime import spine
+from foedus.runtime.flare import layout, packing
+from foedus.runtime.flare.exchange import AskSites, Exchange, Missing, Paused
+from foedus.runtime.flare.order import Order, Patience, Result
+from foedus.runtime.flare.post import Post
+from foedus.runtime.flare.preparation import Request, prepare
+from foedus.runtime.flare.rounds import Play, broadcast
+from foedus.runtime.flare.server import ServerSession
+from foedus.runtime.flare.window import Window
+from foedus.runtime.masking import check_clipped, masking_of
+from foedus.runtime.spine import Recorder
+from foedus.secure.messages import KeyNote, MaskedVector, Reveal
+from foedus.secure.server import MaskedSum, Unfinished, roster_of
+from foedus.summed_certificate import SummedPart, summed_part
+from foedus.summing import SumPresent
+from foedus.terms import Terms
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def aggregate_sum(
+    algorithm: Algorithm, terms: Terms, phase: int, play: Play, total: PyTree, here: Array
+) -> tuple[Play, dict[str, Array]]:
+    """Return the state after a round whose replies are there as their sum alone, and its record."""
+    present = SumPresent.of(jnp.sum(here))
+    carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, total, present, sure=False)
+    return Play(carry, jnp.where(here, play.carry.round, play.last)), dict(algorithm.report(carry.server))
+
+
+class MaskedExchange:
+    """Masked sums with the sites of a run: keys where they are needed, vectors, reveals, the total."""
+
+    def __init__(self, order: Order, exchange: Exchange, patience: Patience):
+        self.order, self.exchange, self.patience = order, exchange, patience
+        self.epoch, self.has_keys = -1, False
+        self.key_holders: tuple[str, ...] = ()  # the sites that have keys
+        self.key_time = 0.0
+
+    def new_keys(self) -> None:
+        """Let the sites take new keys and show them to each other; without `minimum` a silent one pauses the run."""
+        self.epoch += 1
+        header = self.exchange.header("keys") | {"epoch": self.epoch}
+        notes = self._ask_all("keys", {site: packing.seal(header) for site in self.order.sites}, self.patience.minimum)
+        roster = roster_of(KeyNote.from_bytes(content) for content in notes.values()).to_bytes()
+        self._ask_all("roster", dict.fromkeys(notes, packing.seal(self.exchange.header("roster"), roster)), None)
+        self.has_keys, self.key_holders, self.key_time = True, tuple(notes), time.monotonic()
+
+    def _ready(self) -> None:
+        """Exchange keys where there are none, and now and then where a site that was silent may be back."""
+        waits = time.monotonic() - self.key_time
+        if not self.has_keys or (len(self.key_holders) < len(self.order.sites) and waits > self.patience.probe):
+            self.new_keys()
+
+    def _ask_all(self, ask: str, messages: Mapping[str, bytes], least: int | None) -> dict[str, bytes]:
+        contents: dict[str, bytes] = {}
+        for _ in range(1 + self.patience.misses):
+            missing = {site: message for site, message in messages.items() if site not in contents}
+            for site, raw in self.exchange.ask(missing, self.patience.timeout).items() if missing else ():
+                header, content = self.exchange.open_reply(site, raw, ask)
+                if header is not None:
+                    contents[site] = content
+        silent = [site for site in messages if site not in contents]
+        if len(contents) < (len(messages) if least is None else least):
+            why = self.exchange.why(silent[0])
+            raise Paused(f"client {self.exchange.client[silent[0]]!r} does not answer {ask!r}{why}")
+        return contents
+
+    def add_up(
+        self,
+        ask: str,
+        round: int,
+        messages: Mapping[str, tuple[Json, bytes]],
+        size: int,
+        least: int,
+        *,
+        number: int | None,
+        losses: frozenset[str] = frozenset(),
+        on_header: Callable[[str, Json], None] = lambda site, header: None,
+    ) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        """Return the sum of the sites' words and who is in it; None where the sum could not be unmasked.
+
+        Args:
+            ask: the kind of message.
+            round: the round that the sum is bound to.
+            messages: by site, the header and the payload of its message.
+            size: the words of a vector.
+            least: the fewest sites to go on with.
+            number: the round in the header of messages.
+            losses: sites whose vectors count as lost.
+            on_header: called with the header of each vector that is taken.
+        """
+        for attempt in range(1 + self.patience.misses):
+            self._ready()
+            asked = {site: message for site, message in messages.items() if site in self.key_holders}
+            work = MaskedSum(self.order.run, self.epoch, round, attempt, asked, size)
+            if not self._vectors(work, ask, number, messages, max(least, work.threshold), losses, on_header):
+                self.has_keys = False  # a site has none, as after a restart: everybody takes new ones
+                continue
+            return self._unmask(work)
+        raise Paused(f"the sites have no keys in common for round {round}")
+
+    def _vectors(
+        self,
+        work: MaskedSum,
+        ask: str,
+        number: int | None,
+        messages: Mapping[str, tuple[Json, bytes]],
+        least: int,
+        losses: frozenset[str],
+        on_header: Callable[[str, Json], None],
+    ) -> bool:
+        """Collect the masked vectors; return False where a site says that it has no keys; raise where it is silent."""
+        order = work.order.to_bytes().hex()
+        for _ in range(1 + self.patience.misses):
+            asks = {s: packing.seal(messages[s][0] | {"mask": order}, messages[s][1]) for s in work.missing}
+            for site, raw in self.exchange.ask(asks, self.patience.timeout).items() if asks else ():
+                if _code(raw) == "keys":
+                    return False
+                header, content = self.exchange.open_reply(site, raw, ask, number)
+                if header is None:
+                    continue
+                try:
+                    if ask == "measure" and header.get("measured") is not True:
+                        raise Missing(f"client {self.exchange.client[site]!r} sends no exact measurement.")
+                    on_header(site, header)
+                    vector = MaskedVector.from_bytes(content)
+                    work.take(site, vector)
+                except Missing:
+                    raise
+                except FoedusError as error:
+                    self.exchange.refuse(site, str(error))
+            if len(work.vectors) >= least:
+                break
+        for site in losses & {*work.vectors}:
+            del work.vectors[site]
+        if len(work.vectors) < least - len(losses & {*work.order.sites}):
+            silent = work.missing[0]
+            raise Paused(
+                f"client {self.exchange.client[silent]!r} does not answer in round {work.order.round}"
+                f"{self.exchange.why(silent)}"
+            )
+        return True
+
+    def _unmask(self, work: MaskedSum) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        try:
+            orders = {site: order.to_bytes() for site, order in work.reveal_orders().items()}
+        except Unfinished as error:
+            self.exchange.note(str(error))
+            return None, ()
+        header = self.exchange.header("reveal")
+        for _ in range(1 + self.patience.misses):
+            asks = {s: packing.seal(header, content) for s, content in orders.items() if s not in work.reveals}
+            for site, raw in self.exchange.ask(asks, self.patience.timeout).items() if asks else ():
+                answer, content = self.exchange.open_reply(site, raw, "reveal")
+                try:
+                    if answer is not None:
+                        work.take_reveal(site, Reveal.from_bytes(content))
+                except FoedusError as error:
+                    self.exchange.refuse(site, str(error))
+            if work.finished:
+                break
+        if work.recovers:
+            self.has_keys = False  # the sites take new keys after a recovery
+        try:
+            return work.total(), work.survivors
+        except Unfinished as error:  # the sites have revealed once in this round, so there is no other attempt
+            self.exchange.note(str(error))
+            self.has_keys = False
+            return None, ()
+
+
+def _code(raw: object) -> object:
+    try:
+        return packing.unseal(raw)[0].get("code")
+    except FoedusError:
+        return None
+
+
+class SecureServerSession(ServerSession):
+    """The server's side of a run in which it sees masked sums alone."""
+
+    def _statement(self) -> Json:
+        return super()._statement() | {"secure": True}
+
+    def _join(self) -> dict[str, set[int]]:
+        order = self.order
+        self.masking = masking_of(order.algorithm, order.terms)
+        self.exchange.most *= 3  # vectors of two words a number, with shares
+        self.traffic = tuple(
+            self.masking.traffic(packing.size_of(down), _count(up), order.terms.clients)
+            for down, up in zip(self.messages, self.replies, strict=True)
+        )
+        self.sums = MaskedExchange(order, self.exchange, self.patience)
+        return super()._join()
+
+    def _round(self, at: Play, recorder: Recorder) -> Play:
+        """Play one round; return the state after it. A sum that cannot be unmasked is as a round without answers."""
+        order, carry = self.order, at.carry
+        round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
+        is_asked, is_lost = self._draws(carry)
+        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        message = jax.tree.map(np.asarray, message)
+        last = np.asarray(at.last)
+        messages: dict[str, tuple[Json, bytes]] = {}
+        for i, site in enumerate(order.sites):
+            if is_asked[i]:
+                header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
+                messages[site] = (header, packing.to_bytes(spine.message_for(message, i), self.messages[phase]))
+        least = len(messages) if self.patience.minimum is None else min(len(messages), self.patience.minimum)
+        losses = frozenset(site for site, gone in zip(order.sites, is_lost, strict=True) if gone)
+        answers, asked = len({*messages} - losses), len(messages)
+        enough = bool(self.masking.enough(jnp.asarray(answers), jnp.asarray(asked)))
+        words, survivors = None, ()
+        if enough:
+            words, survivors = self.sums.add_up(
+                "round", round, messages, self.masking.size(self.replies[phase]), least, number=round, losses=losses,
+                on_header=self._note_releases,
+            )  # fmt: skip
+        here = np.array([site in survivors for site in order.sites])
+        blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
+        total, clip_count, broken = self.masking.tree_of(blank if words is None else words, self.replies[phase])
+        check_clipped(self.masking, clip_count)
+        after, report = aggregate_sum(order.algorithm, order.terms, phase, at, total, here)
+        if broken:
+            after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
+        record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts
+        recorder.add({name: np.array(value)[None] for name, value in record.items()})
+        return after
+
+    def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
+        order, terms = self.order, self.order.terms
+        if self.release_counts:  # with noise nobody measures: the figures would be exact
+            return list(order.names)
+        last = np.asarray(at.last)
+        plan = (layout.vector(terms.dim), layout.vector(terms.rows[2]))
+        payload = packing.to_bytes((np.asarray(at.carry.w), nu), plan)
+        messages = {
+            site: (self.exchange.header("measure") | {"since": int(last[i])}, payload)
+            for i, site in enumerate(order.sites)
+        }
+        measuring, eps2 = self.masking.measuring, tolerances(order.algorithm)[1]
+        parts = layout.parts(terms, self.party)
+        shapes = jax.eval_shape(lambda part: summed_part(terms, part, eps2, self.party), parts)
+        words, _ = self.sums.add_up(
+            "measure", order.max_rounds, messages, measuring.size(shapes), len(messages), number=None
+        )
+        if words is None:
+            raise Paused("the sum of the measuring round could not be unmasked")
+        total, clip_count, broken = measuring.tree_of(words, shapes)
+        check_clipped(measuring, clip_count)
+        return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken else total
+
+
+def _count(tree: PyTree) -> int:
+    return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in jax.tree.leaves(tree))
+
+
+def session_of(
+    order: Order,
+    folder: Path,
+    ask: AskSites,
+    patience: Patience | None = None,
+    note: Callable[[str], None] = lambda line: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    window: Window | None = None,
+    post: Post | None = None,
+) -> ServerSession:
+    """Return the server's session for an order: one that sees replies, or one that sees masked sums."""
+    session = SecureServerSession if order.secure else ServerSession
+    return session(order, folder, ask, patience, note, should_stop, window, post)
+
+
+def play(
+    work: Order | Request,
+    folder: Path,
+    ask: AskSites,
+    patience: Patience,
+    note: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    window: Window | None = None,
+    post: Post | None = None,
+) -> Result:
+    """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
+    if isinstance(work, Order):
+        return session_of(work, folder, ask, patience, note, should_stop, window, post).play()
+    names = {site: site for site in work.sites}
+    order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+    result = session_of(order, folder, ask, patience, note, should_stop, window, post).play()
+    result.rules = rules.to_json()
+    return result

@@ -1,0 +1,175 @@
+"""A site's part in masked sums: keys from its kit, one vector and one reveal for a sum, and a record on its disk."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+
+import numpy as np
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import SitePart
+from foedus.constrained import tolerances
+from foedus.errors import FoedusError
+from foedus.files import Json, write_whole
+from foedus.pytrees import PyTree
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.gate import Outgoing
+from foedus.runtime.flare.packing import whole
+from foedus.runtime.flare.policy import Policy, Refusal
+from foedus.runtime.masking import Masking, masking_of
+from foedus.secure.identity import SiteIdentity
+from foedus.secure.messages import MaskOrder, RevealOrder, Roster
+from foedus.secure.site import MaskingSite, NoKeys
+from foedus.summed_certificate import own_rows, summed_part
+from foedus.terms import Data, Terms
+
+MOST_EPOCHS = 10**6  # of keys in one run
+
+
+def identity_of(kit: Path, name: str) -> SiteIdentity | None:
+    """Return the identity in a kit; None where there is none, and then the site takes no part in masked sums."""
+    try:
+        return SiteIdentity.of_kit(kit, name)
+    except FoedusError:
+        return None
+
+
+class SummedRounds(MutableMapping[str, str]):
+    """For each round of a run, over which set the site has let it be summed: on the disk before the site reveals."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.rounds: dict[str, str] = {}
+        for line in lines:
+            round, _, digest = line.partition(" ")
+            self.rounds.setdefault(round, digest)
+
+    def __setitem__(self, round: str, digest: str) -> None:
+        with open(self.path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(f"{round} {digest}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.rounds[round] = digest
+
+    def __getitem__(self, round: str) -> str:
+        return self.rounds[round]
+
+    def __delitem__(self, round: str) -> None:
+        raise FoedusError("what has been summed stays on record.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rounds)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+
+class SiteMasks:
+    """The masked sums of a site's session; `check_run` refuses a message of another run."""
+
+    def __init__(self, identity: SiteIdentity | None, policy: Policy, folder: Path, check_run: Callable[[Json], None]):
+        self.identity, self.policy, self.folder, self.check_run = identity, policy, folder, check_run
+        self.site: MaskingSite | None = None
+        self.masking: Masking | None = None
+        self.run = ""
+        self.answers = {"keys": self._keys, "roster": self._roster, "reveal": self._reveal}
+
+    def check(self, header: Json, clients: object) -> None:
+        """Refuse a run without masked sums where the policy asks for them, and one with them over too few sites."""
+        if header.get("secure") is not True:
+            if self.policy.secure:
+                raise Refusal("policy", "its policy lets replies leave as masked sums alone (secure)")
+            return
+        if self.identity is None:
+            raise Refusal("policy", "it has no key and certificate to sign its part of masked sums with")
+        others = whole(clients, 1, 10**6, "sites") - 1
+        if others < self.policy.secure_min:
+            raise Refusal(
+                "policy",
+                f"its policy (secure_min) asks for sums with at least {self.policy.secure_min} other sites, and this "
+                f"run has {others}",
+            )
+
+    def begin(self, header: Json, algorithm: Algorithm, terms: Terms) -> None:
+        """Note at the join how this run's replies are added up, as every party works it out."""
+        self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
+        self.terms, self.eps2 = terms, tolerances(algorithm)[1]
+
+    def check_preparation(self) -> None:
+        """Refuse sums that prepare data where only masked sums may leave: those of the preparation are not masked."""
+        if self.policy.secure:
+            raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
+
+    def _keys(self, header: Json, payload: bytes) -> Outgoing:
+        """Take new keys for the run, and return the public one."""
+        self.check_run(header)
+        if self.identity is None:
+            raise Refusal("policy", "it has no key and certificate to sign its part of masked sums with")
+        if self.site is None or self.run != header["run"]:
+            self.run = str(header["run"])
+            record = SummedRounds(self.folder / f"summed-{self.run}.txt")
+            self.site = MaskingSite(self.identity, self.policy.secure_min, record)
+        note = self.site.new_keys(self.run, whole(header["epoch"], 0, MOST_EPOCHS, "epoch"))
+        return Outgoing(payload=note.to_bytes())
+
+    def _roster(self, header: Json, payload: bytes) -> Outgoing:
+        self.check_run(header)
+        try:
+            self._masking_site().accept(Roster.from_bytes(payload))
+        except FoedusError as error:
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+        return Outgoing()
+
+    def vector(self, header: Json, round: int, words: np.ndarray) -> bytes:
+        """Return the masked vector for the sum that the header of a message orders."""
+        try:
+            order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
+            if order.round != round:
+                raise FoedusError("the sum is of another round than the message.")
+            return self._masking_site().mask(order, words).to_bytes()
+        except (FoedusError, ValueError, KeyError, TypeError) as error:
+            raise _refusal(error) from None
+
+    def _reveal(self, header: Json, payload: bytes) -> Outgoing:
+        self.check_run(header)
+        try:
+            return Outgoing(payload=self._masking_site().reveal(RevealOrder.from_bytes(payload)).to_bytes())
+        except FoedusError as error:
+            raise _refusal(error) from None
+
+    def content(self, header: Json, round: int, reply: PyTree, plan: PyTree) -> bytes:
+        """Return the bytes of a reply: its arrays, or a masked vector where the run has agreed on masked sums."""
+        if self.masking is None:
+            return packing.to_bytes(reply, plan)
+        return self.vector(header, round, self.masking.words_of(reply))
+
+    def measurement(self, header: Json, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
+        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here, in a file."""
+        if self.masking is None:
+            return packing.to_bytes(part, plan)
+        rows = [
+            {"constraint": label, "kind": kind, "value": float(c + cap), "cap": float(cap), "multiplier": float(mu)}
+            for (label, kind), c, cap, mu in zip(
+                own_rows(self.terms, data), *map(np.asarray, (part.local, part.local_caps, part.mu)), strict=True
+            )
+        ]
+        if rows:
+            path = self.folder / f"certificate-{self.run}.json"
+            write_whole(path, json.dumps({"eps2": self.eps2, "rows": rows}, indent=1).encode(), private=True)
+        return self.vector(
+            header, round, self.masking.measuring.words_of(summed_part(self.terms, part, self.eps2, data))
+        )
+
+    def _masking_site(self) -> MaskingSite:
+        if self.site is None:
+            raise NoKeys("it has no keys for this run yet")
+        return self.site
+
+
+def _refusal(error: Exception) -> Refusal:
+    """Return the refusal for what a masked sum does not allow; without keys the server can offer new ones."""
+    if isinstance(error, FoedusError):
+        return Refusal("keys" if isinstance(error, NoKeys) else "breach", str(error).removesuffix("."))
+    return Refusal("unknown", "it is asked for its part of a masked sum in no form that it knows")

@@ -1,0 +1,280 @@
+"""Masked sums through the sessions of server and sites: the simulator's answers, faults, and servers that lie."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from cases import problem as five
+from constrained_cases import breast_cancer
+from test_flare_sessions import FREE, QUICK, Hall, agree
+
+import foedus as fd
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.order import Order, Patience, Result, order_of
+from foedus.runtime.flare.policy import Policy, SiteFile, Source
+from foedus.runtime.flare.secure_server import SecureServerSession
+from foedus.runtime.flare.server import Missing, Paused
+from foedus.runtime.flare.site import SiteSession
+from foedus.runtime.masking import by_sums
+from foedus.secure.messages import KeyNote, MaskedVector, MaskOrder, RevealOrder, Roster
+from foedus.secure.play import trial_identities
+
+pytest.importorskip("cryptography")
+NAMES = tuple(f"site-{i + 1}" for i in range(5))
+IDENTITIES = trial_identities(NAMES)
+SCAFFOLD = (fd.Scaffold(lr=0.05), {"max_rounds": 6})
+
+
+class MaskedHall(Hall):
+    """The parties of a run with masked sums, in one room."""
+
+    def __init__(self, folder, problem, algorithm, **more):
+        super().__init__(folder, problem, by_sums(algorithm), **more)
+        self.order = Order.from_bytes(
+            order_of(
+                self.problem, self.algorithm, self.order.w0, run="r1", sites=self.sites, seed=self.order.seed,
+                max_rounds=self.order.max_rounds, participation=self.order.participation, secure=True,
+            ).to_bytes(),
+            modules=("constrained_cases",),
+        )  # fmt: skip
+
+    def open_sites(self):
+        self.site = {
+            s: SiteSession(
+                s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append,
+                IDENTITIES[s],
+            )
+            for s in self.sites
+        }  # fmt: skip
+
+    def play(self, ask=None, patience=QUICK) -> Result:
+        session = SecureServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
+        return Result.from_bytes(session.play().to_bytes())
+
+
+def without(hall: Hall, ask: str, rounds: set, site: str = "site-2"):
+    """An `ask` in which one site's answers to some messages are lost."""
+
+    def one(messages, timeout):
+        replies = dict(hall.ask(messages, timeout))
+        if site in replies:
+            header, _ = packing.unseal(replies[site])
+            number = header["round"]
+            if header["ask"] == "reveal":
+                number = RevealOrder.from_bytes(packing.unseal(messages[site])[1]).round
+            if header["ask"] == ask and number in rounds:
+                del replies[site]
+        return replies
+
+    return one
+
+
+def test_the_run_is_the_simulators_and_the_server_never_sees_a_reply(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    (tmp_path / "plain").mkdir()
+    plain = Hall(tmp_path / "plain", five(), algorithm, **more)
+    seen: list[tuple[str, bytes]] = []
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        seen.extend((packing.unseal(r)[0]["ask"], r) for r in replies.values())
+        return replies
+
+    run = fd.solve(five(), algorithm, secure=True, **more)
+    agree(run, hall.play(ask))
+    numbers: set[bytes] = set()
+
+    def ask_plainly(messages, timeout):
+        replies = plain.ask(messages, timeout)
+        for reply in replies.values():
+            content = packing.unseal(reply)[1]
+            numbers.update(content[k : k + 8] for k in range(0, len(content), 8))
+        return replies
+
+    plain.play(ask_plainly)
+    masked = b"".join(reply for kind, reply in seen if kind in ("round", "measure"))
+    assert not any(number in masked for number in numbers - {bytes(8)} if len(number) == 8)
+
+
+@pytest.mark.slow
+def test_constraints_are_certified_and_each_site_keeps_its_own_rows(tmp_path):
+    problem = breast_cancer(5, seed=0).problem()
+    hall = MaskedHall(tmp_path, problem, fd.InteriorPoint())
+    result = hall.play()
+    run = fd.solve(problem, fd.InteriorPoint(), secure=True)
+    agree(run, result, 1e-7)
+    assert result.conclusion.certificate.counts == run.certificate.counts
+    assert result.conclusion.certificate.holds()
+    for site in hall.sites:
+        own = json.loads((tmp_path / site / "certificate-r1.json").read_text())
+        assert all(row["value"] <= row["cap"] + own["eps2"] for row in own["rows"])
+        assert len(own["rows"]) == 1
+
+
+# --- faults ---
+
+
+def test_a_site_that_is_silent_in_a_round_is_left_out_of_its_sum(tmp_path):
+    algorithm, more = SCAFFOLD
+    plan = np.ones((6, 5), bool)
+    plan[2, 1] = False
+    expected = fd.solve(five(), algorithm, participation=plan, **more)
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    result = hall.play(without(hall, "round", {2}), Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4))
+    np.testing.assert_allclose(result.conclusion.w, expected.w, atol=1e-10)
+    np.testing.assert_array_equal(result.history["answered"], [5, 5, 4, 5, 5, 5])
+
+
+def test_a_site_that_vanishes_after_masking_is_in_the_sum(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    result = hall.play(without(hall, "reveal", {2, 3}), Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4))
+    np.testing.assert_allclose(result.conclusion.w, fd.solve(five(), algorithm, **more).w, atol=1e-10)
+
+
+def test_without_a_minimum_a_silent_site_pauses_the_run(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    with pytest.raises(Paused, match="client 'b' does not answer in round 2"):
+        hall.play(without(hall, "round", {2}))
+
+
+@pytest.mark.slow
+def test_sites_that_start_again_take_new_keys_and_the_run_goes_on(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    keeping = Patience(timeout=1.0, hello=0.0, keep_every=0.0)
+    with pytest.raises(Paused):
+        hall.play(without(hall, "round", {3}), keeping)
+    hall.open_sites()
+    result = hall.play(patience=keeping)
+    np.testing.assert_allclose(result.conclusion.w, fd.solve(five(), algorithm, **more).w, atol=1e-10)
+
+
+# --- policies and lies ---
+
+
+def test_policies_on_masked_sums(tmp_path):
+    algorithm, more = SCAFFOLD
+    six = Policy(**FREE | {"secure_min": 5})
+    with pytest.raises(Missing, match=r"secure_min\) asks for sums with at least 5 other sites, and this run has 4"):
+        MaskedHall(tmp_path, five(), algorithm, policy=six, **more).play()
+    only = Policy(**FREE | {"secure": True})
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(Missing, match="its policy lets replies leave as masked sums alone"):
+        Hall(tmp_path / "plain", five(), algorithm, policy=only, **more).play()
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    hall.site["site-3"].masks.identity = None
+    with pytest.raises(Missing, match="no key and certificate to sign"):
+        hall.play()
+
+
+def test_a_certificate_of_another_project_is_refused_by_the_sites(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    hall.site["site-3"].masks.identity = trial_identities(NAMES)["site-3"]
+    with pytest.raises(Missing, match="the key of 'site-3' is not signed by a certificate of this project"):
+        hall.play()
+
+
+class Liar:
+    """A server that follows the protocol until its hand changes a message."""
+
+    def __init__(self, hall, change):
+        self.hall, self.change = hall, change
+
+    def ask(self, messages, timeout):
+        changed = {}
+        for site, message in messages.items():
+            header, payload = packing.unseal(message)
+            changed[site] = packing.seal(*self.change(site, header, payload))
+        return self.hall.ask(changed, timeout)
+
+
+def smaller_set(site, header, payload):
+    """One site is shown a set without the last."""
+    if header["ask"] == "round" and site == "site-1":
+        order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
+        header["mask"] = MaskOrder(order.run, order.epoch, order.round, order.attempt, order.sites[:4]).to_bytes().hex()
+    return header, payload
+
+
+def smaller_survivors(site, header, payload):
+    """Everybody hears that only three have answered."""
+    if header["ask"] == "reveal":
+        o = RevealOrder.from_bytes(payload)
+        payload = RevealOrder(o.run, o.epoch, o.round, o.attempt, o.survivors[:3], o.shares).to_bytes()
+    return header, payload
+
+
+def own_key(site, header, payload):
+    """The server puts its own key in the place of another site's."""
+    if header["ask"] == "roster" and site == "site-1":
+        notes = list(Roster.from_bytes(payload).notes)
+        last = notes[-1]
+        notes[-1] = KeyNote(last.run, last.epoch, last.site, bytes(range(32)), last.certificate, last.signature)
+        payload = Roster(tuple(notes)).to_bytes()
+    return header, payload
+
+
+def plain_round(site, header, payload):
+    """The server forgets to order a masked sum."""
+    header.pop("mask", None)
+    return header, payload
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (smaller_set, "lacks shares for the other sites|another set"),
+        (smaller_survivors, "a sum over 3 of 5 sites is refused|not sites that were asked"),
+        (own_key, "the key of 'site-5' is not signed"),
+        (plain_round, "in no form that it knows"),
+    ],
+)
+def test_a_lying_server_gets_no_sum(tmp_path, change, sentence):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    liar = Liar(hall, change)
+    try:
+        result = hall.play(liar.ask)
+        assert np.all(result.history["answered"] == 0)  # no round has given a sum
+    except (Missing, Paused) as error:
+        hall.notes.append(str(error))
+    assert any(re.search(sentence, line) for line in hall.notes), hall.notes
+
+
+def test_a_round_is_not_answered_twice_with_other_models_under_one_mask(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    vectors = []
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        for site, message in messages.items():
+            header, payload = packing.unseal(message)
+            if header["ask"] == "round" and site == "site-1":
+                vectors.append(MaskedVector.from_bytes(packing.unseal(replies[site])[1]).words)
+                other = packing.seal(header, np.frombuffer(payload, float).copy().__add__(1.0).tobytes())
+                answer, content = packing.unseal(hall.site[site].answer(other))
+                assert answer["code"] in ("breach", "ok")
+                assert answer["code"] == "breach" or MaskedVector.from_bytes(content).words == vectors[-1]
+        return replies
+
+    hall.play(ask)
+    assert len(vectors) == 6
+
+
+def test_noise_and_masks_together(tmp_path):
+    """Local noise goes through masked sums; every site's ledger has each release."""
+    private = fd.FedAvg(k0=1, lr=0.1).with_noise(
+        fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0, sampler="opendp", most=3), five()
+    )
+    hall = MaskedHall(tmp_path, five(), private, max_rounds=3, policy=Policy(**FREE | {"privacy": True}))
+    result = hall.play()
+    assert result.conclusion.certificate.silent
+    for site in hall.site.values():
+        assert len(site.gate.ledger.lines) == 3
+    np.testing.assert_array_equal(result.history["ledger.releases"][-1], 3)
