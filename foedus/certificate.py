@@ -17,6 +17,7 @@ from jax import Array
 from foedus.constraints import Linear
 from foedus.gap import Curves, measure_gap
 from foedus.interpreter.dispatch import jit_if_large
+from foedus.notebook import html_of
 from foedus.penalties import Ridge
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
@@ -177,6 +178,9 @@ class Certificate:
             )
 
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)])
+
+    def _repr_html_(self) -> str:
+        return html_of(str(self))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
