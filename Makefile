@@ -13,7 +13,7 @@ export FOEDUS_CACHE ?= $(CURDIR)/$(VENV)/cache
 .PHONY: help demo test test-all test-browser docs lint format bench clean
 
 help:
-	@echo "make demo      compare two algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
+	@echo "make demo      compare algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
 	@echo "make test      check style and run the tests, without the slow ones"
 	@echo "make test-all  run all tests, also those over real sites, for which NVIDIA FLARE is installed"
 	@echo "make test-browser  open the report in a headless Chromium, which is installed if apt can"

@@ -93,6 +93,7 @@ class Fit:
     max_rounds: int = 1000  # rounds to play where nobody says how many
     condense: Callable[[Data], Data] = lambda data: data  # a client's data with what is the same in all rounds
     note: str = ""  # why this algorithm is run, where it was chosen
+    few_rounds: bool = False  # whether some tens of rounds will do: small data are then not worth compiling
 
 
 class Algorithm:

@@ -7,7 +7,6 @@ algorithms use, so a mistake in those shows up as a certificate that does not ho
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -17,9 +16,11 @@ from jax import Array
 
 from foedus.constraints import Linear
 from foedus.gap import Curves, measure_gap
+from foedus.interpreter.dispatch import jit_if_large
+from foedus.notebook import html_of
 from foedus.penalties import Ridge
 from foedus.problem import Problem
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, device_array
 from foedus.terms import Constraint, Data, Terms, rows
 
 GAP_COLUMNS = 200  # columns up to which the gap is measured: a site's matrix takes 0.3 MB
@@ -178,6 +179,9 @@ class Certificate:
 
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)])
 
+    def _repr_html_(self) -> str:
+        return html_of(str(self))
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -265,13 +269,13 @@ def ridge_of(terms: Terms, data: Data) -> Array:
     return jnp.asarray(terms.penalty.curvature(data.count))
 
 
-@partial(jax.jit, static_argnames=("terms",))
+@jit_if_large("terms")
 def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
     """Every site's part of the measurement, on a leading axis."""
     return jax.vmap(lambda mine, d: site_part(terms, w, mine, nu, d))(mu, data)
 
 
-@partial(jax.jit, static_argnames=("terms",))
+@jit_if_large("terms")
 def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: Array):
     """f + h, the stationarity and the rows of each scope; `mu` are the multipliers of global scope."""
     h = terms.regularizer
@@ -314,12 +318,12 @@ def join_parts(
 
     `slack` is Σ|μ·c| over rows that are not among the parts.
     """
-    own = own if own is not None else Data({"weight": jnp.ones(1)})
+    own = own if own is not None else Data({"weight": np.ones(1)})
     count = sum(len(c.labels(terms, own)) for c in _of(terms, "global"))
     mu = {
         "local": parts.mu,
-        "global": jnp.asarray(multipliers.get("global", np.zeros(count))),
-        "coupled": jnp.asarray(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
+        "global": device_array(multipliers.get("global", np.zeros(count))),
+        "coupled": device_array(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
     }
     measured = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
     objective, stationarity, c, caps, second = jax.tree.map(np.asarray, measured)
@@ -350,12 +354,12 @@ def measure(
 ) -> tuple[float, Certificate]:
     """f(w) + h(w) and the certificate of (w, μ); multipliers left out are zero."""
     terms, given = problem.terms, multipliers or {}
-    one = Data({k: v[0] for k, v in problem.data.items()})
+    one = problem.first_client
     counts = {scope: sum(len(c.labels(terms, one)) for c in _of(terms, scope)) for scope in ("local", "coupled")}
-    mu = jnp.asarray(given.get("local", np.zeros((terms.clients, counts["local"]))))
-    nu = jnp.asarray(given.get("coupled", np.zeros(counts["coupled"])))
-    parts = site_parts(terms, jnp.asarray(w), mu, nu, problem.data)
-    return join_parts(terms, problem.names, jnp.asarray(w), parts, one, problem.server, given, eps1, eps2)
+    mu = device_array(given.get("local", np.zeros((terms.clients, counts["local"]))))
+    nu, w = device_array(given.get("coupled", np.zeros(counts["coupled"]))), device_array(w)
+    parts = site_parts(terms, w, mu, nu, problem.data)
+    return join_parts(terms, problem.names, w, parts, one, problem.server, given, eps1, eps2)
 
 
 def certified(

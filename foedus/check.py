@@ -20,7 +20,7 @@ from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.runtime import spine, traffic
-from foedus.runtime.flare import layout, packing, server
+from foedus.runtime.flare import layout, packing, rounds
 from foedus.runtime.mistakes import mistake
 from foedus.runtime.participation import LOCAL, Fraction, Participation, Schedule, client_key, round_key
 from foedus.runtime.simulate import PlayedRounds, play_rounds
@@ -190,7 +190,7 @@ def _messages(problem: Problem, algorithm: Algorithm, fit: Fit) -> None:
         )
 
 
-def over_messages(fit: Fit, count: int) -> server.Play:
+def over_messages(fit: Fit, count: int) -> rounds.Play:
     """So many rounds with every client on its own and messages as bytes; the server's state after them."""
     made, problem, terms = fit.algorithm, fit.problem, fit.problem.terms
     message_plans, reply_plans = _plans(fit)
@@ -198,14 +198,14 @@ def over_messages(fit: Fit, count: int) -> server.Play:
     start = jnp.zeros(terms.dim)
     data = [jax.tree.map(lambda a, i=i: a[i], problem.data) for i in range(terms.clients)]
     clients = [made.join(terms, d, start) for d in data]
-    play = server.first_play(made, terms, start, problem.server)
+    play = rounds.first_play(made, terms, start, problem.server)
     local: list[Callable[..., tuple[PyTree, PyTree]]] = [
         jax.jit(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)) for kind in made.kinds
     ]
     for _ in range(count):
         carry = play.carry
         phase = int(made.phase(carry.server))
-        message = jax.tree.map(np.asarray, server.broadcast(made, terms, phase, carry.server, key, carry.round, uids))
+        message = jax.tree.map(np.asarray, rounds.broadcast(made, terms, phase, carry.server, key, carry.round, uids))
         replies = []
         for i, (client, mine) in enumerate(zip(clients, data, strict=True)):
             sent = packing.to_bytes(spine.message_for(message, i), message_plans[phase])
@@ -214,5 +214,6 @@ def over_messages(fit: Fit, count: int) -> server.Play:
             clients[i], reply = local[phase](client, content, mine, own_key)
             replies.append(packing.from_bytes(packing.to_bytes(reply, reply_plans[phase]), reply_plans[phase]))
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *replies)
-        play, _ = server.aggregate(made, terms, phase, play, stacked, np.ones(terms.clients, bool))
+        here, about = np.ones(terms.clients, bool), jnp.full(terms.clients, carry.round)
+        play, _ = rounds.aggregate(made, terms, phase, play, stacked, here, (), about)
     return play

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import evidence, experiment, federation, site
+from foedus.commands import evidence, experiment, jobs, party, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
+from foedus.commands.study import study
 from foedus.errors import FoedusError, did_you_mean
 
 app = typer.Typer(
@@ -48,7 +49,7 @@ def options(
 
 @app.command()
 def demo(
-    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "FedGiA,FedAvg",
+    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "InteriorPoint,FedGiA,FedAvg",
     data: Annotated[
         Path | None, typer.Option(help="A CSV file, label (0/1 or -1/+1) in the last column, instead of the example.")
     ] = None,
@@ -146,7 +147,9 @@ app.command()(evidence.evaluate)
 app.command()(evidence.frontier)
 for command in (report, card, watch):
     app.command()(command)
-app.add_typer(federation.app, name="federation")
+app.command()(study)
+app.add_typer(jobs.app, name="federation")
+app.add_typer(party.app, name="party")
 app.add_typer(site.app, name="site")
 
 

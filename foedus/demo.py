@@ -218,14 +218,14 @@ def demo(
         f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
         soft_wrap=True,
     )
-    run = fd.solve(problem_under_terms, fd.ProxAL(), seed=seed, progress=console.is_terminal)
+    run = fd.solve(problem_under_terms, seed=seed, progress=console.is_terminal)
     if run.interrupted:
         raise KeyboardInterrupt
     console.print(str(run), soft_wrap=True)
     kinds = ("benign", "malignant") if data is None else ("negative", "positive")
     page = html.write(
         {examples.title: run},
-        run.save(out / "ProxAL") / "report.html",
+        run.save(out / "under-terms") / "report.html",
         {
             "title": f"{examples.title} at {hospitals} sites",
             "words": f"The least loss on {kinds[0]} cases, while the mean loss on {kinds[1]} ones (label 1) is at most "

@@ -1,9 +1,12 @@
-"""The settings of JAX: float64, a compilation cache on the disk, and room for compiled programs."""
+"""The settings of JAX: float64, a compilation cache on the disk, room for compiled programs; and late imports."""
 
 import hashlib
 import os
 import platform
+import sys
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 
 import jax
 
@@ -51,6 +54,19 @@ def _write_entries_whole() -> None:
             part.unlink(missing_ok=True)
 
     LRUCache.put = put
+
+
+def late(name: str) -> ModuleType:
+    """The module of this name, imported when one of its attributes is first asked for."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = find_spec(name)
+    assert spec is not None and spec.loader is not None, name
+    spec.loader = LazyLoader(spec.loader)
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def configure() -> None:

@@ -10,9 +10,10 @@ from jax import Array
 
 from foedus.constraints import Custom, Linear, LossRows, NormBall
 from foedus.errors import FoedusError
+from foedus.interpreter.dispatch import play
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, device_array
 from foedus.regularizers import Regularizer, Zero
 from foedus.stacked import Client, Stacked, check_labels, check_rows, server_data, stack
 from foedus.terms import Constraint, Data, Mask, Shape, Terms
@@ -107,13 +108,13 @@ class Problem:
                     raise FoedusError(
                         f"a {_kind_of(constraint)} of global scope needs data at the server: give Problem(server=...)."
                     )
-                own |= {k: jnp.asarray(v[0]) for k, v in constraint.arrays(1, dim, ["server"]).items()}
+                own |= {k: device_array(v[0]) for k, v in constraint.arrays(1, dim, ["server"]).items()}
             else:
-                local |= {k: jnp.asarray(v) for k, v in constraint.arrays(n, dim, self.names).items()}
+                local |= {k: device_array(v) for k, v in constraint.arrays(n, dim, self.names).items()}
         self.data = Data({**self.data, **local})
         if own:
-            self.server = Data({**(self.server or {"weight": jnp.ones(1)}), **own})
-        one = Data({k: v[0] for k, v in self.data.items()})
+            self.server = Data({**(self.server or {"weight": device_array(np.ones(1))}), **own})
+        one = self.first_client
         for constraint in self.terms.constraints:
             if isinstance(constraint, LossRows):
                 self._check_loss_rows(constraint, dim)
@@ -131,7 +132,7 @@ class Problem:
                     raise FoedusError(f"server: no example has {which}, so its {_kind_of(constraint)} is undefined.")
         counts = {"local": 0, "global": 0, "coupled": 0}
         for constraint in self.terms.constraints:
-            data = one if constraint.scope != "global" else self.server or Data({"weight": jnp.ones(1)})
+            data = one if constraint.scope != "global" else self.server or Data({"weight": np.ones(1)})
             counts[constraint.scope] += len(constraint.labels(self.terms, data))
         self.terms = replace(self.terms, rows=(counts["local"], counts["global"], counts["coupled"]))
 
@@ -158,7 +159,7 @@ class Problem:
         """Raise where a user's own rows are not finite at w0, or depend on the rows that fill up a small client."""
         small = int(np.argmin(self.counts))
         name, w = self.stacked.name(small), self.terms.shape.ravel(w0)
-        padded_data = Data({k: v[small] for k, v in self.data.items()})
+        padded_data = Data({k: np.asarray(v)[small] for k, v in self.data.items()})
         for constraint in self.terms.constraints:
             if not isinstance(constraint, Custom) or constraint.scope == "global":
                 continue
@@ -184,7 +185,12 @@ class Problem:
     @property
     def counts(self) -> np.ndarray:
         """The number of examples of each client."""
-        return np.asarray(jnp.sum(self.data["weight"], axis=1)).astype(int)
+        return np.sum(np.asarray(self.data["weight"]), axis=1).astype(int)
+
+    @property
+    def first_client(self) -> Data:
+        """One client's arrays, filled up as they are: for what depends on their shapes alone."""
+        return Data({k: np.asarray(v)[0] for k, v in self.data.items()})
 
     def over(self, w0: PyTree) -> "Problem":
         """Return this problem with its parameters shaped like `w0`; raise where they do not fit."""
@@ -218,19 +224,20 @@ class Problem:
         problem = object.__new__(Problem)
         nothing = {"weight": np.zeros((terms.clients, 0))}
         problem.terms, problem.stacked, problem.server = terms, Stacked(nothing), None
-        problem.data = Data({"weight": jnp.zeros((terms.clients, 0))})
+        problem.data = Data({"weight": device_array(np.zeros((terms.clients, 0)))})
         return problem
 
     def client(self, i: int) -> Data:
         """Return one client's arrays without the rows that only fill the rectangle."""
         count, by_row = int(self.counts[i]), {*self.stacked.arrays, "weight"}
-        return Data({k: v[i][:count] if k in by_row else v[i] for k, v in self.data.items()})
+        arrays = {k: np.asarray(v)[i] for k, v in self.data.items()}
+        return Data({k: v[:count] if k in by_row else v for k, v in arrays.items()})
 
     def _check_mask(self, where: Mask, what: str, remedy: str) -> None:
         key = getattr(where, "key", None)
         if key is not None and key not in self.data:
             raise FoedusError(f"the clients have no array {key!r}, which {where} needs; give (X, y, group).")
-        counts = np.asarray(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d)))(self.data))
+        counts = play(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d))), self.data)
         if np.any(counts == 0):
             name = self.stacked.name(int(np.argmin(counts)))
             which = where if key is not None else "the chosen property"
@@ -244,7 +251,7 @@ class Problem:
         name = self.stacked.name(small)
         data = Data({k: v[small] for k, v in self.data.items()})
         try:
-            jax.eval_shape(objective, jax.tree.map(jnp.asarray, w0), data)
+            jax.eval_shape(objective, jax.tree.map(np.asarray, w0), data)
         except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
             raise FoedusError(
                 "the objective cannot be differentiated: it uses NumPy, float() or 'if' on values that depend on w or "

@@ -5,7 +5,9 @@ from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 T = TypeVar("T")
 
@@ -22,6 +24,11 @@ def state(cls: type[T]) -> type[T]:
 def select(condition: Array, yes: T, no: T) -> T:
     """A choice between two states of the same shape."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def device_array(values: ArrayLike) -> Array:
+    """An array of JAX's; `jnp.asarray` would compile a program for each shape."""
+    return jax.device_put(np.asarray(values))
 
 
 def strong(tree: T) -> T:

@@ -15,6 +15,7 @@ import numpy as np
 from foedus.certificate import Certificate
 from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack, write_whole
+from foedus.notebook import html_of
 from foedus.privacy.ledger import Ledger
 from foedus.pytrees import PyTree, Traffic
 
@@ -108,6 +109,9 @@ class Run:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_of(str(self))
 
     def summary(self, problem: "Problem | None" = None, names: Sequence[str] | None = None) -> "CoefficientTable":
         """Return the coefficients with standard errors from the Hessian at the answer; print the table to read it.

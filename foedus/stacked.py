@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
 from foedus.losses import Loss
+from foedus.pytrees import device_array
 from foedus.terms import Data
 
 Client = tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
@@ -102,8 +102,8 @@ class Stacked:
         """The arrays for JAX, with `weight`: 1 for an example and 0 for a row that only fills the rectangle."""
         counts = np.full(self.clients, self.rows) if self.counts is None else np.asarray(self.counts)
         weight = (np.arange(self.rows)[None, :] < counts[:, None]).astype(float)
-        arrays = {k: jnp.asarray(np.asarray(v), dtype=_dtype(v)) for k, v in self.arrays.items()}
-        return Data(arrays | {"weight": jnp.asarray(weight)})
+        arrays = {k: device_array(np.asarray(v, dtype=_dtype(v))) for k, v in self.arrays.items()}
+        return Data(arrays | {"weight": device_array(weight)})
 
 
 def _dtype(array: ArrayLike) -> type[float] | None:
@@ -270,5 +270,5 @@ def server_data(server: Client, width: int | None) -> Data:
     if width is not None and "x" in arrays and arrays["x"].ndim == 2 and arrays["x"].shape[1] != width:
         raise FoedusError(f"server: X has {arrays['x'].shape[1]} columns, but the clients have {width}.")
     _check_finite(Stacked({k: v[None] for k, v in arrays.items()}, names=("server",)))
-    numbers = {k: jnp.asarray(v, dtype=float) for k, v in arrays.items()}
-    return Data(numbers | {"weight": jnp.ones(rows)})
+    numbers = {k: device_array(v.astype(float)) for k, v in arrays.items()}
+    return Data(numbers | {"weight": device_array(np.ones(rows))})

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from foedus.errors import FoedusError
 from foedus.losses import Loss
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.penalties import Penalty
-from foedus.pytrees import PyTree, state
+from foedus.pytrees import PyTree, device_array, state
 from foedus.regularizers import Regularizer, Zero
 
 
@@ -212,8 +213,10 @@ class Shape:
 
     def ravel(self, params: PyTree) -> Array:
         """Write the parameters as one flat vector."""
-        leaves = [jnp.ravel(jnp.asarray(leaf, dtype=float)) for leaf in jax.tree.leaves(params)]
-        return jnp.concatenate(leaves) if leaves else jnp.zeros(0)
+        leaves = jax.tree.leaves(params)
+        if not any(isinstance(leaf, Tracer) for leaf in leaves):
+            return device_array(np.concatenate([np.zeros(0), *(np.ravel(np.asarray(leaf)) for leaf in leaves)]))
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, dtype=float)) for leaf in leaves])
 
     def unravel(self, w: Array) -> PyTree:
         """Write a flat vector as parameters of this shape."""

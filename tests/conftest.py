@@ -41,6 +41,7 @@ TOGETHER = {
     "test_interior_point": "constrained",
     "test_interior_point_random": "constrained",
     "test_flare_attacks": "federation",
+    "test_flare_breakages": "federation",
     "test_flare_doors": "federation",
     "test_flare_experiment": "federation",
     "test_flare_real": "federation",

@@ -43,3 +43,22 @@ def kill_in_round(federation: Any, victim: str, round: int, killed: list[str]) -
                 os.kill(pid, signal.SIGKILL)
                 killed.append(f"{party} {pid}")
             return
+
+
+def rounds_answered(federation: Any, site: str, run: str) -> list[int]:
+    """The rounds of a run that a site has answered, in order."""
+    log = federation.kit(site) / RUNS / "messages.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return [line["round"] for line in lines if line["run"] == run and line["purpose"] == "round"]
+
+
+def wait_for_round(federation: Any, round: int, seconds: float = 240.0) -> None:
+    """Return once the first site has answered this round of a run that begins now."""
+    log = federation.kit("site-1") / RUNS / "messages.jsonl"
+    before = log.stat().st_size if log.exists() else 0
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        if log.exists() and f'"round": {round},' in log.read_bytes()[before:].decode():
+            return
+    raise AssertionError(f"round {round} was not reached within {seconds:g} s")

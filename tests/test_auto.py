@@ -57,3 +57,16 @@ def test_with_privacy_the_choice_adds_noise():
     run = fd.solve(fd.Problem(sites, loss=fd.losses.logistic), privacy=fd.Local(epsilon=2.0, delta=1e-5), max_rounds=3)
     assert run.settings["algorithm"]["name"] == "FedAvg"
     assert run.ledger is not None
+
+
+@pytest.mark.parametrize("algorithm", [fd.InteriorPoint(), fd.ProxAL()], ids=["InteriorPoint", "ProxAL"])
+@pytest.mark.parametrize("where", ["objective", "row"])
+def test_kinks_are_refused_where_second_derivatives_are_needed(algorithm, where):
+    """The objective, or a row alone, is a hinge."""
+    loss = fd.losses.hinge if where == "objective" else fd.losses.logistic
+    cap = fd.constraints.LossCap(fd.label(1), at_most=0.5, loss=fd.losses.hinge)
+    stated = wide(4, loss=loss, constraints=[BALL if where == "objective" else cap])
+    with pytest.raises(
+        fd.FoedusError, match=r"needs second derivatives, and the loss Hinge has kinks; use a smooth loss"
+    ):
+        algorithm.fit(stated)

@@ -12,7 +12,8 @@ import pytest
 
 from foedus import cli
 from foedus.data import loaders, sites, uci
-from foedus.data.doubts import Doubt, doubts
+from foedus.data.doubt import Doubt
+from foedus.data.doubts import doubts
 from foedus.data.tables import Table
 from foedus.experiment import starter
 
@@ -116,7 +117,7 @@ FAULTS = [
     Fault("an empty column", each("creatinine", lambda _: ""), "creatinine", ("100 % of its values are missing",)),
     Fault("many missing values", some("age", "", 2), "age", ("50 % of its values are missing",)),
     Fault("a patient's number", numbered, "patient_id", ("identifier", 'drop = ["patient_id"]'), at=None),
-    Fault("dates as words", stamped, "admitted", ("'2024-01-01'", "a date"), at=None),
+    Fault("dates as words", stamped, "admitted", ("holds dates", "days since 1970-01-01"), at=None),
     Fault("decimal commas everywhere", each("creatinine", lambda v: f"{round(float(v), 1)}".replace(".", ",")),
           "creatinine", ("decimal comma", "point"), at=None),
 ]  # fmt: skip
@@ -144,6 +145,28 @@ def test_a_planted_fault_is_doubted(
     lines = [line for line in told.splitlines() if line.startswith("  ") and site in line.partition(":")[0]]
     about = [line for line in lines if (f"column {fault.column!r}" in line if fault.column else "column" not in line)]
     assert any(all(word in line for word in fault.words) for line in about), told
+
+
+MENDED = {
+    "a label with a dot", "a label in capitals", "booleans beside yes and no", "labels as booleans",
+    "words in another case", "words with underscores", "ages in months", "a column times 1000",
+    "-999 for not known", "9999 for not known", "swapped labels",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in MENDED], ids=str)
+def test_the_lines_that_a_doubt_offers_mend_the_fault(fault: Fault, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, planted(fault))
+    cli.run(["check", "study.toml"])
+    offer = [line.split("under [data.sites.lakeside]: ")[1] for line in capsys.readouterr().out.splitlines()
+             if "under [data.sites.lakeside]: " in line]  # fmt: skip
+    assert offer
+    remedies = "\n".join(["[data.sites.lakeside]", *dict.fromkeys(offer), "[algorithm]"])
+    write(tmp_path, planted(fault), CHECKED.replace("[algorithm]", remedies))
+    assert cli.run(["check", "study.toml"]) == 0
+    about = [line for line in capsys.readouterr().out.splitlines() if f"lakeside, column {fault.column!r}" in line]
+    assert about == []
 
 
 def test_the_same_rows_at_two_sites_are_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):

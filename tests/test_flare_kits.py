@@ -1,11 +1,14 @@
 """What a kit holds, who can read it, and what its door lets in. No FLARE process is started; needs NVIDIA FLARE."""
 
+import datetime
 import importlib
 import io
 import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import uuid
 import zipfile
 from pathlib import Path
@@ -17,6 +20,7 @@ import foedus as fd
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
+from cryptography import x509
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
@@ -31,9 +35,21 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
+from foedus.runtime.flare import certificates
+from foedus.runtime.flare import party as parties
 from foedus.runtime.flare.door import Door, Launcher
 from foedus.runtime.flare.executor import FoedusExecutor
-from foedus.runtime.flare.kits import CLIENT_CONFIG, CLIENT_FILE, EXECUTOR, Project, job, provision, write_site_file
+from foedus.runtime.flare.kits import (
+    ADMIN,
+    CLIENT_CONFIG,
+    CLIENT_FILE,
+    EXECUTOR,
+    Project,
+    add_site,
+    job,
+    provision,
+    write_site_file,
+)
 from foedus.runtime.flare.names import FIELD, RUNS
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.terms import DIGEST, agreed_terms, digest_of, read_terms
@@ -353,7 +369,15 @@ def test_a_job_without_the_parents_digest_gets_no_answer(kit, monkeypatch, diges
         monkeypatch.setenv(DIGEST, digest_of(kit / "local" / SITE_FILE) if digest == "right" else digest)
 
     class Engine:
-        def register_aux_message_handler(self, **told: Any) -> None:
+        """Has a cell with which the executor registers itself."""
+
+        core_cell = None
+
+        def get_cell(self) -> "Engine":
+            self.core_cell = self
+            return self
+
+        def register_request_cb(self, **told: Any) -> None:
             self.topic = told["topic"]
 
     context: Any = FLContext()
@@ -376,3 +400,90 @@ def test_what_a_site_writes_from_its_start_is_for_its_owner_alone(kit):
     (kit / RUNS / "new.npz").write_bytes(b"")
     for path in (kit, *kit.rglob("*")):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+# --- starting, stopping, adding a site, renewing ---
+
+
+@pytest.fixture
+def folder(project, tmp_path) -> Path:
+    """The coordinator's folder, for a test that changes it."""
+    return Path(shutil.copytree(project, tmp_path / "kits"))
+
+
+def test_scripts_of_a_kit_ask_nothing_and_flares_own_are_gone(project, tmp_path):
+    for name in ("site-1", "localhost"):
+        startup = kits_of(project)[name] / "startup"
+        assert {path.name for path in startup.glob("*.sh")} == {"start.sh", "stop.sh"}
+        assert all("read " not in path.read_text() for path in startup.glob("*.sh"))
+    environment = os.environ | {"FOEDUS_PYTHON": sys.executable}
+    script = kits_of(project)["site-1"] / "startup" / "stop.sh"
+    told = subprocess.run([script], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
+    assert (told.returncode, told.stdout) == (0, "Nothing was running.\n")
+
+
+def test_a_servers_kit_that_was_moved_names_its_storage_where_it_is(folder, tmp_path):
+    server = kits_of(folder)["localhost"].rename(tmp_path / "elsewhere")
+    parties.settle(server)
+    resources = json.loads((server / "local" / "resources.json").read_text())
+    (manager,) = [part for part in resources["components"] if part["id"] == "job_manager"]
+    assert manager["args"]["uri_root"] == str(tmp_path / "elsewhere" / "storage" / "jobs")
+    assert str(folder) not in json.dumps(resources)
+
+
+def test_a_site_is_added_and_the_kits_that_are_out_stay_as_they_are(folder):
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (folder / "made").rglob("*") if path.is_file()}
+
+    before = content()
+    kit = add_site(folder, "site-3")
+    after = content()
+    assert {path: after[path] for path in before} == before
+    assert all(path.is_relative_to(kit) for path in after.keys() - before.keys())
+    assert (kit / "startup/rootCA.pem").read_bytes() == (kit.parent / "site-1/startup/rootCA.pem").read_bytes()
+    assert not any(b"PRIVATE" in path.read_bytes() for path in kit.rglob("*") if path.is_file())
+    with pytest.raises(fd.FoedusError, match="is a site of this project already"):
+        add_site(folder, "site-3")
+    request, _ = certificates.request(kit)
+    certificate, _ = certificates.sign(folder, request)  # the new site is one of the project's
+    assert certificates.install(kit, certificate)
+
+
+def test_a_certificate_is_renewed_for_the_same_key_and_its_end_is_spoken_of_thirty_days_before(folder):
+    kit = kits_of(folder)["site-1"]
+    request, fingerprint = certificates.request(kit)
+    first, _ = certificates.sign(folder, request)
+    certificates.install(kit, first)
+    end = certificates.end_of(kit / certificates.CERTIFICATE)
+    assert end is not None
+    days = [end - datetime.timedelta(days=n) for n in (31, 29, -1)]
+    assert certificates.warnings_of(kit, days[0]) == []
+    (line,) = certificates.warnings_of(kit, days[1])
+    assert "in 29 days" in line
+    assert "has ended on" in certificates.warnings_of(kit, days[2])[0]
+    assert any("certificate of 'site-1'" in line for line in certificates.warnings_in(folder, days[1]))
+    old = first.read_bytes()
+    second, until = certificates.renew(folder, "site-1")
+    assert second == first
+    assert second.read_bytes() != old
+    assert until > end
+    assert certificates.install(kit, second) == fingerprint, "the key is the site's own, and did not leave it"
+    for name in ("server", "coordinator"):
+        path = certificates.newest_build(folder, "foedus") / {"server": "localhost"}.get(name, ADMIN) / "startup"
+        (file,) = path.glob("*.crt")
+        before = x509.load_pem_x509_certificate(file.read_bytes())
+        assert certificates.renew(folder, name)[0] == file
+        after = x509.load_pem_x509_certificate(file.read_bytes())
+        assert (after.subject, [*after.extensions]) == (before.subject, [*before.extensions])
+        assert after.serial_number != before.serial_number
+        after.verify_directly_issued_by(x509.load_pem_x509_certificate((kit / "startup/rootCA.pem").read_bytes()))
+    assert not certificates.warnings_in(folder)
+    with pytest.raises(fd.FoedusError, match="is no party of this project"):
+        certificates.renew(folder, "nobody")
+    with pytest.raises(fd.FoedusError, match="has no certificate yet"):
+        certificates.renew(folder, "site-2")
+
+
+def test_the_authority_outlives_its_certificates_by_years(project):
+    root = x509.load_pem_x509_certificate((kits_of(project)["site-1"] / "startup/rootCA.pem").read_bytes())
+    assert root.not_valid_after_utc - root.not_valid_before_utc >= datetime.timedelta(days=3600)

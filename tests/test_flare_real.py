@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,30 +116,6 @@ def test_flares_communicator_reads_the_period_that_we_set():
     FoedusController().set_communicator(communicator)
     assert communicator._task_check_period == CHECK_SECONDS
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
-
-
-def test_flares_multicast_needs_mending_and_is_mended():
-    """Where this fails, FLARE has changed: see whether `mend` is still needed."""
-    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-    from nvflare.private.aux_runner import AuxRunner
-
-    from foedus.runtime.flare.controller import mend
-
-    assert "abort_signal=" in inspect.getsource(AuxRunner._send_multi_requests)
-    assert "abort_signal" not in inspect.signature(CoreCell.broadcast_multi_requests).parameters
-
-    class Cell:
-        class Core:
-            def broadcast_multi_requests(self, messages, timeout=None, secure=False, optional=False):
-                return messages
-
-        core_cell = Core()
-
-    cell = Cell()
-    assert mend(cell)
-    told: Any = cell.core_cell.broadcast_multi_requests
-    assert told({"a": 1}, 2.0, optional=True, secure=False, abort_signal=None) == {"a": 1}
-    assert not mend(object())
 
 
 # --- long runs ---
@@ -263,3 +238,17 @@ def test_memory_is_flat_over_two_thousand_rounds(federation):
         # memory swings by 25 MB with FLARE's threads; with a thread kept for each message it grew by 160 MB
         assert megabytes_last - megabytes < 40, (party, megabytes, megabytes_last)
         assert threads_last < 1.5 * threads + 50, (party, threads, threads_last)
+
+
+@pytest.mark.slow
+def test_masked_sums_over_real_sites_give_the_simulators_answer():
+    """Keys are signed with the certificates of the sites' kits; the server sees sums alone."""
+    rng = np.random.default_rng(0)
+    sites = {f"s{i}": (rng.normal(size=(30, 3)), rng.normal(size=30)) for i in range(4)}
+    cap = fd.constraints.Linear(C=[[1.0, 0.0, 0.0]], d=[0.05])
+    problem = fd.Problem(sites, loss=fd.losses.least_squares, constraints=[cap])
+    run = fd.solve(problem, fd.InteriorPoint(), runtime=fd.Flare(secure=True))
+    np.testing.assert_allclose(run.w, fd.solve(problem, fd.InteriorPoint()).w, atol=1e-9)
+    assert run.certificate.holds()
+    assert [(row.kept, row.sites) for row in run.certificate.counts] == [(4, 4)]
+    assert not run.refused

@@ -11,6 +11,7 @@ from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
 
 import foedus as fd
 from foedus.algorithm import Algorithm
+from foedus.run import versions
 from foedus.runtime import checkpoint
 from foedus.runtime.checkpoint import MAGIC
 from foedus.runtime.flare import packing, spec
@@ -405,7 +406,7 @@ def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MessageLog, "add", full)
-    with pytest.raises(Paused, match="client 'a': it is not there"):
+    with pytest.raises(Paused, match="client 'a': it cannot keep its record of messages; its disk may be full"):
         hall.play()
     assert any("No space left" in line for line in hall.notes)
 
@@ -438,6 +439,13 @@ def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: {"foedus": "9.9", "jax": "0"})
     with pytest.raises(Missing, match=r"client 'a' has foedus 9.9, the server"):
         hall.play()
+
+
+def test_versions_that_differ_in_the_last_number_may_talk(tmp_path, monkeypatch):
+    hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
+    newer = {name: ".".join([*version.split(".")[:2], "99"]) for name, version in versions().items()}
+    monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: newer)
+    assert len(hall.play().history["phase"]) == 2
 
 
 # --- what a site allows, and what it tells ---

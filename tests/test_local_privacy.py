@@ -13,8 +13,9 @@ from cases import NAMES, problem
 import foedus as fd
 from foedus.data import preprocess
 from foedus.data.adult import COLUMNS, NUMBERS, adult_b, read
+from foedus.data.columns import Words
 from foedus.data.sites import Roles, gather
-from foedus.data.tables import Table, Words
+from foedus.data.tables import Table
 from foedus.experiment import execute, file
 from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of

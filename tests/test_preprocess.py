@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foedus.data import preprocess, sums, tables
+from foedus.data import preprocess, sums
+from foedus.data.columns import Words, is_number
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.sites import Cohort, Roles, gather
-from foedus.data.tables import Table, Words
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 
 NAMES = ("age", "lab")
@@ -196,8 +197,8 @@ def test_damaged_rules_are_refused(tmp_path: Path):
 
 
 def test_is_number_is_not_pythons():
-    assert tables.is_number("1e-3")
-    assert not tables.is_number("1_000")
+    assert is_number("1e-3")
+    assert not is_number("1_000")
 
 
 STATED = {

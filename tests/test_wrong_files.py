@@ -207,15 +207,55 @@ DATA = [
     Wrong("folder instead of a file", ("sites", "folder"), swap('"sites/*.csv"', '["sites"]')),
     Wrong("empty file", ("south.csv", "empty"), files=south("")),
     Wrong("header alone", ("south.csv", "no rows"), files=south(HEADER)),
-    Wrong("other separator", ("south.csv", "one column", "separator = ';'"), files=south(SOUTH.replace(",", ";"))),
+    Wrong(
+        "other separator",
+        ("south.csv", "one column", "separator = ';'"),
+        swap("[data]", '[data]\nseparator = ","'),
+        files=south(SOUTH.replace(",", ";")),
+    ),
+    Wrong(
+        "remedy of no site",
+        ("[data.sites.sout]", "no such site", "'south'"),
+        swap("[problem]", '[data.sites.sout]\ndrop = ["dose"]\n[problem]'),
+    ),
+    Wrong(
+        "remedy of another kind",
+        ("[data.sites.south]", "no key 'scales'", "Did you mean 'scale'"),
+        swap("[problem]", "[data.sites.south]\nscales.age = 2\n[problem]"),
+    ),
+    Wrong(
+        "factor of 0",
+        ("[data.sites.south] scale", "'age'", "Got 0"),
+        swap("[problem]", "[data.sites.south]\nscale.age = 0\n[problem]"),
+    ),
+    Wrong(
+        "map of a value that is not there",
+        ("south.csv", "map.ward", "'zzz'"),
+        swap("[problem]", '[data.sites.south]\nmap.ward.zzz = "a"\n[problem]'),
+    ),
+    Wrong(
+        "scale of words",
+        ("south.csv", "[data.sites.south] scale", "'ward'"),
+        swap("[problem]", "[data.sites.south]\nscale.ward = 2\n[problem]"),
+    ),
+    Wrong(
+        "rename to a name that is taken",
+        ("[data.sites.south] rename", "'dose'"),
+        swap("[problem]", '[data.sites.south]\nrename.age = "dose"\n[problem]'),
+    ),
+    Wrong(
+        "unknown encoding",
+        ("[data.sites.south] encoding", "'latin-99'"),
+        swap("[problem]", '[data.sites.south]\nencoding = "latin-99"\n[problem]'),
+    ),
     Wrong("two columns of a name", ("south.csv", "line 1", "'age'"), files=south(SOUTH.replace("dose", "age", 1))),
     Wrong("column without a name", ("south.csv", "column 2 has no name"), files=south(SOUTH.replace("dose", "", 1))),
     Wrong("no header", ("south.csv", "line 1", "names of the columns"), files=south("1,2,3,4,5\n1,2,3,4,5\n")),
     Wrong(
         "short row", ("south.csv, line 3", "4 cells", "5"), files=south(SOUTH.replace("66,2.0,a,M,yes", "66,2.0,a,M"))
     ),
-    Wrong("spreadsheet", ("'.xlsx'", ".csv"), swap('"sites/*.csv"', '["book.xlsx"]'), {"book.xlsx": b"PK"}),
-    Wrong("not text", ("south.csv", "UTF-8"), files=south(b"age,ill\n\xff\xfe,1\n")),
+    Wrong("spreadsheet", ("book.xlsx", "Excel"), swap('"sites/*.csv"', '["book.xlsx"]'), {"book.xlsx": b"PK"}),
+    Wrong("not text", ("south.csv", "UTF-8"), files=south(b"age,ill\n\x00\xfe,1\n")),
     Wrong(
         "damaged Parquet", ("south.parquet", "Parquet"), swap("*.csv", "*.parquet"), {"sites/south.parquet": b"PAR1 no"}
     ),

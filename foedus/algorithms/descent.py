@@ -7,20 +7,27 @@ With lr = "auto" a first round, the greeting, sets the step size 1/max r_i from 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Kind, Present, name_of
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
+from foedus.buffered import LatePresent
+from foedus.engine import late
 from foedus.errors import FoedusError
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
+
+if TYPE_CHECKING:
+    import optax
+else:
+    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 OPTIMIZER = ("an optimiser of optax", is_optimizer)
 
@@ -237,7 +244,7 @@ class Descent(FirstOrder):
         return jax.lax.fori_loop(1, self.gradients, step, model.w - self.rate(model, 0) * g)
 
     def _descend_with_optimizer(
-        self, w: Array, g: Array, gradient: Callable[[Array], Array], transform: optax.GradientTransformation
+        self, w: Array, g: Array, gradient: Callable[[Array], Array], transform: "optax.GradientTransformation"
     ) -> Array:
         """The same steps by an optimiser of optax, whose state starts anew each round."""
 
@@ -320,5 +327,6 @@ class GreetBySums:
 
 
 def complete(terms: Terms, present: Present) -> Array:
-    """Whether every client answered."""
-    return present.count == terms.clients
+    """Whether every client answered, each about the model of this round."""
+    everybody = present.count == terms.clients
+    return everybody & ~jnp.any(present.late) if isinstance(present, LatePresent) else everybody

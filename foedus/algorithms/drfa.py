@@ -6,18 +6,24 @@ loss at the snapshot, and λ takes a step along these losses and is projected ba
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import optax.projections as onto
 from jax import Array
 
 from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
 from foedus.algorithms.localsgd import minibatch
+from foedus.engine import late
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
+
+if TYPE_CHECKING:
+    import optax
+else:
+    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 
 @state
@@ -188,7 +194,7 @@ class Weigh:
         # n/m times the sum over the draws is an unbiased estimate of the gradient in λ, (f_1, …, f_n)
         gains = jnp.where(present.here, replies.times * replies.f, 0.0) * n / (method.drawn or n)
         v = jnp.zeros(n).at[present.index].add(gains, mode="drop")
-        lam = onto.projection_simplex(server.lam + method.k0 * method.lr_weights * v)
+        lam = optax.projections.projection_simplex(server.lam + method.k0 * method.lr_weights * v)
         mean = jnp.sum(jnp.where(present.here, replies.times * replies.f, 0.0)) / jnp.maximum(
             jnp.sum(jnp.where(present.here, replies.times, 0.0)), 1.0
         )

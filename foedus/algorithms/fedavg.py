@@ -1,10 +1,13 @@
 """FedAvg: local gradient descent, then the mean of the models (McMahan et al. 2017; full gradients as GIA V.D)."""
 
+from dataclasses import replace
+
 from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.algorithms.private import Descending
+from foedus.buffered import Buffered
 from foedus.pytrees import state
 from foedus.settings import settings
 from foedus.summing import Summing
@@ -19,8 +22,15 @@ class LocalModel:
     view: View
 
 
+class LateModels(Buffered):
+    """Of a model that started from an earlier one, the change counts."""
+
+    def catch_up(self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel) -> LocalModel:
+        return replace(reply, w=server.w + (reply.w - message.w))
+
+
 @settings
-class FedAvg(Descending, Descent, Summing):
+class FedAvg(Descending, LateModels, Descent, Summing):
     """The baseline that other methods are compared with: local gradient steps, then the mean of the models.
 
     A client takes k0 full-gradient steps from the received model; the server averages the models of those that

@@ -4,7 +4,7 @@ from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, complete
-from foedus.algorithms.fedavg import LocalModel
+from foedus.algorithms.fedavg import LateModels, LocalModel
 from foedus.algorithms.private import Descending
 from foedus.settings import setting, settings
 from foedus.summing import Summing
@@ -12,7 +12,7 @@ from foedus.terms import Data, Terms
 
 
 @settings
-class FedProx(Descending, Descent, Summing):
+class FedProx(Descending, LateModels, Descent, Summing):
     """FedAvg for clients whose data differ: a proximal term keeps the local steps near the received model.
 
     A client takes k0 times `steps` gradient steps a round on f_i(u) + (mu/2)‖u − w‖².

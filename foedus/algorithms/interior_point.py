@@ -33,6 +33,7 @@ from foedus.algorithms.interior_point_site import (
     answer,
     joined,
 )
+from foedus.algorithms.lagrangian import refuse_kinks
 from foedus.constrained import Constrained
 from foedus.constraints import Linear
 from foedus.errors import FoedusError
@@ -119,12 +120,13 @@ class InteriorPoint(Constrained, Summing):
     def fit(self, problem: Problem) -> Fit:
         terms = problem.terms
         Form(terms.regularizer, terms.dim).check()
+        refuse_kinks(self, terms)
         if terms.dim > self.most:
             raise FoedusError(
                 f"InteriorPoint keeps {2 * DEPTH} vectors of all variables, too many for {terms.dim} of them (at most "
                 f"{self.most}); use ProxAL with constraints, FedGiA or Scaffold without."
             )
-        return Fit(self, problem, max_rounds=500)
+        return Fit(self, problem, max_rounds=500, few_rounds=not self.learns(terms))
 
     def learns(self, terms: Terms) -> bool:
         """Whether the server learns the curvature of the smooth part, in place of adding up matrices."""

@@ -5,8 +5,8 @@ A site then sends, in place of its matrix K_i = ∇²(f_i/n + zᵀc) + Jᵀ D J,
     k products of Jᵀ D J with directions Ω that everybody can draw.
 The server adds these up. From the steps and the changes of the gradient it keeps L-BFGS's approximation of the smooth
 part, started from the diagonal. The products determine Σ Jᵀ D J exactly if all sites have at most k rows together: with
-Y = ΩA it is Yᵀ(YΩᵀ)⁻¹Y (Nyström); of more rows, the stiffest ones count, and the others with their diagonal. So rows that
-bind act with their exact weight, and no row is sent: a sum over all sites and rows is.
+Y = ΩA it is Yᵀ(YΩᵀ)⁻¹Y (Nyström); of more rows, the stiffest ones count, and the others with their diagonal. So rows
+that bind act with their exact weight, and no row is sent: a sum over all sites and rows is.
 """
 
 import jax

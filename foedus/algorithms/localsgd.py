@@ -1,19 +1,26 @@
 """Local SGD: FedAvg with minibatches drawn at each client (Stich 2019; McMahan et al. 2017)."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
+from foedus.algorithms.fedavg import LateModels
+from foedus.engine import late
 from foedus.privacy.releasing import NotPrivate
 from foedus.pytrees import PyTree, state
 from foedus.settings import setting, settings
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
+
+if TYPE_CHECKING:
+    import optax
+else:
+    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 
 @state
@@ -34,7 +41,7 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
 
 
 @settings
-class LocalSGD(NotPrivate, Descent, Summing):
+class LocalSGD(NotPrivate, LateModels, Descent, Summing):
     """FedAvg for clients with too many rows to use all of them in each step: local steps use minibatches.
 
     Its gradients are noisy, so it has no stopping test and plays the rounds it is given.

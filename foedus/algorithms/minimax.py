@@ -28,7 +28,7 @@ from foedus.algorithms.robust_interior_server import takes
 from foedus.algorithms.robust_model import RobustModel
 from foedus.numerics import anderson
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, select, state
+from foedus.pytrees import PyTree, device_array, select, state
 from foedus.robust import polyhedron
 from foedus.robust.closed import Radius
 from foedus.robust.step import project
@@ -128,11 +128,11 @@ class Minimax(RobustModel):
     def fit(self, problem: Problem) -> Fit:
         self.check(problem.terms)
         if self.interior(problem.terms):
-            return Fit(RobustInterior(self), self.stated(problem), max_rounds=300)
+            return Fit(RobustInterior(self), self.stated(problem), max_rounds=300, few_rounds=True)
         return Fit(self, self.stated(problem), max_rounds=5000)
 
     def server_data(self, terms: Terms) -> Data:
-        return Data({**super().server_data(terms), "robust.c": jnp.asarray(self.c, dtype=float)})
+        return Data({**super().server_data(terms), "robust.c": device_array(float(self.c))})
 
     # --- the protocol ---
 

@@ -5,11 +5,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import optax
 
+from foedus.engine import late
 from foedus.errors import FoedusError, did_you_mean
+
+if TYPE_CHECKING:
+    import optax
+else:
+    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 NAMES = (
     "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamw", "amsgrad", "lion", "nadam", "nadamw", "noisy_sgd",
@@ -24,14 +30,14 @@ class Optimizer:
 
     name: str
     arguments: tuple[tuple[str, float | bool | str], ...] = ()
-    transformation: optax.GradientTransformation | None = dataclasses.field(default=None, compare=False, repr=False)
+    transformation: "optax.GradientTransformation | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.transformation is None:
             self.transform  # noqa: B018  raises for a name or an argument that optax does not know
 
     @cached_property
-    def transform(self) -> optax.GradientTransformation:
+    def transform(self) -> "optax.GradientTransformation":
         """The optimiser's two functions, `init` and `update`."""
         if self.transformation is not None:
             return self.transformation

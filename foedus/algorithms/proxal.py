@@ -25,15 +25,7 @@ from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import (
-    Party,
-    Piece,
-    excess,
-    full_regularizer,
-    piece,
-    share,
-    violation,
-)
+from foedus.algorithms.lagrangian import Party, Piece, excess, full_regularizer, piece, refuse_kinks, share, violation
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
 from foedus.algorithms.proxal_state import (
@@ -100,6 +92,7 @@ class ProxAL(Constrained, NotPrivate):
     dense: ClassVar[int] = 500  # variables up to which 'auto' lets clients send Hessians: a message of 1 MB
 
     def fit(self, problem: Problem) -> Fit:
+        refuse_kinks(self, problem.terms)
         return Fit(replace(self, inner=self.inner_for(problem.terms)), problem, max_rounds=50_000)
 
     def inner_for(self, terms: Terms) -> str:

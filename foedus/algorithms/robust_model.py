@@ -16,11 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from foedus.algorithm import name_of, refuse
 from foedus.errors import FoedusError
+from foedus.interpreter.dispatch import play
 from foedus.losses import LeastSquares
 from foedus.problem import Problem
+from foedus.pytrees import device_array
 from foedus.robust.closed import Ball
 from foedus.robust.form import EpigraphForm
 from foedus.robust.stress import Robust, Stress, Threat, stress
@@ -119,7 +122,7 @@ class RobustModel(Robust):
     def weights(self, problem: Problem) -> np.ndarray:
         """The nominal weights q̂: every client's share of the samples that count, or 1/S."""
         n = problem.terms.clients
-        counts = jax.vmap(lambda d: jnp.sum(d["weight"] * _mask(problem.terms, d)))(problem.data)
+        counts = play(jax.vmap(lambda d: jnp.sum(d["weight"] * _mask(problem.terms, d))), problem.data)
         sizes = np.asarray(counts) if self.q_hat == "size" else np.ones(n)
         return sizes / sizes.sum()
 
@@ -132,15 +135,16 @@ class RobustModel(Robust):
         own |= support_arrays(f"setting of {name_of(self)}", self.support, self.ball(problem.terms), problem, width)
         own["robust.share"] = self.weights(problem)
         server_arrays = {**self.server_data(problem.terms), "robust.q_hat": self.weights(problem)}
-        data = Data({**problem.data, **{k: jnp.asarray(v) for k, v in own.items()}})
-        server = Data({"weight": jnp.ones(1), **{k: jnp.asarray(v, dtype=float) for k, v in server_arrays.items()}})
+        data = Data({**problem.data, **{k: device_array(v) for k, v in own.items()}})
+        numbers = {k: np.asarray(v, dtype=float) for k, v in server_arrays.items()} | {"weight": np.ones(1)}
+        server = Data({k: device_array(v) for k, v in numbers.items()})
         return problem.with_data(data, server)
 
     def server_data(self, terms: Terms) -> Data:
         """The numbers that the server holds, with equal weights q̂."""
-        numbers = {"robust.theta": self.theta, "robust.price": self.cost, "robust.kappa": self.kappa}
-        weights = jnp.full(terms.clients, 1.0 / terms.clients)
-        return Data({"robust.q_hat": weights, **{k: jnp.asarray(v, dtype=float) for k, v in numbers.items()}})
+        numbers: dict[str, ArrayLike] = {"robust.theta": self.theta, "robust.price": self.cost}
+        numbers |= {"robust.kappa": self.kappa, "robust.q_hat": np.full(terms.clients, 1.0 / terms.clients)}
+        return Data({k: device_array(np.asarray(v, dtype=float)) for k, v in numbers.items()})
 
     @property
     def cost(self) -> float:

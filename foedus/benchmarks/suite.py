@@ -14,7 +14,7 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
         "round": ("a FedAvg round against NumPy and other frameworks", speed.fedavg_round),
         "fedgia": ("a FedGiA solve against NumPy gradients of all clients", speed.fedgia_solve),
         "scale": ("seconds per round and per client, by the number of clients", scale.clients),
-        "startup": ("start-up: import, and a first run with a cold and a warm cache", startup.startup),
+        "startup": ("processor time to a first answer, with a cold and a warm cache", startup.startup),
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),

@@ -14,7 +14,7 @@ def evaluate(
     tables: Annotated[
         list[Path], typer.Argument(help="Tables of raw rows with the label, one a site.", show_default=False)
     ],
-    separator: Separator = ",",
+    separator: Separator = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure the model of a run directory on new rows; the figures become part of the run and of its report."""

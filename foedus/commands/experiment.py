@@ -35,7 +35,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON an 
 Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
 RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
 Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a run that is not certified.")]
-Separator = Annotated[str, typer.Option(help="What stands between the cells of the CSV file.")]
+Separator = Annotated[str | None, typer.Option(help="What stands between cells; recognised by default.")]
 
 
 def _console() -> "Console":
@@ -214,7 +214,7 @@ def init(
         float | None, typer.Option(help="A cap on the gap between two groups' losses.", show_default=False)
     ] = None,
     algorithm: Annotated[str, typer.Option(help="The algorithm.")] = "ProxAL",
-    separator: Separator = ",",
+    separator: Separator = None,
     example: Annotated[bool, typer.Option("--example", help="Write an example with four invented hospitals.")] = False,
 ) -> None:
     """Write a commented experiment file to start from; questions, or options, say what it is about."""
@@ -345,7 +345,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="A CSV file for the predictions; the screen when left out.", show_default=False)
     ] = None,
-    separator: Separator = ",",
+    separator: Separator = None,
     accept_uncertified: Accept = False,
 ) -> None:
     """Predict raw rows with the model of a run directory; they are prepared as in training."""

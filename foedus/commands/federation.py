@@ -6,27 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foedus.commands.experiment import (
-    INTERRUPTED,
-    Accept,
-    Again,
-    AsJson,
-    Quiet,
-    require_certified,
-    screen_for,
-    tell_folder,
-)
 from foedus.errors import FoedusError
 
 if TYPE_CHECKING:
-    from foedus.experiment.execute import ExperimentOutcome
-    from foedus.experiment.screen import Screen
     from foedus.files import Json
 
 app = typer.Typer(help="Run a federation of real sites, over NVIDIA FLARE.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(help="The folder of the federation on this machine.")]
 HOME = Path("federation")
+Kits = Annotated[Path, typer.Option(help="The folder of 'foedus federation provision'.")]
 Kit = Annotated[
     Path | None, typer.Option(help="The coordinator's kit, for sites on other machines.", show_default=False)
 ]
@@ -47,11 +36,22 @@ def up(
 
 
 @app.command()
-def status(folder: Folder = HOME) -> None:
-    """Say which parties of the federation on this machine run, and which sites are connected."""
+def status(folder: Folder = HOME, kit: Kit = None) -> None:
+    """Say which parties run and which sites are connected, and which certificates end soon."""
     from foedus.runtime.flare.console import Console, Unreachable
     from foedus.runtime.flare.trial import Federation
 
+    if kit is not None:
+        with Console(kit) as console:
+            sites, jobs = console.sites(), console.jobs()
+        typer.echo(f"The server answers; {len(sites)} sites are connected.")
+        for site in sites:
+            typer.echo(f"{site}: connected")
+        for one in jobs:
+            if one.state in ("running", "waiting"):
+                typer.echo(f"job {one.number}: {one.state} since {one.submitted}")
+        tell_of_certificates(kit)
+        return
     federation = Federation.at(folder)
     parties = federation.status()
     online: list[str] = []
@@ -66,6 +66,16 @@ def status(folder: Folder = HOME) -> None:
         if party.running and party.name != "server":
             words += ", connected" if party.name in online else ", not connected"
         typer.echo(f"{party.name}: {words}")
+
+
+def tell_of_certificates(kit: Path) -> None:
+    """Warn of certificates that end soon: those of all parties where the kit lies in the project's folder."""
+    from foedus.runtime.flare import certificates
+
+    folder = next((one for one in kit.absolute().parents if (one / "project.yml").is_file()), None)
+    lines = certificates.warnings_of(kit) if folder is None else certificates.warnings_in(folder)
+    for line in lines:
+        typer.echo(f"Warning: {line}", err=True)
 
 
 @app.command()
@@ -103,7 +113,7 @@ def provision(
 @app.command()
 def sign(
     request: Annotated[Path, typer.Argument(help="The site's request, SITE.csr.", show_default=False)],
-    kits: Annotated[Path, typer.Option(help="The folder of 'foedus federation provision'.")] = Path("kits"),
+    kits: Kits = Path("kits"),
     again: Annotated[bool, typer.Option("--again", help="For a site that lost its key: a second certificate.")] = False,
 ) -> None:
     """Make the certificate for a site's request, to send back to the site."""
@@ -112,6 +122,38 @@ def sign(
     certificate, fingerprint = certificates.sign(kits, request, again)
     typer.echo(f"{certificate}: send it to the site.")
     typer.echo(f"Fingerprint of its key: {fingerprint}. Ask the site, by telephone, whether it sees the same.")
+
+
+@app.command()
+def add(
+    site: Annotated[str, typer.Argument(help="The name of the new site.", show_default=False)],
+    kits: Kits = Path("kits"),
+) -> None:
+    """Make the kit of one more site; what runs goes on meanwhile, and the server needs no change."""
+    from foedus.runtime.flare.kits import add_site
+
+    typer.echo(f"{site}: {add_site(kits, site)}")
+    typer.echo("Give the site this folder; README.txt in it says what to do. The site makes its own key and sends you")
+    typer.echo(f"a request; 'foedus federation sign {site}.csr --kits {kits}' makes the certificate to send back.")
+
+
+@app.command()
+def renew(
+    party: Annotated[str, typer.Argument(help="A site, 'server' or 'coordinator'.", show_default=False)],
+    kits: Kits = Path("kits"),
+) -> None:
+    """Make a new certificate for the key that a party has, for 360 days from today."""
+    from foedus.runtime.flare import certificates
+
+    path, end = certificates.renew(kits, party)
+    typer.echo(f"{path}: valid until {end:%Y-%m-%d}.")
+    if path.parent.name == "signed":
+        typer.echo(f"Send it to the site, which runs 'foedus site install {path.name}', startup/stop.sh and start.sh.")
+    elif party == "server":
+        typer.echo(
+            "Copy it to startup/server.crt of the server's kit; then startup/stop.sh and startup/start.sh there."
+        )
+        typer.echo("A run that is under way is resumed afterwards.")
 
 
 def _project(path: Path) -> "Json":
@@ -135,94 +177,6 @@ def _project(path: Path) -> "Json":
 
 
 @app.command()
-def submit(
-    experiment: Annotated[
-        Path, typer.Argument(help="The experiment file (TOML), as 'foedus run' takes it.", show_default=False)
-    ],
-    folder: Folder = HOME,
-    kit: Kit = None,
-    sites: Annotated[
-        str, typer.Option(help="The sites that take part, separated by commas; with --kit. All that are connected.")
-    ] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="The run directory, instead of the file's.", show_default=False)
-    ] = None,
-    again: Again = False,
-    transport: Annotated[
-        str | None, typer.Option(help="'aux', or 'task' where sites rely on FLARE's filters.", show_default=False)
-    ] = None,
-    keep_going: Annotated[
-        int | None, typer.Option(help="How often to resume after a crash; 3.", min=0, show_default=False)
-    ] = None,
-    accept_uncertified: Accept = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run an experiment over the sites' own rows, from the coordinator.
-
-    The file is one that 'foedus run' takes; where it says which files the rows are in, each site's own file is used
-    instead. Scales and words of the columns are found in rounds of their own, in which no site shows a row.
-    """
-    from foedus.experiment.file import load
-    from foedus.experiment.remote import Coordinator
-    from foedus.experiment.remote import submit as run
-    from foedus.runtime.flare.console import Console
-    from foedus.runtime.flare.trial import Federation
-
-    if transport not in (None, "aux", "task"):
-        raise FoedusError(f"--transport must be 'aux' or 'task'. Got {transport!r} instead.")
-    screen = screen_for(quiet, as_json)
-    study = load(experiment, elsewhere=True)
-    if kit is None:
-        federation = Federation.at(folder)
-        if federation.refresh():  # a site reads its file when it is started
-            federation.wait()
-        kit, names = federation.kit("admin"), federation.sites
-    elif sites:
-        names = tuple(name.strip() for name in sites.split(","))
-    else:
-        with Console(kit) as console:
-            names = tuple(console.sites())
-        if not names:
-            raise FoedusError("no site is connected to the server.")
-    outcome = run(study, Coordinator(kit, names, transport, keep_going), screen, out=out, again=again)
-    _tell(outcome, screen, accept_uncertified)
-
-
-def _tell(outcome: "ExperimentOutcome", screen: "Screen", accept_uncertified: bool) -> None:
-    """Say what became of submitted runs, and exit with the status that belongs to it."""
-    for name, finished_run in outcome.runs.items():
-        screen.say(str(finished_run))
-        tell_folder(screen, outcome.folders[name], finished_run)
-    if outcome.interrupted:
-        place = list(outcome.folders.values())[-1]
-        screen.say(f"Stopped. 'foedus federation resume {place}' goes on where it was.")
-        raise typer.Exit(INTERRUPTED)
-    if not accept_uncertified:
-        require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
-
-
-@app.command()
-def resume(
-    run: Annotated[Path, typer.Argument(help="The run directory of a submitted run.", show_default=False)],
-    keep_going: Annotated[
-        int | None, typer.Option(help="How often to resume again after a crash.", min=0, show_default=False)
-    ] = None,
-    accept_uncertified: Accept = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Go on with a submitted run from its last checkpoint."""
-    from foedus.experiment.execute import ExperimentOutcome
-    from foedus.experiment.remote import resume as again
-
-    screen = screen_for(quiet, as_json)
-    finished_run = again(run, screen, keep_going)
-    runs = {} if finished_run.interrupted else {run.name: finished_run}
-    _tell(ExperimentOutcome(runs, {run.name: run}, interrupted=finished_run.interrupted), screen, accept_uncertified)
-
-
-@app.command()
 def revoke(
     site: Annotated[str, typer.Argument(help="The site's name.", show_default=False)],
     folder: Folder = HOME,
@@ -234,7 +188,7 @@ def revoke(
     """
     from foedus.runtime.flare.console import Console
 
-    with Console(_kit(kit, folder)) as console:
+    with Console(kit_of(kit, folder)) as console:
         console.revoke(site)
     typer.echo(f"{site} is revoked: the server refuses it. 'foedus federation readmit {site}' takes that back.")
 
@@ -248,12 +202,12 @@ def readmit(
     """Let a revoked site in again."""
     from foedus.runtime.flare.console import Console
 
-    with Console(_kit(kit, folder)) as console:
+    with Console(kit_of(kit, folder)) as console:
         console.readmit(site)
     typer.echo(f"{site} may take part again.")
 
 
-def _kit(kit: Path | None, folder: Path) -> Path:
+def kit_of(kit: Path | None, folder: Path) -> Path:
     """The coordinator's kit: the one that is named, or that of the federation on this machine."""
     from foedus.runtime.flare.trial import Federation
 

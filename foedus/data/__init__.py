@@ -5,6 +5,9 @@ a preprocessing is stated here, in `sums` and `sketch`; who carries it over a ne
 """
 
 from foedus.data.partition import by_column, dirichlet, iid, natural, power_law, shards, split
+from foedus.data.prepare import Prepared, prepare
 from foedus.stacked import Stacked
 
-__all__ = ["Stacked", "by_column", "dirichlet", "iid", "natural", "power_law", "shards", "split"]
+__all__ = [
+    "Prepared", "Stacked", "by_column", "dirichlet", "iid", "natural", "power_law", "prepare", "shards", "split",
+]  # fmt: skip

@@ -10,13 +10,14 @@ random to 2, 5 and 20 sites, raise none (tests/test_doubts.py).
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.data.columns import Column, Words, is_number, listing, missing_in, number_text, text_of
+from foedus.data.doubt import Doubt, drop_line, map_lines, scale_line, toml_text
 from foedus.data.repeats import agreement, repeated_rows
 from foedus.data.sites import Cohort
-from foedus.data.tables import Column, Table, Words, is_number, listing, missing_in, number_text, text_of
+from foedus.data.tables import Table
 
 FEW = 8  # a site with fewer values of a column is not judged by them
 MOST = 2000  # values of a site that are enough for a median
@@ -35,19 +36,6 @@ COMMA = re.compile(r"[-+]?\d{1,3}(\.\d{3})*,\d+|[-+]?\d+,\d+")
 IDENTITY = {"id", "pid", "mrn", "uid", "uuid", "key", "index", "patientid", "caseid", "subjectid", "nr", "patient"}
 UNITS = {7: "days to weeks", 12: "months to years", 60: "minutes to hours", 100: "centimetres to metres",
          365.25: "days to years", 1000: "grams to kilograms"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """One thing that looks wrong: where, in which column ('' for whole rows), and a sentence with the remedy."""
-
-    site: str
-    column: str
-    text: str
-
-    def __str__(self) -> str:
-        place = f"{self.site}, column {self.column!r}" if self.column else self.site
-        return f"{place}: {self.text}"
 
 
 def doubts(cohort: Cohort) -> list[Doubt]:
@@ -71,10 +59,12 @@ def doubts(cohort: Cohort) -> list[Doubt]:
             if name != roles.label and any(len(c) >= FEW and np.ptp(c) == 0 for c in numbers.values()):
                 results += _constant(name, {s: text_of(c) for s, c in numbers.items() if len(c)})
         if name in cohort.features:
-            results += _identity(name, columns)
+            results += [*_identity(name, columns), *_dates(name, tables)]
     if cohort.labels:
         results += _shares(cohort)
-        results += [Doubt(site, roles.label, text) for site, text in agreement(cohort)]
+        swap = dict(zip(cohort.labels, reversed(cohort.labels), strict=True))
+        lines = map_lines(roles.label, swap) if not cohort.labels[0].startswith("not ") else ()
+        results += [Doubt(site, roles.label, text, lines) for site, text in agreement(cohort)]
     return results + [Doubt(site, "", text) for site, text in repeated_rows(tables)]
 
 
@@ -119,6 +109,7 @@ def _spelling(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
                     f"{level!r} ({_count(sum(holders[level].values()))}) and {usual!r} (at "
                     f"{listing(holders[usual], 3)}) are two words here; if they mean the same, write them the same way "
                     "at every site.",
+                    map_lines(name, {level: usual}),
                 )  # fmt: skip
 
 
@@ -137,7 +128,15 @@ def _truths(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
                 site, name,
                 f"it says {listing(map(repr, mine))} where {usual[0]!r} and {usual[1]!r} are said elsewhere, so they "
                 "count as different words; use one pair at every site.",
+                map_lines(name, {level: _in_pair(level, usual, words) for level in mine}),
             )  # fmt: skip
+
+
+def _in_pair(word: str, usual: tuple[str, str], words: Mapping[str, Words]) -> str:
+    """The word of the usual pair that means the same, as the sites spell it."""
+    pair = next(pair for pair in TRUTH if word.casefold() in pair)
+    same = usual[pair.index(word.casefold())]
+    return next((level for level in _levels(words) if level.casefold() == same), same)
 
 
 def _is_truth(word: str) -> bool:
@@ -145,16 +144,28 @@ def _is_truth(word: str) -> bool:
 
 
 def _shapes(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
-    """Doubt dates, and numbers with a decimal comma, that were read as words."""
-    for pattern, what, remedy in (
+    """Doubt dates in no clear form, and numbers with a decimal comma, that were read as words."""
+    for pattern, what, advice, remedy in (
         (DATE, "a date", "each date becomes a category of its own; turn it into a number, such as days since an event, "
-         "or leave the column out with 'drop'"),
-        (COMMA, "a number with a decimal comma", "it counts as a word; write it with a point"),
+         "or leave the column out.", (drop_line(name),)),
+        (COMMA, "a number with a decimal comma", "it counts as a word; write it with a point, or say so.",
+         ('decimal = ","',)),
     ):  # fmt: skip
         fitting = {s: [v for v in w.levels if pattern.fullmatch(v)] for s, w in words.items()}
         sites = [s for s, hits in fitting.items() if hits and len(hits) >= SHAPE_SHARE * len(words[s].levels)]
         if sites:
-            yield Doubt(listing(sites, 3), name, f"{fitting[sites[0]][0]!r} is {what}: {remedy}.")
+            yield Doubt(listing(sites, 3), name, f"{fitting[sites[0]][0]!r} is {what}: {advice}", remedy)
+
+
+def _dates(name: str, tables: Mapping[str, Table]) -> Iterator[Doubt]:
+    """Doubt a feature that is a date: it is read as a number of days, and later rows have later dates than any here."""
+    sites = [site for site, table in tables.items() if name in table.dates]
+    if sites:
+        yield Doubt(
+            listing(sites, 3), name,
+            "it holds dates, which are read as days since 1970-01-01; a model of the date says little about later "
+            "rows, so turn it into days since an event, or leave it out with drop in [data].",
+        )  # fmt: skip
 
 
 def _strangers(name: str, words: Mapping[str, Words], label: bool) -> Iterator[Doubt]:
@@ -214,6 +225,7 @@ def _missing(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
                 site, name,
                 f"{100 * share:.0f} % of its values are missing{elsewhere}; look whether the column has another name "
                 "or coding there, or leave it out with 'drop'.",
+                ('rename."ITS NAME THERE" = ' + toml_text(name),) if share == 1 else (),
             )  # fmt: skip
 
 
@@ -253,6 +265,7 @@ def _code_doubts(name: str, numbers: Mapping[str, np.ndarray], code: float, leas
                 site, name,
                 f"{number_text(code)} stands in {_count(rows)}, far from all other values; if it means 'not known', "
                 "leave these cells empty.",
+                map_lines(name, {number_text(code): ""}),
             )  # fmt: skip
 
 
@@ -290,6 +303,7 @@ def _units(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
         yield Doubt(
             site, name,
             f"its values are {how} (median {medians[site]:.4g} against {usual:.4g}{hint}); bring them to one unit.",
+            (scale_line(name, (1 / near if up else near) if hint else float(f"{1 / ratio:.2g}")),),
         )  # fmt: skip
 
 
@@ -348,47 +362,3 @@ def _shares(cohort: Cohort) -> Iterator[Doubt]:
                 f"all of its {_count(table.rows)} count as {cohort.labels[int(y[0])]!r}{spelling}; look whether the "
                 "other class is spelt differently there, or merge the site with another.",
             )  # fmt: skip
-
-
-def side_by_side(cohort: Cohort, most: int = 4) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of a table of the columns at each site; of many sites, the least and the greatest."""
-    tables = cohort.tables
-    names = dict.fromkeys([*cohort.features, cohort.roles.label])
-    few = len(tables) <= most
-    head = ["column", *tables] if few else ["column", "least at", "", "most at", ""]
-    rows = []
-    for name in names:
-        is_words = name in cohort.words or (name == cohort.roles.label and bool(cohort.labels))
-        cells = {site: _cell(table, name, is_words) for site, table in tables.items()}
-        if few:
-            rows.append([name, *(text for _, text in cells.values())])
-        else:
-            low, high = (pick(cells, key=lambda site: cells[site][0]) for pick in (min, max))
-            rows.append([name, low, cells[low][1], high, cells[high][1]])
-    return head, rows
-
-
-def _cell(table: Table, name: str, is_words: bool) -> tuple[float, str]:
-    """The figure to order sites by, and a column at a site in a few characters."""
-    column = table.columns[name]
-    missing = float(np.mean(missing_in(column)))
-    absence = f", {100 * missing:.0f} % missing" if missing >= 0.005 else ""
-    if is_words:
-        words = text_of(column).used()
-        if not words.levels:
-            return 0.0, "no value"
-        counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.levels))
-        top = int(np.argmax(counts))
-        share = float(counts[top] / counts.sum())
-        return share, f"{words.levels[top]} {100 * share:.0f} %{absence}"
-    assert not isinstance(column, Words)
-    values = column[~np.isnan(column)]
-    if not len(values):
-        return float("-inf"), "no value"
-    low, middle, high = (float(q) for q in np.quantile(values, (0, 0.5, 1)))
-    return middle, f"{_short(middle)} [{_short(low)}, {_short(high)}]{absence}"
-
-
-def _short(value: float) -> str:
-    """A number to four digits, without an exponent below a million."""
-    return f"{float(f'{value:.4g}'):,g}"

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from foedus.data.columns import text_of
 from foedus.data.sites import Cohort, Roles
-from foedus.data.tables import Table, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from foedus.data import adult, files, uci
-from foedus.data.tables import Column, Table, Words
+from foedus.data.columns import Column, Words
+from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 
 OPENML = "openml:"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import (
     ABSENT,
@@ -33,7 +34,7 @@ from foedus.data.sums import (
     noises,
     released_figures,
 )
-from foedus.data.tables import Column, Table, Words, is_number, listing, missing_in, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from foedus.data.columns import Words, listing
 from foedus.data.sites import Cohort
-from foedus.data.tables import Table, Words, listing
+from foedus.data.tables import Table
 
 MOST = 4000  # rows of a site that are enough to see the direction of its labels
 LEVELS = 30  # words of a column that are enough for the same

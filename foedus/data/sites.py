@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from foedus.data.tables import Table, Words, is_number, listing, missing_in, text_of
+from foedus.data.columns import Words, is_number, listing, missing_in, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 
 RULES = ("mean", "drop", "error")  # for missing values
@@ -79,13 +80,7 @@ def by_column(table: Table, name: str) -> dict[str, Table]:
         row = int(np.argmax(column.codes < 0))
         raise FoedusError(f"{table.place(row)}: the column {name!r} is empty; expected the site of the row.")
     rows_of = {level: np.flatnonzero(column.codes == code) for code, level in enumerate(column.levels)}
-    rest = Table(
-        table.source,
-        {key: value for key, value in table.columns.items() if key != name},
-        table.numbers,
-        table.path,
-        table.separator,
-    )
+    rest = replace(table, columns={key: value for key, value in table.columns.items() if key != name})
     return {level: rest.take(rows) for level, rows in rows_of.items()}
 
 

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from foedus.data.tables import Column, Table, Words, missing_in, text_of
+from foedus.data.columns import Column, Words, missing_in, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 
 ABSENT = "(missing)"  # the category of missing words

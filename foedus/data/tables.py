@@ -1,64 +1,40 @@
-"""Tables as sites keep them: CSV and Parquet files, read into columns of numbers or of words.
+"""Tables as sites keep them: CSV, Excel and Parquet files, read into columns of numbers or of words.
 
 The rules, the same for every reader: a cell is trimmed; an empty cell and the words in `MISSING` are missing values; a
-column whose every other cell is a number is a column of numbers, any other is one of words. CSV is read with pyarrow
-where it is installed and with the csv module otherwise, Parquet with pyarrow.
+column whose every other cell is a number is a column of numbers, one of dates is read as days since 1 January 1970, any
+other is one of words. CSV is read with pyarrow where it is installed and with the csv module otherwise, Parquet with
+pyarrow, Excel with openpyxl.
 """
 
 import csv
 import importlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from foedus.data.columns import (
+    MISSING,
+    Column,
+    Words,
+    from_arrow,
+    from_cells,
+    from_dates,
+    is_number,
+    listing,
+    number_text,
+    numeric,
+)
+from foedus.data.formats import SEPARATORS, Format, TextForm, ending, open_text, recognise, rows_of
 from foedus.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
-SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
-ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
-
-
-@dataclass(frozen=True)
-class Words:
-    """A column of words: `levels[codes[row]]`, or nothing where the code is −1."""
-
-    codes: np.ndarray
-    levels: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @staticmethod
-    def of(cells: ArrayLike) -> "Words":
-        """Make a column of text cells, in which the words of MISSING are missing values."""
-        levels, codes = np.unique(np.asarray(cells, dtype=str), return_inverse=True)
-        return Words(codes.astype(np.int64), tuple(str(level) for level in levels)).without_missing()
-
-    def without_missing(self) -> "Words":
-        """Return the same column, in which cells with a word of MISSING have the code −1."""
-        levels = [level for level in self.levels if level not in MISSING]
-        place = {level: i for i, level in enumerate(levels)}
-        table = np.array([place.get(level, -1) for level in self.levels] + [-1], dtype=np.int64)
-        return Words(table[self.codes], tuple(levels))
-
-    def used(self) -> "Words":
-        """Return the same column without levels that no row has, in sorted order."""
-        present = sorted((self.levels[i], i) for i in np.unique(self.codes[self.codes >= 0]))
-        table = np.full(len(self.levels) + 1, -1, dtype=np.int64)
-        for place, (_, old) in enumerate(present):
-            table[old] = place
-        return Words(table[self.codes], tuple(level for level, _ in present))
-
-
-Column = np.ndarray | Words  # numbers, NaN where missing; or words
+ENDINGS = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".pq")
 
 
 @dataclass(frozen=True)
@@ -69,7 +45,8 @@ class Table:
     columns: Mapping[str, Column]
     numbers: np.ndarray
     path: Path | None = None
-    separator: str = ","
+    form: TextForm = field(default_factory=TextForm)
+    dates: frozenset[str] = frozenset()  # the columns that were dates and are days since 1 January 1970
 
     @property
     def rows(self) -> int:
@@ -91,47 +68,20 @@ class Table:
             name: Words(column.codes[rows], column.levels) if isinstance(column, Words) else column[rows]
             for name, column in self.columns.items()
         }
-        return Table(source or self.source, columns, self.numbers[rows], self.path, self.separator)
+        return replace(self, source=source or self.source, columns=columns, numbers=self.numbers[rows])
 
     def place(self, row: int) -> str:
         """Return where a row stands, as a person finds it: the line of a CSV file, else the row's number, from 1."""
         number = int(self.numbers[row])
-        if self.path is None or self.path.suffix in (".parquet", ".pq"):
+        if self.path is None or ending(self.path) in (".parquet", ".pq", ".xlsx"):
             return f"{self.source}, row {number + 1}"
-        with self.path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=self.separator)
-            next(_rows(reader))
-            for count, _ in enumerate(_rows(reader)):
+        with open_text(self.path, self.form.encoding) as file:
+            reader = csv.reader(file, delimiter=self.form.separator)
+            next(rows_of(reader))
+            for count, _ in enumerate(rows_of(reader)):
                 if count == number:
                     return f"{self.source}, line {reader.line_num}"
         return f"{self.source}, row {number + 1}"
-
-
-def listing(names: Iterable[object], most: int = 12) -> str:
-    """Return names as a part of a sentence, the first few of many."""
-    names = list(names)
-    text = ", ".join(map(str, names[:most]))
-    return text if len(names) <= most else f"{text} and {len(names) - most} more"
-
-
-def missing_in(column: Column) -> np.ndarray:
-    """Return which rows of a column have no value."""
-    return column.codes < 0 if isinstance(column, Words) else np.isnan(column)
-
-
-def text_of(column: Column) -> Words:
-    """Return a column as words: a whole number without its '.0', so that 1 and 1.0 are the same."""
-    if isinstance(column, Words):
-        return column
-    values, codes = np.unique(column, return_inverse=True)
-    numbers = values[~np.isnan(values)]
-    codes = np.where(np.isnan(column), -1, codes)
-    return Words(codes, tuple(number_text(value) for value in numbers)).used()
-
-
-def number_text(value: float) -> str:
-    """Return a number as a person writes it: 1, not 1.0."""
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 def arrow_installed() -> bool:
@@ -146,16 +96,21 @@ def check_file(path: Path, source: str) -> None:
         raise FoedusError(f"{source}: there is no such file.{did_you_mean(path.name, near)}")
     if path.is_dir():
         raise FoedusError(f"{source} is a folder; expected a file ({', '.join(ENDINGS)}).")
-    if path.suffix.lower() not in ENDINGS:
-        raise FoedusError(f"{source}: its name ends in {path.suffix!r}; expected one of {', '.join(ENDINGS)}.")
+    if ending(path) not in ENDINGS:
+        raise FoedusError(
+            f"{source}: its name ends in {path.suffix!r}; expected one of {', '.join(ENDINGS)}, or a text "
+            "file with .gz after it."
+        )
+    if path.suffix.lower() == ".gz" and ending(path) not in (".csv", ".tsv", ".txt"):
+        raise FoedusError(f"{source}: a {ending(path)} file is compressed already; expected it without .gz.")
 
 
-def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
-    """Read one CSV or Parquet file.
+def read(path: Path, wanted: Format | None = None, source: str | None = None) -> Table:
+    """Read one CSV, Excel or Parquet file.
 
     Args:
-        path: the file.
-        separator: what stands between the cells of a CSV file; a .tsv file has tabs where nothing else is said.
+        path: the file; a text file may be compressed (.gz).
+        wanted: how a text file is written; what it leaves open is recognised from the file.
         source: what messages call the file; its path when left out.
 
     Returns:
@@ -163,16 +118,19 @@ def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
     """
     source = str(path) if source is None else source
     check_file(path, source)
-    if path.suffix.lower() in (".parquet", ".pq"):
+    form = TextForm()
+    if ending(path) in (".parquet", ".pq"):
         columns = _read_parquet(path, source)
+    elif ending(path) == ".xlsx":
+        columns = _read_excel(path, source)
     else:
-        if path.suffix.lower() == ".tsv" and separator == ",":
-            separator = "\t"
-        columns = _read_text(path, separator, source)
+        form = recognise(path, wanted or Format(), source)
+        columns = _read_text(path, form, source)
     rows = len(next(iter(columns.values())))
     if rows == 0:
         raise FoedusError(f"{source}: it has no rows below its header; expected one example a row.")
-    table = Table(source, columns, np.arange(rows), path, separator)
+    dates = {name: column for name in columns if (column := from_dates(columns[name])) is not None}
+    table = Table(source, columns | dates, np.arange(rows), path, form, frozenset(dates))
     for name, column in columns.items():
         if not isinstance(column, Words) and np.any(np.isinf(column)):
             where = table.place(int(np.argmax(np.isinf(column))))
@@ -180,28 +138,30 @@ def read(path: Path, separator: str = ",", source: str | None = None) -> Table:
     return table
 
 
-def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
-    """The rows of a csv reader that are not blank lines."""
-    return (row for row in reader if row and not (len(row) == 1 and not row[0].strip()))
-
-
-def _header(path: Path, separator: str, source: str) -> list[str]:
+def _header(path: Path, form: TextForm, source: str) -> list[str]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            names = next(_rows(csv.reader(file, delimiter=separator)), None)
-    except OSError as error:
-        raise FoedusError(f"cannot read {source}: {error.strerror or error}.") from None
+        with open_text(path, form.encoding) as file:
+            names = next(rows_of(csv.reader(file, delimiter=form.separator)), None)
+    except (OSError, EOFError) as error:
+        raise FoedusError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FoedusError(f"cannot read {source}: expected text in UTF-8 ({error}).") from None
+        raise FoedusError(
+            f"cannot read {source}: expected text in {form.encoding} ({error}); "
+            "say its encoding in [data], for instance encoding = 'latin-1'."
+        ) from None
     if names is None:
         raise FoedusError(f"{source}: it is empty; expected a first line with the names of the columns.")
-    names = [name.strip() for name in names]
+    return _check_names([name.strip() for name in names], form, source)
+
+
+def _check_names(names: list[str], form: TextForm, source: str) -> list[str]:
+    """Return the names of the columns, if there are two at least and each has one of its own."""
     if len(names) == 1:
-        other = next((s for s in SEPARATORS if s != separator and s in names[0]), None)
+        other = next((s for s in SEPARATORS if s != form.separator and s in names[0]), None)
         hint = f"; it looks separated by {SEPARATORS[other]}: say separator = {other!r} in [data]" if other else ""
         raise FoedusError(
             f"{source}: it has one column, {names[0]!r}; expected a label and features, separated by "
-            f"{SEPARATORS.get(separator, repr(separator))}{hint}."
+            f"{SEPARATORS.get(form.separator, repr(form.separator))}{hint}."
         )
     for place, name in enumerate(names):
         if not name:
@@ -215,97 +175,59 @@ def _header(path: Path, separator: str, source: str) -> list[str]:
     return names
 
 
-def is_number(cell: str) -> bool:
-    """Return whether a cell is a number; Python also reads 1_000 as one, and nobody else does."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-def _read_text(path: Path, separator: str, source: str) -> dict[str, Column]:
-    names = _header(path, separator, source)
+def _read_text(path: Path, form: TextForm, source: str) -> dict[str, Column]:
+    names = _header(path, form, source)
     if arrow_installed():
-        columns = _with_arrow(path, separator, names)
+        columns = _with_arrow(path, form, names)
         if columns is not None:
             return columns
-    return _with_csv(path, separator, names, source)
+    return _with_csv(path, form, names, source)
 
 
-def _with_arrow(path: Path, separator: str, names: list[str]) -> dict[str, Column] | None:
+def _with_arrow(path: Path, form: TextForm, names: list[str]) -> dict[str, Column] | None:
     """The columns by pyarrow, or None where it fails: the csv module then says on which line."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    encoding = "utf8" if form.encoding == "utf-8-sig" else form.encoding
+
     def parse(types: "dict[str, pa.DataType]") -> "pa.Table":
         return arrow_csv.read_csv(
             path,
-            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows_after_names=1),
-            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows_after_names=1, encoding=encoding),
+            parse_options=arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
-                column_types=types, strings_can_be_null=True, null_values=list(MISSING)
+                column_types=types, strings_can_be_null=True, null_values=list(MISSING), decimal_point=form.decimal
             ),
         )
 
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path, form.encoding) as file:
         if not file.readline().strip():
             return None  # pyarrow would count a blank first line as the header
     try:
         try:
             table = parse({})
             # what pyarrow takes for a date or a truth value is a word here
-            odd = [f.name for f in table.schema if not (_numeric(f.type) or pa.types.is_string(f.type))]
+            odd = [f.name for f in table.schema if not (numeric(f.type) or pa.types.is_string(f.type))]
             if odd:
                 table = parse({name: pa.string() for name in odd})
         except pa.ArrowInvalid:  # its guess from the first rows does not fit a later one
             table = parse({name: pa.string() for name in names})
     except (pa.ArrowException, OSError):
         return None
-    return {name: _from_arrow(table[name]) for name in names}
+    columns: dict[str, Column] = {}
+    for name in names:  # each column is let go of once it is copied, so that the table is never held twice
+        columns[name] = from_arrow(table[name], form.decimal)
+        table = table.drop_columns([name])
+    return columns
 
 
-def _numeric(kind: "pa.DataType") -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _from_arrow(cells: "pa.ChunkedArray") -> Column:
-    """A column of pyarrow's as one of numbers or of words, by the rules of this module."""
-    import pyarrow as pa
-
-    compute = importlib.import_module("pyarrow.compute")  # made at run time, so a type checker sees no functions in it
-    kind = cells.type
-    if _numeric(kind):
-        return _floats(compute.cast(cells, pa.float64(), safe=False))
-    if pa.types.is_dictionary(kind):
-        cells, kind = compute.cast(cells, kind.value_type), kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        cells = compute.cast(cells, pa.string())
-    cells = compute.utf8_trim_whitespace(cells)
-    cells = compute.if_else(compute.is_in(cells, pa.array(MISSING)), None, cells)
-    try:
-        return _floats(compute.cast(cells, pa.float64()))
-    except pa.ArrowInvalid:
-        dictionary = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
-        dictionary = dictionary.combine_chunks().dictionary_encode()
-        codes = compute.fill_null(dictionary.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return Words(codes, tuple(dictionary.dictionary.to_pylist())).without_missing().used()
-
-
-def _floats(cells: "pa.ChunkedArray") -> np.ndarray:
-    """An array of numbers that may be changed, NaN where missing."""
-    compute = importlib.import_module("pyarrow.compute")
-    return compute.fill_null(cells, float("nan")).to_numpy().copy()
-
-
-def _with_csv(path: Path, separator: str, names: list[str], source: str) -> dict[str, Column]:
+def _with_csv(path: Path, form: TextForm, names: list[str], source: str) -> dict[str, Column]:
     rows: list[list[str]] = []
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=separator)
-            cells = _rows(reader)
+        with open_text(path, form.encoding) as file:
+            reader = csv.reader(file, delimiter=form.separator)
+            cells = rows_of(reader)
             next(cells)
             for row in cells:
                 if len(row) != len(names):
@@ -313,30 +235,48 @@ def _with_csv(path: Path, separator: str, names: list[str], source: str) -> dict
                         f"{source}, line {reader.line_num}: it has {len(row)} cells, but the header has {len(names)}."
                     )
                 rows.append(row)
-    except OSError as error:
-        raise FoedusError(f"cannot read {source}: {error.strerror or error}.") from None
+    except (OSError, EOFError) as error:
+        raise FoedusError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FoedusError(f"cannot read {source}: expected text in UTF-8 ({error}).") from None
+        raise FoedusError(
+            f"cannot read {source}: expected text in {form.encoding} ({error}); "
+            "say its encoding in [data], for instance encoding = 'latin-1'."
+        ) from None
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return {name: _from_cells(column) for name, column in zip(names, columns, strict=True)}
+    return {name: from_cells(column, form.decimal) for name, column in zip(names, columns, strict=True)}
 
 
-def _from_cells(cells: Sequence[str]) -> Column:
-    if "_" not in "".join(cells):  # see `is_number`
-        try:
-            return np.fromiter(map(_number, cells), float, len(cells))
-        except ValueError:
-            pass
-    return Words.of([cell.strip() for cell in cells]).used()
+def _read_excel(path: Path, source: str) -> dict[str, Column]:
+    """The first sheet of an Excel file; its first row holds the names."""
+    if importlib.util.find_spec("openpyxl") is None:
+        raise FoedusError(f"{source}: an Excel file needs openpyxl; install it with: pip install 'foedus[files]'.")
+    from zipfile import BadZipFile
 
+    import openpyxl
 
-def _number(cell: str) -> float:
     try:
-        return float(cell)
-    except ValueError:
-        if cell.strip() in MISSING:
-            return float("nan")
-        raise
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        rows = [row for row in book.worksheets[0].iter_rows(values_only=True) if any(v is not None for v in row)]
+        book.close()
+    except (OSError, BadZipFile, KeyError, ValueError, IndexError) as error:
+        raise FoedusError(f"cannot read {source} as an Excel file: {error}.") from None
+    if not rows:
+        raise FoedusError(f"{source}: its first sheet is empty; expected a first row with the names of the columns.")
+    names = _check_names([_excel_text(cell) for cell in rows[0]], TextForm(), source)
+    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else ([] for _ in names)
+    return {
+        name: from_cells([_excel_text(cell) for cell in column]) for name, column in zip(names, columns, strict=True)
+    }
+
+
+def _excel_text(cell: object) -> str:
+    """A cell of Excel as a CSV file says it; an error in a formula is a missing value."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, int | float):
+        return number_text(cell)
+    text = "" if cell is None else str(cell).strip()  # a date is written as in ISO 8601
+    return "" if text.startswith("#") and text.rstrip("!?").isupper() else text
 
 
 def _read_parquet(path: Path, source: str) -> dict[str, Column]:
@@ -353,7 +293,7 @@ def _read_parquet(path: Path, source: str) -> dict[str, Column]:
     columns = {}
     for name in table.column_names:
         try:
-            columns[name] = _from_arrow(table[name])
+            columns[name] = from_arrow(table[name])
         except (pa.ArrowException, TypeError):
             raise FoedusError(
                 f"{source}, column {name!r}: its type is {table[name].type}; expected numbers or text."

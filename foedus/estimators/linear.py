@@ -43,8 +43,8 @@ from foedus.terms import Constraint, Mask
 class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
     """A linear classifier that is trained over sites; the estimators derive from it.
 
-    Those that are trained by ProxAL have the settings `fit_intercept`, `ridge`, `beta`, `eps1`, `eps2`, `max_rounds`
-    and `seed`.
+    Those that are trained by ProxAL have the settings `fit_intercept`, `ridge`, `beta`, `eps1`, `eps2`,
+    `max_rounds` and `seed`.
     """
 
     fit_intercept: bool

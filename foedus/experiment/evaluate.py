@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from foedus.data import preprocess, tables
+from foedus.data.columns import text_of
+from foedus.data.formats import Format
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles, complete
-from foedus.data.tables import Table, text_of
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation, evaluation_of
 from foedus.evaluation.tally import tally
@@ -22,7 +24,7 @@ from foedus.runtime.flare.preparation import cohort_of
 from foedus.terms import Shape, Terms
 
 
-def evaluate_files(folder: Path, files: Sequence[Path], separator: str = ",") -> Evaluation:
+def evaluate_files(folder: Path, files: Sequence[Path], separator: str | None = None) -> Evaluation:
     """Evaluate a model on files, each of which is a site called after the file; keep the figures in the run."""
     model = open_model(folder)
     run = model.run
@@ -34,7 +36,7 @@ def evaluate_files(folder: Path, files: Sequence[Path], separator: str = ",") ->
     settings = _settings(folder)
     names = _names(files)
     cohort, terms = _terms(model, settings)
-    rows = {name: _rows(cohort, model.rules, tables.read(path, separator)) for name, path in names.items()}
+    rows = {name: _rows(cohort, model.rules, tables.read(path, Format(separator))) for name, path in names.items()}
     tallies = {name: tally(terms, model.w, arrays, model.rule) for name, arrays in rows.items()}
     evaluation = evaluation_of(terms, tallies, run.decision, ", ".join(path.name for path in files))
     run.evaluations[evaluation.source] = evaluation

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foedus.data.columns import MISSING, number_text
 from foedus.data.preprocess import Number
 from foedus.data.sums import ABSENT
-from foedus.data.tables import MISSING, number_text
 from foedus.experiment.predict import SavedModel, open_model
 
 if TYPE_CHECKING:

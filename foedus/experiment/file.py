@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from foedus.data.columns import number_text
 from foedus.data.loaders import OPENML, SETS
-from foedus.data.tables import number_text
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment import catalogue
 from foedus.experiment.keys import KINDS, OPEN, SECTIONS, TOP, Key
@@ -309,3 +309,4 @@ def _check_case(settings: Settings) -> None:
     build.check_masks(settings)
     sources.partition_settings(settings)
     build.fit_arguments(settings)
+    sources.remedies_by_site(settings)

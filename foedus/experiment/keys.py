@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from foedus.data.formats import DECIMALS, SEPARATORS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
-from foedus.data.tables import SEPARATORS
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ DATA = {
     "file": Key("text", "one file for all sites; 'site' names the column that tells them apart"),
     "site": Key("text", "the column with the site of each row"),
     "set": Key("text", "a data set by name, dealt out to sites by [partition]"),
-    "separator": Key("text", "what stands between the cells of a CSV file", ",", tuple(SEPARATORS)),
+    "separator": Key("text", "what stands between the cells of a text file", None, tuple(SEPARATORS)),
+    "encoding": Key("text", "the encoding of a text file, as 'utf-8' or 'latin-1'"),
+    "decimal": Key("text", "the decimal sign of a text file", None, DECIMALS),
+    "sites": Key("table", "remedies for single sites: [data.sites.NAME]"),
     "server": Key("text", "a file that the server itself holds, for constraints of global scope"),
     "label": Key("text", "the column to predict"),
     "positive": Key("value", "the label that counts as 1"),

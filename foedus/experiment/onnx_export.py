@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foedus.data.columns import MISSING
 from foedus.data.preprocess import Category, Number
 from foedus.data.sums import ABSENT
-from foedus.data.tables import MISSING
 from foedus.errors import FoedusError
 from foedus.evaluation.tally import Rule
 from foedus.experiment.predict import SavedModel, open_model

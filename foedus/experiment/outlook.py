@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from foedus.algorithm import name_of
-from foedus.data.doubts import side_by_side
+from foedus.data.columns import listing, missing_in
 from foedus.data.preprocess import Category, Number
-from foedus.data.tables import listing, missing_in
+from foedus.data.side_by_side import side_by_side
 from foedus.experiment import build, evidence
 from foedus.experiment.build import RunSetup
 from foedus.experiment.screen import size

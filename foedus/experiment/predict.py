@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from foedus.data import tables
+from foedus.data.formats import Format
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
 from foedus.evaluation.tally import Rule
@@ -83,10 +84,10 @@ def open_model(folder: Path) -> SavedModel:
     return SavedModel(load(folder), Preprocessing.load(folder / "preprocessing.json"))
 
 
-def predict(model: SavedModel, path: Path, separator: str = ",") -> Predictions:
+def predict(model: SavedModel, path: Path, separator: str | None = None) -> Predictions:
     """Predict every row of a raw table; a row with a missing value that the rules do not fill gets an empty answer."""
     rules = model.rules
-    table = tables.read(path, separator)
+    table = tables.read(path, Format(separator))
     X = rules.transform(table)
     if X.shape[1] != model.w.size:
         raise FoedusError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from foedus.algorithm import name_of
 from foedus.data.preprocess import Preprocessing
+from foedus.data.tables import check_file
 from foedus.errors import FoedusError
 from foedus.experiment import build
 from foedus.experiment.execute import ExperimentOutcome, description_of, finish
@@ -16,16 +17,22 @@ from foedus.experiment.file import Experiment
 from foedus.experiment.folder import REQUEST, SUBMISSION, Folder, folder_of
 from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
+from foedus.experiment.sources import files_of
 from foedus.experiment.sweep import RunCase
 from foedus.files import Json, write_whole
 from foedus.privacy.releasing import noise_of
 from foedus.run import Run
 from foedus.runtime import spine
 from foedus.runtime.flare.driver import Flare
+from foedus.runtime.flare.kits import is_filled_in, write_site_file
 from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.preparation import Request, cohort_of, read
-from foedus.runtime.flare.submission import Stopped, drive
+from foedus.runtime.flare.submission import AtServer, Stopped, Submission, drive
+from foedus.runtime.flare.trial import Federation
 from foedus.runtime.flare.window import Glimpse
+
+TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1}  # of sites on this machine: all rows are the caller's own
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,35 @@ def submit(
             break
         outcome.runs[name] = run
     return outcome
+
+
+def place_data(experiment: Experiment, federation: Federation, screen: Screen) -> None:
+    """Give the sites of a trial on this machine the files that the experiment names, one each.
+
+    A site whose file was filled in keeps its own data. The files are not copied: each site reads its own where it is.
+    """
+    blank = [site for site in federation.sites if not is_filled_in(federation.kit(site))]
+    if not blank:
+        return
+    data = experiment.cases[0].settings["data"]
+    file = federation.kit(blank[0]) / "local" / SITE_FILE
+    if data["files"] is None or len(blank) < len(federation.sites):
+        raise FoedusError(
+            f"the site {blank[0]!r} has no data yet: name its table in {file}, or name one file a site in the "
+            "experiment ([data] files)."
+        )
+    files = files_of(data["files"], experiment.folder)
+    if len(files) != len(blank):
+        raise FoedusError(
+            f"{experiment.path} names {len(files)} files and the federation has {len(blank)} sites; "
+            f"'foedus federation up --sites {len(files)}' starts as many, after 'foedus federation down'."
+        )
+    more = {"separator": data["separator"], "labels": [data["label"]] if data["label"] else []}
+    more["groups"] = [data["group"]] if data["group"] else []
+    for site, path in zip(federation.sites, files.values(), strict=True):
+        check_file(path, str(path))
+        write_site_file(federation.kit(site), path.absolute(), TRIAL_POLICY, more)
+        screen.say(f"{site} reads {path}.")
 
 
 def _plan_of(experiment: Experiment, case: RunCase) -> Plan:
@@ -124,12 +160,12 @@ def _one(folder: Folder, submission: tuple[Request, Json], screen: Screen, how: 
     screen.begin(f"{name}: {algorithm} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites))
     try:
         result = drive(
-            request,
+            Submission(request.run, request.to_bytes(), request.sites, note["transport"], note["patience"]),
             Path(note["kit"]),
-            transport=note["transport"],
-            patience=note["patience"],
+            AtServer(),
             keep_going=note["keep_going"],
             watch=_watch(folder, name, screen),
+            keep=True,
         )
     except Stopped as error:
         screen.note(folder.event("stopped", run=name, reason=str(error)))

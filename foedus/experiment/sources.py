@@ -2,15 +2,19 @@
 
 import glob
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from foedus.data import loaders, sites, tables
+from foedus.data.columns import Words, text_of
+from foedus.data.formats import Format, site_name
 from foedus.data.partition import PARTITIONERS, partition
+from foedus.data.remedies import Remedies, remedies_of
 from foedus.data.sites import Cohort, Roles
-from foedus.data.tables import Table, Words, text_of
-from foedus.errors import FoedusError
+from foedus.data.tables import Table
+from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment.build import loss_of
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
@@ -42,12 +46,13 @@ def files_of(request: object, folder: Path) -> dict[str, Path]:
             paths.append(folder / name)
     sites: dict[str, Path] = {}
     for path in paths:
-        if path.stem in sites:
+        name = site_name(path)
+        if name in sites:
             raise FoedusError(
-                f"[data] files: {sites[path.stem]} and {path} would both be site {path.stem!r}; give each site a name, "
+                f"[data] files: {sites[name]} and {path} would both be site {name!r}; give each site a name, "
                 'as in files = { north = "a/site.csv", south = "b/site.csv" }.'
             )
-        sites[path.stem] = path
+        sites[name] = path
     if not sites:
         raise FoedusError("[data] files is empty; expected at least one file.")
     return sites
@@ -87,13 +92,42 @@ def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
     data = settings["data"]
     if data["files"] is not None:
         files = files_of(data["files"], folder)
-        return {site: tables.read(path, data["separator"]) for site, path in files.items()}
-    whole = (
-        loaders.load(data["set"]) if data["set"] is not None else tables.read(folder / data["file"], data["separator"])
-    )
-    if data["site"] is not None:
-        return sites.by_column(whole, data["site"])
-    return _deal_out(whole, settings)
+        remedies = remedies_by_site(settings)
+        parts = {s: tables.read(p, _form(settings, remedies.get(s, Remedies()))) for s, p in files.items()}
+    else:
+        whole = (
+            loaders.load(data["set"])
+            if data["set"] is not None
+            else tables.read(folder / data["file"], _form(settings, Remedies()))
+        )
+        parts = sites.by_column(whole, data["site"]) if data["site"] is not None else _deal_out(whole, settings)
+    return with_remedies(parts, settings)
+
+
+def remedies_by_site(settings: Settings) -> dict[str, Remedies]:
+    """Return the remedies of [data.sites] by site; raise where one does not fit the rest of [data]."""
+    data = settings["data"]
+    remedies = {str(s): remedies_of(table, f"[data.sites.{s}]") for s, table in (data["sites"] or {}).items()}
+    for site, remedy in remedies.items():
+        key = next((k for k, v in vars(remedy.form).items() if v is not None), None)
+        if data["files"] is None and key is not None and site != "server":
+            raise FoedusError(f"[data.sites.{site}] {key}: the sites share one file; write {key} into [data] instead.")
+    return remedies
+
+
+def with_remedies(parts: Mapping[str, Table], settings: Settings) -> dict[str, Table]:
+    """Return the tables after the remedies of their sites."""
+    remedies = remedies_by_site(settings)
+    for site in remedies:
+        if site not in parts and (site != "server" or settings["data"]["server"] is None):
+            raise FoedusError(f"[data.sites.{site}]: there is no such site.{did_you_mean(site, parts)}")
+    return {s: remedies.get(s, Remedies()).apply(table, f"[data.sites.{s}]") for s, table in parts.items()}
+
+
+def _form(settings: Settings, remedy: Remedies) -> Format:
+    """How a site's file is written: as its own section says, and else as [data] does."""
+    data = settings["data"]
+    return remedy.form.over(Format(data["separator"], data["encoding"], data["decimal"]))
 
 
 def _deal_out(whole: Table, settings: Settings) -> dict[str, Table]:
@@ -118,7 +152,10 @@ def _deal_out(whole: Table, settings: Settings) -> dict[str, Table]:
 def cohort_of(settings: Settings, folder: Path) -> Cohort:
     """Read and check the sites' rows."""
     server = settings["data"]["server"]
-    own = None if server is None else tables.read(folder / server, settings["data"]["separator"])
+    own = None
+    if server is not None:
+        remedy = remedies_by_site(settings).get("server", Remedies())
+        own = remedy.apply(tables.read(folder / server, _form(settings, remedy)), "[data.sites.server]")
     return sites.gather(tables_of(settings, folder), roles_of(settings), own)
 
 

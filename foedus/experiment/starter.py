@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from foedus.data import tables
-from foedus.data.tables import Table, Words, text_of
+from foedus.data.columns import Words, text_of
+from foedus.data.formats import Format
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
 
 # name, rows, mean age, and how much more ill its patients are than elsewhere
@@ -28,8 +30,8 @@ class Wish:
     group: str | None = None
     max_loss: float | None = None
     max_gap: float | None = None
-    algorithm: str = "ProxAL"
-    separator: str = ","
+    algorithm: str = "auto"
+    separator: str | None = None
     columns: tuple[str, ...] = ()
     negative: str = "0"
     groups: tuple[str, ...] = ()
@@ -40,11 +42,11 @@ def toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def first_table(pattern: str, folder: Path, separator: str) -> Table:
+def first_table(pattern: str, folder: Path, separator: str | None) -> Table:
     """Read the first file that the pattern names."""
     from foedus.experiment.sources import files_of
 
-    return tables.read(next(iter(files_of(pattern, folder).values())), separator)
+    return tables.read(next(iter(files_of(pattern, folder).values())), Format(separator))
 
 
 def complete_wish(wish: Wish, folder: Path) -> Wish:
@@ -88,7 +90,7 @@ def starter(wish: Wish) -> str:
         _line(f"group = {toml_string(wish.group)}", "groups whose losses can be compared; not used to predict")
         if wish.group is not None
         else _line('# group = "sex"', "groups whose losses can be compared; not used to predict"),
-        *([f"separator = {toml_string(wish.separator)}"] if wish.separator != "," else []),
+        *([f"separator = {toml_string(wish.separator)}"] if wish.separator is not None else []),
         _line('# features = ["age"]', f"the columns to predict from; all others when left out{column_hint}"),
         _line('# drop = ["patient"]', "columns to leave out"),
         _line('# categorical = ["code"]', "columns of numbers that are codes; columns of words need not be named"),
@@ -130,7 +132,12 @@ def starter(wish: Wish) -> str:
             "",
         ]
     problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
-    method = [_line(f"name = {toml_string(wish.algorithm)}", "'foedus check' says what it sends and how often")]
+    method = [
+        _line(
+            f"name = {toml_string(wish.algorithm)}",
+            "the one that fits; 'foedus check' says which, what it sends, and how often",
+        )
+    ]
     lines = [
         "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
         "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",

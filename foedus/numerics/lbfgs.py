@@ -1,14 +1,20 @@
 """L-BFGS for smooth functions whose Hessian is too large to form."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
+from foedus.engine import late
 from foedus.numerics.newton import Solution
 from foedus.pytrees import PyTree
+
+if TYPE_CHECKING:
+    import optax
+else:
+    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 PAIRS = 20  # of steps and gradient changes that approximate the Hessian
 

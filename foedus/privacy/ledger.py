@@ -8,6 +8,7 @@ import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.notebook import html_of
 from foedus.privacy import composition
 from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
 
@@ -244,6 +245,9 @@ class Ledger:
         return "\n".join(self._lines())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_of(str(self))
 
     def _lines(self) -> list[str]:
         head = [f"Privacy ledger: {self.noise['words']}", f"released: {self.what}"]

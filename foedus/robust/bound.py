@@ -21,17 +21,14 @@ against CVXPY. So an error in the rounds shows as a gap.
 
 from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit, xlogy
 
 from foedus import losses
 from foedus.losses import Loss
 from foedus.regularizers import Regularizer, Zero
 from foedus.robust.closed import Ball
-from foedus.robust.weights import Norm, weights_projection
+from foedus.robust.weights import Norm, nearest_weights
 
 MOST_ROWS = 200_000  # with more rows, some thousand passes over them take too long
 SMOOTHING = (1e-2, 1e-3, 1e-4, 1e-5)  # τ relative to the objective; each minimisation starts from the last minimiser
@@ -42,8 +39,6 @@ REPAIRS = 12  # Newton-like steps that move the slopes
 FLAT = 1e-8  # eigenvalues of the Gram matrix below this share of the largest are raised to it in the whitening
 NO_SMOOTHING = 1e-12  # a τ with which the smoothed objective is the objective itself
 FAR = 1e3  # models whose predictions are larger by this factor are not considered where no radius bounds w
-
-_onto_weights = jax.jit(weights_projection, static_argnames=("p",))
 
 
 @dataclass(frozen=True)
@@ -89,6 +84,8 @@ def _sign(y: np.ndarray) -> np.ndarray:
 
 def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarray:
     """The slope a that attains the loss; for a piecewise-linear loss, the loss less τa²/2."""
+    from scipy.special import expit  # here and below where it is used: SciPy takes long to import
+
     if isinstance(loss, losses.Logistic):
         return -_sign(y) * expit(-_sign(y) * z)
     if isinstance(loss, losses.Hinge | losses.SmoothHinge):
@@ -105,6 +102,8 @@ def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarra
 
 def _cost(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The conjugate ℓ*(a), the cost of the slope a."""
+    from scipy.special import xlogy
+
     s = np.abs(a)
     if isinstance(loss, losses.Logistic):
         return xlogy(s, s) + xlogy(1.0 - s, 1.0 - s)
@@ -211,8 +210,7 @@ def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
     # the clients' weights, by the projection of q̂ + V/τ onto Q
     q = game.q_hat
     if game.theta > 0 and S > 1:
-        aim = (jnp.asarray(part) for part in (game.q_hat + V / tau, game.q_hat, game.theta))
-        q = np.asarray(_onto_weights(*aim, p=game.p))
+        q = nearest_weights(game.q_hat + V / tau, game.q_hat, game.theta, game.p)
     total = float(q @ V - 0.5 * tau * np.sum((q - game.q_hat) ** 2))
     mass, flip_mass = q[game.site] * (game.share - b), q[game.site] * b
     norm_part = np.zeros(len(w))
@@ -274,11 +272,15 @@ def _repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
     return D, white.T @ (mass * a) + rest
 
 
+def _value(regularizer: Regularizer, w: np.ndarray) -> float:
+    return 0.0 if isinstance(regularizer, Zero) else float(regularizer.value(jnp.asarray(w)))
+
+
 def at_zero(game: Game) -> float:
     """The robust objective of the model w = 0; infinite where the regulariser does not allow it."""
     w = np.zeros(game.x.shape[1])
     plain = replace(game, regularizer=Zero())
-    return _choose(plain, w, NO_SMOOTHING, 1.0).value + float(game.regularizer.value(jnp.asarray(w)))
+    return _choose(plain, w, NO_SMOOTHING, 1.0).value + _value(game.regularizer, w)
 
 
 def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
@@ -286,6 +288,8 @@ def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
 
     The search starts at w, whose objective is `value`, or at 0, whose objective is `zero`, whichever is better.
     """
+    from scipy.optimize import minimize
+
     T, dim = _whitening(game), game.x.shape[1]
     best = min(value, zero)  # some model is this good
     v = np.linalg.solve(T, w) if value <= zero else np.zeros(dim)

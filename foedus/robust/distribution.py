@@ -1,16 +1,16 @@
 """The distribution in a Wasserstein ball that attains the worst case of a piecewise-linear loss."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from foedus import losses
+from foedus.interpreter.dispatch import jit_if_large
 from foedus.losses import Loss
+from foedus.pytrees import device_array
 from foedus.robust import closed
 from foedus.robust.closed import Ball, Radius
 from foedus.robust.polyhedron import PolyhedronProjection
@@ -39,7 +39,7 @@ class Distribution:
     attained: bool
 
 
-@partial(jax.jit, static_argnames=("loss",))
+@jit_if_large("loss")
 def mean_loss(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
     """The mean loss of the model w with these weights."""
     return jnp.dot(share, loss.value(x @ w, y))
@@ -48,7 +48,7 @@ def mean_loss(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
 def pad_rows(*rows: np.ndarray, height: int = 0) -> list[Array]:
     """The arrays, filled with zeros up to a power of two: clients of many sizes share few compiled programs."""
     more = (1 << (max(len(rows[0]), int(height)) - 1).bit_length()) - len(rows[0])
-    return [jnp.asarray(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
+    return [device_array(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
 
 
 def still(x: np.ndarray, y: np.ndarray, share: np.ndarray, loss: float) -> Distribution:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import NotRequired, TypedDict
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from foedus.algorithm import Algorithm
+from foedus.interpreter.dispatch import play
 from foedus.losses import Loss
 from foedus.problem import Problem
 from foedus.robust import bound
@@ -164,7 +164,7 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
     radii = np.broadcast_to(np.asarray(threat.radius, dtype=float), terms.clients)
     support = threat.support if np.any(radii > 0) else None
     names, q_hat = problem.names, threat.q_hat
-    data = {**problem.data, "share": jax.vmap(terms.share)(problem.data)}
+    data = {**problem.data, "share": play(jax.vmap(terms.share), problem.data)}
     x, y, share = (np.asarray(data[key]) for key in ("x", "y", "share"))
     sites = [(x[i, :n], y[i, :n], share[i, :n]) for i, n in enumerate(problem.counts)]
 
@@ -203,5 +203,5 @@ def with_gap(
     result = replace(result, at_zero=zero if np.isfinite(zero) else None)
     if ball.support != "everything" or len(y) > bound.MOST_ROWS or not np.all(np.isfinite(w)):
         return result
-    total = result.value + float(h.value(jnp.asarray(w)))
+    total = result.value + float(play(h.value, w))
     return replace(result, gap=max(total - bound.lower_bound(game, w, total, zero), 0.0))

@@ -1,11 +1,15 @@
 """The weights of clients in Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}: projections, and the worst q for given losses."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+from foedus.interpreter.dispatch import jit_if_large
+from foedus.pytrees import device_array
 
 HALVINGS = 80  # bisections: the 53 bits of a number, and more for an interval much wider than its root is large
 LOG_RANGE = 35.0  # e^±35 covers every step t between rounding and the far end of the ball
@@ -82,7 +86,42 @@ def weights_projection(u: Array, q_hat: Array, theta: Array, p: Norm) -> Array:
     return jnp.where(jnp.sum(jnp.abs(near - q_hat)) <= theta, near, nearest)
 
 
-@jax.jit
+def nearest_weights(u: np.ndarray, q_hat: np.ndarray, theta: float, p: Norm) -> np.ndarray:
+    """The point of Q that is nearest to u, by sorting where `weights_projection` bisects; for p = 2 they are one."""
+    if p == 2:
+        return np.asarray(_projection_in_ball(device_array(u), device_array(q_hat), device_array(theta)))
+    if p == "inf":
+        low, high = np.maximum(q_hat - theta, 0.0), q_hat + theta
+        return np.clip(u - _level(u, low, high, 1.0), low, high)
+    near = np.maximum(u - _level(u, np.zeros_like(u), np.full_like(u, np.inf), 1.0), 0.0)
+    if np.sum(np.abs(near - q_hat)) <= theta:
+        return near
+    more, nothing = u - q_hat, np.zeros_like(u)
+    gain = _level(more, nothing, np.full_like(u, np.inf), 0.5 * theta)
+    loss = _level(-more, nothing, q_hat, 0.5 * theta)
+    return q_hat + np.maximum(more - gain, 0.0) - np.clip(-more - loss, 0.0, q_hat)
+
+
+def _level(u: np.ndarray, low: np.ndarray, high: np.ndarray, total: float) -> float:
+    """The t with Σ clip(u − t, low, high) = total; this sum is linear in t between bends at u − high and u − low."""
+    lowest = float(np.sum(low))
+    high = np.minimum(high, low + 2.0 * max(total - lowest, 0.0))  # no entry gets half of this
+    ends = np.concatenate([u - high, u - low])
+    bends = np.concatenate([-np.ones_like(u), np.ones_like(u)])
+    order = np.argsort(ends, kind="stable")
+    t, slope = ends[order], np.cumsum(bends[order])
+    # from the right, where the sum is Σ low, upwards
+    steps = -slope[:-1] * np.diff(t)
+    above = lowest + np.concatenate([np.cumsum(steps[::-1])[::-1], [0.0]])
+    total = min(total, float(above[0]))  # which it is but for rounding
+    k = int(np.sum(above >= total)) - 1  # the last bend at which the sum is not below the total
+    return float(t[k]) if k == len(t) - 1 else float(t[k] + (above[k] - total) / max(-slope[k], 1.0))
+
+
+_projection_in_ball = jax.jit(partial(weights_projection, p=2))  # compiled: it is called some thousand times
+
+
+@jit_if_large()
 def _heaviest_in_ball(values: Array, q_hat: Array, theta: Array) -> Array:
     """The projection of q̂ + t·values onto the simplex, with the t that puts it on the ball, or the largest there is."""
     below = values - jnp.max(values)
@@ -104,7 +143,7 @@ def heaviest(values: np.ndarray, q_hat: np.ndarray, theta: float, p: Norm) -> np
     if p == 2:
         if np.ptp(values) == 0 or theta == 0:
             return q_hat.copy()
-        return np.asarray(_heaviest_in_ball(jnp.asarray(values), jnp.asarray(q_hat), jnp.asarray(theta)))
+        return np.asarray(_heaviest_in_ball(device_array(values), device_array(q_hat), device_array(theta)))
     # p = ∞: from the lowest weights, give what is missing to 1 to the largest values first, each up to q̂ + θ.
     # p = 1: take up to θ/2 from the smallest values, and give all of it to the largest.
     q = np.maximum(q_hat - theta, 0.0) if p == "inf" else q_hat.copy()

@@ -1,16 +1,15 @@
 """The worst-case loss of any linear model over a Wasserstein ball, and the distribution that attains it."""
 
 from dataclasses import dataclass
-from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
 from foedus.errors import FoedusError
+from foedus.interpreter.dispatch import jit_if_large
 from foedus.losses import Loss, as_loss
+from foedus.pytrees import device_array
 from foedus.robust import closed, polyhedron
 from foedus.robust.closed import PIECEWISE_LINEAR, Ball, Radius
 from foedus.robust.distribution import Distribution, attaining, attaining_in_polyhedron, mean_loss, pad_rows, still
@@ -32,7 +31,7 @@ class WorstCase:
     distribution: Distribution | None = None
 
 
-@partial(jax.jit, static_argnames=("ball",))
+@jit_if_large("ball")
 def _closed_form(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius: Radius) -> tuple[Array, Array]:
     """A compiled `closed.worst_case`."""
     return closed.worst_case(ball, w, x, y, share, radius)
@@ -130,19 +129,19 @@ def worst_case(
     share = np.full(len(y), 1.0 / len(y)) if share is None else np.asarray(share, dtype=float)
     width = x.shape[1] - intercept
     rows = pad_rows(x, y, share, height=height)
-    nominal = float(mean_loss(ball.loss, jnp.asarray(w), *rows))
+    nominal = float(mean_loss(ball.loss, device_array(w), *rows))
     low = high = C = d = np.zeros(0)
     if support is not None:
         low, high, C, d = sides("argument", support, ball, width)
         check_inside(x[:, :width], y, C, d)
     if radius == 0:
         return WorstCase(nominal, nominal, float("inf"), 0.0, still(x, y, share, nominal) if moves else None)
-    at = Radius(*(jnp.asarray(v, dtype=float) for v in (radius, kappa, low, high)))
+    at = Radius(*(device_array(np.asarray(v, dtype=float)) for v in (radius, kappa, low, high)))
     if not ball.has_closed_form:
         form = EpigraphForm(ball, flips=bool(np.isfinite(kappa)))
         # with w kept, the projection of (w, a) onto the epigraph is (w, V(w)) for any a below V(w); no loss is negative
-        below, within = jnp.asarray(-1.0), (jnp.asarray(C), jnp.asarray(d))
-        projection = polyhedron.project(form, *rows, at, *within, below, jnp.asarray(w), keep_w=True)
+        below, within = device_array(-1.0), (device_array(C), device_array(d))
+        projection = polyhedron.project(form, *rows, at, *within, below, device_array(w), keep_w=True)
         if not (float(projection.gap) <= ACCURATE and float(projection.residual) <= ACCURATE):
             raise FoedusError(
                 "the worst case over the support (C, d) was not found to 1e-6; scale X, and C and d with it, "
@@ -150,7 +149,8 @@ def worst_case(
             )
         spread = attaining_in_polyhedron(ball, w, x, y, share, at, projection, C, d) if moves else None
         return WorstCase(float(projection.v), nominal, float(projection.lam), float(radius), spread)
-    value, lam = (float(v) for v in _closed_form(ball, jnp.asarray(w), *rows, at))
+    padded_x, padded_y, padded_share = rows
+    value, lam = (float(v) for v in _closed_form(ball, device_array(w), padded_x, padded_y, padded_share, at))
     has_distribution = moves and isinstance(ball.loss, PIECEWISE_LINEAR)
     spread = attaining(ball, w, x, y, share, at, lam) if has_distribution else None
     return WorstCase(value, nominal, lam, float(radius), spread)

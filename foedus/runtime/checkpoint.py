@@ -5,12 +5,11 @@ import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.files import pack, unpack, write_whole
-from foedus.pytrees import PyTree
+from foedus.pytrees import PyTree, device_array
 
 MAGIC = b"foedus checkpoint 2\n"  # how the file begins; then the SHA-256 of the content, then the content
 MARK = len(MAGIC) + hashlib.sha256().digest_size
@@ -56,7 +55,7 @@ class Checkpoint:
                 " give another file name, or delete it to start anew."
             )
         tree = jax.tree.structure(like)
-        carry = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in leaves])
+        carry = jax.tree.unflatten(tree, [device_array(leaf) for leaf in leaves])
         return carry, {name[8:]: array for name, array in arrays.items() if name.startswith("history.")}
 
     def keep(self, carry: PyTree, history: dict[str, np.ndarray], final: bool = False) -> None:

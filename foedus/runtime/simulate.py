@@ -8,7 +8,6 @@ when the algorithm has ended.
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
@@ -21,15 +20,19 @@ from jax import Array
 from foedus.algorithm import Algorithm, Fit, Present
 from foedus.certificate import SitePart, site_parts
 from foedus.constrained import tolerances
+from foedus.interpreter.dispatch import is_small, play, program_for
+from foedus.interpreter.random_bits import random_key
+from foedus.interpreter.shapes import CannotInterpret
 from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
-from foedus.pytrees import PyTree, state, strong
+from foedus.pytrees import PyTree, device_array, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes
+from foedus.runtime.over_clients import message_from, message_leaves, over_clients
 from foedus.runtime.participation import (
     LOCAL,
     LOSE,
@@ -130,48 +133,21 @@ def play_round(
     return Simulation(carry, after), {"asked": asked_count, "answered": jnp.sum(here)} | record
 
 
-def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
-    """Take a message apart for `vmap`: its leaves, the client axis of each leaf (0 or None), and its structure.
-
-    `Each` fields keep a leading axis over the clients `index` (None: all, in order); the others are shared. `vmap`
-    takes one axis for each input, and a message mixes fields with and without one, so it travels as leaves.
-    """
-    nodes, tree = jax.tree.flatten(message, is_leaf=spine.is_each)
-    parts, leaves, axes = [], [], []
-    for node in nodes:
-        flat, part = jax.tree.flatten(node.values if spine.is_each(node) else node)
-        parts.append((part, len(flat)))
-        for leaf in flat:
-            leaves.append(leaf if index is None or not spine.is_each(node) else leaf[index])
-            axes.append(0 if spine.is_each(node) else None)
-    return leaves, axes, (tree, tuple(parts))
-
-
-def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
-    """Put a message together as one client reads it: the inverse of `message_leaves`, inside `vmap`."""
-    tree, parts = structure
-    nodes, start = [], 0
-    for part, size in parts:
-        nodes.append(jax.tree.unflatten(part, leaves[start : start + size]))
-        start += size
-    return jax.tree.unflatten(tree, nodes)
-
-
-def over_clients(
-    one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: tuple[int | None, ...], block: int | None
-) -> PyTree:
-    """`vmap` over the client axis of `args`: all clients at once, or block by block."""
-    if block is None:
-        return jax.vmap(one, in_axes=axes)(*args)
-    split = [i for i, axis in enumerate(axes) if axis == 0]
-
-    def call(parts: list[PyTree]) -> PyTree:
-        whole = list(args)
-        for i, part in zip(split, parts, strict=True):
-            whole[i] = part
-        return one(*whole)
-
-    return jax.lax.map(call, [args[i] for i in split], batch_size=block)
+def play_next(
+    algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs
+) -> tuple[Simulation, dict[str, Array]]:
+    """Play the next round, of the kind that the server's state asks for; return the state and the round's record."""
+    phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
+    plays = [partial(play_round, algorithm, terms, kind) for kind in range(len(algorithm.kinds))]
+    if len(plays) == 1:
+        at, counts = plays[0](at, inputs)
+    else:
+        at, counts = jax.lax.switch(phase, plays, at, inputs)
+    row = {"phase": phase} | counts | dict(algorithm.report(at.carry.server))
+    if isinstance(algorithm, Releasing) and algorithm.noise is not None:
+        clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
+        row |= algorithm.release_record(clients)
+    return at, {name: jnp.asarray(value) for name, value in row.items()}
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms"), donate_argnames=("at",))
@@ -179,21 +155,7 @@ def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
     """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
-    kinds = range(len(algorithm.kinds))
-
-    def step(at: Simulation) -> tuple[Simulation, dict[str, Array]]:
-        phase = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
-        plays = [partial(play_round, algorithm, terms, kind) for kind in kinds]
-        if len(plays) == 1:
-            at, counts = plays[0](at, inputs)
-        else:
-            at, counts = jax.lax.switch(phase, plays, at, inputs)
-        row = {"phase": phase} | counts | dict(algorithm.report(at.carry.server))
-        if isinstance(algorithm, Releasing) and algorithm.noise is not None:
-            clients = join_bins(list(at.clients), inputs.data) if isinstance(inputs.data, tuple) else at.clients
-            row |= algorithm.release_record(clients)
-        return at, {name: jnp.asarray(value) for name, value in row.items()}
-
+    step = partial(play_next, algorithm, terms, inputs=inputs)
     shapes = jax.eval_shape(step, at)[1]
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
 
@@ -209,12 +171,72 @@ def chunk(
     return jax.lax.while_loop(going, body, (at, records, jnp.zeros((), int)))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
-def start(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data | None) -> Simulation:
+def start_plain(algorithm: Algorithm, terms: Terms, w0: Array, data: PyTree, own: Data | None) -> Simulation:
     """Return the state before the first round."""
     join = jax.vmap(lambda d: algorithm.join(terms, d, w0))
     clients = tuple(join(b.data) for b in data) if isinstance(data, tuple) else join(data)
     return strong(Simulation(spine.first(algorithm, terms, w0, own), clients))
+
+
+start = jax.jit(start_plain, static_argnames=("algorithm", "terms"))
+
+
+class Rounds:
+    """The rounds of a run, compiled; `RoundsByNumPy` plays them without."""
+
+    def __init__(self, job: Job):
+        self.job, self.algorithm, self.terms = job, job.fit.algorithm, job.fit.problem.terms
+        self.inputs = inputs_of(job.fit, job.participation, job.seed, job.masking)
+
+    @staticmethod
+    def of(job: Job) -> "Rounds":
+        """The rounds of a job: played by NumPy where there will be few and the data are small, compiled otherwise."""
+        problem = job.fit.problem
+        if job.fit.few_rounds and is_small(problem.data, problem.server):
+            try:
+                return RoundsByNumPy(job)
+            except CannotInterpret:
+                pass
+        return Rounds(job)
+
+    def start(self) -> Simulation:
+        """Return the state before the first round."""
+        return start(self.algorithm, self.terms, self.job.w0, self.inputs.data, self.job.fit.problem.server)
+
+    def ready(self, at: Simulation) -> Simulation:
+        """Compile the program, and play no round."""
+        return self.play(at, 0)[0]
+
+    def play(self, at: Simulation, limit: int) -> tuple[Simulation, dict[str, np.ndarray], int]:
+        """Play at most so many rounds; return the state, the rounds' records, and how many there were."""
+        at, records, used = chunk(self.algorithm, self.terms, at, self.inputs, np.int64(limit))
+        return at, {name: np.asarray(values)[: int(used)] for name, values in records.items()}, int(used)
+
+
+class RoundsByNumPy(Rounds):
+    """The rounds of a run, each an operation after the other: nothing is compiled."""
+
+    def __init__(self, job: Job):
+        super().__init__(job)
+        self.own = job.fit.problem.server
+        of_start = partial(start_plain, self.algorithm, self.terms)
+        self.first = program_for(("start", self.algorithm, self.terms), of_start, job.w0, self.inputs.data, self.own)
+        at = self.start()
+        of_round = partial(play_next, self.algorithm, self.terms)
+        self.round = program_for(("round", self.algorithm, self.terms), of_round, at, self.inputs)
+
+    def start(self) -> Simulation:
+        return self.first(self.job.w0, self.inputs.data, self.own)
+
+    def ready(self, at: Simulation) -> Simulation:
+        return at
+
+    def play(self, at: Simulation, limit: int) -> tuple[Simulation, dict[str, np.ndarray], int]:
+        rows: list[dict[str, np.ndarray]] = []
+        while len(rows) < limit and not at.carry.done:
+            at, row = self.round(at, self.inputs)
+            rows.append(row)
+        return at, {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}, len(rows)
 
 
 def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Masking | None = None) -> RunInputs:
@@ -229,7 +251,7 @@ def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Maskin
     else:
         data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
         blocks = block_sizes(fit, [b.data for b in data])
-    return RunInputs(data, jnp.asarray(uids), jax.random.key(seed), participation, blocks, masking)
+    return RunInputs(data, device_array(uids), random_key(seed), participation, blocks, masking)
 
 
 class _Interrupt:
@@ -271,25 +293,22 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
     problem, algorithm = job.fit.problem, job.fit.algorithm
     terms = problem.terms
     with explain_mistakes(algorithm, problem):
-        inputs = inputs_of(job.fit, job.participation, job.seed, job.masking)
-        at = start(algorithm, terms, job.w0, inputs.data, problem.server)
-        states, data = (
-            (at.clients[0], inputs.data[0].data) if isinstance(inputs.data, tuple) else (at.clients, inputs.data)
-        )
+        rounds = Rounds.of(job)
+        at, given = rounds.start(), rounds.inputs.data
+        states, data = (at.clients[0], given[0].data) if isinstance(given, tuple) else (at.clients, given)
         recorder = Recorder(traffic.traffic_of(algorithm, terms, at.carry.server, states, data, job.masking))
         if checkpoint is not None and (checkpoint_content := checkpoint.load(at)) is not None:
             at, recorder.columns = checkpoint_content
-        at, _, _ = chunk(algorithm, terms, at, inputs, np.int64(0))  # compiles the program and plays no round
+        at = rounds.ready(at)
     compiled_at = time.perf_counter()
     size, interrupted = FIRST_CHUNK, False
     with _Interrupt() as interrupt:
         while not interrupt.pending and recorder.rounds < job.max_rounds and not bool(at.carry.done):
             tick = time.perf_counter()
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
-            at, records, used = chunk(algorithm, terms, at, inputs, np.int64(limit))
-            count = int(used)
-            check_clipped(job.masking, np.asarray(records.pop("clipped", 0))[:count] if job.masking else 0)
-            recorder.add({name: np.asarray(values)[:count] for name, values in records.items()})
+            at, records, count = rounds.play(at, limit)
+            check_clipped(job.masking, records.pop("clipped", 0) if job.masking else 0)
+            recorder.add(records)
             round_seconds = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))
             interrupted = bool(watch is not None and watch(recorder))
@@ -323,15 +342,15 @@ def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
     """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
     algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
     multipliers = spine.server_multipliers(algorithm, run_on.terms, at.carry)
-    mu = jnp.zeros((problem.terms.clients, problem.terms.rows[0]))
+    mu = device_array(np.zeros((problem.terms.clients, problem.terms.rows[0])))
     if multipliers:
-        mu = jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client))(at.clients)
+        mu = play(jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client)), at.clients)
         if isinstance(run_on, Pooled):
-            by_site = run_on.by_site({"local": mu} | {k: jnp.asarray(v) for k, v in multipliers.items()})
+            by_site = run_on.by_site({"local": mu} | {k: device_array(v) for k, v in multipliers.items()})
             mu = by_site.pop("local")
             multipliers = {k: np.asarray(v) for k, v in by_site.items()}
-    nu = jnp.asarray(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
-    one = Data({k: v[0] for k, v in problem.data.items()})
+    nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
+    one = problem.first_client
     each = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
     parts = each if job.masking is None else summed_parts(job, each)
     return spine.conclude(

@@ -5,7 +5,6 @@
     advance   the server's part of one round: replies in, the next state out
     conclude  objective, certificate, multipliers and the reason, from the sites' parts
     finish    the Run
-
 The simulator adds `vmap` over clients, `Spread` a client axis over several processes, and the FLARE server messages.
 """
 
@@ -25,13 +24,14 @@ from foedus.certificate import Certificate, SitePart, join_parts
 from foedus.constrained import Constrained, tolerances
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.interpreter.dispatch import play
 from foedus.pooled import Pooled
 from foedus.privacy.ledger import Budget, Ledger, ledger_of
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
 from foedus.privacy.total import Local
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, nbytes, state
+from foedus.pytrees import PyTree, device_array, nbytes, state
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -278,7 +278,7 @@ def server_multipliers(algorithm: Algorithm, terms: Terms, carry: Carry) -> dict
     """Return the multipliers of the server's rows, by scope; an algorithm without constraints has none."""
     if not isinstance(algorithm, Constrained):
         return {}
-    return {k: np.asarray(v) for k, v in algorithm.server_multipliers(terms, carry.server).items()}
+    return play(lambda server: algorithm.server_multipliers(terms, server), carry.server)
 
 
 def client_multipliers(algorithm: Algorithm, terms: Terms, client: PyTree) -> Array:
@@ -314,7 +314,7 @@ def conclude(
         reason_names: the clients of the problem that the algorithm ran on, where these are others.
     """
     eps1, eps2 = tolerances(algorithm)
-    w = jnp.asarray(np.asarray(carry.w))
+    w = device_array(carry.w)
     if isinstance(parts, SitePart):
         objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
         local = np.asarray(parts.mu)
@@ -328,8 +328,8 @@ def conclude(
         multipliers = {"local": local} | multipliers
     finite = bool(carry.finite)
     converged = finite and int(carry.ended) == CONVERGED
-    server = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), carry.server)
-    reason = algorithm.reason(server, converged, list(reason_names or names)) if finite else INFINITE
+    last = jax.tree.map(np.asarray, carry.server)
+    reason = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
     return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
 
 
@@ -356,7 +356,7 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
     if outcome.opendp and (sound := sound_noise(algorithm)) is not None:
         noise = replace(sound, sampler="opendp")
     ledger = ledger_of(noise, history, problem.names, problem.counts, RELEASED)
-    w = jax.tree.map(np.asarray, problem.terms.shape.unravel(jnp.asarray(end.w)))
+    w = jax.tree.map(np.asarray, problem.terms.shape.unravel(device_array(end.w)))
     return run_of(
         replace(end, converged=converged, reason=reason), replace(outcome, history=history), w, job.settings,
         problem.names, ledger, worst_case,

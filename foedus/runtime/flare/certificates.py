@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING
 
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
-from foedus.runtime.flare.kits import organisation, require_nvflare
+from foedus.runtime.flare.kits import ADMIN, organisation, require_nvflare
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
     from cryptography.x509 import Certificate
 
 KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
+PARTIES = (CERTIFICATE, "startup/server.crt")  # the certificate of a kit: a site's or coordinator's, or the server's
+WARN_DAYS = 30  # before its end a certificate is spoken of
 DAYS = 360  # for which a certificate is valid, unless that of the authority ends before
 
 
@@ -125,6 +127,92 @@ def install(kit: Path, file: Path) -> str:
     write_whole(kit / CERTIFICATE, content)
     os.chmod(kit / CERTIFICATE, 0o600)
     return fingerprint(own)
+
+
+def renew(folder: Path, party: str) -> tuple[Path, datetime.datetime]:
+    """At the coordinator, make a new certificate for the key that a party has; return it and its end.
+
+    That of the server or the coordinator goes into its kit in `folder`; a site's goes to the site, which installs it.
+    """
+    require_nvflare()
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from nvflare.lighter.utils import serialize_cert
+
+    project, authority, root = _authority(folder)
+    path = _certificate_of(folder, project, party)
+    if not path.exists():
+        raise FoedusError(f"{party!r} has no certificate yet; 'foedus federation sign {party}.csr' makes its first.")
+    old = x509.load_pem_x509_certificate(path.read_bytes())
+    now = datetime.datetime.now(datetime.UTC)
+    end = min(root.not_valid_after_utc, now + datetime.timedelta(days=DAYS))
+    builder = x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), x509.random_serial_number(), now, end)
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    certificate = builder.sign(authority, hashes.SHA256())  # pyright: ignore[reportArgumentType]
+    write_whole(path, serialize_cert(certificate))
+    os.chmod(path, 0o600)
+    return path, end
+
+
+def _certificate_of(folder: Path, project: Json, party: str) -> Path:
+    """Return the file of a party's certificate at the coordinator."""
+    kinds = {one["name"]: one["type"] for one in project["participants"]}
+    server = next(name for name, kind in kinds.items() if kind == "server")
+    name = {"server": server, "coordinator": ADMIN}.get(party, party)
+    if name not in kinds:
+        sites = ", ".join(name for name, kind in kinds.items() if kind == "client")
+        raise FoedusError(f"{party!r} is no party of this project: server, coordinator, {sites}.")
+    if kinds[name] == "client":
+        return folder / "signed" / f"{name}.crt"
+    return newest_build(folder, project["name"]) / name / PARTIES[kinds[name] == "server"]
+
+
+def newest_build(folder: Path, project: str) -> Path:
+    """Return the folder of the kits that were made."""
+    builds = sorted((folder / "made" / project).glob("prod_*"))
+    if not builds:
+        raise FoedusError(f"{folder} holds no kits; 'foedus federation provision' makes them.")
+    return builds[-1]
+
+
+def end_of(path: Path) -> datetime.datetime | None:
+    """Return when a certificate ends; None where there is none."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        return None
+
+
+def warnings_of(kit: Path, now: datetime.datetime | None = None) -> list[str]:
+    """Return what a party must be told about the end of its certificate: nothing, or a sentence."""
+    now = now or datetime.datetime.now(datetime.UTC)
+    return [
+        _warning(f"the certificate {kit / name}", end, now, "ask the coordinator for a new one")
+        for name in PARTIES
+        if (end := end_of(kit / name)) is not None and end - now < datetime.timedelta(days=WARN_DAYS)
+    ]
+
+
+def warnings_in(folder: Path, now: datetime.datetime | None = None) -> list[str]:
+    """Return what a coordinator must be told about the certificates of its project."""
+    now = now or datetime.datetime.now(datetime.UTC)
+    project, _, _ = _authority(folder)
+    lines = []
+    for name in ("server", "coordinator", *(one["name"] for one in project["participants"] if one["type"] == "client")):
+        end = end_of(_certificate_of(folder, project, name))
+        if end is not None and end - now < datetime.timedelta(days=WARN_DAYS):
+            remedy = f"'foedus federation renew {name}' makes a new one"
+            lines.append(_warning(f"the certificate of {name!r}", end, now, remedy))
+    return lines
+
+
+def _warning(what: str, end: datetime.datetime, now: datetime.datetime, remedy: str) -> str:
+    days = (end - now).days
+    when = f"has ended on {end:%Y-%m-%d}" if end <= now else f"ends on {end:%Y-%m-%d}, in {days} days"
+    return f"{what} {when}; {remedy}."
 
 
 def fingerprint(public: "PublicKeyTypes") -> str:

@@ -7,9 +7,11 @@ import io
 import logging
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,10 +22,50 @@ from foedus.runtime.flare.names import TOPIC
 from foedus.runtime.flare.window import Glimpse
 
 FINISHED = "FINISHED"
+WAITING = ("SUBMITTED", "APPROVED")  # the states of a job that the server has not begun
 POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
+COMMAND_SECONDS = 30.0  # for the answer to a command; FLARE itself gives up after about ten
+CLOSE_SECONDS = 3.0  # for a goodbye, on which nothing depends
+DOWNLOAD_SECONDS = 600.0  # for a result, which may be large and the line slow
 
 T = TypeVar("T")
 Watch = Callable[[Glimpse], bool | None]
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at the server; `state` is waiting, running, done, failed, ended or lost (its server was restarted)."""
+
+    number: str
+    name: str
+    state: str
+    submitted: str
+    duration: str
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Return the result of a call of FLARE's, or raise Unreachable where it takes longer than this.
+
+    FLARE waits without end for threads of its own that write to a server whose process stands still, so a call runs in
+    a thread that can be left behind.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # handed to the caller below
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="console", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise Unreachable(f"the server has not answered the coordinator for {seconds:g} s.")
+    return results[0]
 
 
 class Console:
@@ -31,6 +73,7 @@ class Console:
 
     def __init__(self, kit: Path, timeout: float = 20.0):
         self.kit, self.timeout = kit, timeout
+        self.last_words = ""  # what the server said last about why a job ends
 
     def __enter__(self) -> "Console":
         require_nvflare()
@@ -41,14 +84,19 @@ class Console:
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints its progress
-                    self.session: Any = new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout)
+                    self.session: Any = within(
+                        self.timeout + COMMAND_SECONDS,
+                        lambda: new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout),
+                    )
+            except Unreachable:
+                raise
             except Exception as error:
                 raise Unreachable(f"the server does not answer the coordinator ({type(error).__name__}).") from None
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self.session.close()
+            within(CLOSE_SECONDS, self.session.close)
         except Exception:
             logging.getLogger(__name__).debug("the session was gone already")
 
@@ -56,6 +104,12 @@ class Console:
         """Return the connected sites; a site in `since` counts only if the server has heard of it after that time."""
         clients = self._do(lambda: self.session.get_system_info()).client_info
         return sorted(one.name for one in clients if (one.last_connect_time or 0.0) >= (since or {}).get(one.name, 0.0))
+
+    def jobs(self, prefix: str = "") -> list[JobStatus]:
+        """Return the jobs at the server whose names begin so, newest first."""
+        rows = self._do(lambda: self.session.list_jobs(name_prefix=prefix or None, reverse=True))
+        running = {one.job_id for one in self._do(lambda: self.session.get_system_info()).job_info}
+        return [_job_status(row, running) for row in rows]
 
     def submit(self, job: Path) -> str:
         """Submit the job in a folder; return its number."""
@@ -89,6 +143,9 @@ class Console:
     def look(self, job: str, **command: str | bool) -> Glimpse:
         """Return how far a running job has come; `do="stop"` ends it after this round."""
         reply = self._do(lambda: self.session.do_app_command(job, TOPIC, command or {"do": "look"}))
+        if not isinstance(reply, dict) or not {"rounds", "record"} <= reply.keys():
+            raise Unreachable("the server does not say how far the job is.")  # its job stands still, or is over
+        self.last_words = str(reply.get("ending", ""))
         return Glimpse(int(reply["rounds"]), dict(reply["record"]))
 
     def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> None:
@@ -106,13 +163,13 @@ class Console:
                     last_look = time.monotonic()
                     if self.status(job).startswith(FINISHED):
                         return
-                if watch is None or stopping:
+                elif watch is None or stopping:
                     continue
                 try:
                     glimpse = self.look(job)
                 except Unreachable:  # it has not begun, or is over
                     continue
-                if glimpse.rounds > rounds_seen:
+                if watch is not None and not stopping and glimpse.rounds > rounds_seen:
                     rounds_seen = glimpse.rounds
                     stopping = bool(watch(glimpse))
                     if stopping:
@@ -131,15 +188,17 @@ class Console:
     def download(self, job: str, name: str) -> bytes | None:
         """Return the content of a file of a finished job, or None where it has none of this name."""
         with tempfile.TemporaryDirectory() as folder:
-            place = self._do(lambda: self.session.download_job_result(job, folder))
+            place = self._do(lambda: self.session.download_job_result(job, folder), DOWNLOAD_SECONDS)
             paths = sorted(Path(place or folder).rglob(name)) or sorted(Path(folder).rglob(name))
             content = paths[0].read_bytes() if paths else None
             shutil.rmtree(Path(place), ignore_errors=True) if place else None
             return content
 
-    def _do(self, call: Callable[[], T]) -> T:
+    def _do(self, call: Callable[[], T], seconds: float = COMMAND_SECONDS) -> T:
         try:
-            return call()
+            return within(seconds, call)
+        except Unreachable:
+            raise
         except Exception as error:
             raise Unreachable(f"the server refused the coordinator ({type(error).__name__}: {error}).") from None
 
@@ -152,8 +211,24 @@ class Console:
             time.sleep(0.3)
 
 
+def _job_status(row: Mapping[str, object], running: set[str]) -> JobStatus:
+    number, status = str(row.get("job_id")), str(row.get("status"))
+    state = "failed"
+    if status in WAITING:
+        state = "waiting"
+    elif not status.startswith(FINISHED):  # after its server has crashed, FLARE calls a job RUNNING for good
+        state = "running" if number in running or status == "DISPATCHED" else "lost"
+    elif status.endswith("COMPLETED"):
+        state = "done"
+    elif status.endswith("ABORTED"):
+        state = "ended"
+    return JobStatus(
+        number, str(row.get("job_name")), state, str(row.get("submit_time", "")), str(row.get("duration", ""))
+    )
+
+
 class Unreachable(FoedusError):
     """A server or a site does not answer now."""
 
 
-__all__ = ["ADMIN", "FINISHED", "Console", "Unreachable"]
+__all__ = ["ADMIN", "FINISHED", "Console", "JobStatus", "Unreachable"]

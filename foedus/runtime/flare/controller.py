@@ -2,13 +2,13 @@
 
 # pyright: reportMissingImports=false
 
-import inspect
+import errno
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
@@ -27,6 +28,7 @@ from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
+from foedus.runtime.flare.post import CellPost, ask
 from foedus.runtime.flare.preparation import read
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.terms import make_private
@@ -35,34 +37,41 @@ from foedus.runtime.flare.window import Window
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
 
 
-def mend(cell: Any) -> bool:
-    """Repair FLARE's multicast of aux messages; return False where it cannot be repaired.
-
-    A message to one site is streamed, with acknowledgements; a multicast goes out at once and takes half the time. But
-    in 2.9 its caller passes an argument that its core does not take, and swallows the error.
-    """
-    core = getattr(cell, "core_cell", None)
-    send = getattr(core, "broadcast_multi_requests", None)
-    if core is None or send is None:
-        return False
-    if "abort_signal" not in inspect.signature(send).parameters:
-
-        def without_signal(*args: object, abort_signal: object = None, **kwargs: object) -> object:
-            return send(*args, **kwargs)
-
-        core.broadcast_multi_requests = without_signal
-    return True
+ENDING_BYTES = 8192  # that are reserved for the word on how a run ended, in case the disk is full then
+LONGEST_SENTENCE = 1000  # characters of it, which fit in there however they are written
+LAST_WORDS_SECONDS = 10.0  # for the coordinator to ask why a run ends, where no file can say so
+SMALLEST_ROOM = 64 * 1024  # bytes: with fewer a disk counts as full
+FULL = "the disk of the server is full ({}); make room, then the run can be resumed"
 
 
-def _read(answers: Mapping[str, Shareable | None], count: int) -> dict[str, object]:
-    """The content of the answers; a site that did not answer has None, or a code that says so."""
-    replies = {}
-    for name, reply in answers.items():
-        if reply is not None and reply.get_return_code() == ReturnCode.OK and FIELD in reply:
-            replies[name] = reply[FIELD]
-    if len(replies) < count:
-        time.sleep(0.05)  # a site that cannot be reached is known at once: do not ask it in a tight loop
-    return replies
+def reserve(path: Path) -> None:
+    """Take room on the disk for the word on how a run ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b" " * ENDING_BYTES)
+
+
+def note_ending(places: list[Path], ending: Json) -> bool:
+    """Write how a run ended; on a full disk into the room that was reserved. Returns whether it is written anywhere."""
+    ending = ending | {"sentence": str(ending.get("sentence", ""))[:LONGEST_SENTENCE]}
+    content = json.dumps(ending).encode().ljust(ENDING_BYTES)
+    success = False
+    for place in places:
+        try:
+            with place.open("r+b" if place.exists() else "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            success = True
+        except OSError:
+            continue
+    return success
+
+
+def is_disk_full(folder: Path, error: Exception) -> bool:
+    """Return whether an error comes from a full disk."""
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left" in str(error) or shutil.disk_usage(folder).free < SMALLEST_ROOM
 
 
 def revoked_sites(path: Path) -> list[str]:
@@ -86,8 +95,7 @@ class FoedusController(Controller):
     def __init__(self, transport: str = "aux", patience: Json | None = None):
         super().__init__(task_check_period=CHECK_SECONDS)
         self.transport, self.patience = transport, Patience(**(patience or {}))
-        self.direct = False
-        self.pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="ask")
+        self.post: CellPost | None = None
 
     def set_communicator(self, communicator: Any) -> None:
         super().set_communicator(communicator)
@@ -96,11 +104,13 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
-        engine = _engine_of(fl_ctx)
-        self.direct = mend(engine.get_cell())
+        if self.transport == "aux":
+            engine, job = _engine_of(fl_ctx), str(fl_ctx.get_job_id())
+            addresses = {one.name: FQCN.join([one.get_fqcn() or one.name, job]) for one in engine.get_clients()}
+            self.post = CellPost(engine.get_cell(), addresses)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        """FLARE asks for this method; what is to be closed is closed with the process."""
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -110,45 +120,52 @@ class FoedusController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Play the run, and write its result, or why there is none, into the run's folder."""
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
+        root, run_dir = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job))
         config = Path(workspace.get_app_config_dir(job))
-        content = (config / ORDER).read_bytes()
-        run_config = json.loads((config / "run.json").read_text())
-        folder = Path(workspace.get_root_dir()) / RUNS / run_config["run"]
-        folder.mkdir(parents=True, exist_ok=True)
-        os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
-        make_private(Path(workspace.get_root_dir()))
-        self.revocation_list = Path(workspace.get_root_dir()) / REVOKED
-        ending: Json = {"job": job}
-        window = Window()
-        engine = _engine_of(fl_ctx)
+        window, engine = Window(), _engine_of(fl_ctx)
         engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: window.answer(command))
+        ending: Json = {"job": job}
+        places = [run_dir / ENDED]
         try:
+            run_config = json.loads((config / "run.json").read_text())
+            os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
+            folder = root / RUNS / run_config["run"]
+            folder.mkdir(parents=True, exist_ok=True)
+            make_private(root)
+            places.append(folder / ENDED)
+            for place in places:
+                reserve(place)
+            self.revocation_list = root / REVOKED
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
             result = play(
-                read(content, modules),
+                read((config / ORDER).read_bytes(), modules),
                 folder,
                 lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
                 self.patience,
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
                 window,
+                self.post,
             )
-            write_whole(folder / RESULT, result.to_bytes())
-            write_whole(Path(workspace.get_run_dir(job)) / RESULT, result.to_bytes())
+            for place in (folder, run_dir):
+                write_whole(place / RESULT, result.to_bytes())
             if not (result.interrupted and window.keep):  # nobody will go on from what single sites have sent
                 for path in folder.glob("server-*.ckpt"):
                     path.unlink(missing_ok=True)
             ending |= {"how": "done"}
         except Paused as pause:
             ending |= {"how": "paused", "sentence": str(pause)}
-        except FoedusError as error:
-            ending |= {"how": "refused", "sentence": str(error)}
+        except (FoedusError, OSError) as error:
+            is_full = is_disk_full(root, error)
+            how = "paused" if is_full or isinstance(error, OSError) else "refused"
+            ending |= {"how": how, "sentence": FULL.format(root) if is_full else str(error)}
         except Exception as error:
             self.log_exception(fl_ctx, "the run failed")
             ending |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
-        for place in (folder, Path(workspace.get_run_dir(job))):
-            write_whole(place / ENDED, json.dumps(ending).encode())
+        if not note_ending(places, ending):
+            window.ending = ending.get("sentence", "")
+            window.ending_was_read.wait(LAST_WORDS_SECONDS)
 
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
@@ -160,27 +177,9 @@ class FoedusController(Controller):
         for site in revoked_sites(self.revocation_list):
             if site in messages:
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
-        if self.transport == "task":
+        if self.post is None:
             return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
-        engine = _engine_of(fl_ctx)
-
-        if self.direct:
-            requests = {name: Shareable({FIELD: message}) for name, message in messages.items()}
-            answers = engine.multicast_aux_requests(TOPIC, requests, timeout, fl_ctx, optional=True)
-            return _read(answers or {}, len(messages))
-
-        def one(name: str) -> Shareable | None:
-            answers = engine.send_aux_request(
-                targets=[name],
-                topic=TOPIC,
-                request=Shareable({FIELD: messages[name]}),
-                timeout=timeout,
-                fl_ctx=fl_ctx,
-                optional=True,
-            )
-            return (answers or {}).get(name)
-
-        return _read(dict(zip(messages, self.pool.map(one, messages), strict=True)), len(messages))
+        return ask(self.post, messages, timeout, lambda: bool(abort_signal.triggered))
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

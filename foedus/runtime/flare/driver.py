@@ -1,7 +1,6 @@
 """Flare: the runtime over real sites; `fd.solve(..., runtime=fd.Flare(sites=3))` is all that a user changes."""
 
 import dataclasses
-import json
 import shutil
 import tempfile
 import uuid
@@ -15,10 +14,11 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.problem import Problem
 from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.flare.console import Console, Unreachable
-from foedus.runtime.flare.kits import job, require_nvflare, write_site_file
+from foedus.runtime.flare.console import Console
+from foedus.runtime.flare.kits import require_nvflare, write_site_file
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
+from foedus.runtime.flare.submission import Stopped, Submission, drive, ending_of
 from foedus.runtime.flare.trial import Federation
 from foedus.runtime.spine import Job, Outcome, Watch
 
@@ -36,6 +36,10 @@ class Flare:
         modules: modules beside foedus whose functions the problem uses; every site must be able to import them.
         timeout: seconds that a site has for one answer.
         minimum: the fewest answers a round goes on with; all that were asked when left out.
+        quorum: the share of the sites, as 0.8, whose answers a round waits for; all of them when left out. Sites that
+            are much slower than the others then hold up few rounds instead of every one.
+        late: what becomes of an answer that comes after its round: 'drop', or 'next', to count it in the next rounds
+            where the algorithm knows how (FedAvg, FedProx, LocalSGD).
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
         keep_going: how often to resume by itself after a crash.
         secure: whether the server sees masked sums alone, and no single site's reply; needs four sites at least.
@@ -53,6 +57,8 @@ class Flare:
     modules: tuple[str, ...] = ()
     timeout: float = 60.0
     minimum: int | None = None
+    quorum: float | None = None
+    late: str = "drop"
     misses: int = 2
     keep_going: int = 3
     secure: bool = False
@@ -64,13 +70,21 @@ class Flare:
             isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1
         ):
             raise FoedusError(f"The 'sites' of Flare must be a whole number >= 1. Got {self.sites!r} instead.")
+        if self.quorum is not None and not 0 < self.quorum <= 1:
+            raise FoedusError(f"The 'quorum' of Flare must be in (0, 1]. Got {self.quorum!r} instead.")
+        if self.late not in ("drop", "next"):
+            raise FoedusError(f"The 'late' of Flare must be 'drop' or 'next'. Got {self.late!r} instead.")
+        if self.quorum is not None and (self.transport == "task" or self.minimum is not None):
+            raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
         if not self.timeout > 0:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
     @property
     def patience(self) -> Json:
         """How long the server waits, for how many answers, and what it does about silent sites; as a job states it."""
-        return dataclasses.asdict(Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses))
+        return dataclasses.asdict(
+            Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses, quorum=self.quorum, late=self.late)
+        )
 
     @property
     def policy(self) -> Json:
@@ -148,35 +162,35 @@ class Flare:
         keep: bool,
     ) -> Result:
         """Submit a run to a federation on this machine, and resume it where it stops without a result."""
-        folder = federation.kit("server") / RUNS / order.run
-        (folder / RESULT).unlink(missing_ok=True)  # of a run that was ended early
-        attempts = 0
-        while True:
-            federation.heal()
-            (folder / ENDED).unlink(missing_ok=True)
-            sentence = "the server stopped"
-            try:
-                federation.wait()
-                with Console(federation.kit("admin")) as console, tempfile.TemporaryDirectory() as scratch:
-                    folder_of_job = Path(scratch) / "job"
-                    job(folder_of_job, order.run, content, order.sites, self.transport, self.patience)
-                    number = console.submit(folder_of_job)
-                    console.follow(number, (folder / ENDED).exists, watch, keep)
-                    if (no := console.refusal(number)) is not None:
-                        raise FoedusError(no)
-            except Unreachable as error:
-                sentence = str(error)
-            if (folder / RESULT).exists():
-                return Result.from_bytes((folder / RESULT).read_bytes())
-            ending = json.loads((folder / ENDED).read_text()) if (folder / ENDED).exists() else {}
-            if ending.get("how") == "refused":
-                raise FoedusError(ending["sentence"])
-            sentence = ending.get("sentence", sentence)
-            attempts += 1
-            if attempts > self.keep_going:
-                raise FoedusError(
-                    f"the run stopped: {sentence.removesuffix('.')}; it was resumed {self.keep_going} times."
-                )
+        submission = Submission(order.run, content, order.sites, self.transport, self.patience)
+        place = OnThisMachine(federation, order.run)
+        try:
+            return drive(submission, federation.kit("admin"), place, keep_going=self.keep_going, watch=watch, keep=keep)
+        except Stopped as error:
+            raise FoedusError(f"the run stopped: {error}; it was resumed {self.keep_going} times.") from None
+
+
+class OnThisMachine:
+    """The federation on this machine: parties that were killed are started again, and results lie in a folder."""
+
+    def __init__(self, federation: Federation, run: str):
+        self.federation, self.folder = federation, federation.kit("server") / RUNS / run
+
+    def ready(self) -> None:
+        self.federation.heal()
+        self.federation.wait()
+
+    def over(self, number: str) -> bool:
+        return self._ending().get("job") == number
+
+    def fetch(self, console: Console, number: str) -> tuple[bytes | None, Json]:
+        ending = self._ending() if self.over(number) else {}
+        result = self.folder / RESULT
+        return (result.read_bytes() if ending.get("how") == "done" and result.exists() else None), ending
+
+    def _ending(self) -> Json:
+        path = self.folder / ENDED
+        return ending_of(path.read_bytes()) if path.exists() else {}
 
 
 def _outcome(result: Result) -> Outcome:

@@ -8,6 +8,7 @@ from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
+from foedus.runtime.flare.post import TooLong
 
 AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
 """Sends bytes to sites and returns what those sent back that answered within so many seconds."""
@@ -53,8 +54,9 @@ class Exchange:
         if raw is None:
             return None, b""
         try:
-            if isinstance(raw, bytes | bytearray) and len(raw) > self.most:
-                raise FoedusError(f"its reply takes {len(raw)} bytes, and the terms make it {self.most} at the most.")
+            size = raw.size if isinstance(raw, TooLong) else len(raw) if isinstance(raw, bytes | bytearray) else 0
+            if size > self.most or isinstance(raw, TooLong):
+                raise FoedusError(f"its reply takes {size} bytes, and the terms make it {self.most} at the most.")
             header, payload = packing.unseal(raw)
         except FoedusError as error:
             self.refuse(site, str(error))
@@ -108,7 +110,8 @@ class Exchange:
                 return {site: headers[site] for site in self.client}
             if time.monotonic() > until:
                 silent = next(s for s in self.client if s not in headers)
-                raise Paused(f"client {self.client[silent]!r}: {self.waiting.get(silent, 'it is not there')}")
+                words = self.waiting.get(silent) or self.why(silent).removeprefix(": ") or "it is not there"
+                raise Paused(f"client {self.client[silent]!r}: {words}")
             time.sleep(1.0 if self.waiting else 0.2)  # a person's approval takes longer than a site's start
 
     def everyone(self, ask: str, more: Json) -> dict[str, Json]:
@@ -122,14 +125,15 @@ class Exchange:
                 if header is not None:
                     headers[site] = header
         if silent := [site for site in self.client if site not in headers]:
-            raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}")
+            raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}{self.why(silent[0])}")
         return {site: headers[site] for site in self.client}
 
     def _check_version(self, site: str, theirs: Mapping[str, str]) -> None:
+        """Refuse other versions; those that differ in the last number alone may talk, so sites update one by one."""
         for package in ("foedus", "jax"):
-            ours = versions()[package]
-            if theirs.get(package) != ours:
+            ours, other = versions()[package], str(theirs.get(package))
+            if other.split(".")[:2] != ours.split(".")[:2]:
                 raise Missing(
-                    f"client {self.client[site]!r} has {package} {theirs.get(package)}, the server {ours}; "
-                    "install the same version on both."
+                    f"client {self.client[site]!r} has {package} {other}, the server {ours}; "
+                    "install the same version on both; only the last number may differ."
                 )

@@ -17,7 +17,8 @@ from nvflare.apis.signal import Signal
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
-from foedus.runtime.flare.names import FIELD, RUNS, TOPIC
+from foedus.runtime.flare.names import FIELD, RUNS
+from foedus.runtime.flare.post import serve
 from foedus.runtime.flare.secure_site import identity_of
 from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.flare.terms import agreed_terms, make_private
@@ -55,10 +56,8 @@ class FoedusExecutor(Executor):
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()
-        engine.register_aux_message_handler(topic=TOPIC, message_handle_func=self._aux)
-
-    def _aux(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        return self._answer(request)
+        if self.session is not None:
+            serve(engine.get_cell(), self.worker, self.session.answer)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         return self._answer(shareable)

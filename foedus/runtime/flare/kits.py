@@ -11,6 +11,7 @@ FLARE's provisioner writes down in its state only the project's authority remain
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ CLIENT_CONFIG = json.dumps(
     },
     indent=1,
 ).encode()
+ROOT_DAYS = 3650  # for which the project's authority is valid; its sites' certificates are renewed every year
 # What FLARE allows the coordinator at a site and at the server; everything that is not named is forbidden
 LOOK = ("check_status", "admin_check_status", "report_version")
 AT_SITE = ("submit_job", "abort", "abort_job", *LOOK)
@@ -82,7 +84,7 @@ class Project:
         builders: list[Json] = [
             {"path": f"{IMPL}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
             {"path": f"{IMPL}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
-            {"path": f"{IMPL}.cert.CertBuilder"},
+            {"path": f"{IMPL}.cert.CertBuilder", "args": {"root_valid_days": ROOT_DAYS}},
             {"path": f"{IMPL}.signature.SignatureBuilder"},
         ]
         project = {"api_version": 3, "name": self.name, "description": "a foedus federation"}
@@ -126,6 +128,8 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     for kit in kits.values():
         (kit / "local").mkdir(exist_ok=True)
         write_whole(kit / "local" / "comm_config.json", json.dumps(STREAMS).encode())
+    for party in ("server", *project.sites):
+        _write_scripts(kits[party])
     _finish_server(kits["server"])
     for site in project.sites:
         _finish_site(kits[site])
@@ -135,6 +139,46 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
     forget_keys(folder / "made" / project.name)
     make_private(folder)
     return kits
+
+
+def add_site(folder: Path, site: str) -> Path:
+    """Make the kit of one more site of a project; return it. The other parties' kits, and what runs, stay as they are.
+
+    `folder` is that of `provision`. The server lets in every site with a certificate of the project's authority.
+    """
+    folder = folder.absolute()
+    try:
+        content = json.loads((folder / "project.yml").read_text())
+        parties = content["participants"]
+        server = next(one for one in parties if one["type"] == "server")
+        sites = tuple(one["name"] for one in parties if one["type"] == "client")
+        builds = sorted((folder / "made" / content["name"]).glob("prod_*"))
+        home = builds[-1]
+    except (OSError, ValueError, KeyError, IndexError, StopIteration, TypeError):
+        raise FoedusError(f"{folder} holds no project; 'foedus federation provision' makes one.") from None
+    if site in sites:
+        raise FoedusError(f"{site!r} is a site of this project already; its kit is {home / site}.")
+    project = Project(content["name"], server["name"], (*sites, site), server["fed_learn_port"], server["admin_port"])
+    kits = provision(project, folder, site_keys=False)
+    kits[site].rename(home / site)
+    shutil.rmtree(kits["server"].parent)
+    return home / site
+
+
+def _write_scripts(kit: Path) -> None:
+    """Scripts that start and stop a party, in the place of FLARE's, which ask a question before they stop anything."""
+    for name in ("sub_start.sh", "stop_fl.sh", "docker.sh"):
+        (kit / "startup" / name).unlink(missing_ok=True)
+    for name in ("start", "stop"):
+        path = kit / "startup" / f"{name}.sh"
+        write_whole(path, SCRIPT.format(name=name).encode())
+        os.chmod(path, 0o700)
+
+
+SCRIPT = """\
+#!/bin/sh
+exec "${{FOEDUS_PYTHON:-python3}}" -m foedus.cli party {name} "$(cd "$(dirname "$0")/.." && pwd)"
+"""
 
 
 def forget_keys(project: Path) -> None:
@@ -170,7 +214,7 @@ def _finish_server(kit: Path) -> None:
     write_whole(kit / "local" / SITE_FILE, b"[policy]\nmodules = []\n")
     server = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
     ports = (server["service"]["target"].rpartition(":")[2], server["admin_port"])
-    text = SERVER_README.format(ports=" and ".join(str(port) for port in ports), storage=kit / "storage")
+    text = SERVER_README.format(ports=" and ".join(str(port) for port in ports))
     write_whole(kit / "README.txt", text.encode())
     (kit / "readme.txt").unlink(missing_ok=True)  # FLARE's own, which names steps that are done here
     (kit / "storage").mkdir(exist_ok=True)
@@ -182,8 +226,7 @@ SITE_TEMPLATE = """\
 # It is read when the site is started: after a change, stop and start the site.
 
 [data]
-file = "/path/to/table.csv"   # a table with a header, .csv, .tsv or .parquet; from the root, outside this kit
-separator = ","
+file = "/path/to/table.csv"   # a table with a header, .csv, .tsv, .xlsx or .parquet; from the root, outside this kit
 x = []                # the columns that may be used to predict from, for instance ["age", "dose"]; empty: all others
 labels = []           # the columns that may be predicted, for instance ["diagnosis"]; no other can be
 groups = []           # the columns that may split the rows into groups
@@ -191,6 +234,13 @@ groups = []           # the columns that may split the rows into groups
 # Where your file calls a column by another name than the experiment: the experiment's name = yours.
 # [data.columns]
 # ill = "diagnosis"
+
+# Where your file spells a value otherwise, or has other units: it stays as it is, and is read as these lines say.
+# Further keys of [data], where they are not recognised: separator, encoding, decimal, rename, drop.
+# [data.map.diagnosis]
+# "ill." = "ill"
+# [data.scale]
+# age = 0.08333         # months to years
 
 [policy]
 approve = "auto"      # "ask": an experiment waits until you have approved it
@@ -221,9 +271,11 @@ Network: this computer opens ONE connection, outgoing, to {server} port {port}. 
 2. Take your certificate: foedus site install {site}.crt .     (the file that the coordinator sends back)
 3. Write down your data:  edit  local/foedus.toml  (which file, which columns, what you allow). The data stay outside
                           this folder. Whoever runs the site needs to read local/, not to write it.
-4. Start:                 startup/start.sh          (it restarts itself after a crash)
-5. Stop:                  startup/stop_fl.sh        (after a change of local/foedus.toml: stop, then start)
+4. Start:                 startup/start.sh          (it restarts itself after a crash; out.log is its log)
+5. Stop:                  startup/stop.sh           (after a change of local/foedus.toml: stop, then start)
 6. See what was sent:     foedus site audit {folder}
+7. Every year:            foedus site install {site}.crt .     (the certificate lasts 360 days; from 30 days before
+                          its end you are told, and the coordinator sends a new one; then stop and start)
 
 What comes in: one file that names the program already installed here, and numbers. A job that brings code, files or
 settings is refused, and no command of FLARE's for shell, logs or files is answered; local/authorization.json and the
@@ -242,9 +294,7 @@ This folder lets one computer be the server of a federation. Keep it private: st
 What you need: Python 3.11 or newer, and  pip install 'foedus[flare]'.
 Network: sites and the coordinator connect to this computer, ports {ports} (TCP, mutual TLS).
 
-1. Storage: jobs are kept in {storage}. If this folder is moved,
-   change the two paths in local/resources.json.
-2. Start: startup/start.sh    Stop: startup/stop_fl.sh
+Start: startup/start.sh    Stop: startup/stop.sh    Log: out.log    Jobs are kept in storage/.
 
 Models and checkpoints are in foedus-runs. No site's data ever come here.
 """
@@ -268,21 +318,41 @@ def _finish_site(kit: Path) -> None:
     (kit / RUNS).mkdir(exist_ok=True)
 
 
-def write_site_file(kit: Path, data: Path | None, policy: Json) -> None:
-    """Write the site file of a kit on this machine."""
-    lines = ["[data]", f"file = {json.dumps(str(data))}", ""] if data is not None else []
+def is_filled_in(kit: Path) -> bool:
+    """Return whether the site file of a kit is another one than that with which kits are made."""
+    return (kit / "local" / SITE_FILE).read_text() != SITE_TEMPLATE
+
+
+def write_site_file(kit: Path, data: Path | None, policy: Json, more: Json | None = None) -> None:
+    """Write the site file of a kit on this machine; `more` are further keys of [data]."""
+    lines = (
+        []
+        if data is None
+        else ["[data]", *(f"{k} = {json.dumps(v)}" for k, v in {"file": str(data), **(more or {})}.items()), ""]
+    )
     lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
     path = kit / "local" / SITE_FILE
     write_whole(path, ("\n".join(lines) + "\n").encode())
     os.chmod(path, 0o600)
 
 
-def job(folder: Path, run: str, order: bytes, sites: tuple[str, ...], transport: str, patience: Json) -> Path:
-    """Write a job into a folder: JSON files that name our classes, and the order, which goes to the server alone."""
+def job(
+    folder: Path,
+    run: str,
+    order: bytes,
+    sites: tuple[str, ...],
+    transport: str,
+    patience: Json,
+    name: str | None = None,
+) -> Path:
+    """Write a job into a folder: JSON files that name our classes, and the order, which goes to the server alone.
+
+    `name` is what the server's list calls the job; that of the run when left out.
+    """
     for app in ("app_server", "app_site"):
         (folder / app / "config").mkdir(parents=True, exist_ok=True)
     meta = {
-        "name": run,
+        "name": name or run,
         "resource_spec": {},
         "min_clients": len(sites),
         "mandatory_clients": list(sites),

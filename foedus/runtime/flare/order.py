@@ -144,6 +144,8 @@ class Patience:
     misses: int = 2  # after so many in a row a site is not asked any more
     probe: float = 5.0  # seconds after which a site that is not asked is greeted again
     keep_every: float = 1.0  # seconds between checkpoints
+    quorum: float | None = None  # the share of the sites that a round waits for; None: all of them
+    late: str = "drop"  # what becomes of an answer that comes after its round: "drop" or "next"
 
 
 @dataclass

@@ -111,12 +111,18 @@ def check_finite(tree: PyTree, free: list[bool]) -> None:
     """Raise where an array holds NaN, or infinity where it may not; the sentence holds no values."""
     for number, (leaf, may) in enumerate(zip(jax.tree.leaves(tree), free, strict=True)):
         array = np.asarray(leaf)
-        if array.dtype.kind != "f" or np.all(np.isfinite(array)):
-            continue
-        if np.any(np.isnan(array)):
-            raise NotFinite(f"array {number} of its reply holds NaN")
-        if not may:
-            raise NotFinite(f"array {number} of its reply is infinite")
+        if array.dtype.kind == "f":
+            check_numbers(array, may, number)
+
+
+def check_numbers(array: np.ndarray, may_be_infinite: bool, number: int) -> None:
+    """Raise where an array, the one of this number in a reply, holds NaN, or infinity where it may not."""
+    if np.all(np.isfinite(array)):
+        return
+    if np.any(np.isnan(array)):
+        raise NotFinite(f"array {number} of its reply holds NaN")
+    if not may_be_infinite:
+        raise NotFinite(f"array {number} of its reply is infinite")
 
 
 class NotFinite(FoedusError):

@@ -10,8 +10,10 @@ import numpy as np
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.data import tables
+from foedus.data.columns import Column
+from foedus.data.remedies import KEYS, Remedies, remedies_of
 from foedus.data.sites import Roles
-from foedus.data.tables import Column, Table
+from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
@@ -84,13 +86,23 @@ class Source:
     """Where a site's data are: a table (.csv, .tsv, .parquet) and its columns, or an .npz file with arrays by name."""
 
     file: Path
-    separator: str = ","
+    separator: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    drop: tuple[str, ...] = ()
+    rename: dict[str, str] = field(default_factory=dict)
+    map: dict[str, object] = field(default_factory=dict)  # by column, the value in the file = the value here
+    scale: dict[str, object] = field(default_factory=dict)  # by column, the factor to multiply by
     x: tuple[str, ...] = ()  # the columns that may be features; all others when left out
     y: str | None = None  # the column that is the label, where it has another name than in the experiment
     group: str | None = None
     labels: tuple[str, ...] = ()  # the columns of this file that an experiment may use as its label
     groups: tuple[str, ...] = ()  # the columns of this file that an experiment may use as its group
     columns: dict[str, str] = field(default_factory=dict)  # the experiment's name of a column = its name in this file
+
+    def remedies(self) -> Remedies:
+        """Return what is done about the file before its columns get their roles."""
+        return remedies_of({key: getattr(self, key) for key in KEYS if getattr(self, key) is not None}, "[data]")
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays of an .npz file by name."""
@@ -109,7 +121,8 @@ class Source:
 
     def table(self, roles: Roles) -> Table:
         """Return the table with the experiment's names of the columns; where `x` names some, the others stay out."""
-        table = tables.read(self.file, self.separator)
+        remedies = self.remedies()
+        table = remedies.apply(tables.read(self.file, remedies.form), "[data]")
         names = {own: name for name, own in self.columns.items()}
         names |= {} if self.y is None else {self.y: roles.label}
         names |= {} if self.group is None or roles.group is None else {self.group: roles.group}
@@ -167,11 +180,22 @@ class SiteFile:
                 raise FoedusError(f"{path}: [data] needs the key file.")
             fields_of_data["file"] = (path.parent / fields_of_data["file"]).absolute()
             source = Source(**fields_of_data)
+            try:
+                source.remedies()
+            except FoedusError as error:
+                raise FoedusError(f"{path}: {error}") from None
         return SiteFile(source, policy)
 
 
+def _kind(annotation: object) -> str:
+    """The type of a field in words: dict[str, str] and not only dict."""
+    return (
+        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
+    )
+
+
 def _fields(path: Path, part: str, cls: type, table: Json) -> Json:
-    kinds = {f.name: getattr(f.type, "__name__", str(f.type)) for f in fields(cls)}
+    kinds = {f.name: _kind(f.type) for f in fields(cls)}
     values: Json = {}
     for key, value in table.items():
         if (part, key) == ("policy", "own_keys"):
@@ -182,6 +206,8 @@ def _fields(path: Path, part: str, cls: type, table: Json) -> Json:
         if kind.startswith("tuple"):
             fits, words = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of names"
             value = tuple(value) if fits else value
+        elif kind.startswith("dict[str, object]"):  # `remedies_of` checks what is in it
+            fits, words = isinstance(value, dict), "a table"
         elif kind.startswith("dict"):
             fits = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
             words = "a table of name = name"

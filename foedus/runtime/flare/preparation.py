@@ -14,11 +14,11 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from foedus.algorithm import Algorithm
+from foedus.data.columns import missing_in
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
 from foedus.data.sums import Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
-from foedus.data.tables import missing_in
 from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release

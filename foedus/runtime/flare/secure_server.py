@@ -21,8 +21,10 @@ from foedus.runtime import spine
 from foedus.runtime.flare import layout, packing
 from foedus.runtime.flare.exchange import AskSites, Exchange, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
+from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
-from foedus.runtime.flare.server import Play, ServerSession, broadcast
+from foedus.runtime.flare.rounds import Play, broadcast
+from foedus.runtime.flare.server import ServerSession
 from foedus.runtime.flare.window import Window
 from foedus.runtime.masking import check_clipped, masking_of
 from foedus.runtime.spine import Recorder
@@ -279,10 +281,11 @@ def session_of(
     note: Callable[[str], None] = lambda line: None,
     should_stop: Callable[[], bool] = lambda: False,
     window: Window | None = None,
+    post: Post | None = None,
 ) -> ServerSession:
     """Return the server's session for an order: one that sees replies, or one that sees masked sums."""
     session = SecureServerSession if order.secure else ServerSession
-    return session(order, folder, ask, patience, note, should_stop, window)
+    return session(order, folder, ask, patience, note, should_stop, window, post)
 
 
 def play(
@@ -293,12 +296,13 @@ def play(
     note: Callable[[str], None],
     should_stop: Callable[[], bool],
     window: Window | None = None,
+    post: Post | None = None,
 ) -> Result:
     """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
     if isinstance(work, Order):
-        return session_of(work, folder, ask, patience, note, should_stop, window).play()
+        return session_of(work, folder, ask, patience, note, should_stop, window, post).play()
     names = {site: site for site in work.sites}
     order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
-    result = session_of(order, folder, ask, patience, note, should_stop, window).play()
+    result = session_of(order, folder, ask, patience, note, should_stop, window, post).play()
     result.rules = rules.to_json()
     return result

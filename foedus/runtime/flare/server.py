@@ -7,84 +7,32 @@ round from which the certificate is made.
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from foedus.algorithm import Algorithm, Present
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
-from foedus.pytrees import PyTree, state, strong
-from foedus.runtime import spine
+from foedus.runtime import clock, spine
 from foedus.runtime.flare import layout, packing, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
+from foedus.runtime.flare.post import Post
+from foedus.runtime.flare.rounds import Play, Rounds, first_play
 from foedus.runtime.flare.window import Window
-from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
 from foedus.runtime.spine import Carry, Recorder
 from foedus.summed_certificate import SummedPart
-from foedus.terms import Data, Terms
 
 JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
 GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
-LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
 
 __all__ = ["Missing", "Paused", "ServerSession"]
-
-
-@state
-class Play:
-    """The state of a run between two rounds, at the server of a federation."""
-
-    carry: Carry
-    last: Array  # for each client, the round of the last reply that was accepted
-
-
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
-def first_play(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
-    """Return the state before the first round."""
-    return Play(strong(spine.first(algorithm, terms, w0, own)), jnp.full(terms.clients, STARTED))
-
-
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def broadcast(
-    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
-) -> PyTree:
-    """Return the message of this round."""
-    return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
-
-
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def aggregate(
-    algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array
-) -> tuple[Play, dict[str, Array]]:
-    """Return the state after a round, and its record; a round that nobody answered changes nothing."""
-    present = Present(jnp.arange(terms.clients), here)
-    carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
-    last = jnp.where(here, play.carry.round, play.last)
-    return Play(carry, last), dict(algorithm.report(carry.server))
-
-
-@jax.jit
-def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
-    """Return who is asked in a round; (clients,) booleans."""
-    n = uids.shape[0]
-    return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")
-
-
-@jax.jit
-def draws(key: Array, round: Array, uids: Array) -> Array:
-    """Return the uniform numbers that decide whose reply is lost."""
-    return client_uniforms(round_key(key, LOSE, round), uids)
 
 
 class ServerSession:
@@ -99,15 +47,15 @@ class ServerSession:
         note: Callable[[str], None] = lambda line: None,
         should_stop: Callable[[], bool] = lambda: False,
         window: Window | None = None,
+        post: Post | None = None,
     ):
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.window = patience or Patience(), window or Window()
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop)
-        self.pace: list[float] = []
-        self.misses = dict.fromkeys(order.sites, 0)
-        self.greeting_times = dict.fromkeys(order.sites, 0.0)
+        self.post = post
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
+        self.pace: list[float] = []
         self.folder.mkdir(parents=True, exist_ok=True)
         self.checkpoints = ServerCheckpoints(order, self.folder, self.exchange)
 
@@ -121,7 +69,6 @@ class ServerSession:
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
         self.exchange.most = largest + HEADERS
-        self.free = [packing.may_be_infinite(reply) for reply in self.replies]
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         )
@@ -134,6 +81,12 @@ class ServerSession:
         at, columns = self._resume(start, site_rounds)
         recorder = Recorder(self.traffic, columns)
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
+        if self.post is not None:
+            self.post.most = self.exchange.most
+        self.rounds = Rounds(
+            order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
+            self.should_stop,
+        )  # fmt: skip
         compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
@@ -146,7 +99,9 @@ class ServerSession:
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
-            if time.monotonic() - kept_at >= self.patience.keep_every:
+            # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little
+            patient = 0.0 if self.patience.quorum is None else self.rounds.slowest / clock.SHARE
+            if time.monotonic() - kept_at >= max(self.patience.keep_every, patient):
                 self._keep(at, recorder)
                 kept_at = time.monotonic()
         self._keep(at, recorder)
@@ -194,125 +149,25 @@ class ServerSession:
         for site in order.sites:
             header, _ = self.exchange.open_reply(site, answers.get(site), "join", None)
             if header is None:
-                raise Paused(f"client {self.client[site]!r} did not join")
+                raise Paused(f"client {self.client[site]!r} did not join{self.exchange.why(site)}")
             site_rounds[site] = {STARTED, *header["kept"]}
         return site_rounds
 
     # --- a round ---
 
     def _round(self, at: Play, recorder: Recorder) -> Play:
-        """Play one round; return the state after it.
-
-        The draws (who is asked, whose reply is lost) are those of a simulation with the same seed. A reply that the
-        draws call lost is asked for all the same and then left out.
-        """
-        order, n, carry = self.order, self.order.terms.clients, at.carry
-        round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
-        is_asked, is_lost = self._draws(carry)
-        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
-        message = jax.tree.map(np.asarray, message)
-        last = np.asarray(at.last)
-        rows: dict[int, PyTree] = {}
-        tries = 0
-        asked_indices = [i for i in range(n) if is_asked[i]]
-        minimum = len(asked_indices)
-        if self.patience.minimum is not None:
-            minimum = min(minimum, self.patience.minimum)
-        while True:
-            self._probe()  # a site that was given up may be back
-            missing = [i for i in asked_indices if i not in rows and not self._given_up(order.sites[i])]
-            messages = {}
-            for i in missing:
-                header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
-                one = spine.message_for(message, i)
-                messages[order.sites[i]] = packing.seal(header, packing.to_bytes(one, self.messages[phase]))
-            answers = self.ask(messages, self.patience.timeout) if messages else {}
-            wild = 0
-            for i in missing:
-                row, infinite = self._row(order.sites[i], answers.get(order.sites[i]), round, phase)
-                wild += infinite
-                if row is not None:
-                    rows[i] = row
-            tries += 1
-            # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
-            all_infinite = wild >= len(asked_indices) > 0
-            if len(rows) >= minimum or all_infinite:
-                break
-            if tries > self.patience.misses or self.should_stop():
-                silent = next(i for i in asked_indices if i not in rows)
-                why = self.exchange.why(order.sites[silent])
-                raise Paused(f"client {order.names[silent]!r} does not answer in round {round}{why}")
-        # Replies are stacked with a row for every client. Rows of absent ones are zeros, which `here` leaves out.
-        here = np.array([i in rows and not is_lost[i] for i in range(n)])
-        blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.replies[phase])
-        replies = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows.get(i, blank) for i in range(n)))
-        after, report = aggregate(order.algorithm, order.terms, phase, at, replies, here)
-        if all_infinite:
-            after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
-        record = {"phase": phase, "asked": int(is_asked.sum()), "answered": int(here.sum())}
-        record |= report | self.release_counts
+        """Play one round; return the state after it."""
+        after, record = self.rounds.play(at)
         recorder.add({name: np.array(value)[None] for name, value in record.items()})
         return after
 
     def _draws(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
         """Return who is asked in a round, and whose reply is called lost; (clients,) booleans each."""
-        who, n = self.order.participation, self.order.terms.clients
-        if who.size(n) == n and not isinstance(who, Schedule):
-            is_asked = np.ones(n, bool)
-        else:
-            is_asked = np.asarray(asked_clients(who, self.key, carry.round, self.uids))
-        if who.dropout == 0:
-            return is_asked, np.zeros(n, bool)
-        return is_asked, np.asarray(draws(self.key, carry.round, self.uids)) < who.dropout
-
-    def _row(self, site: str, raw: object, round: int, phase: int) -> tuple[PyTree, bool]:
-        """Return a site's reply as a tree, or None; and whether it was refused for not being finite."""
-        header, payload = self.exchange.open_reply(site, raw, "round", round)
-        try:
-            if header is not None:
-                row = packing.from_bytes(payload, self.replies[phase])
-                packing.check_finite(row, self.free[phase])
-                self._note_releases(site, header)
-                self.misses[site] = 0
-                return row, False
-        except packing.NotFinite as error:
-            self.exchange.refuse(site, str(error))
-            self.misses[site] += 1
-            return None, True
-        except FoedusError as error:
-            self.exchange.refuse(site, str(error))
-        self.misses[site] += 1
-        return None, False
+        return self.rounds.draws(carry.round)
 
     def _note_releases(self, site: str, header: Json) -> None:
-        """Note how often the site says that it has released; the entry of a silent site stays as it was."""
-        for column in self.release_counts.values():
-            count = header.get("releases")
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= LARGEST_WHOLE:
-                raise FoedusError("its reply does not say how often it has released")
-            column[self.order.sites.index(site)] = count
-
-    def _given_up(self, site: str) -> bool:
-        """Return whether a site was silent so often that rounds go on without it."""
-        return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
-
-    def _probe(self) -> None:
-        """Greet the sites that were given up; one that answers is asked again."""
-        now = time.monotonic()
-        waits = {site: now - self.greeting_times[site] for site in self.order.sites}
-        silent = [s for s in self.order.sites if self._given_up(s) and waits[s] >= self.patience.probe]
-        if not silent:
-            return
-        for site in silent:
-            self.greeting_times[site] = now
-        answers = self.ask(
-            {site: packing.seal(self.exchange.header("hello") | self._statement()) for site in silent},
-            min(1.0, self.patience.timeout),
-        )
-        for site in silent:
-            header, _ = self.exchange.open_reply(site, answers.get(site), "hello", None)
-            if header is not None:
-                self.misses[site] = 0
+        """Note how often a site says that it has released."""
+        self.rounds.note_releases(self.order.sites.index(site), header)
 
     # --- keeping and resuming ---
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare.console import Console, Unreachable
 from foedus.runtime.flare.kits import Project, provision, require_nvflare, write_site_file
+from foedus.runtime.flare.party import alive, began, begin, pids_with_mark
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import digest_of
 
@@ -133,7 +133,7 @@ class Federation:
         """Start every party that is not running, and again every site whose file has changed; returns their names."""
         names = self.refresh()
         for party in ("server", *self.sites):
-            if _alive(self.state["processes"].get(party)) is None:
+            if alive(self.state["processes"].get(party)) is None:
                 self._end(party)  # jobs of a parent that was killed
                 self._start(party)
                 names.append(party)
@@ -144,7 +144,7 @@ class Federation:
         names = []
         for site in self.sites:
             process = self.state["processes"].get(site)
-            if process and _alive(process) is not None and process.get("terms") != self._terms(site):
+            if process and alive(process) is not None and process.get("terms") != self._terms(site):
                 self._end(site)
                 self._start(site)
                 names.append(site)
@@ -156,28 +156,9 @@ class Federation:
 
     def _start(self, party: str) -> None:
         kit, terms = self.kit(party), self._terms(party)
-        role, file = ("server", "fed_server.json") if party == "server" else ("client", "fed_client.json")
-        options = ["secure_train=true", "org=foedus", "config_folder=config"]
-        options += [] if party == "server" else [f"uid={party}"]
-        command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train", "-m", str(kit)]
-        (kit / "transfer").mkdir(exist_ok=True)
-        for stale in ("pid.fl", "shutdown.fl", "restart.fl"):
-            (kit / stale).unlink(missing_ok=True)
-        environment = os.environ | {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
         # a mark that the party's job processes inherit: they are found by it when their parent is gone
-        environment["FOEDUS_PARTY"] = self._mark(party)
-        with (kit / "out.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, "-s", file, "--set", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=kit,
-                env=environment,
-                start_new_session=True,
-                umask=0o077,
-            )
-        process_of = {"pid": process.pid, "began": _began(process.pid), "started": time.time(), "terms": terms}
+        process = begin(kit, self._mark(party))
+        process_of = {"pid": process.pid, "began": began(process.pid), "started": time.time(), "terms": terms}
         self.state["processes"][party] = process_of
         _OWN[process.pid] = process
         self._save()
@@ -210,14 +191,14 @@ class Federation:
         processes = self.state["processes"]
         parties = []
         for name in ("server", *self.sites):
-            process = _alive(processes.get(name))
+            process = alive(processes.get(name))
             parties.append(PartyStatus(name, process, process is not None))
         return parties
 
     def processes(self, party: str) -> list[int]:
         """Return the ids of a party's processes: its own first, then those of its jobs."""
-        own = _alive(self.state["processes"].get(party))
-        pids = _pids_with_mark(self._mark(party))
+        own = alive(self.state["processes"].get(party))
+        pids = pids_with_mark(self._mark(party))
         return [own, *(pid for pid in pids if pid != own)] if own is not None else pids
 
     def _end(self, party: str) -> None:
@@ -258,37 +239,3 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
-
-
-def _began(pid: int) -> float:
-    import psutil
-
-    return psutil.Process(pid).create_time()
-
-
-def _alive(record: Json | None) -> int | None:
-    """Return the id, if the process with this id is still the one that was started."""
-    import psutil
-
-    if not record:
-        return None
-    try:
-        process = psutil.Process(record["pid"])
-        same = abs(process.create_time() - record["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        return record["pid"] if same else None
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _pids_with_mark(mark: str) -> list[int]:
-    """Return the processes that carry this party's mark in their environment."""
-    import psutil
-
-    pids = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("FOEDUS_PARTY") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                pids.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            continue
-    return pids

@@ -1,6 +1,7 @@
 """What a coordinator sees of a run while it goes on, and how it ends one early."""
 
 from dataclasses import dataclass
+from threading import Event
 
 from foedus.files import Json
 from foedus.runtime.spine import Recorder
@@ -13,16 +14,20 @@ class Window:
         self.recorder: Recorder | None = None
         self.stop = False
         self.keep = True  # whether a run that is ended early can be resumed
+        self.ending = ""  # why the run ends, where the server's disk takes no file that says so
+        self.ending_was_read = Event()
 
     def answer(self, command: object) -> Json:
         """Return the reply to a coordinator's command; `{"do": "stop"}` ends the run after this round."""
         fields = command if isinstance(command, dict) else {}
         if fields.get("do") == "stop":
             self.keep, self.stop = bool(fields.get("keep", True)), True
-        recorder = self.recorder
+        recorder, ending = self.recorder, self.ending
+        if ending:
+            self.ending_was_read.set()
         if recorder is None or recorder.rounds == 0:
-            return {"rounds": 0, "record": {}}
-        return {"rounds": recorder.rounds, "record": recorder.last()}
+            return {"rounds": 0, "record": {}, "ending": ending}
+        return {"rounds": recorder.rounds, "record": recorder.last(), "ending": ending}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""Which way a function is played: compiled where its arguments are large, by NumPy where they are small."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import wraps
+from inspect import signature
+from typing import TypeVar, cast
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from foedus.interpreter.program import Program
+from foedus.interpreter.shapes import CannotInterpret
+from foedus.pytrees import PyTree
+
+LARGE = 2**20  # numbers in the arguments: above this, passes over the data take longer than to compile
+MOST_PROGRAMS = 256  # that are kept in a process
+F = TypeVar("F", bound=Callable[..., PyTree])
+
+_programs: OrderedDict[Hashable, Program | CannotInterpret] = OrderedDict()
+
+
+def is_small(*arguments: PyTree) -> bool:
+    """Whether a function of these arrays is played by NumPy; so says their size alone."""
+    leaves = jax.tree.leaves(arguments)
+    here = all(not isinstance(leaf, jax.Array) or leaf.is_fully_addressable for leaf in leaves)
+    return here and sum(int(np.size(leaf)) for leaf in leaves) <= LARGE
+
+
+def program_for(name: Hashable, function: Callable[..., PyTree], *arguments: PyTree) -> Program:
+    """The function traced for arguments of these shapes, kept under its name; raises `CannotInterpret`."""
+    leaves, structure = jax.tree.flatten(arguments)
+    key = (name, structure, tuple((np.shape(leaf), str(jax.dtypes.result_type(leaf))) for leaf in leaves))
+    if key not in _programs:
+        try:
+            _programs[key] = Program.of(function, *arguments)
+        except CannotInterpret as error:
+            _programs[key] = error
+        while len(_programs) > MOST_PROGRAMS:
+            _programs.popitem(last=False)
+    _programs.move_to_end(key)
+    program = _programs[key]
+    if isinstance(program, CannotInterpret):
+        raise program
+    return program
+
+
+def play(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """Play a function once, by NumPy if that can be done; nothing is kept."""
+    try:
+        return Program.of(function, *arguments)(*arguments)
+    except CannotInterpret:
+        return function(*arguments)
+
+
+def jit_if_large(*static: str) -> Callable[[F], F]:
+    """Decorate a function that is to be compiled for large arguments, and played by NumPy for small ones.
+
+    Args:
+        static: the names of the arguments that are no arrays; these must be hashable.
+
+    Returns:
+        The decorator.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> double = jit_if_large()(lambda x: 2.0 * jnp.sum(x))
+        >>> float(double(np.ones(3)))
+        6.0
+    """
+
+    def decorate(function: F) -> F:
+        by_xla, parameters = jax.jit(function, static_argnames=static), signature(function)
+
+        @wraps(function)
+        def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
+            arguments = parameters.bind(*args, **kwargs).arguments
+            constants = {k: v for k, v in arguments.items() if k in static}
+            arrays = {k: v for k, v in arguments.items() if k not in static}
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays)) or not is_small(arrays):
+                return by_xla(*args, **kwargs)
+            try:
+                program = program_for(
+                    (function, *constants.items()), lambda arrays: function(**constants, **arrays), arrays
+                )
+            except CannotInterpret:
+                return by_xla(*args, **kwargs)
+            return program(arrays)
+
+        return cast(F, call)
+
+    return decorate

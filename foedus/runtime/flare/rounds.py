@@ -1,0 +1,384 @@
+"""Rounds of a federated run at the server: who is asked, whose answers arrive in time, and what counts of the others.
+
+The draws (who is asked, whose reply is lost) are those of a simulation with the same seed. A reply that the draws call
+lost is asked for all the same and then left out.
+
+By default a round waits for everybody. With `quorum` it goes on without the slowest (`foedus/runtime/clock.py`): a site
+that owes an answer is not asked again until the answer has arrived. Where the algorithm says how (`Buffered`) and
+`late` is "next", a late answer counts from the round in which it arrives until the site's next one.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm, Present
+from foedus.buffered import Buffered, LatePresent
+from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.pytrees import PyTree, state, strong
+from foedus.runtime import clock, spine
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.exchange import Exchange, Paused
+from foedus.runtime.flare.names import STARTED
+from foedus.runtime.flare.order import Order, Patience
+from foedus.runtime.flare.post import Post
+from foedus.runtime.flare.stack import Plan, Stack
+from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
+from foedus.runtime.spine import Carry
+from foedus.terms import Data, Terms
+
+TIMES = 7  # of a site's last answers, by whose median its usual time is known
+LARGEST_WHOLE = 2**53 - 1  # the largest whole number below which all are floating-point numbers
+
+
+@state
+class Play:
+    """The state of a run between two rounds, at the server of a federation."""
+
+    carry: Carry
+    last: Array  # for each client, the round of the last reply that was accepted
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms"))
+def first_play(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
+    """Return the state before the first round."""
+    return Play(strong(spine.first(algorithm, terms, w0, own)), jnp.full(terms.clients, STARTED))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def broadcast(
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
+) -> PyTree:
+    """Return the message of this round."""
+    return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def aggregate(
+    algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array, late: PyTree, about: Array
+) -> tuple[Play, dict[str, Array]]:
+    """Return the state after a round, and its record; a round that nobody answered changes nothing.
+
+    `about` is for each client the round that its reply is to; `late` is () where all are to this one.
+    """
+    everyone = jnp.arange(terms.clients)
+    present = Present(everyone, here) if isinstance(late, tuple) else LatePresent(everyone, here, late)
+    carry = spine.advance(algorithm, terms, algorithm.kinds[phase], play.carry, replies, present, sure=False)
+    return Play(carry, jnp.where(here, about, play.last)), dict(algorithm.report(carry.server))
+
+
+@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+def caught_up(algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree) -> PyTree:
+    """Return a late reply in the form in which it counts now."""
+    kind = algorithm.kinds[phase]
+    assert isinstance(kind, Buffered)
+    return kind.catch_up(terms, server, message, reply)
+
+
+@jax.jit
+def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
+    """Return who is asked in a round; (clients,) booleans."""
+    n = uids.shape[0]
+    return jnp.zeros(n, bool).at[participation.choose(key, round, uids)].set(True, mode="drop")
+
+
+@jax.jit
+def loss_draws(key: Array, round: Array, uids: Array) -> Array:
+    """Return the uniform numbers that decide whose reply is lost."""
+    return client_uniforms(round_key(key, LOSE, round), uids)
+
+
+@dataclass
+class Debt:
+    """An answer that a site owes: to which request and round, and the message it was sent; later also its reply."""
+
+    ticket: int
+    round: int
+    phase: int
+    message: PyTree
+    time: float  # when it was asked
+    reply: PyTree = None
+
+
+@dataclass
+class Collected:
+    """The replies of one round: stacked rows, who is in them, and which of them are late."""
+
+    stack: Stack
+    rows: set[int] = field(default_factory=set)
+    about: dict[int, int] = field(default_factory=dict)  # the round of a late reply, and of one that stands
+    wild: int = 0  # replies that were refused because they were not finite
+
+
+class Rounds:
+    """The rounds of one run; `play` plays one and returns the state after it, with its record."""
+
+    def __init__(
+        self,
+        order: Order,
+        exchange: Exchange,
+        messages: list[PyTree],
+        replies: list[PyTree],
+        statement: Json,
+        releases: dict[str, np.ndarray],
+        post: Post | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ):
+        self.order, self.exchange, self.messages, self.statement = order, exchange, messages, statement
+        self.plans = [Plan(reply) for reply in replies]
+        self.release_counts, self.post, self.should_stop = releases, post, should_stop
+        self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
+        self.index = {site: i for i, site in enumerate(order.sites)}
+        self.misses = dict.fromkeys(order.sites, 0)
+        self.greeting_times = dict.fromkeys(order.sites, 0.0)
+        self.debts: dict[str, Debt] = {}
+        self.memory: dict[int, Debt] = {}  # each client's last reply, where it stands until the next
+        self.times: dict[tuple[str, int], list[float]] = {}  # of a site's last answers in a kind of round
+        self.arrivals: set[int] = set()  # clients whose late replies have arrived in this round
+        self.since_everybody = 0  # rounds since one that waited for all
+        self.sights: dict[str, Json] = {
+            site: {"replies": 0, "faults": 0, "bytes": 0, "time": None, "seconds": None} for site in order.sites
+        }
+
+    @property
+    def patience(self) -> Patience:
+        return self.exchange.patience
+
+    def play(self, at: Play) -> tuple[Play, dict[str, object]]:
+        """Play one round; return the state after it, and its record."""
+        order, n, carry = self.order, self.order.terms.clients, at.carry
+        round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
+        is_asked, is_lost = self.draws(carry.round)
+        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        message = jax.tree.map(np.asarray, message)
+        indices = [i for i in range(n) if is_asked[i]]
+        seal = partial(self._seal, round, phase, message, np.asarray(at.last))
+        gathering = Collected(self.plans[phase].stack(n))
+        # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
+        if self.patience.quorum is None or self.post is None:
+            self._ask_all(gathering, round, phase, indices, seal)
+        else:
+            self._ask_quorum(gathering, carry.server, round, phase, indices, seal, message)
+        here = np.array([i in gathering.rows and not is_lost[i] for i in range(n)])
+        answer_count = int(here.sum()) - len({*gathering.about} - self.arrivals)
+        about = np.full(n, round)
+        late: PyTree = ()
+        if self.patience.quorum is not None:
+            late = np.zeros(n, bool)
+            for i, earlier in gathering.about.items():
+                about[i], late[i] = earlier, True
+        after, report = aggregate(
+            order.algorithm, order.terms, phase, at, gathering.stack.tree, here, late, jnp.asarray(about)
+        )
+        if gathering.wild >= len(indices) > 0:
+            after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
+        record: dict[str, object] = {"phase": phase, "asked": int(is_asked.sum()), "answered": answer_count}
+        return after, record | report | self.release_counts
+
+    def draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return who is asked in a round, and whose reply is lost."""
+        who, n = self.order.participation, self.order.terms.clients
+        if who.size(n) == n and not isinstance(who, Schedule):
+            is_asked = np.ones(n, bool)
+        else:
+            is_asked = np.asarray(asked_clients(who, self.key, round, self.uids))
+        is_lost = np.zeros(n, bool)
+        if who.dropout > 0:
+            is_lost = np.asarray(loss_draws(self.key, round, self.uids)) < who.dropout
+        return is_asked, is_lost
+
+    def _seal(self, round: int, phase: int, message: PyTree, last: np.ndarray, indices: list[int]) -> dict[str, bytes]:
+        """Return the contents messages of a round; what all sites receive alike is packed once."""
+        header = self.exchange.header("round") | {"round": round, "phase": phase}
+        same = not any(spine.is_each(node) for node in jax.tree.leaves(message, is_leaf=spine.is_each))
+        payload = packing.to_bytes(spine.message_for(message, 0), self.messages[phase]) if same else b""
+        contents = {}
+        for i in indices:
+            if not same:
+                payload = packing.to_bytes(spine.message_for(message, i), self.messages[phase])
+            contents[self.order.sites[i]] = packing.seal(header | {"since": int(last[i])}, payload)
+        return contents
+
+    # --- everybody ---
+
+    def _ask_all(
+        self, out: Collected, round: int, phase: int, indices: list[int], seal: Callable[[list[int]], dict[str, bytes]]
+    ) -> None:
+        """Ask until everybody, or `minimum`, has answered; a site that stays silent pauses the run, or is left out."""
+        order, tries = self.order, 0
+        minimum = len(indices) if self.patience.minimum is None else min(len(indices), self.patience.minimum)
+        while True:
+            self._probe()  # a site that was given up may be back
+            missing = [i for i in indices if i not in out.rows and not self._given_up(order.sites[i])]
+            messages = seal(missing)
+            began = time.monotonic()
+            answers = self.exchange.ask(messages, self.patience.timeout) if messages else {}
+            out.wild = 0
+            for i in missing:
+                self._put(out, i, answers.get(order.sites[i]), round, phase, time.monotonic() - began)
+            tries += 1
+            if len(out.rows) >= minimum or out.wild >= len(indices) > 0:
+                return
+            self._check_tries(tries, [i for i in indices if i not in out.rows], round)
+
+    def _check_tries(self, tries: int, missing: list[int], round: int) -> None:
+        if tries > self.patience.misses or self.should_stop():
+            silent = missing[0]
+            why = self.exchange.why(self.order.sites[silent])
+            raise Paused(f"client {self.order.names[silent]!r} does not answer in round {round}{why}")
+
+    # --- a quorum ---
+
+    def _ask_quorum(
+        self,
+        out: Collected,
+        server: PyTree,
+        round: int,
+        phase: int,
+        indices: list[int],
+        seal: Callable[[list[int]], dict[str, bytes]],
+        message: PyTree,
+    ) -> None:
+        """Ask those who owe nothing, and go on when a quorum has answered and its time is over."""
+        assert self.post is not None
+        quorum, sites = self.patience.quorum or 1.0, self.order.sites
+        need, tries = clock.needed(quorum, len(indices)), 0
+        uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
+        self.arrivals = set()
+        while True:
+            usual = {i: self._usual(i, phase) for i in indices}
+            times = [time for time in usual.values() if time is not None]
+            is_due = len(times) < len(indices) or self.since_everybody + 1 >= clock.period(times, quorum)
+            everybody = is_due and not self.debts
+            limit = min(clock.deadline(times, quorum), self.patience.timeout) if times else self.patience.timeout
+            in_time = {i for i, time in usual.items() if time is None or time <= limit}
+            limit = self.patience.timeout if everybody else limit
+            idle = [i for i in indices if i not in out.rows and sites[i] not in self.debts]
+            # an answer that would not count is not asked for
+            idle = [i for i in idle if everybody or uses_late or i in in_time]
+            ticket = self.post.send(seal(idle)) if idle else -1
+            for i in idle:
+                self.debts[sites[i]] = Debt(ticket, round, phase, spine.message_for(message, i), self.post.now())
+            wait = {i for i in idle if everybody or i in in_time}
+            if self._gather(out, ticket, wait, limit, need, uses_late):
+                continue
+            self.since_everybody = 0 if everybody else self.since_everybody + 1
+            if len(out.rows | self.arrivals) >= need or out.wild >= len(indices) > 0:
+                break
+            tries += 1
+            self.debts.clear()  # whoever is silent for so long is asked anew
+            self._check_tries(tries, [i for i in indices if i not in out.rows], round)
+        for i in indices if uses_late else ():
+            if i not in out.rows and i in self.memory and self.memory[i].phase == phase:
+                self._place_late(out, server, i, self.memory[i])
+
+    def _gather(self, out: Collected, ticket: int, wait: set[int], limit: float, need: int, uses_late: bool) -> bool:
+        """Take answers until all are there that are waited for, or the deadline is over and a quorum has answered.
+
+        Returns whether a site is free again that has to be asked, as there is no quorum without it.
+        """
+        assert self.post is not None
+        began = self.post.now()
+        while not self.should_stop():
+            now, is_quorum = self.post.now() - began, len(out.rows | self.arrivals) >= need
+            if (is_quorum and (not wait or now >= limit)) or now >= self.patience.timeout:
+                return False
+            answer = self.post.take(max(0.0, min((limit if is_quorum else self.patience.timeout) - now, 1.0)))
+            debt = None if answer is None else self.debts.get(answer.site)
+            if answer is None or debt is None or debt.ticket != answer.ticket:
+                continue
+            del self.debts[answer.site]
+            i = self.index[answer.site]
+            is_late = debt.ticket != ticket
+            target = Collected(self.plans[debt.phase].stack(len(self.order.sites))) if is_late else out
+            self._put(target, i, answer.content, debt.round, debt.phase, answer.time - debt.time)
+            wait.discard(i)
+            if uses_late and i in target.rows:
+                debt.reply, self.memory[i] = target.stack.row(i), debt
+                self.arrivals |= {i} if is_late else set()
+            elif is_late and len(out.rows) + len(wait) < need:
+                return True
+        return False
+
+    def _place_late(self, out: Collected, server: PyTree, i: int, debt: Debt) -> None:
+        """Let a client's last reply count, which is to an earlier message."""
+        order = self.order
+        reply = caught_up(order.algorithm, order.terms, debt.phase, server, debt.message, debt.reply)
+        out.stack.place(i, reply)
+        out.rows.add(i)
+        out.about[i] = debt.round
+
+    def _usual(self, i: int, phase: int) -> float | None:
+        """Return a site's usual time in a kind of round: the median of its last; None before its first answer.
+
+        The first answer in each kind takes longer, for the site compiles its program then, and is soon left out.
+        """
+        times = self.times.get((self.order.sites[i], phase), [])
+        return float(np.median((times[1:] or times)[-TIMES:])) if times else None
+
+    @property
+    def slowest(self) -> float:
+        """The usual time of the slowest site, in seconds."""
+        return max((float(np.median(times[-TIMES:])) for times in self.times.values()), default=0.0)
+
+    # --- one reply ---
+
+    def _put(self, out: Collected, i: int, raw: object, round: int, phase: int, seconds: float) -> None:
+        """Write a site's reply into its row; one that does not fit is refused, by name."""
+        site = self.order.sites[i]
+        sight = self.sights[site]
+        header, payload = self.exchange.open_reply(site, raw, "round", round)
+        try:
+            if header is not None:
+                out.stack.put(i, payload)
+                self.note_releases(i, header)
+                out.rows.add(i)
+                self.misses[site] = 0
+                sight |= {"replies": sight["replies"] + 1, "bytes": sight["bytes"] + len(payload), "time": time.time()}
+                self.times.setdefault((site, phase), []).append(seconds)
+                sight["seconds"] = seconds
+                return
+        except packing.NotFinite as error:
+            self.exchange.refuse(site, str(error))
+            out.wild += 1
+        except FoedusError as error:
+            self.exchange.refuse(site, str(error))
+        self.misses[site] += 1
+        sight["faults"] += 1
+
+    def note_releases(self, i: int, header: Json) -> None:
+        """Note how often the site says that it has released; the entry of a silent site stays as it was."""
+        for column in self.release_counts.values():
+            count = header.get("releases")
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= LARGEST_WHOLE:
+                raise FoedusError("its reply does not say how often it has released")
+            column[i] = count
+
+    def _given_up(self, site: str) -> bool:
+        """Return whether a site was silent so often that rounds go on without it."""
+        return self.patience.minimum is not None and self.misses[site] >= self.patience.misses
+
+    def _probe(self) -> None:
+        """Greet the sites that were given up; one that answers is asked again."""
+        now = time.monotonic()
+        waits = {site: now - self.greeting_times[site] for site in self.order.sites}
+        silent = [s for s in self.order.sites if self._given_up(s) and waits[s] >= self.patience.probe]
+        if not silent:
+            return
+        for site in silent:
+            self.greeting_times[site] = now
+        message = packing.seal(self.exchange.header("hello") | self.statement)
+        answers: Mapping[str, object] = self.exchange.ask(
+            dict.fromkeys(silent, message), min(1.0, self.patience.timeout)
+        )
+        for site in silent:
+            header, _ = self.exchange.open_reply(site, answers.get(site), "hello", None)
+            if header is not None:
+                self.misses[site] = 0

@@ -1,0 +1,248 @@
+"""The page of the study, docs/study.md, with its pictures and its table as CSV; made from the results and nothing else.
+
+The conclusions are written by hand: they stand between two marks, and a new page keeps them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from foedus.errors import FoedusError
+from foedus.files import Json, write_whole
+from foedus.run import versions
+from foedus.study.grid import DELTA, FULL, PRIVATE_ROUNDS, QUICK, Scale, cells
+from foedus.study.growth import growth_section
+from foedus.study.instances import CAP, FAIR, PROBLEMS, RADIUS, RIDGE, THETA
+from foedus.study.methods import CANDIDATES, DEFAULT, KINDS, PUBLISHED, TUNED
+from foedus.study.networks import NETWORKS
+from foedus.study.pictures import profile_picture
+from foedus.study.profiles import by, number, profiles, summary, winner, with_figures
+from foedus.study.rows import ABSENT, ACCURACIES, FAILED, tag, to_csv
+
+BEGIN, END = "<!-- conclusions: written by hand, kept by foedus study --write -->", "<!-- end of the conclusions -->"
+NO_CONCLUSIONS = "None have been written for these results yet."
+PICTURES = (
+    ("rounds", 1e-4, "rounds to a gap of 1e-4"),
+    ("rounds", 1e-8, "rounds to a gap of 1e-8"),
+    ("bytes_up", 1e-4, "bytes from the sites to a gap of 1e-4"),
+    ("gradients", 1e-4, "local gradients to a gap of 1e-4"),
+    ("hospitals", 1e-4, "modelled time over hospitals to a gap of 1e-4"),
+    ("phones", 1e-4, "modelled time over phones, 10 % of replies lost, to a gap of 1e-4"),
+)
+GENERAL = ("least-squares", "logistic", "nonconvex-logistic")  # problems that every algorithm for smooth sums takes
+
+
+def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folder: Path) -> list[Path]:
+    """Write study.md, study/*.svg and study/NAME.csv into a folder of documentation, and return their paths."""
+    if not with_figures(rows):
+        raise FoedusError(
+            "there are no results to write about yet; run foedus study first, with the same --quick and --out."
+        )
+    (folder / "study").mkdir(parents=True, exist_ok=True)
+    page = folder / "study.md"
+    conclusions = NO_CONCLUSIONS
+    if page.exists() and BEGIN in (text := page.read_text()) and END in text:
+        conclusions = text.split(BEGIN)[1].split(END)[0].strip()
+    files = {f"study/{name}.svg": picture for name, picture in _pictures(rows).items()}
+    words, growth_pictures = growth_section(growth)
+    files |= {f"study/{name}.svg": picture for name, picture in growth_pictures.items()}
+    files[f"study/{scale.name}.csv"] = to_csv(rows)
+    if growth:
+        files["study/growth.csv"] = to_csv(growth)
+    parts = [
+        *_opening(rows, scale),
+        "## What follows\n",
+        f"{BEGIN}\n\n{conclusions}\n\n{END}\n",
+        *_winners(rows),
+        *_profiles(),
+        *_tables(rows),
+        *_settings(rows, scale),
+        *_private(rows),
+        *words,
+        *_absent(rows),
+    ]
+    files["study.md"] = ("\n".join(parts).rstrip() + "\n").encode()
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    return [folder / name for name in files]
+
+
+def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
+    count, whole = len(rows), sum(1 for _ in cells(scale))
+    compiling = sum(float(r.get("compile_seconds", 0.0)) for r in rows)
+    accuracies = ", ".join(map(tag, ACCURACIES))
+    networks = "; ".join(network.title for network in NETWORKS)
+    used = ", ".join(f"{name} {text}" for name, text in versions().items())
+    command = "foedus study --quick" if scale.quick else "foedus study"
+    return [
+        "# The study: which algorithm for which problem\n",
+        "Every algorithm on every problem that it solves, on the same footing. This page, its pictures and its "
+        f"[table]({'study/' + scale.name}.csv) are written by `{command} --write` from the results of",
+        "",
+        f"    FOEDUS_DATA=folder {command}                  # resumable; small data, {QUICK.seeds} seeds"
+        if scale.quick
+        else f"    FOEDUS_DATA=folder {command}",
+        f"    {command} --only logistic/breast-cancer/FedGiA      # one row again",
+        f"    {command} --algorithm my_module:MyAlgorithm         # an algorithm of yours takes part\n",
+        f"The results have {count} of the {whole} rows of the **{scale.name} grid** ({used}; {compiling:.0f} "
+        f"processor "
+        "seconds of compiling in all). "
+        + (
+            f"The full grid has larger data, {FULL.seeds} seeds, up to {FULL.rounds:,} rounds and {FULL.tries} "
+            f"settings tried in tuning: {sum(1 for _ in cells(FULL)):,} rows, whose time is an estimate: days of one "
+            "core, for it has not been run.\n"
+            if scale.quick
+            else "\n"
+        ),
+        f"- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are "
+        f"constraints, the largest violation is that small too. f\\* is computed from pooled rows by code that "
+        f"no algorithm uses: "
+        "pooled "
+        "Newton, least squares, SLSQP with a Newton finish, one linear system, CVXPY with Clarabel. An "
+        "algorithm's own "
+        "stopping test is set as strict as it goes. A dash means: not within "
+        f"{scale.rounds:,} rounds and {scale.gradients:,} local gradients.",
+        "- **Gradients** are passes over a site's data, two reads for one gradient, counted in the traced "
+        "program; a loop "
+        "whose length is known only when it runs counts as 8 turns.",
+        f"- **Networks.** Modelled: {networks}. A round lasts one round trip, one site's bytes over its own "
+        f"link, and one "
+        "site's computing on a machine like ours; a lost reply costs no waiting, and the server's link is not "
+        "modelled. "
+        "Runs over phones were played with the replies lost.",
+        f"- **Seeds** draw the data anew; figures are medians, with the "
+        f"{'range' if scale.seeds < 6 else '95 % interval'} over "
+        f"{scale.seeds} seeds in brackets.",
+        f"- **Problems.** Logistic losses have a ridge of {RIDGE:g}; the cap is {CAP:g}, the gap between groups "
+        f"{FAIR:g}; "
+        f"robust problems have balls of radius {RADIUS:g} around rows and of θ = {THETA:g} around the sites' "
+        f"weights; "
+        f"private ones spend ε over {PRIVATE_ROUNDS} rounds with δ = {DELTA:g}.\n",
+    ]
+
+
+def _winners(rows: Sequence[Json]) -> list[str]:
+    """The table of winners per problem and network, with default settings."""
+    lines = ["## Winners per problem and network\n"]
+    lines += ["Default settings; the least modelled time (geometric mean over data sets and seeds) at the strictest "
+              "accuracy that anybody reached, of those that reached it most often. In brackets: seconds, and "
+              "how many "
+              "times as long the next one takes.\n"]  # fmt: skip
+    lines += ["| problem | gap | " + " | ".join(n.name.replace("-", " ") for n in NETWORKS) + " |"]
+    lines += ["|---|---:|" + "---|" * len(NETWORKS)]
+    for problem in PROBLEMS:
+        mine = with_figures(rows, problem=problem, settings=DEFAULT)
+        if not mine or PROBLEMS[problem].objective == "private":
+            continue
+        winners = [winner(mine, network.name) for network in NETWORKS]
+        accuracy = next((tag(w.accuracy) for w in winners if w), "–")
+        texts = []
+        for w in winners:
+            if w is None:
+                texts.append("–")
+                continue
+            after = f"; {w.runner_up} {number(w.factor, 2)} x" if w.runner_up else ""
+            other = f" at {tag(w.accuracy)}" if tag(w.accuracy) != accuracy else ""
+            texts.append(f"**{w.algorithm}**{other} ({w.cost.text(2)} s{after})")
+        lines.append(f"| {problem} | {accuracy} | " + " | ".join(texts) + " |")
+    return [*lines, ""]
+
+
+def _pictures(rows: Sequence[Json]) -> dict[str, bytes]:
+    mine = [r for r in with_figures(rows, settings=DEFAULT) if r["problem"] in GENERAL]
+    order = {name: place for place, name in enumerate(sorted({str(r["algorithm"]) for r in mine}))}
+    pictures = {}
+    for column, accuracy, title in PICTURES:
+        curves = profiles(mine, f"{column}_{tag(accuracy)}")
+        if curves:
+            pictures[f"profile-{column}-{tag(accuracy)}"] = profile_picture(title[0].upper() + title[1:], curves, order)
+    return pictures
+
+
+def _profiles() -> list[str]:
+    lines = ["## Performance profiles\n"]
+    lines += ["The share of instances that an algorithm solves at no more than so many times the cost of the "
+              "cheapest "
+              "one (Dolan and Moré), over the problems that all of these algorithms take: "
+              f"{', '.join(GENERAL)}; default settings. Higher is better, and the left edge is the share of "
+              f"wins.\n"]  # fmt: skip
+    lines += [f"![{title}](study/profile-{column}-{tag(accuracy)}.svg)\n" for column, accuracy, title in PICTURES]
+    return lines
+
+
+def _tables(rows: Sequence[Json]) -> list[str]:
+    """One table for each problem: rounds to two accuracies and the kilobytes and gradients to the first."""
+    lines = ["## Rounds, bytes, gradients, seconds\n"]
+    lines += ["Default settings. kB: both ways, all sites; gradients: of one site; s: processor seconds of the "
+              "simulator "
+              "for all sites, without compiling. The last three are to a gap of 1e-4.\n"]  # fmt: skip
+    for (problem, data), mine in by(with_figures(rows, settings=DEFAULT), "problem", "data").items():
+        if PROBLEMS[problem].objective == "private":
+            continue
+        first = mine[0]
+        lines += [f"**{problem}, {data}** ({first['sites']} sites, {first['columns']} columns)\n"]
+        lines += ["| algorithm | " + " | ".join(f"rounds to {tag(a)}" for a in ACCURACIES) + " | kB | gradients | s |"]
+        lines += ["|---|" + "---:|" * (len(ACCURACIES) + 3)]
+        for (name,), own in by(mine, "algorithm").items():
+            texts = [summary([r[f"rounds_{tag(a)}"] for r in own]).text() for a in ACCURACIES]
+            both = [
+                None if r["bytes_up_1e-4"] is None else (r["bytes_up_1e-4"] + r["bytes_down_1e-4"]) / 1e3 for r in own
+            ]
+            rest = [both, [r["gradients_1e-4"] for r in own], [r["seconds_1e-4"] for r in own]]
+            medians = [number(summary(values).median) if None not in values else "–" for values in rest]
+            lines.append(f"| {name} | {' | '.join([*texts, *medians])} |")
+        lines.append("")
+    return lines
+
+
+def _settings(rows: Sequence[Json], scale: Scale) -> list[str]:
+    """Defaults beside published and tuned settings: rounds to 1e-4."""
+    keys = by([r for r in with_figures(rows) if r["settings"] != DEFAULT], "problem", "data", "algorithm")
+    lines = ["## Published and tuned settings\n"]
+    lines += [f"Rounds to a gap of 1e-4. Tuning tries {scale.tries} of the settings listed for an algorithm in "
+              "`foedus/study/methods.py` beside the defaults, on a draw of the data that is not measured, and "
+              "keeps the "
+              f"best; {len(CANDIDATES)} algorithms have something to tune. Where the defaults win, tuned and "
+              f"default are "
+              "the same run.\n"]  # fmt: skip
+    lines += [
+        "| problem | data | algorithm | default | published | tuned | tuned to |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    for problem, data, name in keys:
+        texts = []
+        for kind in KINDS:
+            own = with_figures(rows, problem=problem, data=data, algorithm=name, settings=kind)
+            texts.append(summary([r["rounds_1e-4"] for r in own]).text() if own else "")
+        own = with_figures(rows, problem=problem, data=data, algorithm=name, settings=TUNED)
+        choice = ", ".join(f"{k} = {v}" for k, v in own[0]["with"].items()) if own else ""
+        lines.append(
+            f"| {problem} | {data} | {name} | {' | '.join(texts)} | {choice or ('the defaults' if own else '')} |"
+        )
+    return [*lines, ""] if keys else [*lines[:1], f"No {PUBLISHED} or {TUNED} settings have been measured yet.\n"]
+
+
+def _private(rows: Sequence[Json]) -> list[str]:
+    mine = [r for r in with_figures(rows) if PROBLEMS[r["problem"]].objective == "private"]
+    if not mine:
+        return []
+    lines = ["## Under privacy\n"]
+    lines += [f"The relative gap to the optimum without privacy after {PRIVATE_ROUNDS} rounds; each site keeps "
+              f"(ε, 1e-5) over "
+              "the whole run. The model w = 0 has a gap of about 0.8.\n"]  # fmt: skip
+    lines += ["| problem | data | algorithm | settings | gap at the end |", "|---|---|---|---|---:|"]
+    for (problem, data, name, kind), own in by(mine, "problem", "data", "algorithm", "settings").items():
+        lines.append(f"| {problem} | {data} | {name} | {kind} | {summary([r['gap_end'] for r in own]).text(2)} |")
+    return [*lines, ""]
+
+
+def _absent(rows: Sequence[Json]) -> list[str]:
+    """What was left out or failed, and why: never silently."""
+    missing = [r for r in rows if r["status"] in (ABSENT, FAILED)]
+    if not missing:
+        return []
+    lines = ["## Left out\n", "| problem | data | algorithms | why |", "|---|---|---|---|"]
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for problem, data, name, why in by(missing, "problem", "data", "algorithm", "why"):
+        alike.setdefault((problem, data, why.replace(f"{name} ", "it ").replace("|", "/")), []).append(name)
+    lines += [f"| {problem} | {data} | {', '.join(names)} | {why} |" for (problem, data, why), names in alike.items()]
+    return [*lines, ""]

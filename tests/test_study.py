@@ -1,0 +1,298 @@
+"""The study: its references against other solvers, its record against `solve`, its statistics against closed forms."""
+
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+import foedus as fd
+from foedus import cli
+from foedus.runtime.participation import Fraction
+from foedus.runtime.spine import prepare
+from foedus.study import grid, growth, methods, page, reference
+from foedus.study.instances import CAP, PROBLEMS, RIDGE, worst_mean
+from foedus.study.networks import Network
+from foedus.study.play import Trace, trace
+from foedus.study.profiles import confidence, profiles, summary, winner
+from foedus.study.rows import Results, to_csv
+from foedus.study.tables import SOURCES, split_by_label
+
+
+def row(algorithm, seed=0, problem="logistic", data="generated-alike", settings="default", **figures):
+    """A row as the grid writes it, with the same figure in every column that is not stated."""
+    base = {"problem": problem, "data": data, "algorithm": algorithm, "settings": settings, "seed": seed}
+    base |= {"status": "measured", "why": "", "sites": 10, "columns": 21, "with": {}, "gap_end": 0.1}
+    columns = ("rounds", "bytes_up", "bytes_down", "gradients", "seconds", "data-centre", "hospitals", "phones")
+    return base | {f"{c}_{a}": 7.0 for c in columns for a in ("1e-2", "1e-4", "1e-6", "1e-8")} | figures
+
+
+# --- references ---
+
+
+def test_the_pooled_newton_is_scikit_learns_optimum():
+    instance = PROBLEMS["logistic"].build("breast-cancer", 0, True)
+    sample = SOURCES["breast-cancer"].sample(0, True)
+    model = LogisticRegression(C=1.0 / (RIDGE * len(sample.y)), fit_intercept=False, tol=1e-12, max_iter=10_000)
+    w = model.fit(sample.X, sample.y).coef_[0]
+    assert np.max(np.abs(w - instance.best.w)) < 1e-5
+    assert instance.best.value <= instance.judge(w[None])[0][0] + 1e-15
+
+
+def test_the_reference_under_caps_is_the_optimum_of_cvxpy():
+    import cvxpy as cp
+
+    instance = PROBLEMS["neyman-pearson"].build("breast-cancer", 0, True)
+    sample = SOURCES["breast-cancer"].sample(0, True)
+    w, parts, caps = cp.Variable(sample.X.shape[1]), [], []
+    for X, y in sample.clients().values():
+        parts.append(cp.sum(cp.logistic(X[y == 0] @ w)) / np.sum(y == 0))
+        caps.append(cp.sum(cp.logistic(-X[y == 1] @ w)) / np.sum(y == 1) <= CAP)
+    program = cp.Problem(cp.Minimize(sum(parts) / len(parts) + 0.5 * RIDGE * cp.sum_squares(w)), caps)
+    program.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    assert instance.best.value == pytest.approx(program.value, rel=1e-7)
+    objective, violation = instance.judge(np.asarray(w.value)[None])
+    assert objective[0] == pytest.approx(program.value, rel=1e-6)
+    assert violation[0] < 1e-6
+
+
+def test_a_reference_that_is_not_optimal_is_refused():
+    class Empty:  # rows that no w meets
+        def value(self, w):
+            return np.array([1.0 + w @ w]), 2.0 * w[None]
+
+        def hessian(self, w, mu):
+            return 2.0 * mu[0] * np.eye(len(w))
+
+    with pytest.raises(fd.FoedusError, match="optimality conditions"):
+        reference.minimum_under(lambda w: (0.5 * w @ w, w, np.eye(2)), Empty(), 2)
+
+
+@pytest.mark.parametrize("problem", ["least-squares", "logistic", "nonconvex-logistic", "neyman-pearson"])
+def test_the_judge_measures_what_the_problem_states(problem):
+    instance = PROBLEMS[problem].build(PROBLEMS[problem].quick[0], 1, True)
+    w = np.random.default_rng(0).standard_normal(instance.problem.terms.dim)
+    whole = jax.vmap(lambda d: instance.problem.terms.value(w, d))(instance.problem.data)
+    assert instance.judge(w[None])[0][0] == pytest.approx(float(np.mean(whole)), rel=1e-12)
+
+
+@given(st.lists(st.floats(0, 5), min_size=2, max_size=6), st.floats(0, 2))
+def test_the_worst_weights_are_those_of_a_linear_program(values, theta):
+    from scipy.optimize import linprog
+
+    n = len(values)
+    # q − 1/n = p − m with p, m ≥ 0
+    goal = -np.concatenate([values, -np.array(values)])
+    result = linprog(
+        goal,
+        A_ub=np.concatenate([np.ones((1, 2 * n)), np.hstack([-np.eye(n), np.eye(n)])]),
+        b_ub=np.concatenate([[theta], np.full(n, 1.0 / n)]),
+        A_eq=np.concatenate([np.ones(n), -np.ones(n)])[None],
+        b_eq=[0.0],
+    )
+    assert worst_mean(np.array(values), theta) == pytest.approx(np.mean(values) - result.fun, abs=1e-7)
+
+
+@given(st.integers(0, 100), st.floats(0.05, 10))
+def test_a_skewed_split_deals_out_every_row_once_and_equal_sizes(seed, alpha):
+    draw = np.random.default_rng(seed)
+    y = (draw.random(60) < 0.3).astype(float)
+    rows = split_by_label(y, draw.permutation(60), 5, 12, alpha, draw)
+    assert sorted(rows) == list(range(60))
+
+
+# --- the record of a run ---
+
+
+def test_the_record_of_a_run_is_that_of_solve():
+    problem = PROBLEMS["least-squares"].build("generated-alike", 0, True).problem
+    algorithm = fd.FedAvg(k0=2, lr=0.05, tol=0.0)
+    run = fd.solve(problem, algorithm, max_rounds=20)
+    job = prepare(problem, algorithm, w0=np.zeros(21), seed=0, max_rounds=20, participation=Fraction())
+    result = trace(job, lambda models: False, math.inf)
+    assert result.rounds == 20
+    assert np.allclose(result.models[-1], run.w, rtol=1e-12)
+    assert sum(result.up[k] * n for k, n in zip(result.kinds, result.answers, strict=True)) == run.traffic.up
+    assert sum(result.down[k] * n for k, n in zip(result.kinds, result.requests, strict=True)) == run.traffic.down
+    assert result.gradients == (2.0,)  # k0 gradients, two reads of X each
+    assert trace(job, lambda models: True, math.inf).rounds == 16  # ends after the first chunk
+    assert trace(job, lambda models: False, 10.0).rounds == 16
+
+
+def test_modelled_time_is_round_trips_and_bytes_and_a_sites_share_of_computing():
+    ones = np.ones(2, dtype=int)
+    result = Trace(
+        np.zeros((2, 1)), np.array([0, 1]), ones, ones, np.array([1.0, 4.0]), (0, 100), (25, 150), (1.0, 1.0), 2, 0, 0
+    )
+    seconds = Network("n", "", round_trip=0.5, bits=1000.0).seconds(result)
+    assert seconds == pytest.approx([0.5 + 0.2 + 0.5, 1.0 + 0.2 + 2.0 + 2.0])
+
+
+def test_an_algorithm_runs_to_the_strictest_test_it_has():
+    assert methods.make("logistic", "FedGiA", {}).tol == 0.0
+    assert methods.make("logistic", "InteriorPoint", {}).eps1 == 1e-9
+    assert methods.make("logistic", "FedEPM", {}).stop == "gradient"
+    robust = methods.make("robust-hinge", "DRFL", {})
+    assert (robust.method, robust.gap, robust.tol) == ("interior", 1e-10, fd.DRFL().tol)
+    assert methods.make("robust-hinge", "DRFL", {"method": "splitting"}).tol == 1e-10
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_every_stated_setting_can_be_made(problem):
+    for name in methods.names():
+        if methods.solves(problem, name):
+            for kind in methods.KINDS:
+                for settings in methods.settings_of(problem, name, kind):
+                    methods.make(problem, name, settings)
+
+
+# --- statistics ---
+
+
+def test_a_performance_profile_counts_instances_within_a_factor_of_the_best():
+    rows = [row("A", 0, rounds=0), row("B", 0), row("A", 1), row("B", 1)]
+    for r, cost in zip(rows, (2.0, 6.0, 5.0, None), strict=True):
+        r["rounds_1e-4"] = cost
+    rows += [row("A", 2) | {"rounds_1e-4": None}]  # nobody solved it, so it is no instance
+    first, second = profiles(rows, "rounds_1e-4")
+    assert (first.algorithm, first.share(1.0)) == ("A", 1.0)
+    assert [second.share(tau) for tau in (1.0, 2.9, 3.0, 100.0)] == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_the_interval_of_a_median_has_the_confidence_it_is_given_for():
+    assert confidence(10, 1) == pytest.approx(1 - 2 * 11 / 1024)  # the second to the ninth of ten
+    ten = summary([float(k) for k in range(10)])
+    assert (ten.low, ten.median, ten.high) == (1.0, 4.5, 8.0)
+    three = summary([3.0, None, 1.0])
+    assert (three.median, three.low, three.high, three.arrivals) == (3.0, 1.0, math.inf, 2)
+    assert summary([None, None, 1.0]).text() == "– (1/3)"
+
+
+def test_the_winner_solves_the_most_and_then_costs_the_least():
+    rows = [row("often", s, hospitals=0) | {"hospitals_1e-8": 9.0} for s in range(2)]
+    rows += [row("seldom") | {"hospitals_1e-8": 1.0}, row("slow", 0), row("slow", 1)]
+    rows[-2]["hospitals_1e-8"] = rows[-1]["hospitals_1e-8"] = 18.0
+    best = winner(rows, "hospitals")
+    assert best is not None
+    assert (best.algorithm, best.runner_up, best.accuracy) == ("often", "slow", 1e-8)
+    assert best.factor == pytest.approx(2.0)
+
+
+@given(st.floats(-3, 3), st.floats(-2, 2))
+def test_a_power_law_is_fitted_exactly(log_factor, exponent):
+    points = [(x, math.exp(log_factor) * x**exponent) for x in (1.0, 10.0, 50.0)]
+    fit = growth.fit_power(points)
+    assert fit is not None
+    assert fit.exponent == pytest.approx(exponent, abs=1e-9)
+    assert fit.margin < 1e-6
+    assert growth.fit_power(points[:1]) is None
+
+
+# --- the command ---
+
+
+def test_wrong_names_list_the_names(capsys, tmp_path):
+    for only, words in {
+        "logistik": "logistic",
+        "logistic/w9a": "w8a",
+        "logistic/w8a/FedGia": "FedGiA",
+        "logistic/w8a/FedGiA/best": "default, published, tuned",
+        "logistic/w8a/FedGiA/default/99": "0, 1, 2",
+        "logistic/heart": "breast-cancer",
+        "robust-hinge/heart/FedGiA": "worst case",
+        "fairness/adult/FedGiA/published": "no published settings",
+        "a/b/c/d/e/f": "at most 5 parts",
+    }.items():
+        assert cli.run(["study", "--quick", "--only", only, "--out", str(tmp_path)]) == 2
+        assert words in capsys.readouterr().err
+    assert cli.run(["study", "--quick", "--algorithm", "FedGiA", "--out", str(tmp_path)]) == 2
+    assert "module:Class" in capsys.readouterr().err
+    assert cli.run(["study", "--quick", "--write", "--out", str(tmp_path), "--docs", str(tmp_path)]) == 2
+    assert "no results" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_users_algorithm_takes_part_and_its_row_can_be_measured_again(tmp_path, monkeypatch):
+    name = "own_algorithm:Descent"
+    monkeypatch.syspath_prepend("tests")
+    only = f"least-squares/generated-alike/{name}/default/0"
+    command = ["study", "--quick", "--algorithm", name, "--only", only, "--out", str(tmp_path)]
+    assert cli.run(command) == 0
+    (line,) = (tmp_path / "quick.jsonl").read_text().splitlines()
+    figures = json.loads(line)
+    assert figures["status"] == "measured"
+    assert figures["rounds_1e-8"] > figures["rounds_1e-2"] >= 1
+    assert figures["bytes_up_1e-8"] == figures["rounds_1e-8"] * 10 * 21 * 8  # a gradient from each of ten sites
+    assert figures["gradients_1e-8"] == figures["rounds_1e-8"]
+    assert figures["phones_1e-2"] > figures["hospitals_1e-2"] > figures["data-centre_1e-2"]
+    assert figures["phones_1e-8"] is None  # the mean over those who answered has another optimum each round
+    # measured again alone, it is the same row; without --only, a row that is there is passed over
+    assert cli.run(command) == 0
+    again = json.loads((tmp_path / "quick.jsonl").read_text())
+    assert all(again[k] == v for k, v in figures.items() if "seconds" not in k and "_1e" not in k)
+    assert again["rounds_1e-8"] == figures["rounds_1e-8"]
+    study = grid.Study(grid.QUICK, Results(tmp_path / "quick.jsonl"), print)
+    monkeypatch.setattr(study, "measure", lambda cell: pytest.fail("it was measured again"))
+    study.run(grid.select(only, grid.QUICK, (name,)), False, lambda words: None)
+
+
+def test_missing_data_gets_a_line_and_not_a_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FOEDUS_DATA", str(tmp_path / "nowhere"))
+    only = "robust-huber/abalone/DRFL/default/0"
+    assert cli.run(["study", "--quick", "--only", only, "--out", str(tmp_path)]) == 0
+    (line,) = (tmp_path / "quick.jsonl").read_text().splitlines()
+    assert json.loads(line)["status"] == "left out"
+    assert "abalone.data" in json.loads(line)["why"]
+    assert "FOEDUS_DATA" in capsys.readouterr().out
+
+
+def test_a_results_file_that_is_not_one_is_refused(tmp_path):
+    (tmp_path / "quick.jsonl").write_text('{"problem": "logistic"}\n')
+    with pytest.raises(fd.FoedusError, match="line 1"):
+        Results(tmp_path / "quick.jsonl")
+
+
+# --- the page ---
+
+
+def test_the_page_has_winners_pictures_and_what_was_left_out_and_keeps_the_conclusions(tmp_path):
+    rows = [row("FedGiA", s) | {"hospitals_1e-8": 3.0, "rounds_1e-4": 2.0 + s} for s in range(3)]
+    rows += [row("FedAvg", s) for s in range(3)]
+    rows += [row("FedAvg", 0, settings="tuned") | {"with": {"k0": 1}}]
+    rows += [row("FedGiA", 0, "fairness") | {"status": "left out", "why": "it takes no constraints"}]
+    rows += [row("FedAvg", 0, "private-1", "adult-large")]
+    laws = [
+        {"law": "sites", "value": v, "algorithm": "FedGiA", "why": "", "seconds_a_round": v / 10, "bytes_up_a_round": 8}
+        | {f"rounds_{a}": 5 for a in ("1e-2", "1e-4", "1e-6", "1e-8")}
+        for v in (3.0, 30.0, 300.0)
+    ]
+    page.write_page(rows, laws, grid.QUICK, tmp_path)
+    text = (tmp_path / "study.md").read_text()
+    assert "| logistic | 1e-8 |" in text
+    assert "**FedGiA** (3 s; FedAvg 2.3 x)" in text
+    assert "3 [2, 4]" in text
+    assert "k0 = 1" in text
+    assert "it takes no constraints" in text
+    assert "1.00 ± 0.00" in text
+    assert "computed and not measured" in text
+    (tmp_path / "study.md").write_text(text.replace(page.NO_CONCLUSIONS, "Use what wins."))
+    page.write_page(rows, laws, grid.QUICK, tmp_path)
+    assert "Use what wins." in (tmp_path / "study.md").read_text()
+    for picture in (tmp_path / "study").glob("*.svg"):
+        content = picture.read_text()
+        ElementTree.fromstring(content)
+        assert "prefers-color-scheme: dark" in content
+        assert picture.name in text
+    assert len((tmp_path / "study" / "quick.csv").read_text().splitlines()) == len(rows) + 1
+
+
+def test_a_table_has_a_column_for_every_field():
+    assert (
+        to_csv([{"a": 1, "with": {"k0": 2}}, {"a": 0.123456789, "b": None}])
+        == b'a,with,b\n1,"{""k0"": 2}",\n0.12346,,\n'
+    )
