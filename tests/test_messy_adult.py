@@ -74,10 +74,10 @@ def test_init_check_run_evaluate_report(
     table = run.summary()
     assert table["education_num"].low > 0  # more schooling, more income, in years of it
     assert abs(table["age"].value) < 0.2
-    assert "on new.csv, which took no part in training (1,500 rows)" in foedus("evaluate", "runs/adult", "new.csv")
+    assert "on new.csv (1,500 rows)" in foedus("evaluate", "runs/adult", "new.csv")
     foedus("report", "runs/adult")
     page = Path("runs/adult/report.html").read_text()
-    assert "On 1\u202f500 rows that took no part in training it gives the right answer to" in page
+    assert "On 1\u202f500 rows of new.csv it gives the right answer to" in page
     assert "What the model is" in page
     assert "On new.csv" in page
     assert r"education\_num" in foedus("card", "runs/adult", "--out", "-")

@@ -13,6 +13,7 @@ a few lengths. The run ends where the error is small beside the objective, at a 
 """
 
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -167,7 +168,8 @@ class RobustInterior(OtherForm, Robust, Summing):
         site, trial, m = self.site(terms, data), client.trial, jnp.asarray(ask.m)
         base = select((trial.id > ask.rejected) & (trial.id < ask.id), trial, client.base)
         first = ask.id == 0  # then the point is where the site has started
-        place, share, inverses = site.visit(base.place, first, ask.x, m, ask.mu, ask.t, ask.dual)
+        at = cast(Any, base.place)  # of the kind that this site itself has made
+        place, share, inverses = site.visit(at, first, ask.x, m, ask.mu, ask.t, ask.dual)
         steps = [jnp.where(first, 1.0, says_yes(inverse)) for inverse in inverses]
         sums = self.stated(terms, share, ask.x, m, jnp.asarray(ask.index), *steps)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((sums, place))]))

@@ -65,7 +65,9 @@ class Evaluation:
         return self.overall[name]
 
     def __str__(self) -> str:
-        head = f"on {self.source}, which took no part in training ({self.total:,} rows); intervals at 95 %"
+        unseen = "" if self.source == HELD_OUT else "; they count as unseen only if they took no part in training"
+        kept = ", which took no part in training" if self.source == HELD_OUT else ""
+        head = f"on {self.source}{kept} ({self.total:,} rows){unseen}; intervals at 95 %"
         names = [name for name in TITLES if name in self.overall]
         rows = [("site", "rows", *(TITLES[name][0].lower() for name in names))]
         everyone = {**self.sites, ALL_ROWS: self.overall} if len(self.sites) != 1 else self.sites

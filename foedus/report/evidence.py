@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from foedus.evaluation.evaluate import Evaluation, figure_text
+from foedus.evaluation.evaluate import HELD_OUT, Evaluation, figure_text
 from foedus.evaluation.figures import ALL_ROWS, SHARES, TITLES, Tenth, TermFigure
 from foedus.evaluation.intervals import Figure
 from foedus.evaluation.rates import Decision
@@ -37,7 +37,8 @@ def sentences(run: Run) -> tuple[str, ...]:
 
 
 def _quality(evaluation: Evaluation) -> str:
-    rows = f"On {number(evaluation.total)} rows that took no part in training"
+    where = "that took no part in training" if evaluation.source == HELD_OUT else f"of {evaluation.source}"
+    rows = f"On {number(evaluation.total)} rows {where}"
     if "accuracy" not in evaluation.overall:
         error, r2 = evaluation["mae"], evaluation["r2"]
         text = f"{rows} its answers are off by {number(error.value)} on average{_between(error, number)}"
