@@ -154,7 +154,11 @@ def _over_polyhedra(quick: bool) -> list[Measurement]:
         size = f"5 x {len(sites[0][1])} x {dim}, {len(d)} half-spaces"
         title, against = f"DRFL in a polyhedron, {metric}, {size}", "CVXPY + Clarabel, pooled"
         line = Measurement(title, times["ours"], against, times["theirs"], limit=3.0)
-        above = run.worst_case.value / np.asarray(pooled.value, dtype=float).item() - 1.0 if run.worst_case is not None else float("nan")
+        above = (
+            run.worst_case.value / np.asarray(pooled.value, dtype=float).item() - 1.0
+            if run.worst_case is not None
+            else float("nan")
+        )
         line.extra = {"rounds": run.rounds, "above its optimum": f"{above:.0e}"}
         lines.append(line)
     return lines
