@@ -318,7 +318,8 @@ def test_a_run_that_is_not_certified_ends_with_status_3_and_is_not_used_unawares
 
 
 def test_a_cap_that_cannot_be_kept_ends_with_status_3_and_one_that_can_with_0(foedus: Command):
-    text = (ROOT / "examples/hospital.toml").read_text()
+    # ProxAL does not meet such a small cap in so few rounds
+    text = (ROOT / "examples/hospital.toml").read_text().replace('name = "auto"', 'name = "ProxAL"')
     Path("kept.toml").write_text(text)
     assert foedus("run", "kept.toml", "--quiet") == Result(0, "", "")
     assert foedus("predict", "runs/kept", "hospitals/city.csv").err == ""
@@ -477,7 +478,7 @@ def test_the_example_ends_in_a_certificate(foedus: Command):
     Path("hospital.toml").write_text((ROOT / "examples/hospital.toml").read_text())
     result = foedus("run", "hospital.toml")
     assert result.status == 0, result.err
-    assert "certified (0.001, 0.001)" in result.out
+    assert "certified (1e-06, 1e-06)" in result.out
     rows = fd.load("runs/hospital").certificate.rows
     assert {row.constraint for row in rows} == {"loss on label yes"}
     assert {row.site for row in rows} == {"city", "lakeside", "st-mary", "valley"}

@@ -14,6 +14,7 @@ from foedus.pytrees import nbytes
 from foedus.runtime import simulate
 from foedus.runtime.flare.order import Patience, order_of, site_arrays
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
+from foedus.runtime.flare.rounds import Rounds
 from foedus.runtime.flare.server import ServerSession
 from foedus.runtime.flare.site import SiteSession
 
@@ -48,7 +49,7 @@ def test_a_simulated_round_of_fedavg_passes_few_files():
     assert len(files) <= SIMULATED, " ".join(sorted(files))
 
 
-def test_a_round_of_fedavg_over_messages_passes_few_files(tmp_path):
+def test_a_round_of_fedavg_over_messages_passes_few_files(tmp_path, monkeypatch):
     problem = small_problem(fd.losses.logistic).over(np.zeros(3))
     fit = fd.FedAvg(lr=0.1, stop=None).fit(problem)
     sites = tuple(f"site-{i}" for i in range(4))
@@ -66,15 +67,15 @@ def test_a_round_of_fedavg_over_messages_passes_few_files(tmp_path):
 
     patience = Patience(timeout=5.0, hello=0.0, keep_every=1e9)
     session = ServerSession(order, tmp_path / "server", ask, patience)
-    play = session._round
+    play = Rounds.play
 
-    def watched(at, recorder):
+    def watched(rounds, at):
         jax.clear_caches()
         result = []
-        passed.append(files_passed(lambda: result.append(play(at, recorder))))
+        passed.append(files_passed(lambda: result.append(play(rounds, at))))
         return result[0]
 
-    session._round = watched
+    monkeypatch.setattr(Rounds, "play", watched)
     session.play()
     assert "algorithms/fedavg.py" in passed[0]
     assert len(passed[0]) <= FEDERATED, " ".join(sorted(passed[0]))

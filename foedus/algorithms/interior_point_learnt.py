@@ -16,7 +16,7 @@ from jax import Array
 
 from foedus.algorithms.interior_point_form import Blocks
 from foedus.algorithms.interior_point_rows import Rows, stiffness
-from foedus.numerics.lapack import eigh
+from foedus.numerics.lapack import eigh, lu_solve
 from foedus.numerics.limited_memory import Factors, LimitedMemory
 from foedus.pytrees import PyTree, state
 from foedus.terms import Terms
@@ -128,11 +128,11 @@ def solve_learnt(K: Learnt, memory: LimitedMemory, r: Array, shift: Array) -> Ar
         return block + (signs * (V @ v)) @ V
 
     U = unblock(V)
-    core = jax.scipy.linalg.lu_factor(jnp.diag(signs) + V @ U.T)
+    core = jnp.diag(signs) + V @ U.T
 
     def solved(v: Array) -> Array:
         u = unblock(v)
-        return u - jax.scipy.linalg.lu_solve(core, V @ u) @ U
+        return u - lu_solve(core, V @ u) @ U
 
     x = solved(r)
     for _ in range(REFINEMENTS):

@@ -21,6 +21,12 @@ def cholesky_solve(lower: Array, right: Array) -> Array:
 
 
 @jax.custom_batching.sequential_vmap
+def lu_solve(matrix: Array, right: Array) -> Array:
+    """The solution matrix⁻¹·right of a system that need not be symmetric or definite."""
+    return jax.scipy.linalg.lu_solve(jax.scipy.linalg.lu_factor(matrix), right)
+
+
+@jax.custom_batching.sequential_vmap
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """The eigenvalues and eigenvectors of a symmetric matrix."""
     values, vectors = jnp.linalg.eigh(matrix)

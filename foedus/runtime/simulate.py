@@ -5,12 +5,10 @@ that take part; the kind of round is switched outside the `vmap`. A chunk is a `
 when the algorithm has ended.
 """
 
-import signal
-import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FrameType
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +28,9 @@ from foedus.pytrees import PyTree, device_array, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.interruption import Interruption
 from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes
-from foedus.runtime.over_clients import message_from, message_leaves, over_clients
 from foedus.runtime.participation import (
     LOCAL,
     LOSE,
@@ -239,6 +237,50 @@ class RoundsByNumPy(Rounds):
         return at, {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}, len(rows)
 
 
+def message_leaves(message: PyTree, index: Array | None) -> tuple[list[Array], list[int | None], PyTree]:
+    """Take a message apart for `vmap`: its leaves, the client axis of each leaf (0 or None), and its structure.
+
+    `Each` fields keep a leading axis over the clients `index` (None: all, in order); the others are shared. `vmap`
+    takes one axis for each input, and a message mixes fields with and without one, so it travels as leaves.
+    """
+    nodes, tree = jax.tree.flatten(message, is_leaf=spine.is_each)
+    parts, leaves, axes = [], [], []
+    for node in nodes:
+        flat, part = jax.tree.flatten(node.values if spine.is_each(node) else node)
+        parts.append((part, len(flat)))
+        for leaf in flat:
+            leaves.append(leaf if index is None or not spine.is_each(node) else leaf[index])
+            axes.append(0 if spine.is_each(node) else None)
+    return leaves, axes, (tree, tuple(parts))
+
+
+def message_from(leaves: list[Array], structure: PyTree) -> PyTree:
+    """Put a message together as one client reads it: the inverse of `message_leaves`, inside `vmap`."""
+    tree, parts = structure
+    nodes, start = [], 0
+    for part, size in parts:
+        nodes.append(jax.tree.unflatten(part, leaves[start : start + size]))
+        start += size
+    return jax.tree.unflatten(tree, nodes)
+
+
+def over_clients(
+    one: Callable[..., PyTree], args: tuple[PyTree, ...], axes: tuple[int | None, ...], block: int | None
+) -> PyTree:
+    """`vmap` over the client axis of `args`: all clients at once, or block by block."""
+    if block is None:
+        return jax.vmap(one, in_axes=axes)(*args)
+    split = [i for i, axis in enumerate(axes) if axis == 0]
+
+    def call(parts: list[PyTree]) -> PyTree:
+        whole = list(args)
+        for i, part in zip(split, parts, strict=True):
+            whole[i] = part
+        return one(*whole)
+
+    return jax.lax.map(call, [args[i] for i in split], batch_size=block)
+
+
 def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Masking | None = None) -> RunInputs:
     """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
@@ -252,28 +294,6 @@ def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Maskin
         data = tuple(replace(b, data=condense_data(fit, b.data)) for b in bins)
         blocks = block_sizes(fit, [b.data for b in data])
     return RunInputs(data, device_array(uids), random_key(seed), participation, blocks, masking)
-
-
-class _Interrupt:
-    """Holds back Ctrl-C until a chunk is finished; a second one goes through at once."""
-
-    def __init__(self) -> None:
-        self.pending = False
-        self.main = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> "_Interrupt":
-        if self.main:
-            self.previous = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.pending:
-            raise KeyboardInterrupt
-        self.pending = True
-
-    def __exit__(self, *error: object) -> None:
-        if self.main:
-            signal.signal(signal.SIGINT, self.previous)
 
 
 @dataclass(frozen=True)
@@ -302,7 +322,7 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
         at = rounds.ready(at)
     compiled_at = time.perf_counter()
     size, interrupted = FIRST_CHUNK, False
-    with _Interrupt() as interrupt:
+    with Interruption() as interrupt:
         while not interrupt.pending and recorder.rounds < job.max_rounds and not bool(at.carry.done):
             tick = time.perf_counter()
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)

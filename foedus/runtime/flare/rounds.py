@@ -29,7 +29,6 @@ from foedus.runtime.flare.exchange import Exchange, Paused
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience
 from foedus.runtime.flare.post import Post
-from foedus.runtime.flare.stack import Plan, Stack
 from foedus.runtime.participation import LOSE, SERVER, Participation, Schedule, client_uniforms, round_key
 from foedus.runtime.spine import Carry
 from foedus.terms import Data, Terms
@@ -111,7 +110,7 @@ class Debt:
 class Collected:
     """The replies of one round: stacked rows, who is in them, and which of them are late."""
 
-    stack: Stack
+    stack: packing.ReplyStack
     rows: set[int] = field(default_factory=set)
     about: dict[int, int] = field(default_factory=dict)  # the round of a late reply, and of one that stands
     wild: int = 0  # replies that were refused because they were not finite
@@ -132,7 +131,7 @@ class Rounds:
         should_stop: Callable[[], bool] = lambda: False,
     ):
         self.order, self.exchange, self.messages, self.statement = order, exchange, messages, statement
-        self.plans = [Plan(reply) for reply in replies]
+        self.plans = [packing.ReplyPlan(reply) for reply in replies]
         self.release_counts, self.post, self.should_stop = releases, post, should_stop
         self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
         self.index = {site: i for i, site in enumerate(order.sites)}

@@ -24,10 +24,9 @@ from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import Play, broadcast
-from foedus.runtime.flare.server import ServerSession
+from foedus.runtime.flare.server import PlayRound, ServerSession
 from foedus.runtime.flare.window import Window
 from foedus.runtime.masking import check_clipped, masking_of
-from foedus.runtime.spine import Recorder
 from foedus.secure.messages import KeyNote, MaskedVector, Reveal
 from foedus.secure.server import MaskedSum, Unfinished, roster_of
 from foedus.summed_certificate import SummedPart, summed_part
@@ -211,8 +210,11 @@ class SecureServerSession(ServerSession):
         self.sums = MaskedExchange(order, self.exchange, self.patience)
         return super()._join()
 
-    def _round(self, at: Play, recorder: Recorder) -> Play:
-        """Play one round; return the state after it. A sum that cannot be unmasked is as a round without answers."""
+    def _player(self) -> PlayRound:
+        return self._masked_round
+
+    def _masked_round(self, at: Play) -> tuple[Play, dict[str, object]]:
+        """Play one round; a sum that cannot be unmasked is as a round without answers."""
         order, carry = self.order, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         is_asked, is_lost = self._draws(carry)
@@ -242,8 +244,7 @@ class SecureServerSession(ServerSession):
         if broken:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts
-        recorder.add({name: np.array(value)[None] for name, value in record.items()})
-        return after
+        return after, record
 
     def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
         order, terms = self.order, self.order.terms

@@ -139,10 +139,9 @@ class SiteMasks:
         except FoedusError as error:
             raise _refusal(error) from None
 
-    def content(self, header: Json, round: int, reply: PyTree, plan: PyTree) -> bytes:
-        """Return the bytes of a reply: its arrays, or a masked vector where the run has agreed on masked sums."""
-        if self.masking is None:
-            return packing.to_bytes(reply, plan)
+    def masked_reply(self, header: Json, round: int, reply: PyTree) -> bytes:
+        """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
+        assert self.masking is not None
         return self.vector(header, round, self.masking.words_of(reply))
 
     def measurement(self, header: Json, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:

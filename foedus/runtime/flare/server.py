@@ -29,6 +29,9 @@ from foedus.runtime.flare.window import Window
 from foedus.runtime.spine import Carry, Recorder
 from foedus.summed_certificate import SummedPart
 
+PlayRound = Callable[[Play], tuple[Play, dict[str, object]]]
+"""Plays one round; returns the state after it, and its record."""
+
 JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
 GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
 
@@ -87,6 +90,7 @@ class ServerSession:
             order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
+        play_round = self._player()
         compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
@@ -95,7 +99,8 @@ class ServerSession:
             if self.should_stop():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
-            at = self._round(at, recorder)
+            at, record = play_round(at)
+            recorder.add({name: np.array(value)[None] for name, value in record.items()})
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
@@ -155,11 +160,9 @@ class ServerSession:
 
     # --- a round ---
 
-    def _round(self, at: Play, recorder: Recorder) -> Play:
-        """Play one round; return the state after it."""
-        after, record = self.rounds.play(at)
-        recorder.add({name: np.array(value)[None] for name, value in record.items()})
-        return after
+    def _player(self) -> PlayRound:
+        """Return the function that plays one round."""
+        return self.rounds.play
 
     def _draws(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
         """Return who is asked in a round, and whose reply is called lost; (clients,) booleans each."""

@@ -286,7 +286,10 @@ class SiteSession:
         following, reply = _local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
-        content = self.masks.content(header, round, reply, self.replies[phase])
+        if self.masks.masking is None:
+            content = packing.to_bytes(reply, self.replies[phase])
+        else:
+            content = self.masks.masked_reply(header, round, reply)
         if self.noise is None:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
