@@ -136,6 +136,7 @@ def test_one_slow_site_of_ten_costs_at_most_a_third_and_its_data_count(tmp_path)
         ({"quorum": 1.5}, "'quorum' of Flare must be in"),
         ({"late": "never"}, "'late' of Flare must be"),
         ({"quorum": 0.8, "transport": "task"}, "goes with transport='aux'"),
+        ({"quorum": 0.8, "secure": True}, "masked sums wait for their sites"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(told, words):

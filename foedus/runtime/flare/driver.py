@@ -76,6 +76,8 @@ class Flare:
             raise FoedusError(f"The 'late' of Flare must be 'drop' or 'next'. Got {self.late!r} instead.")
         if self.quorum is not None and (self.transport == "task" or self.minimum is not None):
             raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
+        if self.quorum is not None and self.secure:
+            raise FoedusError("The 'quorum' of Flare does not go with secure=True: masked sums wait for their sites.")
         if not self.timeout > 0:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
