@@ -22,7 +22,7 @@ def require_cryptography() -> None:
         import cryptography  # noqa: F401
     except ImportError:
         raise FoedusError(
-            "masked sums need the package cryptography; install it with: pip install 'foedus[flare]'."
+            "masked sums need the package cryptography; install it with: pip install 'foedus[secure]'."
         ) from None
 
 
