@@ -88,8 +88,8 @@ def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
         "seconds of compiling in all). "
         + (
             f"The full grid has larger data, {FULL.seeds} seeds, up to {FULL.rounds:,} rounds and {FULL.tries} "
-            f"settings tried in tuning: {sum(1 for _ in cells(FULL)):,} rows, whose time is an estimate: days of one "
-            "core, for it has not been run.\n"
+            f"settings tried in tuning: {sum(1 for _ in cells(FULL)):,} rows. It has not been run, so its time "
+            "is not known.\n"
             if scale.quick
             else "\n"
         ),
