@@ -257,8 +257,8 @@ def _large_federation(rows: Sequence[Json]) -> list[str]:
     lines += ["Parts that were measured: rounds and bytes at the largest number of sites above; the computing "
               "of a site; and "
               f"{1e3 * FLARE_SECONDS:g} ms of the server for one site's message in a round of NVIDIA FLARE on "
-              "loopback (10 real sites on two busy cores, [benchmarks](benchmarks.md)). Put together, for 10 rows of 10 "
-              "columns a site and one server:\n"]  # fmt: skip
+              "loopback (10 real sites on two busy cores, [benchmarks](benchmarks.md)). Put together, for 10 rows "
+              "of 10 columns a site and one server:\n"]  # fmt: skip
     lines += ["| algorithm | rounds to 1e-6 | into the server a round | the server's messages, a round | in all |",
               "|---|---:|---:|---:|---:|"]  # fmt: skip
     for (name,), own in by([r for r in rows if r["law"] == "sites"], "algorithm").items():
