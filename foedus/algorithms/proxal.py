@@ -20,6 +20,7 @@ each client's part in the coupled rows.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -40,17 +41,17 @@ from foedus.algorithms.proxal_state import (
 )
 from foedus.algorithms.proxal_words import reason_of, why_not_private
 from foedus.constrained import Constrained
+from foedus.contradiction import reach
 from foedus.privacy.releasing import NotPrivate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, select
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
-FAR = 1e3  # terms that no point closer than FAR·(1 + ‖w‖₁) meets are called infeasible
+FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
 START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
 CHEAP, GRADIENT_ROUNDS = 10, 100  # rounds of a subproblem after which β may still grow, with Hessians or without
-STEEP = 1e9  # divided by this, h is but the indicator of its domain, and its subdifferential the normal cone
 NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
 
 
@@ -346,14 +347,15 @@ class OuterRound:
     def hopeless(self, terms: Terms, server: ProxalServer) -> Array:
         """Whether no point near this one meets the terms, if they are convex.
 
-        θ, half the sum of squared violations, is then convex, and 0 at a point w* that meets the terms; so
-        θ(w) ≤ ⟨∇θ(w), w − w*⟩ ≤ dist_∞(0, ∇θ + N(w))·‖w − w*‖₁ with the normal cone N of h's domain. A stationary
-        point of θ > 0 is where the method ends, too, on terms that are not convex.
+        It is the test of foedus/contradiction.py with the violations themselves as multipliers: they add up to 2θ and
+        pull by ∇θ, where θ is half the sum of squared violations. The unit of a column is √(2θ/∂²θ): moved by it
+        alone, the column would change θ by θ. A stationary point of θ > 0 is where the method ends, too, on terms that
+        are not convex.
         """
         each, own = server.accounts.excess, excess(Party(terms, server=True), server.w, server.own)
-        theta, gradient = own.theta + jnp.sum(each.theta), own.gradient + jnp.sum(each.gradient, axis=0)
-        slope = full_regularizer(terms).distance(server.w, STEEP * gradient) / STEEP
-        return theta >= slope * FAR * (1.0 + jnp.sum(jnp.abs(server.w)))
+        total = jax.tree.map(lambda mine, others: mine + jnp.sum(others, axis=0), own, each)
+        unit = jnp.where(total.bend > 0, jnp.sqrt(2.0 * total.theta / jnp.where(total.bend > 0, total.bend, 1.0)), 0.0)
+        return reach(2.0 * total.theta, total.gradient, unit, full_regularizer(terms), server.w) >= FAR
 
 
 @dataclass(frozen=True)

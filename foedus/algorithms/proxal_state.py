@@ -59,7 +59,7 @@ class Account:
         return Account(
             dmu=jnp.zeros(clients),
             product=jnp.zeros(clients),
-            excess=Excess(jnp.zeros(clients), jnp.zeros((clients, size))),
+            excess=Excess(jnp.zeros(clients), jnp.zeros((clients, size)), jnp.zeros((clients, size))),
             share=Share(each, each, jnp.zeros(clients)) if coupled else (),
         )
 
