@@ -37,6 +37,7 @@ from foedus.algorithms.interior_point_state import (
     INFEASIBLE,
     NO_STEP,
     NOT_FINITE,
+    STALLED,
     UNBOUNDED,
     InteriorServer,
     reason_of,
@@ -60,6 +61,7 @@ MEMORY = 3  # a step is accepted where the merit is below its largest value at t
 FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
 SAME = 0.9  # a violation that is still above this share of that MEMORY points ago does not shrink
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
+IDLE, SMALLER = 20, 0.7  # rounds in which the stationarity did not fall to this share: with a small gap, a stall
 STREAK = 3  # rounds that everybody must have answered before whole models are asked for again
 
 
@@ -140,6 +142,8 @@ class InteriorPoint(Constrained, Summing):
             gap=jnp.full((), jnp.inf),
             step=jnp.full((), jnp.inf),
             top=zero,
+            least=jnp.full((), jnp.inf),
+            idle=count,
             units=jnp.ones_like(base.x),
             done=no,
             ending=count,
@@ -260,7 +264,11 @@ class InteriorPoint(Constrained, Summing):
         )
         exact = server.whole | (server.streak >= STREAK)
         done = certified & complete & exact
+        smaller = following.stationarity < SMALLER * server.least
+        close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
+        stalled = ~smaller & (server.idle >= IDLE) & close & complete & exact
         ending = self.ending(following, server, finite, steeper & (shift > 1e8), contradicts & complete & exact)
+        ending = jnp.where((ending == 0) & stalled, STALLED, ending)
         moving = replace(
             server,
             base=following,
@@ -284,6 +292,8 @@ class InteriorPoint(Constrained, Summing):
             gap=gap,
             step=jnp.max(jnp.abs(dx / units)[:dim]) / (1.0 + jnp.max(jnp.abs(following.x / units)[:dim])),
             top=jnp.where(first, new.f, server.top),
+            least=jnp.where(smaller, following.stationarity, server.least),
+            idle=jnp.where(smaller, 0, server.idle + 1),
             units=units,
             done=done,
             ending=jnp.where(done, 0, ending),

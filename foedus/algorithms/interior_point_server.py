@@ -36,6 +36,7 @@ from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
 SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
+LEAST_DIAGONAL = 1e-40  # of the largest entry: a smaller one is no curvature but rounding
 LIFT = 1e-4  # the first shift of one that is not positive definite
 
 
@@ -257,7 +258,7 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         return dx, -0.5 * jnp.dot(r, dx)
     diagonal = jnp.abs(jnp.diag(system.K))
     top = jnp.max(diagonal)
-    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, 1e-14 * top, 1.0)))
+    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, LEAST_DIAGONAL * top, 1.0)))
     scaled = system.K * scale[:, None] * scale
 
     def factor(shift: Array) -> Array:

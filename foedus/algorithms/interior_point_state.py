@@ -8,7 +8,7 @@ from foedus.algorithms.interior_point_site import QuadraticModel
 from foedus.pytrees import PyTree, state
 from foedus.terms import Data
 
-INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE = 1, 2, 3, 4  # why a run cannot go on
+INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE, STALLED = 1, 2, 3, 4, 5  # why a run cannot go on
 LONG = 0.02  # a relative step from a certified point that is this long points to a minimum at infinity
 
 
@@ -38,6 +38,8 @@ class InteriorServer:
     gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
     step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
     top: Array  # f at the start
+    least: Array  # the smallest stationarity so far
+    idle: Array  # rounds since it became smaller
     units: Array  # of the variables, such that each had curvature 1 at the start
     done: Array
     ending: Array  # 0, or why it cannot go on
@@ -64,5 +66,10 @@ def reason_of(server: InteriorServer, converged: bool, sites: int, eps1: float, 
         return f"no step was found that lessens the residuals; stationarity is {float(base.stationarity):.2g}"
     if ending == NOT_FINITE:
         return "the functions or their derivatives are not finite at the start; start elsewhere"
+    if ending == STALLED:
+        return (
+            f"rounding allows no smaller residuals: stationarity is {float(base.stationarity):.2g} in the units of the "
+            f"columns, and the objective is about {float(server.gap):.1g} above the best possible one"
+        )
     waiting = f", still waiting for {sites - int(server.heard)} of {sites} clients" if server.lasts else ""
     return f"stopped at the limit of rounds{waiting}: stationarity is {float(base.stationarity):.2g}, and {violation}"
