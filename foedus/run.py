@@ -102,7 +102,7 @@ class Run:
         ]
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
-            lines.insert(1, optimality)
+            lines.insert(0, optimality)
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]
