@@ -278,15 +278,8 @@ def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: A
         )
         pull = jnp.sum(parts.pull, axis=0) + weighed.T @ weighed + coupled.T @ coupled
         second = (hessian, pull)
-    return (
-        jnp.mean(parts.f) + h.value(w),
-        h.distance(w, gradient),
-        c,
-        caps,
-        slopes,
-        (gradient, jnp.mean(parts.strong)),
-        second,
-    )
+    first = gradient, jnp.mean(parts.strong)
+    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, slopes, first, second
 
 
 def join_parts(
@@ -328,7 +321,8 @@ def join_parts(
     convex = _is_convex(terms) and math.isfinite(slack) and signs
     (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
-        gap = measure_gap(Curves(gradient, *second, slack, float(strong), convex), h, at)
+        hessian, pull = second
+        gap = measure_gap(Curves(gradient, hessian, pull, slack, float(strong), convex), h, at)
         made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
     elif convex and made.feasibility <= eps2:
         made = replace(made, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
