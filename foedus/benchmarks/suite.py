@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from foedus.benchmarks import constrained, federation, private, robust, scale, secure, speed, startup
+from foedus.benchmarks import constrained, federation, newton, private, robust, scale, secure, speed, startup
 from foedus.benchmarks.harness import Measurement, machine
 from foedus.errors import FoedusError, did_you_mean
 
@@ -17,6 +17,7 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
         "startup": ("processor time to a first answer, with a cold and a warm cache", startup.startup),
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
+        "newton": ("unconstrained rounds and bytes beside u-FedNL's", newton.newton),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
         "federation": ("a round over real sites on loopback", federation.rounds),
         "secure": ("masked sums, and a round with them over real sites on loopback", secure.secure),
