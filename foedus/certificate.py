@@ -19,6 +19,7 @@ from foedus.gap import Curves, measure_gap
 from foedus.interpreter.dispatch import jit_if_large
 from foedus.notebook import html_of
 from foedus.penalties import Ridge
+from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
 from foedus.terms import Constraint, Data, Terms, rows
@@ -104,6 +105,7 @@ class Certificate:
     clients: int = 0  # how many sites there are, where some did not measure
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
+    private: PrivateCertificate | None = None  # the caps as they were measured under noise
 
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
@@ -190,6 +192,7 @@ class Certificate:
         found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
         found["silent"] = tuple(kept.get("silent", ()))
         found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
+        found["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
         return Certificate(**found)
 
 

@@ -103,6 +103,8 @@ class Run:
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
             lines.insert(1, optimality)
+        if self.certificate.private is not None:
+            lines.append(str(self.certificate.private))
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]
