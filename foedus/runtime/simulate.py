@@ -153,9 +153,18 @@ def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
     """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
-    step = partial(play_next, algorithm, terms, inputs=inputs)
+    return repeat(partial(play_next, algorithm, terms, inputs=inputs), at, limit, CAPACITY)
+
+
+def repeat(
+    step: Callable[[Simulation], tuple[Simulation, dict[str, Array]]], at: Simulation, limit: Array, capacity: int
+) -> tuple[Simulation, dict[str, Array], Array]:
+    """Repeat `step`, which plays a round, up to `limit` times or until the run has ended.
+
+    It returns the state, the record of each round in arrays of `capacity` rows, and the number of rounds played.
+    """
     shapes = jax.eval_shape(step, at)[1]
-    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+    records = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
 
     def going(loop: tuple[Simulation, PyTree, Array]) -> Array:
         at, _, t = loop
