@@ -136,11 +136,12 @@ def audit(
 def bench(
     only: Annotated[str | None, typer.Option(help="Only this part.", show_default=False)] = None,
     quick: Quick = False,
+    write: Annotated[Path | None, typer.Option(help="Write the figures into this page.", show_default=False)] = None,
 ) -> None:
     """Measure this machine: gradients, rounds, many clients, start-up; as ratios taken in one run."""
     from foedus import benchmarks
 
-    benchmarks.run(only, quick)
+    benchmarks.run(only, quick, write=write)
 
 
 app.command()(experiment.init)
