@@ -161,7 +161,7 @@ class SiteSession:
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
-        self.masks.check(header, header["sites"])
+        self.masks.check(header, header["sites"], algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
@@ -190,8 +190,8 @@ class SiteSession:
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
-        self.masks.check(header, terms.clients)
         algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
+        self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared:
             self.approvals.same(self.policy, Statement.of_terms(header, algorithm, terms))
@@ -308,7 +308,7 @@ class SiteSession:
     def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
         """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
         release = Release(
-            f"round {round} of {name_of(self.algorithm)}",
+            f"round {round} of {name_of(self.algorithm)}{noise.ledger_note}",
             noise.kind.lower(),
             float(following.spent.sensitivity),
             float(following.spent.scale),
