@@ -61,7 +61,7 @@ class Predictor:
         """Return xᵀw for each row; the logarithm of the odds where the loss is logistic. Shape (rows,)."""
         by_name = isinstance(rows, Mapping) or (self.rules is not None and is_columns(rows))
         numbers = self._prepared(rows) if by_name else _numbers(rows)
-        shape = np.shape(numbers)
+        shape = tuple(numbers.shape or ())
         if len(shape) != 2 or shape[1] != self.w.size:
             raise FoedusError(f"the model has {self.w.size} numbers, one a column. Got rows of shape {shape}.")
         scores = np.asarray(numbers @ self.w)
