@@ -357,10 +357,9 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
         noise = replace(sound, sampler="opendp")
     ledger = ledger_of(noise, history, problem.names, problem.counts)
     w = jax.tree.map(np.asarray, problem.terms.shape.unravel(device_array(end.w)))
-    return run_of(
-        replace(end, converged=converged, reason=reason), replace(outcome, history=history), w, job.settings,
-        problem.names, ledger, worst_case,
-    )  # fmt: skip
+    end, outcome = replace(end, converged=converged, reason=reason), replace(outcome, history=history)
+    run = run_of(end, outcome, w, job.settings, problem.names, ledger, worst_case)
+    return replace(run, classes=problem.classes, rules=problem.rules)
 
 
 def run_of(
