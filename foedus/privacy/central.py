@@ -127,7 +127,8 @@ class NoiseShares(Gaussian):
         return (
             f"discrete Gaussian noise in shares of {self.sites} clients, of which {self.tolerate} may collude or "
             f"vanish in all; gradients clipped at {self.clip:g} in the 2-norm and divided by {self.least_rows} "
-            f"examples or more: epsilon {self.epsilon:.4g}, delta {self.delta:.4g} a release, for {RELATIONS[self.neighbours]}"
+            f"examples or more: epsilon {self.epsilon:.4g}, delta {self.delta:.4g} a release, for "
+            f"{RELATIONS[self.neighbours]}"
         )
 
 

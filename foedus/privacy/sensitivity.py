@@ -15,8 +15,8 @@ cover the difference; u = 2^-53.
     about d_i·u·C, under each of the two data sets.
   - `change` multiplies Δ by 1 + 2^-30, for the few roundings of C/‖x‖, of products and of the recursions below.
   - `Sound.allowance` adds 2^-40·R to every release, R the largest 1-norm of a model that the client has received. Noise
-    goes to the increment of w, but the points at which gradients are taken, a carried state and the gradient of the penalty
-    have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
+    goes to the increment of w, but the points at which gradients are taken, a carried state and the gradient of the
+    penalty have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
 """
 
 import jax.numpy as jnp
