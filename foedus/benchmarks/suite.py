@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from foedus.benchmarks import constrained, federation, page, private, robust, scale, secure, speed, startup
+from foedus.benchmarks import constrained, federation, files, page, private, robust, scale, secure, speed, startup
 from foedus.benchmarks.harness import Measurement, machine
 from foedus.errors import FoedusError, did_you_mean
 
@@ -24,6 +24,7 @@ def run(
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
+        "files": ("foedus run on large files against pandas and scikit-learn, fresh processes", files.large),
         "federation": ("a round over real sites on loopback", federation.rounds),
         "secure": ("masked sums, and a round with them over real sites on loopback", secure.secure),
     }
