@@ -326,11 +326,10 @@ def conclude(
         local = np.full((terms.clients, terms.rows[0]), np.nan)
     if isinstance(algorithm, Constrained):
         multipliers = {"local": local} | multipliers
-    finite = bool(carry.finite)
-    converged = finite and int(carry.ended) == CONVERGED
+    converged = (finite := bool(carry.finite)) and int(carry.ended) == CONVERGED
     last = jax.tree.map(np.asarray, carry.server)
-    reason = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
-    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
+    why = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
+    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, certificate.explain(why))
 
 
 def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> Run:
