@@ -130,12 +130,12 @@ def client_step(
 
 def program(
     loss: str, eps: float, clients: list[tuple[np.ndarray, np.ndarray]], rho: Any, kappa: float, metric: str,
-    support: Any, theta: float, p: Any, q_hat: np.ndarray,
+    support: Any, theta: float, p: Any, q_hat: np.ndarray, units: np.ndarray | None = None,
 ) -> float:  # fmt: skip
-    """The optimal value of program (4)."""
-    S = len(clients)
+    """The optimal value of program (4); the solver's variable is w/units, for columns of very different size."""
+    S, dim = len(clients), clients[0][0].shape[1]
     rho = np.broadcast_to(rho, S)
-    w, gamma = cp.Variable(clients[0][0].shape[1]), cp.Variable()
+    w, gamma = cp.multiply(np.ones(dim) if units is None else units, cp.Variable(dim)), cp.Variable()
     eta, z, held = cp.Variable(S, nonneg=True), [], []
     for (X, y), radius in zip(clients, rho, strict=True):
         lam = cp.Variable(nonneg=True)
