@@ -12,6 +12,7 @@ the longest step at which nobody had to be held back, which the sites have told 
 a few lengths. The run ends where the error is small beside the objective, at a point about which every site has spoken.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -35,7 +36,9 @@ from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
 from foedus.robust.interior_polyhedron import PolyhedronPosition, PolyhedronSite
+from foedus.robust.interior_proposal import propose
 from foedus.robust.interior_site import RobustSite, SitePosition, SiteShare
+from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
@@ -306,6 +309,12 @@ class RobustInterior(OtherForm, Robust, Summing):
             return f"no step comes nearer to the optimum than an estimated {error:.2g}"
         return f"stopped at the limit of rounds with an estimated distance to the optimum of {error:.2g}"
 
-    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
+    def stress(self, problem: Problem, w: np.ndarray, proposals: Sequence[Proposal] | None = None) -> Stress:
         """The worst case of the returned model, client by client."""
-        return self.plain.stress(problem, w)
+        return self.plain.stress(problem, w, proposals)
+
+    def propose(self, terms: Terms, server: RobustServer, clients: Sequence[RobustClient]) -> list[Proposal]:
+        """What the worst case does at each client: the multipliers at the last point."""
+        form = self.plain.form(terms)
+        shared = server.base.of_x if form.shares_lambda and not form.polyhedral else None
+        return [propose(form, terms.dim, client.trial.place, shared) for client in clients]
