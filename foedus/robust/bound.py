@@ -116,7 +116,7 @@ def conjugate(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return a * y + (loss.eps * s if isinstance(loss, losses.EpsilonInsensitive) else 0.0)
 
 
-def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest slope of each sample."""
     if loss.kind == "classification":
         return np.where(y > 0, -1.0, 0.0), np.where(y > 0, 0.0, 1.0)
@@ -127,7 +127,7 @@ def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.full(len(y), low), np.full(len(y), high)
 
 
-def _is_kinked(loss: Loss) -> bool:
+def is_kinked(loss: Loss) -> bool:
     """Whether the loss is piecewise linear, so that it needs smoothing."""
     return isinstance(loss, losses.Hinge | losses.EpsilonInsensitive | losses.Pinball)
 
@@ -175,7 +175,7 @@ def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
     The maxima are nested, slopes inside labels inside the radius inside the weights, and are taken in this order.
     """
     ball, loss, y, S = game.ball, game.ball.loss, game.y, len(game.rho)
-    bend = tau if _is_kinked(loss) else 0.0
+    bend = tau if is_kinked(loss) else 0.0
     z = game.x @ w
     a = response(loss, z, y, tau)
     value = a * z - conjugate(loss, a, y) - 0.5 * bend * a**2
@@ -253,7 +253,7 @@ def repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
     rows = np.concatenate([np.arange(count), flips])
     mass = np.concatenate([at.mass, at.flip_mass[flips]])
     a = np.concatenate([at.a, at.a_flip[flips]])
-    low, high = _ends(loss, y)
+    low, high = ends(loss, y)
     a = np.clip(a, low, high)
     white = (game.x @ T)[rows]
     rest = T.T @ (at.norm_part + at.s)
