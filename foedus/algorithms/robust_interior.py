@@ -239,7 +239,9 @@ class RobustInterior(OtherForm, Robust, Summing):
         primal, dual = (agreed(c, terms.clients, own) for c, own in ((at.primal, own_primal), (at.dual, own_dual)))
         primal, dual = (jnp.where(first, 1.0, step) for step in (primal, dual))
         shorter = jnp.minimum(primal, dual)
-        fall = jnp.select([shorter > bound for bound, _ in FALLS], [share for _, share in FALLS])
+        # after a step that had to be shortened μ falls by less, or the next one would be shortened as well
+        length = shorter * jnp.where(first, 1.0, server.t)
+        fall = jnp.select([length > bound for bound, _ in FALLS], [share for _, share in FALLS])
         mu = fall * system.error / system.count
         (d0, xi0), (d1, xi1) = system.solve(0), system.solve(1)
         course = select(accept, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
