@@ -15,7 +15,7 @@ from foedus import losses
 from foedus.robust.bound import REPAIRS, Game, Horizon, sign_of
 from foedus.robust.proposal import METRIC_ORDER, Proposal, subgradient, weights_of
 
-MOST_NUMBERS = 20_000_000  # pieces times rows times columns; the arrays would not fit into memory
+MOST_NUMBERS = 20_000_000  # rows times columns and sites; beyond this, some arrays of that size take too much memory
 ROOM = 1.0 - 1e-10  # share of the radius that is spent, so that rounding does not exceed it
 TINY = 1e-300
 

@@ -84,6 +84,13 @@ class Stress:
             "best possible; standardise the columns of X, or ask for a smaller tol"
         )
 
+    @property
+    def optimality(self) -> str:
+        """How far the objective is from the best possible one, in words."""
+        if self.gap is None:
+            return "duality gap not measured"
+        return f"at most {self.gap:.2g} above the best possible worst case"
+
     def __str__(self) -> str:
         titles = ("site", "mean loss", "worst case", "radius", "price λ", "weight q")
         rows = [
@@ -102,9 +109,7 @@ class Stress:
         def line(row: tuple[str, ...]) -> str:
             return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
 
-        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; "
-        has_gap = self.gap is not None
-        head += f"at most {self.gap:.2g} above the best possible worst case" if has_gap else "duality gap not measured"
+        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; {self.optimality}"
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
 
     def to_json(self) -> StressFigures:
@@ -219,9 +224,12 @@ def with_gap(
         return result
     total = result.value + float(play(h.value, w))
     horizon, lower = bound.Horizon.of(game, w, min(total, zero)), -np.inf
+    if len(y) * (x.shape[1] + len(sites)) > bounded.MOST_NUMBERS:
+        proposals = None
     if ball.support != "everything":
-        if proposals is None or 2 * x.size > bounded.MOST_NUMBERS:
+        if proposals is None:
             return result
+        assert threat.support is not None
         low, high, C, d = sides_of("setting", threat.support, ball, x.shape[1] - ball.intercept)
         lower = bounded.lower_bound(game, bounded.Sides(C, d, low, high), w, horizon, proposals)
     elif proposals is not None:
