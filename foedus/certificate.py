@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 
 from foedus.constraints import Linear
-from foedus.gap import Curves, measure_gap
-from foedus.interpreter.dispatch import jit_if_large
+from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, sums_losses
+from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
+from foedus.interpreter.threads import threads_for
 from foedus.notebook import html_of
 from foedus.penalties import Ridge
 from foedus.problem import Problem
@@ -237,8 +238,7 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
     if measures_gap(terms):
         local = mu[:, None] * jax.jacrev(lambda u: _rows(terms, "local", u, data))(w)
         second = {
-            # one column after the other: a smaller program than the whole matrix at once
-            "hessian": jax.lax.map(lambda e: jax.jvp(gradient, (w,), (e,))[1], jnp.eye(terms.dim)),
+            "hessian": hessian_of_losses(terms, w, mu, nu, data) if sums_losses(terms) else hessian(gradient, w),
             "pull": local.T @ local,
             "coupled_slopes": jax.jacrev(lambda u: _rows(terms, "coupled", u, data))(w),
             "strong": ridge_of(terms, data),
@@ -269,9 +269,16 @@ def ridge_of(terms: Terms, data: Data) -> Array:
     return jnp.asarray(terms.penalty.curvature(data.count))
 
 
-@jit_if_large("terms")
 def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
-    """Every site's part of the measurement, on a leading axis."""
+    """Every site's part of the measurement, on a leading axis; large data are measured one site after the other."""
+    if is_moderate(data) and not is_small(data) and sums_losses(terms):
+        with threads_for(terms.dim):
+            return play(lambda m, d: jax.lax.map(lambda one: site_part(terms, w, one[0], nu, one[1]), (m, d)), mu, data)
+    return _all_parts(terms, w, mu, nu, data)
+
+
+@jit_if_large("terms")
+def _all_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
     return jax.vmap(lambda mine, d: site_part(terms, w, mine, nu, d))(mu, data)
 
 
@@ -294,11 +301,9 @@ def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: A
     if measures_gap(terms):
         slopes = mu[:, None] * jax.jacrev(lambda u: _rows(terms, "global", u, own))(w)
         coupled = nu[:, None] * jnp.mean(parts.coupled_slopes, axis=0)
-        hessian = jnp.sum(parts.hessian, axis=0) + jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(
-            w
-        )
+        bend = jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w)
         pull = jnp.sum(parts.pull, axis=0) + slopes.T @ slopes + coupled.T @ coupled
-        second = (gradient, hessian, pull, jnp.mean(parts.strong))
+        second = (gradient, jnp.sum(parts.hessian, axis=0) + bend, pull, jnp.mean(parts.strong))
     return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, second
 
 
@@ -330,14 +335,11 @@ def join_parts(
     weights = {k: np.asarray(v) for k, v in mu.items()}
     made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
     if second:
-        gradient, hessian, pull, strong = second
+        gradient, bend, pull, strong = second
         slack += sum(row.complementarity for row in made.rows if row.kind == "<=")
-        convex = (
-            _is_convex(terms)
-            and math.isfinite(slack)
-            and all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
-        )
-        curves = Curves(gradient, hessian, pull, slack, float(strong), convex)
+        priced = all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+        convex = _is_convex(terms) and math.isfinite(slack) and priced
+        curves = Curves(gradient, bend, pull, slack, float(strong), convex)
         gap = measure_gap(curves, terms.regularizer, np.asarray(w))
         made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
     return float(objective), made

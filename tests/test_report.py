@@ -273,6 +273,7 @@ def test_a_slack_within_the_tolerance_is_at_its_cap_and_the_legend_says_so():
     assert "Negative slack means" not in page.text
 
 
+@pytest.mark.slow
 def test_large_run_is_written_small_and_fast(tmp_path: Path):
     run = runs.large()
     html.page({"first": dataclasses.replace(run, rounds=run.rounds)}, {})  # compiles the draws of who took part
@@ -285,6 +286,7 @@ def test_large_run_is_written_small_and_fast(tmp_path: Path):
     assert page.text.count("clinic-") >= 100
 
 
+@pytest.mark.slow
 def test_a_sweep_of_many_runs_stays_small():
     run = runs.large()
     everyone = {k: v for k, v in run.settings.items() if k != "participation"}

@@ -18,9 +18,10 @@ from jax import Array
 from foedus.algorithm import Algorithm, Fit, Present
 from foedus.certificate import SitePart, site_parts
 from foedus.constrained import tolerances
-from foedus.interpreter.dispatch import is_small, play, program_for
+from foedus.interpreter.dispatch import is_moderate, is_small, play, program_for
 from foedus.interpreter.random_bits import random_key
 from foedus.interpreter.shapes import CannotInterpret
+from foedus.interpreter.threads import threads_for
 from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
@@ -155,9 +156,18 @@ def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
     """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
-    step = partial(play_next, algorithm, terms, inputs=inputs)
+    return repeat(partial(play_next, algorithm, terms, inputs=inputs), at, limit, CAPACITY)
+
+
+def repeat(
+    step: Callable[[Simulation], tuple[Simulation, dict[str, Array]]], at: Simulation, limit: Array, capacity: int
+) -> tuple[Simulation, dict[str, Array], Array]:
+    """Repeat `step`, which plays a round, up to `limit` times or until the run has ended.
+
+    It returns the state, the record of each round in arrays of `capacity` rows, and the number of rounds played.
+    """
     shapes = jax.eval_shape(step, at)[1]
-    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+    records = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
 
     def going(loop: tuple[Simulation, PyTree, Array]) -> Array:
         at, _, t = loop
@@ -192,7 +202,8 @@ class Rounds:
     def of(job: Job) -> "Rounds":
         """The rounds of a job: played by NumPy where there will be few and the data are small, compiled otherwise."""
         problem = job.fit.problem
-        if job.fit.few_rounds and is_small(problem.data, problem.server):
+        few_products = problem.terms.linear and is_moderate(problem.data, problem.server)
+        if job.fit.few_rounds and (few_products or is_small(problem.data, problem.server)):
             try:
                 return RoundsByNumPy(job)
             except CannotInterpret:
@@ -218,6 +229,9 @@ class RoundsByNumPy(Rounds):
 
     def __init__(self, job: Job):
         super().__init__(job)
+        if not is_small(self.inputs.data):  # whose intermediate results for all clients at once would not fit
+            bins = len(self.inputs.data) if isinstance(self.inputs.data, tuple) else 1
+            self.inputs = replace(self.inputs, blocks=Blocks(((1,) * bins,) * len(self.algorithm.kinds)))
         self.own = job.fit.problem.server
         of_start = partial(start_plain, self.algorithm, self.terms)
         self.first = program_for(("start", self.algorithm, self.terms), of_start, job.w0, self.inputs.data, self.own)
@@ -233,9 +247,10 @@ class RoundsByNumPy(Rounds):
 
     def play(self, at: Simulation, limit: int) -> tuple[Simulation, dict[str, np.ndarray], int]:
         rows: list[dict[str, np.ndarray]] = []
-        while len(rows) < limit and not at.carry.done:
-            at, row = self.round(at, self.inputs)
-            rows.append(row)
+        with threads_for(self.terms.dim):
+            while len(rows) < limit and not at.carry.done:
+                at, row = self.round(at, self.inputs)
+                rows.append(row)
         return at, {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}, len(rows)
 
 
@@ -280,7 +295,7 @@ def over_clients(
             whole[i] = part
         return one(*whole)
 
-    return jax.lax.map(call, [args[i] for i in split], batch_size=block)
+    return jax.lax.map(call, [args[i] for i in split], batch_size=None if block == 1 else block)
 
 
 def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Masking | None = None) -> RunInputs:

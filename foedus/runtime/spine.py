@@ -36,12 +36,11 @@ from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.masking import Masking, by_sums, masking_of
+from foedus.runtime.masking import Masking, by_sums, check_shares, masking_of
 from foedus.runtime.participation import Participation, describe_participation
 from foedus.summed_certificate import SummedPart, join_sums
 from foedus.terms import Data, Terms
 
-RELEASED = "each client's noisy parameters, in each round"
 INFINITE = "the iterates became infinite; w is the last finite model, so try a smaller step"
 
 
@@ -117,6 +116,7 @@ def prepare(
     if privacy is not None or budget is not None:
         algorithm = make_private(algorithm, privacy, budget, problem, int(limit))
     fit = (by_sums(algorithm) if secure else algorithm).fit(problem)
+    check_shares(fit.algorithm, problem, participation, secure)
     masking = masking_of(fit.algorithm, problem.terms) if secure else None
     participation.check(problem.terms.clients)
     start = problem.terms.shape.ravel(w0)
@@ -357,12 +357,11 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
     # real sites draw from the operating system, whatever the sampler of the settings; the ledger says so
     if outcome.opendp and (sound := sound_noise(algorithm)) is not None:
         noise = replace(sound, sampler="opendp")
-    ledger = ledger_of(noise, history, problem.names, problem.counts, RELEASED)
+    ledger = ledger_of(noise, history, problem.names, problem.counts)
     w = jax.tree.map(np.asarray, problem.terms.shape.unravel(device_array(end.w)))
-    return run_of(
-        replace(end, converged=converged, reason=reason), replace(outcome, history=history), w, job.settings,
-        problem.names, ledger, worst_case,
-    )  # fmt: skip
+    end, outcome = replace(end, converged=converged, reason=reason), replace(outcome, history=history)
+    run = run_of(end, outcome, w, job.settings, problem.names, ledger, worst_case)
+    return replace(run, classes=problem.classes, rules=problem.rules)
 
 
 def run_of(
@@ -399,4 +398,4 @@ def run_of(
 
 def ledger_without_counts(noise: Noise | None, history: dict[str, np.ndarray], names: Sequence[str]) -> Ledger | None:
     """Return the ledger of a run whose sites do not tell how many rows they have, which -1 stands for."""
-    return ledger_of(noise, history, list(names), np.full(len(names), -1), RELEASED)
+    return ledger_of(noise, history, list(names), np.full(len(names), -1))

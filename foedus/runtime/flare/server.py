@@ -18,7 +18,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
-from foedus.runtime.flare import layout, packing, spec
+from foedus.runtime.flare import evaluating, layout, packing, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
@@ -70,7 +70,8 @@ class ServerSession:
         own_shapes = None if order.own is None else packing.structure(order.own)
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
-        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
+        more = [evaluating.shapes(terms)] if order.evaluate else []
+        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party), *more))
         self.exchange.most = largest + HEADERS
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
@@ -204,6 +205,9 @@ class ServerSession:
         parts_or_names = self._measured(at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        evaluation = None
+        if order.evaluate and bool(carry.finite) and not interrupted:
+            evaluation = evaluating.collect(self.exchange, self.client, terms, np.asarray(carry.w)).to_json()
         if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
@@ -214,6 +218,7 @@ class ServerSession:
             interrupted=interrupted,
             pace=np.array(self.pace),
             refused=self.exchange.refusals,
+            evaluation=evaluation,
         )
 
     def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
