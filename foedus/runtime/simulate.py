@@ -6,7 +6,7 @@ when the algorithm has ended.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,8 @@ from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
 from foedus.pytrees import PyTree, device_array, state, strong
+from foedus.robust.proposal import Proposal
+from foedus.robust.stress import Robust
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
@@ -320,6 +322,7 @@ class PlayedRounds:
     interrupted: bool
     seconds: float
     compile_seconds: float
+    data: PyTree  # as the rounds read them, in bins where that pays
 
 
 def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None) -> PlayedRounds:
@@ -355,7 +358,8 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
     if checkpoint is not None:
         checkpoint.keep(at, recorder.columns, final=True)
     stopped_early = interrupted and not bool(at.carry.done)
-    return PlayedRounds(at, recorder, stopped_early, time.perf_counter() - began, compiled_at - began)
+    seconds = time.perf_counter() - began
+    return PlayedRounds(at, recorder, stopped_early, seconds, compiled_at - began, rounds.inputs.data)
 
 
 class Simulator:
@@ -370,7 +374,21 @@ class Simulator:
             interrupted=rounds.interrupted,
             seconds=rounds.seconds,
             compile_seconds=rounds.compile_seconds,
+            proposals=proposals_of(job, rounds),
         )
+
+
+def proposals_of(job: Job, rounds: PlayedRounds) -> Sequence[Proposal] | None:
+    """Return what a robust algorithm's states say of the worst case at each client."""
+    algorithm, terms = job.fit.algorithm, job.fit.problem.terms
+    if not isinstance(algorithm, Robust):
+        return None
+    server, states = jax.tree.map(np.asarray, (rounds.at.carry.server, rounds.at.clients))
+    index = [np.asarray(b.index) for b in rounds.data] if isinstance(rounds.data, tuple) else [np.arange(terms.clients)]
+    by_site: dict[int, PyTree] = {}
+    for bin_states, clients in zip(states if isinstance(rounds.data, tuple) else [states], index, strict=True):
+        by_site |= {int(i): jax.tree.map(lambda a, k=k: a[k], bin_states) for k, i in enumerate(clients)}
+    return algorithm.propose(terms, server, [by_site[i] for i in range(terms.clients)])
 
 
 def conclusion(job: Job, at: Simulation) -> spine.Conclusion:

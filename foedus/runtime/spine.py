@@ -32,6 +32,7 @@ from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_
 from foedus.privacy.total import Local
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array, nbytes, state
+from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
@@ -272,6 +273,7 @@ class Outcome:
     refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
     opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
     everyone: bool = True  # whether this process has all the clients' data
+    proposals: Sequence[Proposal] | None = None  # what a robust algorithm's states say of the worst case
 
 
 def server_multipliers(algorithm: Algorithm, terms: Terms, carry: Carry) -> dict[str, np.ndarray]:
@@ -340,7 +342,7 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     if job.fit.note:
         reason = f"{reason}; {job.fit.note}"
-    worst_case = algorithm.stress(problem, end.w) if isinstance(algorithm, Robust) else None
+    worst_case = algorithm.stress(problem, end.w, outcome.proposals) if isinstance(algorithm, Robust) else None
     if worst_case is not None and not outcome.everyone:
         # these two were computed from this process's clients alone, which says nothing about all of them
         worst_case = replace(worst_case, gap=None, at_zero=None)
