@@ -150,7 +150,7 @@ KINDS = (caps, gaps, equalities, coupled, sparse, boxes, badly_scaled, degenerat
 
 
 def check_gaps(case: Case, run: fd.Run) -> None:
-    """The optimality conditions of a problem with gaps, in NumPy: a first-order point, which is all that is promised."""
+    """The optimality conditions of a problem with gaps, in NumPy: a first-order point, as promised."""
     w, total = run.w, case.ridge * run.w
     mu = np.asarray(run.multipliers["local"])
     for (x, y, group), prices in zip(case.sites.values(), mu, strict=True):
