@@ -6,7 +6,7 @@ when the algorithm has ended.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,21 +16,17 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Present
-from foedus.certificate import SitePart, site_parts
-from foedus.constrained import tolerances
-from foedus.interpreter.dispatch import is_moderate, is_small, play, program_for
+from foedus.interpreter.dispatch import is_moderate, is_small, program_for
 from foedus.interpreter.random_bits import random_key
 from foedus.interpreter.shapes import CannotInterpret
 from foedus.interpreter.threads import threads_for
-from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
 from foedus.pytrees import PyTree, device_array, state, strong
-from foedus.robust.proposal import Proposal
-from foedus.robust.stress import Robust
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.ending import conclusion, proposals_of
 from foedus.runtime.interruption import Interruption
 from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes
@@ -46,7 +42,6 @@ from foedus.runtime.participation import (
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import Blocks, block_sizes, condense_data
-from foedus.summed_certificate import SummedPart, summed_part
 from foedus.summing import SumPresent
 from foedus.terms import Data, Terms
 
@@ -369,56 +364,10 @@ class Simulator:
         """Run the algorithm over all clients."""
         rounds = play_rounds(job, watch, checkpoint)
         return Outcome(
-            conclusion=conclusion(job, rounds.at),
+            conclusion=conclusion(job, rounds.at.carry, rounds.at.clients),
             history=rounds.recorder.columns,
             interrupted=rounds.interrupted,
             seconds=rounds.seconds,
             compile_seconds=rounds.compile_seconds,
-            proposals=proposals_of(job, rounds),
+            proposals=proposals_of(job, rounds.at.carry, rounds.at.clients, rounds.data),
         )
-
-
-def proposals_of(job: Job, rounds: PlayedRounds) -> Sequence[Proposal] | None:
-    """Return what a robust algorithm's states say of the worst case at each client."""
-    algorithm, terms = job.fit.algorithm, job.fit.problem.terms
-    if not isinstance(algorithm, Robust):
-        return None
-    server, states = jax.tree.map(np.asarray, (rounds.at.carry.server, rounds.at.clients))
-    index = [np.asarray(b.index) for b in rounds.data] if isinstance(rounds.data, tuple) else [np.arange(terms.clients)]
-    by_site: dict[int, PyTree] = {}
-    for bin_states, clients in zip(states if isinstance(rounds.data, tuple) else [states], index, strict=True):
-        by_site |= {int(i): jax.tree.map(lambda a, k=k: a[k], bin_states) for k, i in enumerate(clients)}
-    return algorithm.propose(terms, server, [by_site[i] for i in range(terms.clients)])
-
-
-def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
-    """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
-    algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
-    multipliers = spine.server_multipliers(algorithm, run_on.terms, at.carry)
-    mu = device_array(np.zeros((problem.terms.clients, problem.terms.rows[0])))
-    if multipliers:
-        mu = play(jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client)), at.clients)
-        if isinstance(run_on, Pooled):
-            by_site = run_on.by_site({"local": mu} | {k: device_array(v) for k, v in multipliers.items()})
-            mu = by_site.pop("local")
-            multipliers = {k: np.asarray(v) for k, v in by_site.items()}
-    nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
-    one = problem.first_client
-    each = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
-    parts = each if job.masking is None else summed_parts(job, each)
-    return spine.conclude(
-        algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
-        reason_names=run_on.names,
-    )  # fmt: skip
-
-
-def summed_parts(job: Job, parts: SitePart) -> SummedPart:
-    """Return what a server that sees sums alone learns of the measurement: the same integers as over real sites."""
-    masking, (_, eps2) = job.masking, tolerances(job.fit.algorithm)
-    assert masking is not None
-    terms = job.problem.terms
-    one = Data({k: v[0] for k, v in job.problem.data.items()})
-    rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
-    total, clipped = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
-    check_clipped(masking.measuring, int(clipped))
-    return total
