@@ -26,7 +26,7 @@ from foedus.pytrees import PyTree, device_array, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.concluding import conclusion, proposals_of
+from foedus.runtime.ending import conclusion, proposals_of
 from foedus.runtime.interruption import Interruption
 from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes

@@ -315,8 +315,7 @@ def conclude(
         multipliers: those of the server's rows, by scope.
         reason_names: the clients of the problem that the algorithm ran on, where these are others.
     """
-    eps1, eps2 = tolerances(algorithm)
-    w = device_array(carry.w)
+    (eps1, eps2), w = tolerances(algorithm), device_array(carry.w)
     if isinstance(parts, SitePart):
         objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
         local = np.asarray(parts.mu)

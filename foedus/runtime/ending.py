@@ -1,4 +1,4 @@
-"""The end of a simulated run: what is measured at its model, from all clients' data and states."""
+"""The end of a simulated run: what is measured at its clients, and what their states say of a worst case."""
 
 from collections.abc import Sequence
 
@@ -14,24 +14,20 @@ from foedus.pytrees import PyTree, device_array
 from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust
 from foedus.runtime import spine
-from foedus.runtime.bins import Bin
+from foedus.runtime.bins import by_client
 from foedus.runtime.masking import check_clipped
 from foedus.runtime.spine import Carry, Job
 from foedus.summed_certificate import SummedPart, summed_part
 from foedus.terms import Data
 
 
-def proposals_of(job: Job, carry: Carry, clients: PyTree, data: Data | tuple[Bin, ...]) -> Sequence[Proposal] | None:
+def proposals_of(job: Job, carry: Carry, clients: PyTree, data: PyTree) -> Sequence[Proposal] | None:
     """Return what a robust algorithm's states say of the worst case at each client."""
     algorithm, terms = job.fit.algorithm, job.fit.problem.terms
     if not isinstance(algorithm, Robust):
         return None
     server, states = jax.tree.map(np.asarray, (carry.server, clients))
-    index = [np.asarray(b.index) for b in data] if isinstance(data, tuple) else [np.arange(terms.clients)]
-    by_site: dict[int, PyTree] = {}
-    for bin_states, members in zip(states if isinstance(data, tuple) else [states], index, strict=True):
-        by_site |= {int(i): jax.tree.map(lambda a, k=k: a[k], bin_states) for k, i in enumerate(members)}
-    return algorithm.propose(terms, server, [by_site[i] for i in range(terms.clients)])
+    return algorithm.propose(terms, server, by_client(states, data, terms.clients))
 
 
 def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
