@@ -4,6 +4,7 @@ A problem is convex but for its gaps. CVXPY says what the optimum is, or that th
 the optimality conditions where a problem is not convex. `pytest tests/test_random_problems.py -s` prints the figures.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,8 +45,20 @@ class Case:
         f = sum(loss(site, self.where, w) for site in self.sites.values()) / len(self.sites)
         goal = f + 0.5 * self.ridge * cp.sum_squares(w) + self.penalty(w)
         made = cp.Problem(cp.Minimize(goal), self.rows(w))
-        made.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
-        return float(made.value)
+        return solved(made)
+
+
+def solved(made: cp.Problem) -> float:
+    """CVXPY's optimum; Clarabel fails on some of these at its tightest tolerances."""
+    for tolerance in (1e-11, 1e-9, 1e-8):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # an inaccurate answer is not used
+                made.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
+        except cp.SolverError:
+            continue
+        if made.status in ("optimal", "infeasible"):
+            return float(made.value)
+    raise RuntimeError(f"the oracle gave no answer: {made.status}")
 
 
 def loss(site: tuple[np.ndarray, ...], k: int | None, w) -> cp.Expression:
@@ -76,11 +89,8 @@ def capped(sites: Sites, k: int, most: float) -> Callable[[cp.Variable], list]:
 
 def least(sites: Sites, ks: tuple[int, ...]) -> float:
     """The least cap on these labels' losses that can be met at every site."""
-    t = cp.Variable()
-    v = cp.Variable(DIM)
-    return float(
-        cp.Problem(cp.Minimize(t), [loss(s, k, v) <= t for s in sites.values() for k in ks]).solve(cp.CLARABEL)
-    )
+    t, v = cp.Variable(), cp.Variable(DIM)
+    return solved(cp.Problem(cp.Minimize(t), [loss(s, k, v) <= t for s in sites.values() for k in ks]))
 
 
 def caps(rng: np.random.Generator) -> Case:
@@ -150,7 +160,7 @@ KINDS = (caps, gaps, equalities, coupled, sparse, boxes, badly_scaled, degenerat
 
 
 def check_gaps(case: Case, run: fd.Run) -> None:
-    """The optimality conditions of a problem with gaps, in NumPy: a first-order point, as promised."""
+    """The optimality conditions of a problem with gaps, in NumPy: more than a first-order point is not promised."""
     w, total = run.w, case.ridge * run.w
     mu = np.asarray(run.multipliers["local"])
     for (x, y, group), prices in zip(case.sites.values(), mu, strict=True):

@@ -61,7 +61,8 @@ MEMORY = 3  # a step is accepted where the merit is below its largest value at t
 FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
 SAME = 0.9  # a violation that is still above this share of that MEMORY points ago does not shrink
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
-IDLE, SMALLER = 20, 0.7  # rounds in which the stationarity did not fall to this share: with a small gap, a stall
+SMALLER, FALLS = 0.7, 1e-9  # a residual below this share is smaller; f where it has fallen by this share of 1 + |f|
+IDLE, LONG_IDLE = 20, 60  # rounds without a smaller stationarity at a small gap, and without anything smaller: a stall
 STREAK = 3  # rounds that everybody must have answered before whole models are asked for again
 
 
@@ -142,8 +143,8 @@ class InteriorPoint(Constrained, Summing):
             gap=jnp.full((), jnp.inf),
             step=jnp.full((), jnp.inf),
             top=zero,
-            least=jnp.full((), jnp.inf),
-            idle=count,
+            least=jnp.full(4, jnp.inf),
+            idle=jnp.zeros(2, int),
             units=jnp.ones_like(base.x),
             done=no,
             ending=count,
@@ -264,9 +265,12 @@ class InteriorPoint(Constrained, Summing):
         )
         exact = server.whole | (server.streak >= STREAK)
         done = certified & complete & exact
-        smaller = following.stationarity < SMALLER * server.least
+        figures = jnp.stack([following.stationarity, gap, following.number("theta"), following.f])
+        limits = jnp.array([SMALLER, SMALLER, SMALLER, 1.0]) * server.least
+        smaller = figures < limits.at[3].add(-FALLS * (1.0 + jnp.abs(following.f)))
+        idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller)]), 0, server.idle + 1)
         close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
-        stalled = ~smaller & (server.idle >= IDLE) & close & complete & exact
+        stalled = (((idle[0] > IDLE) & close) | (idle[1] > LONG_IDLE)) & complete & exact
         ending = self.ending(following, server, finite, steeper & (shift > 1e8), contradicts & complete & exact)
         ending = jnp.where((ending == 0) & stalled, STALLED, ending)
         moving = replace(
@@ -292,8 +296,8 @@ class InteriorPoint(Constrained, Summing):
             gap=gap,
             step=jnp.max(jnp.abs(dx / units)[:dim]) / (1.0 + jnp.max(jnp.abs(following.x / units)[:dim])),
             top=jnp.where(first, new.f, server.top),
-            least=jnp.where(smaller, following.stationarity, server.least),
-            idle=jnp.where(smaller, 0, server.idle + 1),
+            least=jnp.where(smaller, figures, server.least),
+            idle=idle,
             units=units,
             done=done,
             ending=jnp.where(done, 0, ending),

@@ -35,6 +35,8 @@ from foedus.pytrees import PyTree, select, state
 from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
+GENTLE, REFINEMENTS = 1e-7, 5  # a larger one, and steps of refinement that undo it
+HIDES = 10.0  # a decrement so many times that with the larger shift is hidden by it
 SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
 LEAST_DIAGONAL = 1e-40  # of the largest entry: a smaller one is no curvature but rounding
 LIFT = 1e-4  # the first shift of one that is not positive definite
@@ -261,7 +263,7 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
     scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, LEAST_DIAGONAL * top, 1.0)))
     scaled = system.K * scale[:, None] * scale
 
-    def factor(shift: Array) -> Array:
+    def factor(shift: Array | float) -> Array:
         return cholesky(scaled + shift * jnp.eye(r.shape[0]))
 
     def going(loop):
@@ -272,6 +274,16 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         return shift, factor(shift)
 
     first = jnp.maximum(shift, SHIFT)
-    _, lower = jax.lax.while_loop(going, body, (first, factor(first)))
+    alone = factor(first)
+    _, lower = jax.lax.while_loop(going, body, (first, alone))
     dx = -scale * cholesky_solve(lower, scale * r)
+    # Along directions without curvature, rounding would be divided by SHIFT. A larger shift, undone by refinement
+    # wherever there is curvature, keeps it small: the same data in another order give the same model.
+    gentle = factor(GENTLE)
+    y = cholesky_solve(gentle, scale * r)
+    for _ in range(REFINEMENTS):
+        y = y + cholesky_solve(gentle, scale * r - scaled @ y)
+    # a decrement that the larger shift hides is a real slope without curvature, which a long step shall follow
+    hides = -jnp.dot(r, dx) > HIDES * jnp.dot(scale * r, y)
+    dx = jnp.where(jnp.isfinite(alone[-1, -1]) & (shift < GENTLE) & ~hides, -scale * y, dx)
     return dx, -0.5 * jnp.dot(r, dx)

@@ -38,8 +38,8 @@ class InteriorServer:
     gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
     step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
     top: Array  # f at the start
-    least: Array  # the smallest stationarity so far
-    idle: Array  # rounds since it became smaller
+    least: Array  # the smallest stationarity, gap, Σ|c + s| and f so far
+    idle: Array  # rounds since the stationarity became smaller, and since any of these did
     units: Array  # of the variables, such that each had curvature 1 at the start
     done: Array
     ending: Array  # 0, or why it cannot go on
@@ -69,7 +69,7 @@ def reason_of(server: InteriorServer, converged: bool, sites: int, eps1: float, 
     if ending == STALLED:
         return (
             f"rounding allows no smaller residuals: stationarity is {float(base.stationarity):.2g} in the units of the "
-            f"columns, and the objective is about {float(server.gap):.1g} above the best possible one"
+            f"columns, {violation}, and the objective is about {float(server.gap):.1g} above the best possible one"
         )
     waiting = f", still waiting for {sites - int(server.heard)} of {sites} clients" if server.lasts else ""
     return f"stopped at the limit of rounds{waiting}: stationarity is {float(base.stationarity):.2g}, and {violation}"

@@ -50,6 +50,7 @@ from foedus.terms import Data, Terms
 START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
 CHEAP, GRADIENT_ROUNDS = 10, 100  # rounds of a subproblem after which β may still grow, with Hessians or without
+DEEP = 1e7  # an objective that has fallen by this share of 1 + |f| is called unbounded
 STALLS = 3  # subproblems in a row that ended above their tolerance, after which the method gives up
 NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
 
@@ -323,6 +324,9 @@ class OuterRound:
         if terms.rows[2]:
             finished &= self.coupled_rows_hold(terms, server, mu, dw / beta + tau)
         stalls = jnp.where(stalled, track.stalls + 1, 0)
+        f = jnp.mean(algorithm.method.status(server.inner).f)
+        top = jnp.where(jnp.isfinite(track.top), track.top, f)
+        deep = f < top - DEEP * (1.0 + jnp.abs(top))
         past = jnp.concatenate([worst[None], track.violations[:-1]])
         least = jnp.minimum(worst, track.least)
         no_progress = (worst > NO_PROGRESS * past[-1]) & (least > eps2) & is_hopeless(terms, server)
@@ -336,9 +340,11 @@ class OuterRound:
             least=least,
             least_at=jnp.where(worst < track.least, at, track.least_at),
             left=left,
+            top=top,
+            deep=deep,
             stalls=stalls,
             finished=finished,
-            gave_up=~finished & (no_progress | (stalls >= STALLS) | (track.k >= algorithm.max_outer)),
+            gave_up=~finished & (no_progress | deep | (stalls >= STALLS) | (track.k >= algorithm.max_outer)),
         )
 
     def coupled_rows_hold(self, terms: Terms, server: ProxalServer, mu: Array, residual: Array) -> Array:

@@ -35,6 +35,8 @@ class OuterProgress:
     violation: Array  # the violation at w^k then
     pace: Array  # the factor by which β grows
     left: Array  # the residual of the last subproblem
+    top: Array  # f at the first outer point
+    deep: Array  # whether f has fallen so far below it that it is called unbounded
     stalls: Array  # subproblems in a row that ended above their tolerance
     finished: Array  # whether the stopping test holds
     gave_up: Array  # whether the terms seem infeasible, or max_outer is reached
@@ -44,22 +46,9 @@ class OuterProgress:
         """The progress before the first outer step."""
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
         return OuterProgress(
-            none,
-            far,
-            far,
-            far,
-            jnp.full(PAST, jnp.inf),
-            far,
-            none,
-            none,
-            far,
-            far,
-            jnp.full((), GROWTH),
-            far,
-            none,
-            no,
-            no,
-        )
+            none, far, far, far, jnp.full(PAST, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), far,
+            far, no, none, no, no,
+        )  # fmt: skip
 
 
 @state

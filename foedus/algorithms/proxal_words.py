@@ -55,6 +55,8 @@ def reason_of(
     note_on_least = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
     answers = server.has_answered if bool(server.outer) else server.inner.fresh
     silent = [name for name, answer in zip(names, answers, strict=True) if not bool(answer)]
+    if bool(track.deep):
+        return "the objective is unbounded: it falls without end"
     if bool(track.gave_up):
         left = residuals_left(track, float(server.last_beta), settings.eps1, eps2)
         at_limit = int(track.k) >= max_outer
