@@ -155,6 +155,11 @@ class Schedule:
     def choose(self, seed_key: Array, round: Array, uids: Array) -> Array:
         return self.table[round % self.table.shape[0]]
 
+    def only(self, clients: list[int]) -> "Schedule":
+        """Return the plan for some of the clients, who are numbered anew."""
+        table = np.asarray(self.table)
+        return Schedule(np.stack([np.isin(clients, row) for row in table]), self.dropout)
+
     def __repr__(self) -> str:
         return f"Schedule({self.table.shape[0]} rounds, {self.clients} clients, dropout={self.dropout:g})"
 

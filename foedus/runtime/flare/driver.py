@@ -41,6 +41,10 @@ class Flare:
         late: what becomes of an answer that comes after its round: 'drop', or 'next', to count it in the next rounds
             where the algorithm knows how (FedAvg, FedProx, LocalSGD).
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
+        norm: the largest norm of a reply, announced to the sites: of the change of a model, or of a gradient.
+        factor: a reply is refused whose norm is more than so many times the sites' usual one; None: no such limit.
+        offences: after so many replies that cannot be true a site is left out, and the others go on; None: the run
+            pauses. What cannot be true is in docs/federation.md.
         keep_going: how often to resume by itself after a crash.
         secure: whether the server sees masked sums alone, and no single site's reply; needs four sites at least.
 
@@ -62,6 +66,9 @@ class Flare:
     misses: int = 2
     keep_going: int = 3
     secure: bool = False
+    norm: float | None = None
+    factor: float | None = 1e4
+    offences: int | None = None
 
     def __post_init__(self) -> None:
         if self.transport not in ("aux", "task"):
@@ -78,15 +85,20 @@ class Flare:
             raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
         if self.quorum is not None and self.secure:
             raise FoedusError("The 'quorum' of Flare does not go with secure=True: masked sums wait for their sites.")
+        for name, least in (("norm", 0), ("factor", 1)):
+            value = getattr(self, name)
+            if value is not None and not value > least:
+                raise FoedusError(f"The {name!r} of Flare must be a number > {least} or None. Got {value!r} instead.")
+        if self.offences is not None and (isinstance(self.offences, bool) or not self.offences >= 1):
+            raise FoedusError(f"The 'offences' of Flare must be a number >= 1 or None. Got {self.offences!r} instead.")
         if not self.timeout > 0:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
     @property
     def patience(self) -> Json:
         """How long the server waits, for how many answers, and what it does about silent sites; as a job states it."""
-        return dataclasses.asdict(
-            Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses, quorum=self.quorum, late=self.late)
-        )
+        names = ("timeout", "minimum", "misses", "quorum", "late", "norm", "factor", "offences")
+        return dataclasses.asdict(Patience(**{name: getattr(self, name) for name in names}))
 
     @property
     def policy(self) -> Json:
@@ -203,5 +215,6 @@ def _outcome(result: Result) -> Outcome:
         seconds=result.seconds,
         compile_seconds=result.compile_seconds,
         refused=tuple(result.refused),
+        left_out=result.left_out,
         opendp=True,
     )

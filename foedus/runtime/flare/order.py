@@ -15,7 +15,7 @@ from foedus.pooled import Pooled
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare import spec
-from foedus.runtime.participation import Participation
+from foedus.runtime.participation import Participation, Schedule
 from foedus.runtime.spine import Conclusion
 from foedus.terms import Data, Terms
 
@@ -113,6 +113,22 @@ def order_of(
     )
 
 
+def without(order: Order, site: str, w: np.ndarray) -> Order:
+    """Return the order for the other sites, which starts from the model w."""
+    here = [i for i, name in enumerate(order.sites) if name != site]
+    who = order.participation
+    return dataclasses.replace(
+        order,
+        terms=dataclasses.replace(order.terms, clients=len(here)),
+        w0=np.asarray(w, dtype=float),
+        sites=tuple(order.sites[i] for i in here),
+        names=tuple(order.names[i] for i in here),
+        uids=np.asarray(order.uids)[here],
+        extra=tuple(order.extra[i] for i in here) if order.extra else (),
+        participation=who.only(here) if isinstance(who, Schedule) else who,
+    )
+
+
 def over_a_network(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm as real sites run it: with noise from the operating system, which nobody can repeat."""
     noise = sound_noise(algorithm)
@@ -146,6 +162,9 @@ class Patience:
     keep_every: float = 1.0  # seconds between checkpoints
     quorum: float | None = None  # the share of the sites that a round waits for; None: all of them
     late: str = "drop"  # what becomes of an answer that comes after its round: "drop" or "next"
+    norm: float | None = None  # the largest norm of a reply, which is announced to the sites
+    factor: float | None = 1e4  # a reply's norm beside the usual one of the sites, at the most
+    offences: int | None = None  # after so many replies that cannot be true a site is left out; None: the run pauses
 
 
 @dataclass
@@ -160,6 +179,7 @@ class Result:
     pace: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the seconds of each round since the last start
     refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
     rules: Json | None = None  # how the sites' tables became arrays, where the run prepared them
+    left_out: dict[str, str] = field(default_factory=dict)  # clients that the run went on without, and why
 
     def to_bytes(self) -> bytes:
         """Return the result as bytes."""

@@ -19,11 +19,12 @@ from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
 from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
+from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
+from foedus.runtime.flare.quorum import QuorumRounds
 from foedus.runtime.flare.rounds import Play, Rounds, first_play
 from foedus.runtime.flare.window import Window
 from foedus.runtime.spine import Carry, Recorder
@@ -51,7 +52,9 @@ class ServerSession:
         should_stop: Callable[[], bool] = lambda: False,
         window: Window | None = None,
         post: Post | None = None,
+        history: dict[str, np.ndarray] | None = None,
     ):
+        self.earlier = history or {}  # rounds that were played with more sites
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.window = patience or Patience(), window or Window()
         self.client = dict(zip(order.sites, order.names, strict=True))
@@ -86,7 +89,8 @@ class ServerSession:
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
         if self.post is not None:
             self.post.most = self.exchange.most
-        self.rounds = Rounds(
+        rounds = Rounds if self.patience.quorum is None or self.post is None else QuorumRounds
+        self.rounds = rounds(
             order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
@@ -99,7 +103,11 @@ class ServerSession:
             if self.should_stop():
                 raise Paused("the run was stopped from outside")
             tick = time.perf_counter()
-            at, record = play_round(at)
+            try:
+                at, record = play_round(at)
+            except LeftOut as wrong:
+                wrong.w, wrong.history = np.asarray(at.carry.w), recorder.columns
+                raise
             recorder.add({name: np.array(value)[None] for name, value in record.items()})
             self.pace.append(time.perf_counter() - tick)
             if recorder.rounds == first + 1:
@@ -132,7 +140,8 @@ class ServerSession:
         """Return what a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
-        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
+        announced = {} if self.patience.norm is None else {"norm": self.patience.norm}
+        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds} | announced
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; return the rounds after which each site has saved its state."""
@@ -192,7 +201,7 @@ class ServerSession:
             self.checkpoints.rounds = [(int(at.carry.round), last)]
             self.note(f"resumed after round {int(at.carry.round)}")
             return at, columns
-        return fresh, {}
+        return fresh, dict(self.earlier)
 
     # --- after the rounds ---
 
@@ -234,9 +243,10 @@ class ServerSession:
                 header, content = self.exchange.open_reply(site, raw, "measure", None)
                 try:
                     if header is not None:
-                        parts[site] = (
-                            layout.part_from(content, plan, finite) if header.get("measured") is True else None
-                        )
+                        part = layout.part_from(content, plan, finite) if header.get("measured") is True else None
+                        if part is not None and finite:
+                            self.rounds.referee.check_measurement(order.sites.index(site), w, float(part.f))
+                        parts[site] = part
                 except FoedusError as error:
                     self.exchange.refuse(site, str(error))
         if silent := [s for s in order.sites if s not in parts]:

@@ -32,7 +32,7 @@ from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, packing, spec
+from foedus.runtime.flare import agreement, layout, packing, spec
 from foedus.runtime.flare.agreement import MOST_ROUNDS, check_extra, check_subsets, check_terms, fitting, statement
 from foedus.runtime.flare.approval import Approvals, Statement
 from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
@@ -238,7 +238,7 @@ class SiteSession:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
-        self.run, self.algorithm, self.terms = header["run"], algorithm, terms
+        self.run, self.algorithm, self.terms, self.norm = header["run"], algorithm, terms, header.get("norm")
         self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid = jnp.asarray(np.array(header["uid"], np.uint32))
@@ -279,13 +279,14 @@ class SiteSession:
         if round >= self.rounds:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
-        since = whole(header["since"], STARTED, round - 1, "since")
-        client = self._state(since)
+        client = self._state(since := whole(header["since"], STARTED, round - 1, "since"))
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = _local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
+        if self.norm is not None:
+            agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
         if self.masks.masking is None:
             content = packing.to_bytes(reply, self.replies[phase])
         else:
