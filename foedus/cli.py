@@ -180,9 +180,12 @@ def main() -> None:
     status = run()
     if status == INTERRUPTED:
         print("foedus: interrupted.", file=sys.stderr)
+    # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way; and threads of FLARE that
+    # wait for a server which stands still would keep the process for minutes
+    if status == INTERRUPTED or any(not one.daemon for one in threading.enumerate() if one != threading.main_thread()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way
+        os._exit(status)
     sys.exit(status)
 
 

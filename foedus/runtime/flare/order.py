@@ -15,7 +15,7 @@ from foedus.pooled import Pooled
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare import spec
-from foedus.runtime.participation import Participation, Schedule
+from foedus.runtime.participation import Fraction, Participation, Schedule
 from foedus.runtime.spine import Conclusion
 from foedus.terms import Data, Terms
 
@@ -90,6 +90,11 @@ def order_of(
     if isinstance(problem, Pooled):
         raise FoedusError(
             f"{name_of(algorithm)} works on all data in one place; in a federation data stay where they are."
+        )
+    if isinstance(participation, Fraction) and participation.delays:
+        raise FoedusError(
+            "the 'delays' of participation are those of a simulation; real sites take the time they take, and "
+            "fd.Flare(quorum=..., late=...) says whom rounds wait for."
         )
     if len(sites) != problem.terms.clients:
         raise FoedusError(

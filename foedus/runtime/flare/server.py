@@ -98,18 +98,20 @@ class ServerSession:
         compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
+        now = time.perf_counter if self.post is None else self.post.now
         self.window.recorder = recorder
         while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
             if self.should_stop():
                 raise Paused("the run was stopped from outside")
-            tick = time.perf_counter()
+            tick = now()
             try:
                 at, record = play_round(at)
             except LeftOut as wrong:
                 wrong.w, wrong.history = np.asarray(at.carry.w), recorder.columns
                 raise
             recorder.add({name: np.array(value)[None] for name, value in record.items()})
-            self.pace.append(time.perf_counter() - tick)
+            self.pace.append(now() - tick)
+            self.window.look()
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
             # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from foedus.files import Json
-from foedus.runtime.spine import Recorder
+from foedus.runtime.spine import Recorder, Watch
 
 
 class Window:
@@ -12,10 +12,16 @@ class Window:
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
+        self.watch: Watch | None = None  # is called after each round; a true result ends the run
         self.stop = False
         self.keep = True  # whether a run that is ended early can be resumed
         self.ending = ""  # why the run ends, where the server's disk takes no file that says so
         self.ending_was_read = Event()
+
+    def look(self) -> None:
+        """Show the rounds so far to whoever watches in this process."""
+        if self.watch is not None and self.recorder is not None and self.watch(self.recorder):
+            self.stop = True
 
     def answer(self, command: object) -> Json:
         """Return the reply to a coordinator's command; `{"do": "stop"}` ends the run after this round."""
