@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
