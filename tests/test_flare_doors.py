@@ -155,6 +155,8 @@ def joins(federation: Federation, folder: Path, name: str, identity: tuple[bytes
     shutil.copytree(federation.kit("site-1") / "local", kit / "local")
     for file, content in zip(("client.crt", "client.key"), identity, strict=True):
         (kit / "startup" / file).write_bytes(content)
+    settings = kit / "startup" / "fed_client.json"
+    settings.write_text(settings.read_text().replace('"site-1"', json.dumps(name)))
     newcomer = Federation(folder / "newcomer", {"sites": [name], "kits": {name: str(kit)}, "processes": {}})
     try:
         newcomer._start(name)

@@ -23,6 +23,7 @@ class SlowPost:
         self.queue: list[tuple[float, str, int, bytes]] = []
         self.asked: list[set[str]] = []
         self.busy: set[str] = set()
+        self.missing: set[str] = set()
 
     def send(self, messages) -> int:
         is_round = all(b'"ask": "round"' in message for message in messages.values())

@@ -31,6 +31,7 @@ class VirtualPost:
     def __init__(self, sites: Mapping[str, SiteSession], delays: Mapping[str, float]):
         self.sites, self.delays, self.time, self.ticket, self.most = sites, delays, 0.0, 0, 2**62
         self.queue: list[tuple[float, int, str, bytes]] = []
+        self.missing: set[str] = set()
 
     def send(self, messages: Mapping[str, bytes]) -> int:
         self.ticket += 1

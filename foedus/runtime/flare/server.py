@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foedus.algorithm import name_of
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
 from foedus.files import Json
@@ -68,6 +69,15 @@ class ServerSession:
     def play(self) -> Result:
         """Greet the sites, let them join, play the rounds, and measure the last model."""
         began = time.perf_counter()
+        window = self.window
+        window.statement = {
+            "run": self.order.run, "algorithm": name_of(self.order.algorithm), "clients": list(self.order.names),
+            "max_rounds": self.order.max_rounds,
+        }  # fmt: skip
+        window.refusals = self.exchange.refusals
+        if (post := self.post) is not None:
+            window.waiting = lambda: sorted(self.client[site] for site in {*post.missing} & self.client.keys())
+        window.enter("greeting")
         self._greet()
         order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
         own_shapes = None if order.own is None else packing.structure(order.own)
@@ -82,6 +92,7 @@ class ServerSession:
         # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
         # site's noise, and a site's own ledger does not depend on it.
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
+        window.enter("joining")
         site_rounds = self._join()
         start = first_play(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
@@ -94,6 +105,8 @@ class ServerSession:
             order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
+        window.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
+        window.enter("rounds")
         play_round = self._player()
         compiled_at = time.perf_counter()
         first = recorder.rounds
@@ -210,6 +223,7 @@ class ServerSession:
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
         """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
+        self.window.enter("measuring")
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
         parts_or_names = self._measured(at, nu)

@@ -19,6 +19,8 @@ from foedus.runtime.flare.console import Console, Unreachable, Watch
 from foedus.runtime.flare.kits import job
 from foedus.runtime.flare.names import ENDED, RESULT
 from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.window import Glimpse
+from foedus.runtime.spine import Recorder
 
 SITES_SECONDS = 60.0  # for all sites to be connected
 CONNECT_SECONDS = 60.0  # for a server that does not answer to be back
@@ -97,7 +99,7 @@ def drive(
             place.ready()
             with Console(kit, timeout=CONNECT_SECONDS if attempts else 20.0) as console:
                 number, is_old = _begin(console, submission, seen)
-                console.follow(number, lambda number=number: place.over(number), watch, keep)
+                rounds_seen = console.follow(number, lambda number=number: place.over(number), watch, keep)
                 if (no := console.refusal(number)) is not None:
                     raise FoedusError(no)
                 content, ending = place.fetch(console, number)
@@ -107,6 +109,9 @@ def drive(
             if is_old and (result is None or result.interrupted):
                 continue  # one that was ended early, before, goes on now
             if result is not None:
+                history = Recorder((), result.history)
+                if watch is not None and history.rounds > rounds_seen:  # they were played since the last look
+                    watch(Glimpse(history.rounds, history.last()))
                 return result
             if ending.get("how") == "refused":
                 raise FoedusError(sentence)
