@@ -171,7 +171,11 @@ class ServerSession:
             shapes = {k: list(np.shape(v)) for k, v in extra.items()}
             plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
             uid = [int(v) for v in order.uids[i]]
-            header = self.exchange.header("join") | common | {"index": i, "uid": uid, "extra": shapes}
+            header = (
+                self.exchange.header("join")
+                | common
+                | {"index": i, "uid": uid, "extra": shapes, "client": order.names[i]}
+            )
             messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
         answers = self.ask(messages, max(self.patience.timeout, JOIN_SECONDS))
         site_rounds: dict[str, set[int]] = {}

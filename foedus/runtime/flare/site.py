@@ -42,6 +42,7 @@ from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.flare.secure_site import SiteMasks
 from foedus.runtime.flare.site_ledger import Release
+from foedus.runtime.flare.site_record import write_record
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.runtime.workload import condense_data
 from foedus.secure.identity import SiteIdentity
@@ -224,16 +225,14 @@ class SiteSession:
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(header)
         fit = fitting(self._accept_algorithm(header, terms.clients), terms)
-        algorithm = fit.algorithm
-        arrays = self._read()
+        algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
-        extra_layout, w0_layout = layout.of_shapes(header["extra"]), layout.vector(terms.dim)
-        w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
+        w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
         self.noise = sound_noise(algorithm)
         check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
-            data = self._checked_data(terms, algorithm, arrays, w0)
+            data = self._checked_data(terms, algorithm, arrays, w0, str(header.get("client", self.name)))
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
@@ -253,8 +252,11 @@ class SiteSession:
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
 
-    def _checked_data(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
+    def _checked_data(
+        self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray, client: str
+    ) -> Data:
         """Return the data of a problem with this client alone, which checks them as a simulation would."""
+        own = [c for c in terms.constraints if c.scope != "global" and not isinstance(c, Linear)]
         problem = Problem(
             {self.name: arrays},
             loss=terms.loss,
@@ -262,11 +264,7 @@ class SiteSession:
             where=terms.where,
             penalty=terms.penalty,
             regularizer=terms.regularizer,
-            constraints=[
-                c.at(self.name) if isinstance(c, Capped) else c
-                for c in terms.constraints
-                if c.scope != "global" and not isinstance(c, Linear)
-            ],
+            constraints=[c.at(client) if isinstance(c, Capped) else c for c in own],
         ).over(terms.shape.unravel(jnp.asarray(w0)))
         check_data(problem, algorithm, w0)
         return Data({k: v[0] for k, v in problem.data.items()})
@@ -354,11 +352,12 @@ class SiteSession:
     def _measure(self, header: Json, payload: bytes) -> Outgoing:
         """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
         self._check_run(header)
-        if self.noise is not None or self.policy.limits_privacy:
-            return Outgoing({"measured": False})
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
         client = self._state(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
+        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
+        if self.noise is not None or self.policy.limits_privacy:
+            return Outgoing({"measured": False})
         content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 
