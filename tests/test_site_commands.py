@@ -77,8 +77,8 @@ def test_each_sites_own_page_has_its_rows_and_nothing_of_the_others(tmp_path, ca
     sites = {}
     for i in range(4):
         x = rng.standard_normal((30, 2))
-        sites[f"h{i}"] = (x, (x[:, 0] + 0.3 * rng.standard_normal(30) > 0).astype(float))
-    cap = fd.constraints.LossCap(fd.label(1), at_most={f"h{i}": 0.5 + 0.01 * i for i in range(4)})
+        sites[f"clinic-{i}"] = (x, (x[:, 0] + 0.3 * rng.standard_normal(30) > 0).astype(float))
+    cap = fd.constraints.LossCap(fd.label(1), at_most={f"clinic-{i}": 0.5 + 0.01 * i for i in range(4)})
     capped = fd.Problem(sites, loss=fd.losses.logistic, constraints=[cap])
     hall = Hall(tmp_path, capped, fd.InteriorPoint())
     result = hall.play()
@@ -92,7 +92,7 @@ def test_each_sites_own_page_has_its_rows_and_nothing_of_the_others(tmp_path, ca
         assert cli.run(["site", "report", str(kit)]) == 0
         path = Path(capsys.readouterr().out.strip())
         assert path.stat().st_mode & 0o077 == 0, "its figures are for this site alone"
-        pages[f"h{i}"] = path.read_text()
+        pages[f"clinic-{i}"] = path.read_text()
     for name, page in pages.items():
         (own,) = rows[name]
         assert f"<td>{own.value:.4f}</td><td>{own.cap:.4g}</td>" in page

@@ -156,8 +156,8 @@ class Console:
             raise Unreachable("the server does not say how far the job is.")
         return reply
 
-    def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> int:
-        """Return, when the job is over, the last round that was shown.
+    def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> tuple[int, bool]:
+        """Return, when the job is over, the last round that was shown, and whether it was ended from here.
 
         `watch` sees each new state of it, and ends it with a true result.
         Ctrl-C ends it in the same way: after the round, with a certificate. `keep` says whether it can be resumed then.
@@ -166,12 +166,12 @@ class Console:
         while True:
             try:
                 if over():
-                    return rounds_seen
+                    return rounds_seen, stopping
                 time.sleep(POLL_SECONDS)
                 if time.monotonic() - last_look > STATUS_SECONDS:
                     last_look = time.monotonic()
                     if self.status(job).startswith(FINISHED):
-                        return rounds_seen
+                        return rounds_seen, stopping
                 elif watch is None or stopping:
                     continue
                 try:
