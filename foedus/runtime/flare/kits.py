@@ -19,6 +19,7 @@ from pathlib import Path
 
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
+from foedus.runtime.flare.deploy import write_compose, write_deployment
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private
@@ -130,6 +131,9 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
         write_whole(kit / "local" / "comm_config.json", json.dumps(STREAMS).encode())
     for party in ("server", *project.sites):
         _write_scripts(kits[party])
+        ports = (project.port, project.admin_port) if party == "server" else ()
+        write_deployment(kits[party], "the server" if party == "server" else f"the site {party}", ports)
+    write_compose(folder, kits["server"], [kits[site] for site in project.sites])
     _finish_server(kits["server"])
     for site in project.sites:
         _finish_site(kits[site])
@@ -162,6 +166,7 @@ def add_site(folder: Path, site: str) -> Path:
     kits = provision(project, folder, site_keys=False)
     kits[site].rename(home / site)
     shutil.rmtree(kits["server"].parent)
+    write_compose(folder, home / server["name"], [home / name for name in (*sites, site)])
     return home / site
 
 
@@ -273,9 +278,12 @@ Network: this computer opens ONE connection, outgoing, to {server} port {port}. 
                           this folder. Whoever runs the site needs to read local/, not to write it.
 4. Start:                 startup/start.sh          (it restarts itself after a crash; out.log is its log)
 5. Stop:                  startup/stop.sh           (after a change of local/foedus.toml: stop, then start)
-6. See what was sent:     foedus site audit {folder}
+6. See what was sent:     foedus site audit {folder}     and your own page of each run:  foedus site report {folder}
 7. Every year:            foedus site install {site}.crt .     (the certificate lasts 360 days; from 30 days before
                           its end you are told, and the coordinator sends a new one; then stop and start)
+
+As a service: deploy/foedus.service (systemd) and deploy/Dockerfile run the same as a user without rights; the first
+lines of each say how.
 
 What comes in: one file that names the program already installed here, and numbers. A job that brings code, files or
 settings is refused, and no command of FLARE's for shell, logs or files is answered; local/authorization.json and the
@@ -295,6 +303,7 @@ What you need: Python 3.11 or newer, and  pip install 'foedus[flare]'.
 Network: sites and the coordinator connect to this computer, ports {ports} (TCP, mutual TLS).
 
 Start: startup/start.sh    Stop: startup/stop.sh    Log: out.log    Jobs are kept in storage/.
+As a service: deploy/foedus.service (systemd), deploy/Dockerfile.
 
 Models and checkpoints are in foedus-runs. No site's data ever come here.
 """
