@@ -113,7 +113,7 @@ def test_flares_communicator_reads_the_period_that_we_set():
     from foedus.runtime.flare.controller import CHECK_SECONDS, FoedusController
 
     communicator = WFCommServer()
-    FoedusController().set_communicator(communicator)
+    FoedusController("task").set_communicator(communicator)
     assert communicator._task_check_period == CHECK_SECONDS
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
 

@@ -92,7 +92,7 @@ def test_without_a_run_or_an_answer_the_page_says_so():
 
 
 def test_a_history_with_holes_is_drawn():
-    history = history_of({"rounds": 9, "at": [1, 5, 9], "series": {"objective": [3.0, None, 1.0]}})
+    history = history_of({"rounds": 9, "record": {}, "at": [1, 5, 9], "series": {"objective": [3.0, None, 1.0]}})
     assert len(history["objective"]) == len(history["phase"]) == 9
     assert history["objective"][-1] == 1.0
 

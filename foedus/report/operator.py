@@ -168,29 +168,40 @@ def sites_table(run: Json, connected_sites: list[str]) -> str:
             "–" if releases is None else number(releases),
         ]
         rows.append(
-            f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+            f'<tr><th scope="row">{escape(name)}</th>'
+            + "".join(cell_of(h, c) for h, c in zip(heads[1:], cells, strict=True))
+            + "</tr>"
         )
     titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
     return (
-        f'<div class="scroll"><table class="plain"><thead><tr>{titles}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{"".join(rows)}</tbody>'
         '</table></div><p class="note">Releases are those that a site says it has made under its privacy budget; its '
         "own ledger stays there.</p>"
     )
+
+
+def cell_of(head: str, text: str) -> str:
+    """Return a cell, which on a narrow screen says what it is about."""
+    return f'<td><span class="mini">{head}</span>{escape(text)}</td>'
 
 
 def jobs_table(jobs: "list[JobStatus]") -> str:
     """Return a table of the jobs at the server, newest first."""
     if not jobs:
         return "<p>None was submitted yet.</p>"
+    heads = ("Run", "State", "Submitted", "Time", "Job")
     rows = "".join(
         f'<tr><th scope="row">{escape(one.name)}</th>'
-        + "".join(f"<td>{escape(text)}</td>" for text in (one.state, one.submitted[:19], one.duration[:8], one.number))
+        + "".join(
+            cell_of(head, text)
+            for head, text in zip(heads[1:], (one.state, one.submitted[:19], one.duration[:8], one.number), strict=True)
+        )
         + "</tr>"
         for one in jobs[:20]
     )
-    titles = "".join(f'<th scope="col">{head}</th>' for head in ("Run", "State", "Submitted", "Time", "Job"))
+    titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
     return (
-        f'<div class="scroll"><table class="plain"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
 
@@ -198,6 +209,8 @@ def history_of(run: Json) -> dict[str, np.ndarray]:
     """Return the series of a run as the history that charts are drawn from; between its points nothing is known."""
     count = int(run["rounds"])
     history = {"phase": np.zeros(count, int)}
+    for way in ("up", "down"):  # every round the same: single rounds' bytes are not told
+        history[f"bytes_{way}"] = np.full(count, run["record"].get(f"total_{way}", 0.0) / max(1, count))
     places = np.asarray(run["at"], int) - 1
     for name, values in run["series"].items():
         numbers = np.array([math.nan if value is None else float(value) for value in values])

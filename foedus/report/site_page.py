@@ -71,5 +71,5 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     titles = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table class="plain"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
     )
