@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.algorithm import name_of
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
+from foedus.robust.stress import Robust
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.flare.console import Console
 from foedus.runtime.flare.kits import require_nvflare, write_site_file
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
-from foedus.runtime.flare.submission import Stopped, Submission, drive, ending_of
+from foedus.runtime.flare.submission import AtServer, Stopped, Submission, drive, ending_of
 from foedus.runtime.flare.trial import Federation
 from foedus.runtime.spine import Job, Outcome, Watch
 
@@ -32,6 +35,9 @@ class Flare:
     Args:
         sites: how many; as many as the problem has clients when left out. They are started on this machine for the run.
         at: instead, the folder of a federation that `foedus federation up` has started on this machine.
+        kit: instead, the coordinator's kit, for sites on other machines. The problem is then a statement: its clients
+            are called as the sites are, its rows are made up and stay here, and each site uses its own (.npz) in
+            their place. Tables are for `foedus federation submit`.
         transport: 'aux' (fast) or 'task' (the sites' FLARE filters apply).
         modules: modules beside foedus whose functions the problem uses; every site must be able to import them.
         timeout: seconds that a site has for one answer.
@@ -57,6 +63,7 @@ class Flare:
 
     sites: int | None = None
     at: str | Path | None = None
+    kit: str | Path | None = None
     transport: str = "aux"
     modules: tuple[str, ...] = ()
     timeout: float = 60.0
@@ -77,6 +84,8 @@ class Flare:
             isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1
         ):
             raise FoedusError(f"The 'sites' of Flare must be a whole number >= 1. Got {self.sites!r} instead.")
+        if sum(one is not None for one in (self.sites, self.at, self.kit)) > 1:
+            raise FoedusError("Flare takes one of 'sites', 'at' and 'kit'; leave the others out.")
         if self.quorum is not None and not 0 < self.quorum <= 1:
             raise FoedusError(f"The 'quorum' of Flare must be in (0, 1]. Got {self.quorum!r} instead.")
         if self.late not in ("drop", "next"):
@@ -109,6 +118,8 @@ class Flare:
         """Run the algorithm over real sites on this machine."""
         require_nvflare()
         problem = job.fit.problem
+        if self.kit is not None:
+            return self._elsewhere(Path(self.kit), job, watch, checkpoint)
         count = problem.terms.clients if self.sites is None else self.sites
         names = (
             Federation.at(Path(self.at)).sites if self.at is not None else tuple(f"site-{i + 1}" for i in range(count))
@@ -141,6 +152,33 @@ class Flare:
         if not result.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
+
+    def _elsewhere(self, kit: Path, job: Job, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
+        """Submit a run to sites on other machines, which use their own rows in the place of the problem's."""
+        problem, algorithm = job.fit.problem, job.fit.algorithm
+        if not (kit / "startup" / "fed_admin.json").is_file():
+            raise FoedusError(f"{kit} is no coordinator's kit; 'foedus federation provision' makes one.")
+        if problem.stacked.names is None:
+            raise FoedusError(
+                "with Flare(kit=...) the problem's clients carry the sites' names: {'st-mary': (X, y), ...}."
+            )
+        if isinstance(algorithm, Robust) or sound_noise(algorithm) is not None:
+            raise FoedusError(
+                f"{name_of(algorithm)} here would measure on the made-up rows of the coordinator; submit it as an "
+                "experiment file ('foedus federation submit')."
+            )
+        names, run = tuple(problem.names), uuid.uuid4().hex[:12] if checkpoint is None else checkpoint.fingerprint[:12]
+        order = order_of(
+            problem, algorithm, job.w0, run=run, sites=names, seed=job.seed, max_rounds=job.max_rounds,
+            participation=job.participation, secure=job.masking is not None,
+        )  # fmt: skip
+        submission = Submission(order.run, order.to_bytes(), names, self.transport, self.patience)
+        keep = checkpoint is not None
+        try:
+            result = drive(submission, kit, AtServer(), keep_going=self.keep_going, watch=watch, keep=keep)
+            return _outcome(result)
+        except Stopped as error:
+            raise FoedusError(f"the run stopped: {error}; it was resumed {self.keep_going} times.") from None
 
     def _alone(self, folder: Path, names: tuple[str, ...], run_in: Callable[[Federation], Result]) -> Result:
         """Start sites for this run alone, play it, and stop them."""
