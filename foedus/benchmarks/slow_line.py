@@ -42,12 +42,12 @@ class SlowLine:
         while True:
             try:
                 inner, _ = self.listener.accept()
+            except OSError:  # it is closed
+                return
+            try:
                 outer = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:  # it is closed, or nobody listens yet
-                if self.listener.fileno() < 0:
-                    return
-                with contextlib.suppress(OSError, UnboundLocalError):
-                    inner.close()
+            except OSError:  # nobody listens yet
+                inner.close()
                 continue
             for one in (inner, outer):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
