@@ -44,9 +44,9 @@ def mean_of(how: str, replies: T, present: Present) -> T:
 
 def largest_of(numbers: Array, present: Present) -> Array:
     """Return the largest number among the clients that answered, without the largest fifth."""
-    ordered = jnp.sort(jnp.where(present.here, numbers, jnp.inf))
+    ascending = jnp.sort(jnp.where(present.here, numbers, jnp.inf))
     cut = jnp.floor(TRIM * present.count + 1e-9).astype(int)
-    return ordered[jnp.maximum(present.count - cut, 1) - 1]
+    return ascending[jnp.maximum(present.count - cut, 1) - 1]
 
 
 def trimmed_mean(rows: Array, here: Array) -> Array:
@@ -54,10 +54,10 @@ def trimmed_mean(rows: Array, here: Array) -> Array:
     count = jnp.sum(here)
     cut = jnp.floor(TRIM * count + 1e-9).astype(int)
     absent = ~here.reshape((-1,) + (1,) * (rows.ndim - 1))
-    ordered = jnp.sort(jnp.where(absent, jnp.inf, rows), axis=0)  # who is absent comes last
+    ascending = jnp.sort(jnp.where(absent, jnp.inf, rows), axis=0)  # who is absent comes last
     rank = jnp.arange(rows.shape[0]).reshape(absent.shape)
     counts = (rank >= cut) & (rank < count - cut)
-    return jnp.sum(jnp.where(counts, ordered, 0.0), axis=0) / jnp.maximum(count - 2 * cut, 1)
+    return jnp.sum(jnp.where(counts, ascending, 0.0), axis=0) / jnp.maximum(count - 2 * cut, 1)
 
 
 def geometric_median(rows: Array, here: Array) -> Array:
@@ -86,6 +86,6 @@ def geometric_median(rows: Array, here: Array) -> Array:
 def _medians(rows: Array, here: Array) -> Array:
     """The median of each number over the clients that are here."""
     absent = ~here.reshape((-1,) + (1,) * (rows.ndim - 1))
-    ordered = jnp.sort(jnp.where(absent, jnp.inf, rows), axis=0)
+    ascending = jnp.sort(jnp.where(absent, jnp.inf, rows), axis=0)
     count = jnp.maximum(jnp.sum(here), 1)
-    return 0.5 * (ordered[(count - 1) // 2] + ordered[count // 2])
+    return 0.5 * (ascending[(count - 1) // 2] + ascending[count // 2])

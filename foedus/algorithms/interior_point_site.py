@@ -31,13 +31,14 @@ class OwnRows:
     a: Array  # Jᵀ D c
     b: Array  # Jᵀ(D/z)
     certificate: Array  # ∇f + Jᵀz with the certificate's multipliers
+    pull: Array  # Jᵀz
     numbers: Array  # NUMBERS
 
     @staticmethod
     def none(dim: int) -> "OwnRows":
         """What no rows add."""
         vector = jnp.zeros(dim)
-        return OwnRows(vector, vector, vector, jnp.zeros(len(NUMBERS)))
+        return OwnRows(vector, vector, vector, vector, jnp.zeros(len(NUMBERS)))
 
 
 @state
@@ -167,7 +168,7 @@ def answer(
         sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)
         lag = lag + sums.jz
         kept = sums.kept
-        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.numbers)
+        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.jz, sums.numbers)
     model = QuadraticModel(
         curvature=curvature,
         lag=lag,

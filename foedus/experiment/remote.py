@@ -11,6 +11,7 @@ from foedus.algorithm import name_of
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
+from foedus.evaluation.evaluate import Evaluation
 from foedus.experiment import build
 from foedus.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.experiment.file import Experiment
@@ -207,4 +208,9 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds
     )
     ledger = spine.ledger_without_counts(noise_of(order.algorithm), history, order.names)
-    return spine.run_of(end, outcome, end.w, settings, list(order.names), ledger)
+    run = spine.run_of(end, outcome, end.w, settings, list(order.names), ledger)
+    run = replace(run, rules=rules)
+    if result.evaluation is not None:
+        evaluation = Evaluation.from_json(result.evaluation)
+        run.evaluations[evaluation.source] = evaluation
+    return run

@@ -17,11 +17,11 @@ def page(kit: Path, records: Path) -> str:
     runs = read_records(records)
     messages = MessageLog(records / "messages.jsonl").read()
     ledger, policy = SiteLedger(records), SiteFile.read(kit / "local" / SITE_FILE).policy
-    broken = [run for run in runs if any(not _is_kept(row, run["eps2"]) for row in run["rows"])]
+    failures = [run for run in runs if any(not _is_kept(row, run["eps2"]) for row in run["rows"])]
     last = runs[0] if runs else None
     if last is None:
         verdict = words.Verdict("open", "No run has ended here yet", ("This page shows runs that measured a model.",))
-    elif last in broken:
+    elif last in failures:
         verdict = words.Verdict("bad", "A term does not hold here", (f"In run {last['run']}, at this site.",))
     else:
         what = "Every term holds here" if last["rows"] else "A model was measured here"
@@ -58,12 +58,12 @@ def _run(run: Json, messages: list[Json]) -> str:
             entry = sums.setdefault(str(line["purpose"]), [0, 0])
             entry[0] += 1
             entry[1] += int(line["bytes"])
-    sent = [(purpose, number(count), size(total)) for purpose, (count, total) in sums.items()]
+    totals = [(purpose, number(count), size(total)) for purpose, (count, total) in sums.items()]
     about = f"{run.get('algorithm', 'A run')} over {run.get('sites', '?')} sites, {run['time']} UTC."
     return (
         f"<p>{escape(about)}</p>{terms}"
         + (f"<h3>The model on this site's rows</h3>{_table(('Figure', 'Value'), figures)}" if figures else "")
-        + (f"<h3>What was sent</h3>{_table(('Purpose', 'Messages', 'Bytes'), sent)}" if sent else "")
+        + (f"<h3>What was sent</h3>{_table(('Purpose', 'Messages', 'Bytes'), totals)}" if totals else "")
     )
 
 

@@ -253,7 +253,12 @@ def _without_terms(run: Run, ending: str) -> Verdict:
     stress = getattr(run, "worst_case", None)
     if stress is not None:
         residual = f"After the worst shift of the data that was allowed for the loss is {number(stress.value)}; on the "
-        residual += f"data as they are it is {number(run.objective)}."
+        residual += f"data as they are it is {number(run.objective)}. "
+        residual += (
+            "How far that is from the best possible worst case was not measured."
+            if stress.gap is None
+            else f"No model has a worst case that is lower by more than {number(stress.gap)}."
+        )
     if run.certificate.silent:
         standing_of_terms = "Whether the terms hold is not known." if terms(run) else "No terms were set."
         return Verdict("fair", "Ended under noise", (f"{standing_of_terms} {ending}", not_measured(run)))

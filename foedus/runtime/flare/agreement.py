@@ -5,15 +5,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from foedus.accountable import Accountable
 from foedus.algorithm import Algorithm, Fit, Kind, name_of
+from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pooled import Pooled
 from foedus.privacy import sampling
-from foedus.privacy.releasing import sound_noise
+from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.runtime.flare.exchange import norm_of
@@ -74,6 +76,25 @@ def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
     except FoedusError as error:
         raise Refusal("policy", str(error).removesuffix(".")) from None
     return fit
+
+
+def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
+    """Return the data of a problem with this client alone, which checks them as a simulation would."""
+    problem = Problem(
+        {name: arrays},
+        loss=terms.loss,
+        objective=terms.objective,
+        where=terms.where,
+        penalty=terms.penalty,
+        regularizer=terms.regularizer,
+        constraints=[
+            c.at(name) if isinstance(c, Capped) else c
+            for c in terms.constraints
+            if c.scope != "global" and not isinstance(c, Linear)
+        ],
+    ).over(terms.shape.unravel(jnp.asarray(w0)))
+    check_data(problem, algorithm, w0)
+    return Data({k: v[0] for k, v in problem.data.items()})
 
 
 def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], None]) -> None:

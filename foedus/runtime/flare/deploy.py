@@ -91,8 +91,8 @@ def write_deployment(kit: Path, what: str, ports: tuple[int, ...] = ()) -> None:
     folder = kit / "deploy"
     folder.mkdir(exist_ok=True)
     unit = UNIT.format(what=what, name=kit.name, home=HOME, user=USER)
-    published = "".join(f" -p {port}:{port}" for port in ports)
-    recipe = RECIPE.format(what=what, folder="KIT/deploy", uid=UID, user=USER, ports=published)
+    mappings = "".join(f" -p {port}:{port}" for port in ports)
+    recipe = RECIPE.format(what=what, folder="KIT/deploy", uid=UID, user=USER, ports=mappings)
     write_whole(folder / "foedus.service", unit.encode())
     write_whole(folder / "Dockerfile", recipe.encode())
 

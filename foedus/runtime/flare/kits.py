@@ -264,6 +264,7 @@ privacy = false       # true: only what noise covers may leave
 max_delta = 1e-5      # the delta at which these totals are computed
 max_message = 100000000     # bytes in one message
 max_words = 50        # different words of one column that are told to the server
+evaluate = true       # whether sums and histograms of rows held out of training may be told, to say how good a model is
 """
 
 README = """\

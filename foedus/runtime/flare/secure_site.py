@@ -11,6 +11,8 @@ from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.privacy.central import NoiseShares
+from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.gate import Outgoing
@@ -72,12 +74,15 @@ class SiteMasks:
         self.identity, self.policy, self.folder, self.check_run = identity, policy, folder, check_run
         self.site: MaskingSite | None = None
         self.masking: Masking | None = None
-        self.run = ""
+        self.run, self.least_others = "", policy.secure_min
         self.answers = {"keys": self._keys, "roster": self._roster, "reveal": self._reveal}
 
-    def check(self, header: Json, clients: object) -> None:
-        """Refuse a run without masked sums where the policy asks for them, and one with them over too few sites."""
-        if header.get("secure") is not True:
+    def check(self, header: Json, clients: object, algorithm: Algorithm) -> None:
+        """Refuse a run without masked sums where the policy or the noise asks for them, and sums over too few sites."""
+        noise, secure = sound_noise(algorithm), header.get("secure") is True
+        if isinstance(noise, NoiseShares) and not (secure and noise.sites == clients):
+            raise Refusal("policy", f"noise in shares protects masked sums over all its {noise.sites} sites alone")
+        if not secure:
             if self.policy.secure:
                 raise Refusal("policy", "its policy lets replies leave as masked sums alone (secure)")
             return
@@ -94,6 +99,7 @@ class SiteMasks:
     def begin(self, header: Json, algorithm: Algorithm, terms: Terms) -> None:
         """Note at the join how this run's replies are added up, as every party works it out."""
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
+        self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2 = terms, tolerances(algorithm)[1]
 
     def check_preparation(self) -> None:
@@ -109,7 +115,7 @@ class SiteMasks:
         if self.site is None or self.run != header["run"]:
             self.run = str(header["run"])
             record = SummedRounds(self.folder / f"summed-{self.run}.txt")
-            self.site = MaskingSite(self.identity, self.policy.secure_min, record)
+            self.site = MaskingSite(self.identity, self.least_others, record)
         note = self.site.new_keys(self.run, whole(header["epoch"], 0, MOST_EPOCHS, "epoch"))
         return Outgoing(payload=note.to_bytes())
 

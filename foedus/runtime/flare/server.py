@@ -19,7 +19,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
-from foedus.runtime.flare import layout, packing, spec
+from foedus.runtime.flare import evaluating, layout, packing, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
@@ -83,7 +83,8 @@ class ServerSession:
         own_shapes = None if order.own is None else packing.structure(order.own)
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
-        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party)))
+        more = [evaluating.shapes(terms)] if order.evaluate else []
+        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party), *more))
         self.exchange.most = largest + HEADERS
         self.traffic = tuple(
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
@@ -155,8 +156,8 @@ class ServerSession:
         """Return what a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
-        announced = {} if self.patience.norm is None else {"norm": self.patience.norm}
-        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds} | announced
+        norm = {} if self.patience.norm is None else {"norm": self.patience.norm}
+        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds} | norm
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; return the rounds after which each site has saved its state."""
@@ -233,6 +234,9 @@ class ServerSession:
         parts_or_names = self._measured(at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        evaluation = None
+        if order.evaluate and bool(carry.finite) and not interrupted:
+            evaluation = evaluating.collect(self.exchange, self.client, terms, np.asarray(carry.w)).to_json()
         if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
@@ -243,6 +247,7 @@ class ServerSession:
             interrupted=interrupted,
             pace=np.array(self.pace),
             refused=self.exchange.refusals,
+            evaluation=evaluation,
         )
 
     def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:

@@ -22,19 +22,26 @@ from jax import Array
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import SitePart, site_part
-from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.noise import Sound
-from foedus.privacy.releasing import check_data, sound_noise
-from foedus.problem import Problem
+from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import agreement, layout, packing, spec
-from foedus.runtime.flare.agreement import MOST_ROUNDS, check_extra, check_subsets, check_terms, fitting, statement
+from foedus.runtime.flare.agreement import (
+    MOST_ROUNDS,
+    check_extra,
+    check_subsets,
+    check_terms,
+    checked_data,
+    fitting,
+    statement,
+)
 from foedus.runtime.flare.approval import Approvals, Statement
+from foedus.runtime.flare.evaluating import shares_of
 from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.packing import check_moderate, whole
@@ -119,6 +126,7 @@ class SiteSession:
             "round": self._round,
             "keep": self._keep,
             "measure": self._measure,
+            "evaluate": self._evaluate,
             "end": self._end,
             **self.masks.answers,
         }
@@ -162,11 +170,12 @@ class SiteSession:
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
-        self.masks.check(header, header["sites"])
+        self.masks.check(header, header["sites"], algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
+        shares = shares_of(header.get("holdout"), self.policy)
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
-        self.desk = Desk(header["run"], self.site.data, self.policy, self.note)
+        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, shares, self.note)
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
@@ -191,8 +200,8 @@ class SiteSession:
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
-        self.masks.check(header, terms.clients)
         algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
+        self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared:
             self.approvals.same(self.policy, Statement.of_terms(header, algorithm, terms))
@@ -232,7 +241,7 @@ class SiteSession:
         check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
-            data = self._checked_data(terms, algorithm, arrays, w0, str(header.get("client", self.name)))
+            data = checked_data(str(header.get("client", self.name)), terms, algorithm, arrays, w0)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
@@ -251,23 +260,6 @@ class SiteSession:
         self.states = {STARTED: _join(algorithm, terms, full_data, self.w0)}
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
-
-    def _checked_data(
-        self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray, client: str
-    ) -> Data:
-        """Return the data of a problem with this client alone, which checks them as a simulation would."""
-        own = [c for c in terms.constraints if c.scope != "global" and not isinstance(c, Linear)]
-        problem = Problem(
-            {self.name: arrays},
-            loss=terms.loss,
-            objective=terms.objective,
-            where=terms.where,
-            penalty=terms.penalty,
-            regularizer=terms.regularizer,
-            constraints=[c.at(client) if isinstance(c, Capped) else c for c in own],
-        ).over(terms.shape.unravel(jnp.asarray(w0)))
-        check_data(problem, algorithm, w0)
-        return Data({k: v[0] for k, v in problem.data.items()})
 
     # --- the rounds ---
 
@@ -307,7 +299,7 @@ class SiteSession:
     def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
         """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
         release = Release(
-            f"round {round} of {name_of(self.algorithm)}",
+            f"round {round} of {name_of(self.algorithm)}{noise.ledger_note}",
             noise.kind.lower(),
             float(following.spent.sensitivity),
             float(following.spent.scale),
@@ -360,6 +352,13 @@ class SiteSession:
             return Outgoing({"measured": False})
         content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
+
+    def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
+        self._check_run(header)
+        examiner = self._desk(header).examiner
+        if examiner is None or self.masks.masking is not None or self.noise is not None:
+            raise Refusal("policy", "it has agreed to no evaluation in this run")
+        return examiner.evaluate(payload, self.terms)
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)
