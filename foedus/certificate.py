@@ -58,6 +58,7 @@ class Certificate:
     kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
     clients: int = 0  # how many sites there are, where some did not measure
+    without: tuple[str, ...] = ()  # sites that the run went on without: nothing is said about them
     contradiction: Contradiction | None = None  # evidence that the terms cannot be met, where they are not
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
@@ -95,7 +96,10 @@ class Certificate:
         return reason if self.contradiction is None else f"{reason}; {self.contradiction}"
 
     def verdict(self) -> str:
-        """One sentence: what holds, or which residual does not."""
+        """One sentence: what holds, or which residual does not, and over whom where sites were left out."""
+        return self._verdict() + (f"; over the other sites, without {', '.join(self.without)}" if self.without else "")
+
+    def _verdict(self) -> str:
         if self.silent:
             named = ", ".join(self.silent[:3]) + (" …" if len(self.silent) > 3 else "")
             return (
@@ -149,7 +153,7 @@ class Certificate:
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
         found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
-        found["silent"] = tuple(kept.get("silent", ()))
+        found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
         found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
         found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
         return Certificate(**found)

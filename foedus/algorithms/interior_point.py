@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH
@@ -30,6 +31,7 @@ from foedus.algorithms.interior_point_site import (
     InteriorClient,
     InteriorReply,
     QuadraticModel,
+    account_of,
     answer,
     joined,
 )
@@ -67,7 +69,7 @@ STREAK = 3  # rounds that everybody must have answered before whole models are a
 
 
 @settings
-class InteriorPoint(Constrained, Summing):
+class InteriorPoint(Accountable, Constrained, Summing):
     """Any smooth problem, with constraints or without, to a certificate in few rounds.
 
     It is Newton's method on the optimality conditions, an interior-point method whose iterations are rounds.
@@ -172,6 +174,9 @@ class InteriorPoint(Constrained, Summing):
         self, terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, key: Array
     ) -> tuple[InteriorClient, InteriorReply]:
         return answer(terms, client, ask, data, self.eps2, self.learns(terms))
+
+    def account(self, terms: Terms, message: InteriorAsk, reply: InteriorReply) -> Account | None:
+        return account_of(terms, message, reply)
 
     def aggregate(
         self, terms: Terms, server: InteriorServer, replies: InteriorReply, present: Present

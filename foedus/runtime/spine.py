@@ -227,9 +227,7 @@ class Recorder:
     def last(self) -> dict[str, float]:
         """Return the last round's record, and the bytes of all rounds so far."""
         row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
-        for way in ("up", "down"):
-            row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
-        return row
+        return row | {f"total_{way}": float(np.sum(self.columns.get(f"bytes_{way}", 0))) for way in ("up", "down")}
 
 
 class HistorySoFar(Protocol):
@@ -271,6 +269,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # clients that it went on without, and why
     opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
     everyone: bool = True  # whether this process has all the clients' data
     proposals: Sequence[Proposal] | None = None  # what a robust algorithm's states say of the worst case
@@ -316,15 +315,14 @@ def conclude(
         reason_names: the clients of the problem that the algorithm ran on, where these are others.
     """
     (eps1, eps2), w = tolerances(algorithm), device_array(carry.w)
+    local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     if isinstance(parts, SitePart):
         objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
         local = np.asarray(parts.mu)
     elif isinstance(parts, SummedPart):
         objective, certificate = join_sums(terms, w, parts, one, own, multipliers, eps1, eps2)
-        local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     else:
         objective, certificate = float("nan"), Certificate.unmeasured(parts, terms.clients, eps1, eps2)
-        local = np.full((terms.clients, terms.rows[0]), np.nan)
     if isinstance(algorithm, Constrained):
         multipliers = {"local": local} | multipliers
     converged = (finite := bool(carry.finite)) and int(carry.ended) == CONVERGED
@@ -373,6 +371,7 @@ def run_of(
 ) -> Run:
     """Return the run with this conclusion, history and settings."""
     history = outcome.history
+    up, down = (int(np.sum(history.get(f"bytes_{way}", 0))) for way in ("up", "down"))
     return Run(
         w=w,
         objective=end.objective,
@@ -381,15 +380,16 @@ def run_of(
         reason=end.reason,
         certificate=end.certificate,
         history=history,
-        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
+        traffic=Traffic(up, down),
         seconds=outcome.seconds,
         compile_seconds=outcome.compile_seconds,
         settings=settings,
         multipliers=end.multipliers,
-        names=names,
+        names=[name for name in names if name not in outcome.left_out],
         interrupted=outcome.interrupted,
         ledger=ledger,
         refused=outcome.refused,
+        left_out=outcome.left_out,
         worst_case=worst_case,
     )
 
