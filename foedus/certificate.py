@@ -21,6 +21,7 @@ from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, pla
 from foedus.interpreter.threads import threads_for
 from foedus.notebook import html_of
 from foedus.penalties import Ridge
+from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
 from foedus.row import Row, RowCount
@@ -63,6 +64,7 @@ class Certificate:
     contradiction: Contradiction | None = None  # evidence that the terms cannot be met, where they are not
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
+    private: PrivateCertificate | None = None  # the caps as they were measured under noise
 
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
@@ -160,6 +162,7 @@ class Certificate:
         found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
         found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
         found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
+        found["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
         return Certificate(**found)
 
 
