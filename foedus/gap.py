@@ -10,11 +10,17 @@ the best possible objective: ‖r‖²/2σ + Σμ|c| is a bound.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from foedus.constraints import LossRows
 from foedus.regularizers import Box, ElasticNet, Regularizer, Zero
+from foedus.terms import Data, Terms
 
 FLAT = 1e-11  # of the largest eigenvalue: directions in which there is no curvature, or on which no row acts
 LEFT_OVER = 1e-6  # of ‖r‖: a residual along flat directions that is larger than this gains without end
@@ -45,6 +51,46 @@ class Curves:
     convex: bool  # whether the Lagrangian is proved to be convex
 
 
+def sums_losses(terms: Terms) -> bool:
+    """Whether the Lagrangian is a weighted sum of the examples' losses, beside a penalty that sees no example."""
+    return terms.loss is not None and all(isinstance(c, LossRows) for c in terms.constraints if c.scope != "global")
+
+
+def hessian(gradient: Callable[[Array], Array], w: Array) -> Array:
+    """The derivative of a gradient, one column after the other: a smaller program than the whole matrix at once."""
+    return jax.lax.map(lambda e: jax.jvp(gradient, (w,), (e,))[1], jnp.eye(w.size))
+
+
+def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Array:
+    """The Hessian XᵀDX of a site's Lagrangian, where `sums_losses` holds; two passes over X, not two for each column.
+
+    D is found by automatic differentiation of the stated losses in the scores z = Xw: the Lagrangian is separable in
+    them, so its Hessian in z is diagonal and the product with a vector of ones is that diagonal.
+    """
+
+    def of_scores(z: Array) -> Array:
+        assert terms.loss is not None
+        total = jnp.sum(terms.share(data) * terms.loss.value(z, data["y"])) / terms.clients
+        for scope, multipliers in (("local", mu), ("coupled", nu / terms.clients)):
+            start = 0
+            for c in terms.constraints:
+                if isinstance(c, LossRows) and c.scope == scope:
+                    weights = c.weights(data)
+                    some = multipliers[start : start + weights.shape[0]]
+                    total += jnp.sum((some @ weights) * c.loss_in(terms).value(z, data["y"]))
+                    start += weights.shape[0]
+        return total
+
+    x = data["x"]
+    z = x @ w
+    bend = jax.jvp(jax.grad(of_scores), (z,), (jnp.ones_like(z),))[1]
+    gram = (x * bend[:, None]).T @ x
+    if terms.penalty is None:
+        return gram
+    penalty = terms.penalty
+    return gram + jax.hessian(lambda u: penalty.value(u, data.count) / terms.clients)(w)
+
+
 def residual(h: Regularizer, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """The least element of g + ∂h(w) and the coordinates that h leaves free; None for an h that is not separable."""
     free = np.ones_like(w, dtype=bool)
@@ -61,6 +107,15 @@ def residual(h: Regularizer, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, 
     return None
 
 
+def ridge_bound(gradient: np.ndarray, h: Regularizer, w: np.ndarray, slack: float, strong: float) -> float | None:
+    """The proved bound ‖r‖²/2σ + Σμ|c| of a convex Lagrangian, None where no ridge gives one; it needs no matrix."""
+    there = residual(h, w, gradient)
+    sigma = strong + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
+    if there is None or sigma <= 0 or not np.all(np.isfinite(gradient)):
+        return None
+    return float(there[0] @ there[0]) / (2.0 * sigma) + slack
+
+
 def measure_gap(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
     """The gap at w."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # a run that has diverged ends at such numbers
@@ -73,9 +128,7 @@ def _measure(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
         return Gap(None, None, "minimum")
     r, free = there
     ridge = h.lam2 if isinstance(h, ElasticNet) else 0.0
-    bound = None
-    if curves.convex and curves.strong + ridge > 0:
-        bound = float(r @ r) / (2.0 * (curves.strong + ridge)) + curves.slack
+    bound = ridge_bound(curves.gradient, h, w, curves.slack, curves.strong) if curves.convex else None
     K = curves.hessian + ridge * np.eye(len(w))
     K, pull, r = K[np.ix_(free, free)], curves.pull[np.ix_(free, free)], r[free]
     # columns in units in which each has curvature 1; a column without curvature keeps its own
