@@ -24,6 +24,7 @@ from foedus.algorithms import (  # noqa: E402
     InexactADMM,
     InteriorPoint,
     LocalSGD,
+    PrivateNewton,
     ProxAL,
     Scaffold,
     SFedAvg,
@@ -34,6 +35,7 @@ from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.check import check_algorithm  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.evaluation import evaluate  # noqa: E402
+from foedus.privacy.central import Central  # noqa: E402
 from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.privacy.total import Local  # noqa: E402
@@ -56,6 +58,7 @@ __all__ = [
     "DRFL",
     "WAFL",
     "Budget",
+    "Central",
     "CentralProxAL",
     "Coverage",
     "Data",
@@ -77,6 +80,7 @@ __all__ = [
     "LocalSGD",
     "NeymanPearsonClassifier",
     "PaperLaplace",
+    "PrivateNewton",
     "Problem",
     "ProxAL",
     "RobustClassifier",

@@ -16,10 +16,12 @@ from jax import Array
 
 from foedus.constraints import Linear
 from foedus.contradiction import Contradiction, RowSlopes, UnseenRows, contradiction_of
-from foedus.gap import Curves, measure_gap, ridge_bound
-from foedus.interpreter.dispatch import jit_if_large
+from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, ridge_bound, sums_losses
+from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
+from foedus.interpreter.threads import threads_for
 from foedus.notebook import html_of
 from foedus.penalties import Ridge
+from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
 from foedus.row import Row, RowCount
@@ -58,9 +60,11 @@ class Certificate:
     kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
     clients: int = 0  # how many sites there are, where some did not measure
+    without: tuple[str, ...] = ()  # sites that the run went on without: nothing is said about them
     contradiction: Contradiction | None = None  # evidence that the terms cannot be met, where they are not
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
+    private: PrivateCertificate | None = None  # the caps as they were measured under noise
 
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
@@ -98,7 +102,10 @@ class Certificate:
         return reason if self.contradiction is None else f"{reason}; {self.contradiction}"
 
     def verdict(self) -> str:
-        """One sentence: what holds, or which residual does not."""
+        """One sentence: what holds, or which residual does not, and over whom where sites were left out."""
+        return self._verdict() + (f"; over the other sites, without {', '.join(self.without)}" if self.without else "")
+
+    def _verdict(self) -> str:
         if self.silent:
             named = ", ".join(self.silent[:3]) + (" …" if len(self.silent) > 3 else "")
             return (
@@ -152,9 +159,10 @@ class Certificate:
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
         found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
-        found["silent"] = tuple(kept.get("silent", ()))
+        found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
         found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
         found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
+        found["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
         return Certificate(**found)
 
 
@@ -208,8 +216,7 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
         # only directions matter here; multipliers of terms that contradict each other grow without end
         local = (mu / jnp.maximum(1.0, jnp.max(jnp.abs(mu), initial=0.0) / HEAVY))[:, None] * slopes
         second = {
-            # one column after the other: a smaller program than the whole matrix at once
-            "hessian": jax.lax.map(lambda e: jax.jvp(gradient, (w,), (e,))[1], jnp.eye(terms.dim)),
+            "hessian": hessian_of_losses(terms, w, mu, nu, data) if sums_losses(terms) else hessian(gradient, w),
             "pull": local.T @ local,
         }
     return SitePart(
@@ -245,9 +252,16 @@ def ridge_of(terms: Terms, data: Data) -> Array:
     return jnp.asarray(terms.penalty.curvature(data.count))
 
 
-@jit_if_large("terms")
 def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
-    """Every site's part of the measurement, on a leading axis."""
+    """Every site's part of the measurement, on a leading axis; large data are measured one site after the other."""
+    if is_moderate(data) and not is_small(data) and sums_losses(terms):
+        with threads_for(terms.dim):
+            return play(lambda m, d: jax.lax.map(lambda one: site_part(terms, w, one[0], nu, one[1]), (m, d)), mu, data)
+    return _all_parts(terms, w, mu, nu, data)
+
+
+@jit_if_large("terms")
+def _all_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
     return jax.vmap(lambda mine, d: site_part(terms, w, mine, nu, d))(mu, data)
 
 
@@ -273,11 +287,9 @@ def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: A
     second: tuple[Array, ...] = ()
     if measures_gap(terms):
         weighed, coupled = mu[:, None] * own_slopes, nu[:, None] * coupled_slopes
-        hessian = jnp.sum(parts.hessian, axis=0) + jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(
-            w
-        )
+        bend = jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w)
         pull = jnp.sum(parts.pull, axis=0) + weighed.T @ weighed + coupled.T @ coupled
-        second = (hessian, pull)
+        second = (jnp.sum(parts.hessian, axis=0) + bend, pull)
     first = gradient, jnp.mean(parts.strong)
     return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, slopes, first, second
 
@@ -311,9 +323,9 @@ def join_parts(
     made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
     unseen = unseen or UnseenRows()
     if made.feasibility > eps2 or unseen.broken:
-        bend = np.abs(np.diag(second[0])) if second else 0.0
+        curvature = np.abs(np.diag(second[0])) if second else 0.0
         evidence = contradiction_of(
-            made.rows, slopes, bend, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
+            made.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
         )
         made = replace(made, contradiction=evidence)
     slack = unseen.slack + sum(row.complementarity for row in made.rows if row.kind == "<=")
@@ -321,8 +333,8 @@ def join_parts(
     convex = _is_convex(terms) and math.isfinite(slack) and signs
     (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
-        hessian, pull = second
-        gap = measure_gap(Curves(gradient, hessian, pull, slack, float(strong), convex), h, at)
+        bend, pull = second
+        gap = measure_gap(Curves(gradient, bend, pull, slack, float(strong), convex), h, at)
         made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
     elif convex and made.feasibility <= eps2:
         made = replace(made, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))

@@ -214,7 +214,8 @@ def demo(
     problem = problem_of(examples, sites, seed)
     problem_under_terms = terms_of(examples, hospitals, seed, max_loss)
     console.print(
-        f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression, ridge penalty.\n"
+        f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression, ridge "
+        "penalty.\n"
         f"   Least loss on {'benign' if data is None else 'negative'} cases, while the mean loss on "
         f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
         soft_wrap=True,

@@ -1,5 +1,7 @@
 """The settings of JAX: float64, a compilation cache on the disk, room for compiled programs; and late imports."""
 
+import contextlib
+import ctypes
 import hashlib
 import os
 import platform
@@ -77,6 +79,13 @@ def configure() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
         _write_entries_whole()
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system; otherwise the C library keeps it, and large data are held twice."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # another C library has no such function
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def relieve(share: float = 0.6) -> bool:

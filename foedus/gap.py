@@ -10,11 +10,17 @@ the best possible objective: ‖r‖²/2σ + Σμ|c| is a bound.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from foedus.constraints import LossRows
 from foedus.regularizers import Box, ElasticNet, Regularizer, Zero
+from foedus.terms import Data, Terms
 
 FLAT = 1e-11  # of the largest eigenvalue: directions in which there is no curvature, or on which no row acts
 LEFT_OVER = 1e-6  # of ‖r‖: a residual along flat directions that is larger than this gains without end
@@ -43,6 +49,46 @@ class Curves:
     slack: float  # Σ μ|c| over inequalities
     strong: float  # σ of the objective, 0 where none is proved
     convex: bool  # whether the Lagrangian is proved to be convex
+
+
+def sums_losses(terms: Terms) -> bool:
+    """Whether the Lagrangian is a weighted sum of the examples' losses, beside a penalty that sees no example."""
+    return terms.loss is not None and all(isinstance(c, LossRows) for c in terms.constraints if c.scope != "global")
+
+
+def hessian(gradient: Callable[[Array], Array], w: Array) -> Array:
+    """The derivative of a gradient, one column after the other: a smaller program than the whole matrix at once."""
+    return jax.lax.map(lambda e: jax.jvp(gradient, (w,), (e,))[1], jnp.eye(w.size))
+
+
+def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Array:
+    """The Hessian XᵀDX of a site's Lagrangian, where `sums_losses` holds; two passes over X, not two for each column.
+
+    D is found by automatic differentiation of the stated losses in the scores z = Xw: the Lagrangian is separable in
+    them, so its Hessian in z is diagonal and the product with a vector of ones is that diagonal.
+    """
+
+    def of_scores(z: Array) -> Array:
+        assert terms.loss is not None
+        total = jnp.sum(terms.share(data) * terms.loss.value(z, data["y"])) / terms.clients
+        for scope, multipliers in (("local", mu), ("coupled", nu / terms.clients)):
+            start = 0
+            for c in terms.constraints:
+                if isinstance(c, LossRows) and c.scope == scope:
+                    weights = c.weights(data)
+                    some = multipliers[start : start + weights.shape[0]]
+                    total += jnp.sum((some @ weights) * c.loss_in(terms).value(z, data["y"]))
+                    start += weights.shape[0]
+        return total
+
+    x = data["x"]
+    z = x @ w
+    bend = jax.jvp(jax.grad(of_scores), (z,), (jnp.ones_like(z),))[1]
+    gram = (x * bend[:, None]).T @ x
+    if terms.penalty is None:
+        return gram
+    penalty = terms.penalty
+    return gram + jax.hessian(lambda u: penalty.value(u, data.count) / terms.clients)(w)
 
 
 def residual(h: Regularizer, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -9,6 +9,8 @@ import numpy as np
 from jax import Array
 
 from foedus.constraints import Custom, Linear, LossRows, NormBall
+from foedus.data.prepare import Prepared
+from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
 from foedus.interpreter.dispatch import play
 from foedus.losses import Loss, as_loss
@@ -23,7 +25,8 @@ class Problem:
     """A federated problem: minimise (1/n) Σ f_i(w) + h(w) subject to constraints.
 
     Args:
-        clients: a list, or a dict by name, of `(X, y)`, `(X, y, group)` or dicts of arrays; or a `Stacked`.
+        clients: a list, or a dict by name, of `(X, y)`, `(X, y, group)` or dicts of arrays; or a `Stacked`; or
+            what `fd.data.prepare` returns, whose rules then go with the runs.
         loss: a per-example loss of xᵀw, from `fd.losses` or your own elementwise `fn(z, y)`.
         objective: instead of `loss`, any `objective(w, data) -> scalar` in JAX; take means with `data.mean(values)`.
         where: the examples that count in f_i: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
@@ -44,7 +47,7 @@ class Problem:
 
     def __init__(
         self,
-        clients: "Sequence[Client] | Mapping[str, Client] | Stacked",
+        clients: "Sequence[Client] | Mapping[str, Client] | Stacked | Prepared",
         *,
         loss: "Loss | Callable[[Array, Array], Array] | None" = None,
         objective: Callable[[PyTree, Data], Array] | None = None,
@@ -56,6 +59,9 @@ class Problem:
     ):
         if (loss is None) == (objective is None):
             raise FoedusError("a problem needs either loss= or objective=, and not both.")
+        self.rules: Preprocessing | None = None
+        if isinstance(clients, Prepared):
+            clients, self.rules = clients.sites, clients.rules
         self.stacked = stack(clients)
         arrays = self.stacked.arrays
         checked_loss = None if loss is None else as_loss(loss)
@@ -188,6 +194,13 @@ class Problem:
         return np.sum(np.asarray(self.data["weight"]), axis=1).astype(int)
 
     @property
+    def classes(self) -> tuple[float, ...]:
+        """The label of the negative and of the positive class; empty where the loss is none of classification."""
+        if self.terms.loss is None or self.terms.loss.kind != "classification" or "y" not in self.stacked.arrays:
+            return ()
+        return (-1.0 if np.any(np.asarray(self.stacked.arrays["y"]) == -1.0) else 0.0, 1.0)
+
+    @property
     def first_client(self) -> Data:
         """One client's arrays, filled up as they are: for what depends on their shapes alone."""
         return Data({k: np.asarray(v)[0] for k, v in self.data.items()})
@@ -223,7 +236,7 @@ class Problem:
         """Return the problem that the terms state, for a party that has not read any data yet."""
         problem = object.__new__(Problem)
         nothing = {"weight": np.zeros((terms.clients, 0))}
-        problem.terms, problem.stacked, problem.server = terms, Stacked(nothing), None
+        problem.terms, problem.stacked, problem.server, problem.rules = terms, Stacked(nothing), None, None
         problem.data = Data({"weight": device_array(np.zeros((terms.clients, 0)))})
         return problem
 

@@ -22,12 +22,15 @@ from foedus.pytrees import PyTree, Traffic
 if TYPE_CHECKING:
     import pandas
 
+    from foedus.data.preprocess import Preprocessing
     from foedus.evaluation.coefficients import CoefficientTable
     from foedus.evaluation.evaluate import Evaluation
+    from foedus.evaluation.prediction import Predictor, Rows
     from foedus.evaluation.rates import Decision
     from foedus.problem import Problem
 
 SCHEMA = 1  # of the files that `Run.save` writes
+RULES = "preprocessing.json"
 
 
 @dataclass
@@ -50,10 +53,13 @@ class Run:
         interrupted: whether the run was ended from outside before it was over.
         ledger: the privacy ledger of a run with noise.
         refused: replies of real sites that were not accepted: whose, and why.
+        left_out: real sites that the run went on without, and why; `names` and the certificate are about the others.
         worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
         decision: where a term caps a miss rate or false alarms, the threshold on the score and what it rests on.
         evaluations: figures on rows that took no part in training, by the name of the rows.
         coefficients: the model in units of the data with standard errors, where `foedus run` computed them.
+        classes: the labels of the negative and of the positive class, as in the arrays; empty for a regression.
+        rules: how raw rows become numbers, where `foedus run` or `fd.data.prepare` prepared the data.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -79,11 +85,14 @@ class Run:
     interrupted: bool = False
     ledger: Ledger | None = None
     refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # real sites that the run went on without, and why
     # of a robust algorithm, a `foedus.robust.stress.Stress`: each client's worst-case loss, the weights and the moves
     worst_case: Any = None
     decision: "Decision | None" = None
     evaluations: "dict[str, Evaluation]" = field(default_factory=dict)
     coefficients: "CoefficientTable | None" = None
+    classes: tuple[float, ...] = ()
+    rules: "Preprocessing | None" = None
 
     @property
     def evaluation(self) -> "Evaluation | None":
@@ -103,6 +112,9 @@ class Run:
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
             lines.insert(0, optimality)
+        lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]
+        if self.certificate.private is not None:
+            lines.append(str(self.certificate.private))
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]
@@ -145,6 +157,50 @@ class Run:
             )
         return self.coefficients
 
+    def predict(self, X: "Rows") -> np.ndarray:
+        """Return the model's answer for each row.
+
+        Args:
+            X: a table of numbers (rows, columns), dense or sparse, prepared as the rows of training were. Where the
+                run has `rules`, also raw columns by name, as a dict or a data frame; the label is not needed.
+
+        Returns:
+            One answer a row. In a classification it is a class: the word that the label has in the data where the run
+            has `rules`, else one of `classes` (0 and 1, or -1 and 1). A row is positive if its score xᵀw is above 0;
+            where a term on a miss rate or on false alarms chose a threshold, if the score is at least that. In a
+            regression the answer is the score itself.
+
+        Example:
+            >>> import foedus as fd, numpy as np
+            >>> X, y = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0.0, 0.0, 1.0, 1.0])
+            >>> problem = fd.Problem([(X, y)], loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.1))
+            >>> run = fd.solve(problem)
+            >>> run.predict([[-3.0], [0.5]]).tolist()
+            [0.0, 1.0]
+        """
+        return self._predictor().predict(X)
+
+    def predict_proba(self, X: "Rows") -> np.ndarray:
+        """Return the probabilities of the negative and of the positive class for each row; logistic loss only.
+
+        Args:
+            X: the rows, as for `predict`.
+
+        Returns:
+            The probabilities, shape (rows, 2). A threshold that a term chose does not change them.
+        """
+        return self._predictor().probabilities(X)
+
+    def _predictor(self) -> "Predictor":
+        from foedus.evaluation.prediction import Predictor
+        from foedus.evaluation.tally import Rule
+
+        loss = self.settings["problem"].get("loss") or {}
+        words = self.rules.labels if self.rules is not None else ()
+        rule = Rule() if self.decision is None else self.decision.rule
+        vector = np.asarray(self.w) if isinstance(self.w, np.ndarray | jax.Array) else np.zeros((0, 0))
+        return Predictor(vector, loss.get("name"), words or self.classes, rule, self.rules)
+
     def to_frame(self) -> "pandas.DataFrame":
         """Return the history as a pandas table, one row a round; a column of vectors becomes several columns."""
         try:
@@ -159,7 +215,7 @@ class Run:
         return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.rounds + 1, name="round"))
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run into a folder: run.json, history.npz, parameters.npz; each appears whole or not at all.
+        """Write the run into a folder: run.json, history.npz, parameters.npz; each file appears whole or not at all.
 
         Args:
             folder: where to; it is made if it is missing.
@@ -182,8 +238,10 @@ class Run:
         record["decision"] = None if self.decision is None else self.decision.to_json()
         record["coefficients"] = None if self.coefficients is None else self.coefficients.to_json()
         record["evaluations"] = [evaluation.to_json() for evaluation in self.evaluations.values()]
-        for apart in ("w", "history", "multipliers", "ledger"):
+        for apart in ("w", "history", "multipliers", "ledger", "rules"):
             del record[apart]
+        if self.rules is not None:
+            write_whole(folder / RULES, (json.dumps(self.rules.to_json(), indent=1) + "\n").encode())
         if self.ledger is not None:
             self.ledger.save(folder / "ledger.npz")
         record |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
@@ -223,6 +281,7 @@ def load(folder: str | Path) -> Run:
         raise FoedusError(f"{folder} was written by another version of foedus (expected schema {SCHEMA}).")
     leaves = [arrays[f"w{i}"] for i in range(sum(name.startswith("w") for name in arrays))]
     record["refused"] = tuple(record.get("refused", ()))
+    record["classes"] = tuple(record.get("classes", ()))
     record["certificate"] = Certificate.from_json(record["certificate"])
     if record.get("worst_case") is not None:
         from foedus.robust.stress import Stress
@@ -232,8 +291,13 @@ def load(folder: str | Path) -> Run:
     record["traffic"] = Traffic(**record["traffic"])
     multipliers = {name[11:]: value for name, value in arrays.items() if name.startswith("multiplier.")}
     ledger = Ledger.load(folder / "ledger.npz") if (folder / "ledger.npz").exists() else None
+    rules = None
+    if (folder / RULES).is_file():
+        from foedus.data.preprocess import Preprocessing
+
+        rules = Preprocessing.load(folder / RULES)
     w = rebuild(note["tree"], iter(leaves))
-    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, **record)
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, **record)
 
 
 def _evidence(record: Json) -> Json:

@@ -12,6 +12,8 @@ from foedus.losses import Loss
 from foedus.pytrees import device_array
 from foedus.terms import Data
 
+ALIGNMENT = 64  # bytes
+
 Client = tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
@@ -104,6 +106,14 @@ class Stacked:
         weight = (np.arange(self.rows)[None, :] < counts[:, None]).astype(float)
         arrays = {k: device_array(np.asarray(v, dtype=_dtype(v))) for k, v in self.arrays.items()}
         return Data(arrays | {"weight": device_array(weight)})
+
+
+def aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array without content that begins where JAX wants it, so that JAX takes it over without a copy."""
+    size = 8 * int(np.prod(shape, dtype=np.int64))
+    room = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].view(np.float64).reshape(shape)
 
 
 def _dtype(array: ArrayLike) -> type[float] | None:
@@ -201,11 +211,14 @@ def _stack_one(key: str, names: Sequence[str], arrays: list[np.ndarray], counts:
                 f"client {name!r}: {key} has shape {array.shape}, but client {names[0]!r} has {first.shape}."
             )
     if all(a.shape == first.shape for a in arrays):
-        return np.stack(arrays).astype(float)
+        whole = aligned((len(arrays), *first.shape))
+        for place, array in zip(whole, arrays, strict=True) if first.ndim else ():
+            place[...] = array
+        return whole if first.ndim else np.array(arrays, dtype=float)
     for name, array, count in zip(names, arrays, counts, strict=True):
         if len(array) != count:
             raise FoedusError(f"client {name!r}: {key} has {len(array)} rows, but the client has {count} examples.")
-    out = np.empty((len(arrays), int(counts.max()), *first.shape[1:]))
+    out = aligned((len(arrays), int(counts.max()), *first.shape[1:]))
     for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
         out[i, :count] = array
         out[i, count:] = array[-1]

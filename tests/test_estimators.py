@@ -236,6 +236,7 @@ def test_what_is_held_out_depends_on_the_seed_and_on_nothing_of_other_sites():
     assert not np.array_equal(other["north"], together["north"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fair", "neyman_pearson", "robust"])
 def test_the_examples_in_the_docstrings_print_what_they_say(module):
     results = doctest.testmod(importlib.import_module(f"foedus.estimators.{module}"))

@@ -101,6 +101,7 @@ def test_separable_data_without_a_minimiser(inner):
     assert run.rounds <= 2000
 
 
+@pytest.mark.slow
 def test_the_pooled_method_ends_with_a_sentence_too():
     run = fd.solve(contradictory().problem(), fd.CentralProxAL(), w0=START)
     assert not run.converged

@@ -60,9 +60,9 @@ CELLS = st.sampled_from(["1", "-2.5", " 3e1", "", "NA", "?", "a", "b c", "x_1", 
 def test_both_readers_agree(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("tables") / "table.csv"
     path.write_text("a,b,c\n" + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
-    with_arrow = tables._with_arrow(path, TextForm(), ["a", "b", "c"])
+    with_arrow = tables._with_arrow(path.read_bytes(), TextForm(), ["a", "b", "c"])
     assert with_arrow is not None
-    other = tables._with_csv(path, TextForm(), ["a", "b", "c"], "table")
+    other = tables._with_csv(path.read_bytes(), TextForm(), ["a", "b", "c"], "table")
     numbers = np.arange(len(rows))
     assert shown(Table("t", with_arrow, numbers)) == shown(Table("t", other, numbers))
 

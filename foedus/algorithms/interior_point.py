@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Kind, Present
 from foedus.algorithms.interior_point_confirm import Confirmation, expects
 from foedus.algorithms.interior_point_form import Form
@@ -31,6 +32,7 @@ from foedus.algorithms.interior_point_site import (
     InteriorClient,
     InteriorReply,
     QuadraticModel,
+    account_of,
     answer,
     joined,
 )
@@ -68,7 +70,7 @@ STREAK = 3  # rounds that everybody must have answered before whole models are a
 
 
 @settings
-class InteriorPoint(Constrained, Summing):
+class InteriorPoint(Accountable, Constrained, Summing):
     """Any smooth problem, with constraints or without, to a certificate in few rounds.
 
     It is Newton's method on the optimality conditions, an interior-point method whose iterations are rounds.
@@ -186,6 +188,9 @@ class InteriorPoint(Constrained, Summing):
         self, terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, key: Array
     ) -> tuple[InteriorClient, InteriorReply]:
         return answer(terms, client, ask, data, self.eps2, self.learns(terms))
+
+    def account(self, terms: Terms, message: InteriorAsk, reply: InteriorReply) -> Account | None:
+        return account_of(terms, message, reply)
 
     def aggregate(
         self, terms: Terms, server: InteriorServer, replies: InteriorReply, present: Present

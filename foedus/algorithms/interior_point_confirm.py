@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_site import InteriorClient
@@ -35,7 +37,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Confirmation:
+class Confirmation(Accountable):
     """The kind of round in which sites send gradients alone."""
 
     eps1: float
@@ -48,6 +50,11 @@ class Confirmation:
     ) -> tuple[InteriorClient, Gradient]:
         shares, _ = evaluate(Party(terms), w, data)
         return client, Gradient(shares.f, shares.g)
+
+    def account(self, terms: Terms, message: Array, reply: Gradient) -> Account:
+        n = terms.clients
+        g = n * np.asarray(reply.g)
+        return Account(np.asarray(message), np.atleast_1d(np.max(np.abs(g), initial=0.0)), n * float(reply.f), g)
 
     def aggregate(self, terms: Terms, server: InteriorServer, replies: Gradient, present: Present) -> InteriorServer:
         count = present.count

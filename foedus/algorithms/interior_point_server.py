@@ -263,7 +263,7 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
     scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, LEAST_DIAGONAL * top, 1.0)))
     scaled = system.K * scale[:, None] * scale
 
-    def factor(shift: Array) -> Array:
+    def factor(shift: Array | float) -> Array:
         return cholesky(scaled + shift * jnp.eye(r.shape[0]))
 
     def going(loop):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account
 from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
@@ -193,3 +194,17 @@ def answer(
     )
     unable = InteriorClient(base, client.trial, client.sent, here.whole)
     return select(finite, here, unable), reply
+
+
+def account_of(terms: Terms, ask: InteriorAsk, reply: InteriorReply) -> Account | None:
+    """What a reply with a whole model says of the site's function; its gradient is known where it has no rows."""
+    model, n = reply.model, terms.clients
+    if not bool(ask.whole) or float(reply.broken) or not float(reply.heard):
+        return None
+    w, size = np.asarray(ask.w), n * np.atleast_1d(model.force)
+    g = n * np.asarray(model.lag) if isinstance(model.local, tuple) else None
+    if isinstance(model.bent, tuple):
+        return Account(w, size, n * float(model.f), g)
+    K = np.zeros((terms.dim, terms.dim))
+    K[np.triu_indices(terms.dim)] = model.curvature
+    return Account(w, size, n * float(model.f), g, K + np.triu(K, 1).T, np.asarray(model.bent))

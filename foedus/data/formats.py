@@ -5,7 +5,6 @@ A comma-separated file keeps the point as its decimal sign unless it is told oth
 
 import codecs
 import csv
-import gzip
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import date
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 from foedus.errors import FoedusError
 
@@ -74,13 +72,6 @@ def site_name(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).stem if path.name.endswith(".gz") else path.stem
 
 
-def open_text(path: Path, encoding: str) -> TextIO:
-    """Open a text file for the csv module, decompressing a .gz."""
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding=encoding, newline="")
-    return path.open(newline="", encoding=encoding)
-
-
 def check_encoding(name: str, place: str) -> None:
     """Raise where Python knows no encoding of this name."""
     try:
@@ -91,14 +82,9 @@ def check_encoding(name: str, place: str) -> None:
         ) from None
 
 
-def recognise(path: Path, wanted: Format, source: str) -> TextForm:
-    """Return how a text file is written: as wanted, and else as its first lines say."""
-    try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            sample = file.read(SAMPLE)
-    except (OSError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise FoedusError(f"cannot read {source}: {why}.") from None
+def recognise(path: Path, content: bytes, wanted: Format, source: str) -> TextForm:
+    """Return how a text file with this content is written: as wanted, and else as its first lines say."""
+    sample = content[:SAMPLE]
     if b"\0" in sample and not sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not wanted.encoding:
         raise FoedusError(f"cannot read {source}: it holds bytes that stand in no text; expected text in UTF-8.")
     encoding = wanted.encoding or encoding_of(sample)

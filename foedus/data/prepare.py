@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,9 @@ from foedus.errors import FoedusError
 
 @dataclass(frozen=True)
 class Prepared:
-    """The sites' rows as numbers, ready for `fd.Problem` and the estimators, and the rules that made them.
+    """The sites' rows as numbers, and the rules that made them.
+
+    `fd.Problem` takes it as its clients, and its runs then predict raw rows; the estimators take `sites` or `in_words`.
 
     Attributes:
         sites: by site, (X, y), or (X, y, group).
@@ -25,6 +28,16 @@ class Prepared:
 
     sites: dict[str, tuple[np.ndarray, ...]]
     rules: Preprocessing
+
+    @property
+    def in_words(self) -> dict[str, tuple[np.ndarray, ...]]:
+        """The same sites with the label and the group as the data say them, which the estimators then speak of."""
+        labels, groups = (np.array(words) for words in (self.rules.labels, self.rules.groups))
+        sites = {}
+        for name, (X, y, *group) in self.sites.items():
+            own = labels[y.astype(int)] if len(labels) else y
+            sites[name] = (X, own, *(groups[g.astype(int)] for g in group))
+        return sites
 
     @property
     def names(self) -> list[str]:
@@ -37,7 +50,7 @@ class Prepared:
         Args:
             rows: raw columns by name, as a dict or a data frame; the label is not needed.
         """
-        return self.rules.transform(_table("the new rows", rows))
+        return self.rules.transform(table_of("the new rows", rows))
 
 
 def prepare(
@@ -86,7 +99,7 @@ def prepare(
         >>> ready = fd.data.prepare({"north": north, "south": south}, label="ill", positive="yes")
         >>> ready.names
         ['age', 'ward=a', 'ward=b', 'ward=c', '(intercept)']
-        >>> problem = fd.Problem(ready.sites, loss=fd.losses.logistic)
+        >>> problem = fd.Problem(ready, loss=fd.losses.logistic)
         >>> ready.transform({"age": [45.0], "ward": ["c"]}).tolist()
         [[0.0, 0.0, 0.0, 1.0, 1.0]]
     """
@@ -109,15 +122,20 @@ def prepare(
         max_categories=max_categories,
         classification=classification,
     )
-    cohort = gather({str(name): _table(f"site {str(name)!r}", columns) for name, columns in sites.items()}, roles)
+    cohort = gather({str(name): table_of(f"site {str(name)!r}", columns) for name, columns in sites.items()}, roles)
     words = {name: tuple(levels) for name, levels in (categories or {}).items()}
     rules = preprocess.fit(cohort, scale=scale, intercept=intercept, bounds=bounds, categories=words)
     return Prepared(preprocess.sites_of(cohort, rules), rules)
 
 
-def _table(source: str, columns: Mapping[str, ArrayLike]) -> Table:
+def is_columns(rows: object) -> TypeGuard[Mapping[str, ArrayLike]]:
+    """Return whether these are columns by name: a dict, or a data frame, which is no Mapping and has keys."""
+    return hasattr(rows, "keys")
+
+
+def table_of(source: str, columns: object) -> Table:
     """The columns of one site as a table, after checks."""
-    if not hasattr(columns, "keys"):  # a data frame is no Mapping, and has its columns as keys
+    if not is_columns(columns):
         raise FoedusError(f"{source}: expected columns by name. Got {type(columns).__name__} instead.")
     by_name = {str(name): _column(source, str(name), columns[name]) for name in columns}
     rows = {name: len(column) for name, column in by_name.items()}

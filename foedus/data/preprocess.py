@@ -16,7 +16,7 @@ values the label and the group have is public.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +35,14 @@ from foedus.data.sums import (
     released_figures,
 )
 from foedus.data.tables import Table
+from foedus.engine import return_memory
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
+from foedus.stacked import Stacked, aligned
 
 SCHEMA = 1
 SCALES = ("standard", "minmax", "none")
+BAND = 4096  # rows that are prepared at a time
 FIGURES = 3  # of a column that is standardised with noise: the count, the sum and the sum of squared deviations
 NARROWEST = 1e-3  # of the stated width: the least deviation that is believed of noisy sums
 SPREADS = 2.0  # deviations of the noise that a noisy variance must exceed to count as more than noise
@@ -91,9 +94,14 @@ class Preprocessing:
         ]
         return [name for part in blocks for name in part] + (["(intercept)"] if self.intercept else [])
 
-    def transform(self, table: Table) -> np.ndarray:
-        """Return the numbers of raw rows; where the rules fill no missing values, a row with one is NaN throughout."""
-        parts = []
+    def transform(self, table: Table, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the numbers of raw rows; where the rules fill no missing values, a row with one is NaN throughout.
+
+        The numbers are written into `out` where it is given, (rows, numbers).
+        """
+        X = np.empty((table.rows, len(self.names))) if out is None else out
+        numbers: list[tuple[int, Number, np.ndarray]] = []
+        place = 0
         for rule in self.columns:
             column = table.columns.get(rule.name)
             if column is None:
@@ -101,8 +109,19 @@ class Preprocessing:
                     f"{table.source}: there is no column {rule.name!r}, which the model needs."
                     f"{did_you_mean(rule.name, table.columns)}"
                 )
-            parts.append(self._number(table, rule, column) if isinstance(rule, Number) else _indicators(rule, column))
-        X = np.column_stack([*parts, np.ones(table.rows)] if self.intercept else parts)
+            if isinstance(rule, Number):
+                numbers.append((place, rule, self._number(table, rule, column)))
+                place += 1
+            else:
+                X[:, place : place + len(rule.levels)] = _indicators(rule, column)
+                place += len(rule.levels)
+        for start in range(0, table.rows, BAND):  # a band of rows stays in the cache while its columns are written
+            band = slice(start, start + BAND)
+            for place, rule, column in numbers:
+                values = column[band]
+                X[band, place] = (np.where(np.isnan(values), rule.fill, values) - rule.shift) / rule.scale
+        if self.intercept:
+            X[:, -1] = 1.0
         if self.missing != "mean":
             absent = np.any([missing_in(table.columns[rule.name]) for rule in self.columns], axis=0)
             if absent.any() and self.missing == "error":
@@ -117,7 +136,7 @@ class Preprocessing:
             row = next(i for i, code in enumerate(column.codes) if code >= 0 and not is_number(column.levels[code]))
             cell = column.levels[column.codes[row]]
             raise FoedusError(f"{table.place(row)}, column {rule.name!r}: expected a number. Got {cell!r} instead.")
-        return (np.where(np.isnan(column), rule.fill, column) - rule.shift) / rule.scale
+        return column
 
     def unknown(self, table: Table) -> dict[str, int]:
         """Count the rows of each column of words with a word that no site had in training."""
@@ -349,6 +368,29 @@ def _check_columns(cohort: Cohort, bounds: Mapping[str, object], categories: Map
 def sites_of(cohort: Cohort, rules: Preprocessing) -> dict[str, tuple[np.ndarray, ...]]:
     """Return the arrays of each site as `Problem` takes them: (X, y), or (X, y, group)."""
     return {name: arrays_of(cohort, rules, table) for name, table in cohort.tables.items()}
+
+
+def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> Stacked:
+    """Return the arrays of all sites on a leading axis, as `Problem` would stack those of `sites_of`.
+
+    With `release` each table lets go of its columns once they are copied, so that the rows are never held twice; the
+    cohort then knows its sites' numbers of rows, and their rows no more.
+    """
+    counts = np.array([table.rows for table in cohort.tables.values()])
+    shape = (len(counts), int(counts.max()))
+    arrays = {"x": aligned((*shape, len(rules.names))), "y": aligned(shape)}
+    arrays |= {} if cohort.roles.group is None else {"group": aligned(shape)}
+    for i, (name, table) in enumerate(cohort.tables.items()):
+        rules.transform(table, arrays["x"][i, : table.rows])
+        arrays["y"][i, : table.rows] = cohort.y(table)
+        if "group" in arrays:
+            arrays["group"][i, : table.rows] = cohort.group(table)
+        for array in arrays.values():
+            array[i, table.rows :] = array[i, table.rows - 1]
+        if release:
+            cohort.tables[name] = table = replace(table, columns={})
+            return_memory()
+    return Stacked(arrays, None if len(set(counts.tolist())) == 1 else counts, tuple(cohort.tables))
 
 
 def arrays_of(cohort: Cohort, rules: Preprocessing, table: Table) -> tuple[np.ndarray, ...]:

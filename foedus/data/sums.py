@@ -118,7 +118,7 @@ def _numbers(column: Column) -> np.ndarray:
 def _present(column: Column) -> np.ndarray:
     """The numbers of a column without its missing values."""
     numbers = _numbers(column)
-    return numbers[~np.isnan(numbers)]
+    return numbers[~np.isnan(numbers)] if np.isnan(np.sum(numbers)) else numbers  # mostly none is missing
 
 
 def _levels(column: Column) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ pyarrow, Excel with openpyxl.
 import csv
 import importlib
 import importlib.util
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,9 @@ from foedus.data.columns import (
     number_text,
     numeric,
 )
-from foedus.data.formats import SEPARATORS, Format, TextForm, ending, open_text, recognise, rows_of
+from foedus.data.contents import read_bytes, text_of
+from foedus.data.formats import SEPARATORS, Format, TextForm, ending, recognise, rows_of
+from foedus.engine import return_memory
 from foedus.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ class Table:
         number = int(self.numbers[row])
         if self.path is None or ending(self.path) in (".parquet", ".pq", ".xlsx"):
             return f"{self.source}, row {number + 1}"
-        with open_text(self.path, self.form.encoding) as file:
+        with text_of(read_bytes(self.path, self.source), self.form.encoding) as file:
             reader = csv.reader(file, delimiter=self.form.separator)
             next(rows_of(reader))
             for count, _ in enumerate(rows_of(reader)):
@@ -118,14 +121,15 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
     """
     source = str(path) if source is None else source
     check_file(path, source)
-    form = TextForm()
+    form, content = TextForm(), read_bytes(path, source)
     if ending(path) in (".parquet", ".pq"):
-        columns = _read_parquet(path, source)
+        columns = _read_parquet(content, source)
     elif ending(path) == ".xlsx":
-        columns = _read_excel(path, source)
+        columns = _read_excel(content, source)
     else:
-        form = recognise(path, wanted or Format(), source)
-        columns = _read_text(path, form, source)
+        form = recognise(path, content, wanted or Format(), source)
+        columns = _read_text(content, form, source)
+    del content
     rows = len(next(iter(columns.values())))
     if rows == 0:
         raise FoedusError(f"{source}: it has no rows below its header; expected one example a row.")
@@ -138,12 +142,10 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
     return table
 
 
-def _header(path: Path, form: TextForm, source: str) -> list[str]:
+def _header(content: bytes, form: TextForm, source: str) -> list[str]:
     try:
-        with open_text(path, form.encoding) as file:
+        with text_of(content, form.encoding) as file:
             names = next(rows_of(csv.reader(file, delimiter=form.separator)), None)
-    except (OSError, EOFError) as error:
-        raise FoedusError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise FoedusError(
             f"cannot read {source}: expected text in {form.encoding} ({error}); "
@@ -175,16 +177,16 @@ def _check_names(names: list[str], form: TextForm, source: str) -> list[str]:
     return names
 
 
-def _read_text(path: Path, form: TextForm, source: str) -> dict[str, Column]:
-    names = _header(path, form, source)
+def _read_text(content: bytes, form: TextForm, source: str) -> dict[str, Column]:
+    names = _header(content, form, source)
     if arrow_installed():
-        columns = _with_arrow(path, form, names)
+        columns = _with_arrow(content, form, names)
         if columns is not None:
             return columns
-    return _with_csv(path, form, names, source)
+    return _with_csv(content, form, names, source)
 
 
-def _with_arrow(path: Path, form: TextForm, names: list[str]) -> dict[str, Column] | None:
+def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, Column] | None:
     """The columns by pyarrow, or None where it fails: the csv module then says on which line."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -193,15 +195,18 @@ def _with_arrow(path: Path, form: TextForm, names: list[str]) -> dict[str, Colum
 
     def parse(types: "dict[str, pa.DataType]") -> "pa.Table":
         return arrow_csv.read_csv(
-            path,
-            read_options=arrow_csv.ReadOptions(column_names=names, skip_rows_after_names=1, encoding=encoding),
+            pa.BufferReader(content),
+            read_options=arrow_csv.ReadOptions(
+                column_names=names, skip_rows_after_names=1, encoding=encoding, use_threads=False
+            ),
             parse_options=arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=types, strings_can_be_null=True, null_values=list(MISSING), decimal_point=form.decimal
             ),
+            memory_pool=pa.system_memory_pool(),
         )
 
-    with open_text(path, form.encoding) as file:
+    with text_of(content, form.encoding) as file:
         if not file.readline().strip():
             return None  # pyarrow would count a blank first line as the header
     try:
@@ -219,13 +224,14 @@ def _with_arrow(path: Path, form: TextForm, names: list[str]) -> dict[str, Colum
     for name in names:  # each column is let go of once it is copied, so that the table is never held twice
         columns[name] = from_arrow(table[name], form.decimal)
         table = table.drop_columns([name])
+    return_memory()
     return columns
 
 
-def _with_csv(path: Path, form: TextForm, names: list[str], source: str) -> dict[str, Column]:
+def _with_csv(content: bytes, form: TextForm, names: list[str], source: str) -> dict[str, Column]:
     rows: list[list[str]] = []
     try:
-        with open_text(path, form.encoding) as file:
+        with text_of(content, form.encoding) as file:
             reader = csv.reader(file, delimiter=form.separator)
             cells = rows_of(reader)
             next(cells)
@@ -235,8 +241,6 @@ def _with_csv(path: Path, form: TextForm, names: list[str], source: str) -> dict
                         f"{source}, line {reader.line_num}: it has {len(row)} cells, but the header has {len(names)}."
                     )
                 rows.append(row)
-    except (OSError, EOFError) as error:
-        raise FoedusError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise FoedusError(
             f"cannot read {source}: expected text in {form.encoding} ({error}); "
@@ -246,7 +250,7 @@ def _with_csv(path: Path, form: TextForm, names: list[str], source: str) -> dict
     return {name: from_cells(column, form.decimal) for name, column in zip(names, columns, strict=True)}
 
 
-def _read_excel(path: Path, source: str) -> dict[str, Column]:
+def _read_excel(content: bytes, source: str) -> dict[str, Column]:
     """The first sheet of an Excel file; its first row holds the names."""
     if importlib.util.find_spec("openpyxl") is None:
         raise FoedusError(f"{source}: an Excel file needs openpyxl; install it with: pip install 'foedus[files]'.")
@@ -255,7 +259,7 @@ def _read_excel(path: Path, source: str) -> dict[str, Column]:
     import openpyxl
 
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
         rows = [row for row in book.worksheets[0].iter_rows(values_only=True) if any(v is not None for v in row)]
         book.close()
     except (OSError, BadZipFile, KeyError, ValueError, IndexError) as error:
@@ -279,14 +283,14 @@ def _excel_text(cell: object) -> str:
     return "" if text.startswith("#") and text.rstrip("!?").isupper() else text
 
 
-def _read_parquet(path: Path, source: str) -> dict[str, Column]:
+def _read_parquet(content: bytes, source: str) -> dict[str, Column]:
     if not arrow_installed():
         raise FoedusError(f"{source}: a Parquet file needs pyarrow; install it with: pip install 'foedus[files]'.")
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError) as error:
         why = str(error).partition("\n")[0]
         raise FoedusError(f"cannot read {source} as a Parquet file: {why}.") from None

@@ -26,6 +26,8 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 from foedus.constraints import Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.interpreter.dispatch import play
+from foedus.interpreter.threads import threads_for
 from foedus.losses import LeastSquares, Logistic
 from foedus.problem import Problem
 from foedus.regularizers import ElasticNet, Leading, Zero
@@ -215,10 +217,10 @@ def _matrices(
     coupled = np.zeros((terms.rows[2], dim))
     squares, rows = 0.0, 0
     for i in range(terms.clients):
-        data = Data({k: np.asarray(v[i]) for k, v in problem.data.items()})
+        data = Data({k: np.asarray(v)[i] for k, v in problem.data.items()})
         X, real = np.asarray(data["x"]), np.asarray(data["weight"]) > 0
         slope, bend = _derivatives(terms, X @ w, np.asarray(data["y"]))
-        share = np.asarray(terms.share(data)) / terms.clients
+        share = np.asarray(play(terms.share, data)) / terms.clients
         weight = share.copy()
         place = {"local": 0, "coupled": 0}
         for c in (c for c in terms.constraints if c.scope != "global"):
@@ -232,8 +234,12 @@ def _matrices(
             else:
                 binding += [g for g, m in zip(gradients, mu[:k], strict=True) if m > 0 or c.equality]
             place[c.scope] += k
-        K += (X * (weight * bend)[:, None]).T @ X
-        M += (X * (weight**2 * bend)[:, None]).T @ X
+        with threads_for(dim):
+            mine = (X * (weight * bend)[:, None]).T @ X
+            K += mine
+            # where every row weighs the same, the second matrix is a multiple of the first
+            least, most = float(np.min(weight[real])), float(np.max(weight[real]))
+            M += most * mine if least == most else (X * (weight**2 * bend)[:, None]).T @ X
         if terms.penalty is not None:
             K += np.diag(np.asarray(terms.penalty.bend(jnp.asarray(w), data.count))) / terms.clients
         squares, rows = squares + float(np.sum(slope[real] ** 2)), rows + int(real.sum())

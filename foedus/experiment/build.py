@@ -143,8 +143,7 @@ def privacy_of(settings: Settings) -> PrivacyArguments:
 
 def rounds_of(settings: Settings, algorithm: Algorithm, problem: Problem) -> int:
     """Return the most rounds of the run."""
-    usual = rounds_with(privacy_of(settings).get("privacy"), 0)
-    return int(settings["run"]["max_rounds"] or usual or algorithm.fit(problem).max_rounds)
+    return int(settings["run"]["max_rounds"] or rounds_with(privacy_of(settings).get("privacy"), algorithm, problem))
 
 
 def runtime_of(settings: Settings) -> RuntimeArguments:
@@ -268,11 +267,17 @@ class RunSetup:
 
 
 def build(
-    settings: Settings, cohort: Cohort, rules: Preprocessing | None = None, clients: Sites | None = None
+    settings: Settings,
+    cohort: Cohort,
+    rules: Preprocessing | None = None,
+    clients: Sites | None = None,
+    *,
+    release: bool = False,
 ) -> RunSetup:
     """Build the problem, the algorithm and the participation, and check them against each other.
 
-    `clients` are the sites' arrays; those of the cohort's tables when left out.
+    `clients` are the sites' arrays; those of the cohort's tables when left out, which with `release` let go of their
+    rows.
     """
     if rules is None:
         rules = rules_of(settings, cohort)
@@ -281,7 +286,7 @@ def build(
         return mask_of(words, place, cohort)
 
     request = settings["problem"]
-    clients = preprocess.sites_of(cohort, rules) if clients is None else clients
+    arrays = preprocess.stacked_of(cohort, rules, release) if clients is None else clients
     loss, penalty = loss_of(settings), penalty_of(settings)
     where = None if request["where"] is None else read(request["where"], "[problem] where")
     constraints = constraints_of(settings, read, rules.names)
@@ -289,7 +294,7 @@ def build(
     server = None if cohort.server is None else preprocess.arrays_of(cohort, rules, cohort.server)
     try:
         problem = Problem(
-            clients,
+            arrays,
             loss=loss,
             where=where,
             penalty=penalty,

@@ -64,7 +64,7 @@ def check_counts(settings: Settings, kept_out: KeptOut) -> None:
 
 def add(run: Run, setup: RunSetup) -> None:
     """Add to a run the threshold that its terms on rates choose, and the figures on its held-out rows."""
-    kept_out = setup.kept_out
+    kept_out, run.rules = setup.kept_out, setup.rules
     if kept_out is None:
         return
     w = np.asarray(run.w)

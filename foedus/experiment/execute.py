@@ -50,17 +50,20 @@ class Builder:
         self.path, self.folder = experiment.path, experiment.folder
         self.prepared_data: dict[str, tuple[Cohort, Preprocessing, KeptOut]] = {}
 
-    def build(self, case: RunCase) -> RunSetup:
-        """Build one case; an error about a data file begins with its name, any other with the experiment file's."""
+    def build(self, case: RunCase, *, release: bool = False) -> RunSetup:
+        """Build one case; an error about a data file begins with its name, any other with the experiment file's.
+
+        With `release` the rows are held once, as the arrays of the problem, and no further case can be built of them.
+        """
         try:
-            return self._build(case)
+            return self._build(case, release)
         except FoedusError as error:
             sources = [str(source) for source in sources_of(case.settings, self.folder)]
             if str(error).startswith((*sources, "cannot read", str(self.path))):
                 raise
             raise FoedusError(f"{self.path}: {error}") from None
 
-    def _build(self, case: RunCase) -> RunSetup:
+    def _build(self, case: RunCase, release: bool) -> RunSetup:
         parts = ("data", "partition", "has_partition", "preprocess")
         shares = evidence.shares_of(case.settings)
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
@@ -70,7 +73,11 @@ class Builder:
             # only the last one is remembered, for tables may be large
             self.prepared_data = {key: (cohort, build.rules_of(case.settings, cohort), kept_out)}
         cohort, rules, kept_out = self.prepared_data[key]
-        setup = replace(build.build(case.settings, cohort, rules), kept_out=kept_out)
+        if release:
+            self.prepared_data = {}
+            if kept_out.whole is not cohort:
+                kept_out = replace(kept_out, whole=replace(kept_out.whole, tables={}))
+        setup = replace(build.build(case.settings, cohort, rules, release=release), kept_out=kept_out)
         build.check_privacy(setup)
         return setup
 
@@ -84,9 +91,11 @@ def execute(
     states = {}
     for name, folder in folders.items():
         states[name] = "new" if again and (folder.path / "experiment.json").is_file() else folder.state()
+    single, only = len(experiment.cases) == 1, None
     for case in experiment.cases:
         if states[case.name] != "finished":
-            builder.build(case)  # a mistake in the last case shows before the first is run
+            setup = builder.build(case, release=single)  # a mistake in the last case shows before the first is run
+            only = setup if single else None
     screen.total = len(experiment.cases)
     outcome = ExperimentOutcome()
     for case in experiment.cases:
@@ -94,9 +103,10 @@ def execute(
         if outcome.register(name, folder, states[case.name], again, screen):
             continue
         try:
-            run = _one(experiment, case, builder.build(case), folder, screen, is_resumed=states[case.name] == "begun")
+            setup = only or builder.build(case)
+            run = _one(experiment, case, setup, folder, screen, is_resumed=states[case.name] == "begun")
         except Exception as error:  # whatever it is, it must not cost the other runs
-            if len(experiment.cases) == 1:
+            if single:
                 raise
             outcome.failures[name] = str(error).partition("\n")[0] or type(error).__name__
             screen.note(folder.event("failed", run=name, reason=outcome.failures[name]))

@@ -18,9 +18,9 @@ import math
 import shutil
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
+from foedus.data import contents
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
@@ -52,16 +52,8 @@ def digest_of(settings: Settings, folder: Path) -> str:
     total = hashlib.sha256(json.dumps(plain(request), sort_keys=True).encode())
     for path in sources_of(settings, folder):
         check_file(path, str(path))
-        status = path.stat()
-        total.update(_file_digest(path, status.st_size, status.st_mtime_ns))
+        total.update(contents.digest_of(path))
     return total.hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _file_digest(path: Path, length: int, mtime_ns: int) -> bytes:
-    """The digest of a file, computed once as long as its length and time of change stay the same."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 @dataclass(frozen=True)

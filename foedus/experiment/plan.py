@@ -3,13 +3,14 @@
 The name of the class and of its field are written into the request of a submitted run (`foedus.runtime.flare.spec`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms import CentralProxAL, FedGiA
 from foedus.algorithms.minimax import Minimax
+from foedus.data.holdout import Shares
 from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
@@ -41,11 +42,15 @@ class Plan:
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
-        if evidence.shares_of(settings):
-            what = "[evaluate] holdout" if settings["evaluate"]["holdout"] is not None else "[[constraints]] on a rate"
+        if rates := evidence.rates_of(settings):
             raise FoedusError(
-                f"{what}: sites that bring their own rows do not hold any out; leave it out, and let each site measure "
-                "the model on rows of its own with 'foedus evaluate'."
+                f"[[constraints]] {rates[0].name}: sites that bring their own rows choose no threshold together; run "
+                "it with 'foedus run', or cap the loss with LossCap."
+            )
+        if evidence.shares_of(settings) and build.runtime_of(settings).get("runtime", Flare()).secure:
+            raise FoedusError(
+                "[evaluate] holdout: with secure = true nothing is asked of single sites, and an evaluation would be; "
+                "leave it out, and let each site measure the model with 'foedus evaluate'."
             )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
@@ -92,6 +97,11 @@ class Plan:
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         return build.runtime_of(self.settings).get("runtime", Flare()).secure
+
+    @property
+    def shares(self) -> Shares:
+        """The shares of rows that the sites hold out of training."""
+        return evidence.shares_of(self.settings)
 
     @property
     def noise(self) -> Json | None:
@@ -145,7 +155,8 @@ class Plan:
         fit = (by_sums(algorithm) if self.secure else algorithm).fit(problem)
         if self.secure:
             masking_of(fit.algorithm, problem.terms)  # raises where the algorithm needs single replies
-        return order_of(
+        order = order_of(
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
+        return replace(order, evaluate=bool(self.shares))

@@ -81,7 +81,9 @@ def open_model(folder: Path) -> SavedModel:
         raise FoedusError(f"{folder}: {what}{hint}.")
     if not (folder / "preprocessing.json").is_file():
         raise FoedusError(f"{folder}: preprocessing.json is missing, so raw rows cannot be prepared as in training.")
-    return SavedModel(load(folder), Preprocessing.load(folder / "preprocessing.json"))
+    run = load(folder)
+    assert run.rules is not None
+    return SavedModel(run, run.rules)
 
 
 def predict(model: SavedModel, path: Path, separator: str | None = None) -> Predictions:

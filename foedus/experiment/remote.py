@@ -11,6 +11,7 @@ from foedus.algorithm import name_of
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.errors import FoedusError
+from foedus.evaluation.evaluate import Evaluation
 from foedus.experiment import build
 from foedus.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.experiment.file import Experiment
@@ -97,7 +98,8 @@ def place_data(experiment: Experiment, federation: Federation, screen: Screen) -
             f"{experiment.path} names {len(files)} files and the federation has {len(blank)} sites; "
             f"'foedus federation up --sites {len(files)}' starts as many, after 'foedus federation down'."
         )
-    more = {"separator": data["separator"], "labels": [data["label"]] if data["label"] else []}
+    more = {key: data.get(key) for key in ("separator", "encoding", "decimal")}
+    more |= {"labels": [data["label"]] if data["label"] else []}
     more["groups"] = [data["group"]] if data["group"] else []
     for site, path in zip(federation.sites, files.values(), strict=True):
         check_file(path, str(path))
@@ -201,10 +203,15 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     end, history = result.conclusion, dict(result.history)
     if result.interrupted:
         end = replace(end, reason="interrupted")
-    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused))
+    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused), result.left_out)
     outcome = spine.Outcome(end, history, *parts)
     settings = spine.settings_of(
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds
     )
     ledger = spine.ledger_without_counts(noise_of(order.algorithm), history, order.names)
-    return spine.run_of(end, outcome, end.w, settings, list(order.names), ledger)
+    run = spine.run_of(end, outcome, end.w, settings, list(order.names), ledger)
+    run = replace(run, rules=rules)
+    if result.evaluation is not None:
+        evaluation = Evaluation.from_json(result.evaluation)
+        run.evaluations[evaluation.source] = evaluation
+    return run

@@ -15,17 +15,23 @@ from foedus.interpreter.shapes import CannotInterpret
 from foedus.pytrees import PyTree
 
 LARGE = 2**20  # numbers in the arguments: above this, passes over the data take longer than to compile
+MODERATE = 2**28  # up to this, a few tens of passes that are mostly matrix products do not
 MOST_PROGRAMS = 256  # that are kept in a process
 F = TypeVar("F", bound=Callable[..., PyTree])
 
 _programs: OrderedDict[Hashable, Program | CannotInterpret] = OrderedDict()
 
 
-def is_small(*arguments: PyTree) -> bool:
+def is_small(*arguments: PyTree, most: int = LARGE) -> bool:
     """Whether a function of these arrays is played by NumPy; so says their size alone."""
     leaves = jax.tree.leaves(arguments)
     here = all(not isinstance(leaf, jax.Array) or leaf.is_fully_addressable for leaf in leaves)
-    return here and sum(int(np.size(leaf)) for leaf in leaves) <= LARGE
+    return here and sum(int(np.size(leaf)) for leaf in leaves) <= most
+
+
+def is_moderate(*arguments: PyTree) -> bool:
+    """Whether few passes over these arrays, one client after the other, are played by NumPy."""
+    return is_small(*arguments, most=MODERATE)
 
 
 def program_for(name: Hashable, function: Callable[..., PyTree], *arguments: PyTree) -> Program:

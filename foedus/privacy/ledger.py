@@ -193,6 +193,7 @@ class Ledger:
         # where one is replaced and C where one is left out: so the ratio for one relation gives that for the other.
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
+        times = times if self.noise.get("halves", True) else max(times, 1.0)
         kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
         here = self.made[:, i] > 0
         ratios = composition.tally_ratios(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
@@ -366,7 +367,11 @@ def _range(values: np.ndarray) -> str:
 
 
 def ledger_of(
-    noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
+    noise: Noise | None,
+    history: dict[str, np.ndarray],
+    names: list[str],
+    counts: np.ndarray,
+    what: str = "each client's noisy parameters, in each round",
 ) -> Ledger | None:
     """Return the ledger of a run, from the history's columns `ledger.*`, which are taken out of the history.
 
@@ -381,12 +386,14 @@ def ledger_of(
     releases = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
     # the columns repeat a client's last release until its next one; only the round of a release counts
     sensitivity, scale = np.where(releases > 0, sensitivity, 0.0), np.where(releases > 0, scale, 0.0)
-    record: Json = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
+    kind = noise.kind if isinstance(noise, Sound) else type(noise).__name__
+    record: Json = {"kind": kind, "words": str(noise), "epsilon": noise.epsilon}
     record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
         record |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
-        record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
+        record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total, "halves": noise.halves}
     most = noise.most if isinstance(noise, Sound) else None
     delta = noise.total[1] if isinstance(noise, Sound) and noise.total is not None else DELTA
+    what = noise.released if isinstance(noise, Sound) else what
     examples = tuple(int(c) for c in counts)
     return Ledger(record, tuple(names), examples, sensitivity, scale, what, most, delta, releases)

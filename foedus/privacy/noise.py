@@ -100,6 +100,8 @@ class Sound(Noise):
     most: int | None = None
     sampler: str = "simulation"
     total: tuple[float, float] | None = field(default=None, metadata={"hidden": True})  # (ε, δ) that `Local` shared out
+    # whether leaving an example out moves every release half as far as replacing one can
+    halves: bool = field(default=True, metadata={"hidden": True})
 
     sound: ClassVar[bool] = True
     order: ClassVar[int]  # of the norm
@@ -124,6 +126,41 @@ class Sound(Noise):
     def kind(self) -> str:
         """The name of the noise: "Laplace" or "Gaussian"."""
         return type(self).__name__
+
+    @property
+    def released(self) -> str:
+        """What a client releases with this noise, in words."""
+        return "each client's noisy parameters, in each round"
+
+    @property
+    def ledger_note(self) -> str:
+        """What a site's ledger says behind the name of a release, where the noise is not all its own."""
+        return ""
+
+    @property
+    def alone(self) -> "Sound":
+        """The noise with which a client protects what it sends without any other client's noise."""
+        return self
+
+    def divisor(self, count: Array) -> Array:
+        """The number by which a client with so many examples divides a sum over them; a public constant."""
+        return count
+
+    def rows_range(self, count: Array) -> tuple[Array, Array]:
+        """The fewest and the most examples that the sensitivity of a client with `count` of them is computed for."""
+        return count, count
+
+    def allowance(self, reach: Array, size: int) -> Array:
+        """What rounding adds to the sensitivity of `size` numbers, for models of 1-norm at most `reach`."""
+        return 2.0**-40 * reach
+
+    def within(self, reach: Array) -> Array:
+        """Whether rounding is allowed for with models of this 1-norm; beyond, a client sends noise alone."""
+        return jnp.ones((), bool)
+
+    def beside(self, w: Array, increment: Array) -> Array:
+        """What a client sends of a released increment of the received model w."""
+        return w + increment
 
     @property
     def gradient_change(self) -> float:

@@ -1,9 +1,9 @@
 """One release of a client: noise of the right scale, the client's own record of it, and the limit of a budget."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.privacy import sensitivity as bounds
 from foedus.privacy.noise import Noise, Sound
 from foedus.pytrees import PyTree, select, state
 
@@ -41,16 +41,48 @@ def release(
 ) -> tuple[Spent, Array]:
     """Return the record afterwards, and w + increment + noise, which a client that is not `speaking` must not send.
 
+    A client that adds a share of noise to a sum sends no w: the server adds it.
+
     The noise goes to the increment alone. The received model w is added to the result, as anybody could who has both:
     had it been added before, a w of size 2^52 would have rounded the increment to whole numbers, and with it the bound.
     """
     reach = jnp.maximum(before.reach, jnp.sum(jnp.abs(w)))
-    rounding = bounds.allowance(reach)
+    rounding = noise.allowance(reach, increment.size)
     sensitivity, state_change = sensitivity + rounding, state_change + rounding
     scale = noise.scale(sensitivity)
     after = Spent(before.releases + 1, sensitivity, scale, state_change, reach)
     record = select(speaking, after, before)
-    return record, w + noise.release(increment, scale, key)
+    increment = jnp.where(noise.within(reach), increment, 0.0)
+    return record, noise.beside(w, noise.release(increment, scale, key))
+
+
+def release_vector(
+    noise: Sound,
+    before: Spent,
+    reach: Array,
+    shared: Array,
+    own: Array,
+    sensitivity: Array,
+    key: Array,
+) -> tuple[Spent, Array, Array, Array]:
+    """Release two vectors at once: one that is summed over clients, and one that only this client has.
+
+    `sensitivity` bounds by how far both together move, in the norm of the noise. Where the noise comes in shares, the
+    second vector gets all of it from this client alone. A client whose releases are used up sends noise alone.
+
+    Returns:
+        The record afterwards, whether the client speaks, and the two vectors.
+    """
+    speaking = speaks(noise, before, jnp.ones((), bool))
+    reach = jnp.maximum(before.reach, reach)
+    sensitivity = sensitivity + noise.allowance(reach, shared.size + own.size)
+    scale = noise.scale(sensitivity)
+    after = Spent(before.releases + 1, sensitivity, scale, jnp.zeros(()), reach)
+    good = speaking & noise.within(reach)
+    one, two = jax.random.split(key)
+    sent = noise.release(jnp.where(good, shared, 0.0), scale, one)
+    alone = noise.alone.release(jnp.where(good, own, 0.0), scale, two) if own.size else own
+    return select(speaking, after, before), speaking, sent, alone
 
 
 def release_columns(records: PyTree) -> dict[str, Array]:

@@ -75,7 +75,7 @@ def _digest(leaves: list[np.ndarray]) -> str:
     total = hashlib.sha256()
     for leaf in leaves:
         total.update(f"{leaf.dtype}{leaf.shape}".encode())
-        total.update(np.ascontiguousarray(leaf).tobytes())
+        total.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
     return total.hexdigest()
 
 

@@ -1,12 +1,13 @@
 """The progress bar of a run: round, objective, worst constraint, time left."""
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 
 class ProgressBar:
     """A rich bar that names what matters in the last round's record."""
 
     def __init__(self, total: int, title: str):
+        # rich is imported where a bar is shown: most runs show none
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

@@ -39,6 +39,7 @@ class Statement:
     settings: str = ""  # the algorithm with all its settings
     noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
     preparation: float = 0.0  # the epsilon of what is sent before the first round
+    holdout: float = 0.0  # the share of rows that is held out, of which sums and histograms are sent at the end
 
     @staticmethod
     def of_table(header: Json, algorithm: Algorithm) -> "Statement":
@@ -53,6 +54,7 @@ class Statement:
             terms=tuple(sorted(map(str, problem["terms"]))),
             columns=tuple(columns),
             preparation=float(epsilon),
+            holdout=float((header.get("holdout") or {}).get("share", 0.0)),
         )
 
     @staticmethod
@@ -83,6 +85,11 @@ class Statement:
             f"Algorithm: {self.algorithm}, at most {self.rounds} rounds; loss: {self.loss}.",
             f"Terms: {'; '.join(self.terms)}." if self.terms else "Terms: none beside the loss.",
         ]
+        if self.holdout:
+            lines.append(
+                f"Evaluation: {100 * self.holdout:g} % of the rows are held out of training; at the end sums and "
+                "histograms of the model's scores and losses on them leave."
+            )
         if not isinstance(self.noise, Sound):
             return [
                 *lines,

@@ -48,6 +48,7 @@ class Policy:
     max_message: int = 2**30  # bytes in one reply
     max_words: int = 50  # different words of one column that are told to the server
     ranges: bool = False  # whether the least and the greatest value of a column, each one row's, may be told
+    evaluate: bool = True  # whether sums and histograms of rows that are held out of training may be told
     secure: bool = False  # whether replies may leave only as masked sums
     secure_min: int = 3  # the fewest other sites in a masked sum
     approve: str = "auto"  # "ask": an experiment waits until a person at the site has approved it

@@ -15,6 +15,7 @@ import numpy as np
 
 from foedus.algorithm import Algorithm
 from foedus.data.columns import missing_in
+from foedus.data.holdout import Shares, split
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
@@ -23,6 +24,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.flare import spec
+from foedus.runtime.flare.evaluating import Examiner, statement
 from foedus.runtime.flare.exchange import Exchange
 from foedus.runtime.flare.gate import Outgoing, unfit
 from foedus.runtime.flare.order import Order, over_a_network
@@ -52,6 +54,11 @@ class RunPlan(Protocol):
     @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
+        ...
+
+    @property
+    def shares(self) -> Shares:
+        """The shares of rows that the sites hold out of training."""
         ...
 
     @property
@@ -120,7 +127,7 @@ def _sums(record: Json) -> Sums:
 def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
     """Play the preparation at the server; return the order and the rules of preprocessing."""
     plan = request.plan
-    statement = {
+    statement_of_run = {
         "roles": dataclasses.asdict(plan.roles),
         "algorithm": spec.encode(over_a_network(plan.algorithm)),
         "max_rounds": plan.max_rounds,
@@ -128,8 +135,9 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "problem": plan.problem,
         "noise": plan.noise,
         "secure": plan.secure,
+        "holdout": statement(plan.shares),
     }
-    headers = exchange.greet("columns", statement)
+    headers = exchange.greet("columns", statement_of_run)
     cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
     rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.secure))
     exchange.everyone("prepare", {"rules": rules.to_json()})
@@ -153,9 +161,13 @@ def exact_laplace(value: float, scale: float) -> float:
 class Desk:
     """A site's answers before the first round, from its own table."""
 
-    def __init__(self, run: str, source: Source, policy: Policy, note: Callable[[str], None]):
-        self.run, self.source, self.policy, self.note = run, source, policy, note
+    def __init__(
+        self, site: str, run: str, source: Source, policy: Policy, shares: Shares, note: Callable[[str], None]
+    ):
+        self.site, self.run, self.source, self.policy = site, run, source, policy
+        self.shares, self.note = shares, note
         self.replies: Replies | None = None
+        self.examiner: Examiner | None = None
 
     def columns(self, header: Json) -> Json:
         """Answer which columns the site has, and which labels and groups occur in enough rows."""
@@ -166,7 +178,9 @@ class Desk:
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
-            self.table, self.sketch = sketch(table, self.roles)
+            table, self.sketch = sketch(table, self.roles)
+            rows = split(table, self.roles, self.site, self.shares) if self.shares else None
+            self.table, self.held_out = (table, None) if rows is None else (rows.training, rows.held_out)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         if self.table.rows < max(self.policy.min_rows, self.policy.min_subset):
@@ -270,7 +284,10 @@ class Desk:
         """Return the arrays that the rounds work on, from the site's table by the rules."""
         rules = Preprocessing.from_json(header["rules"])
         try:
-            arrays = arrays_of(cohort_of(rules, self.roles), self._without_rare(rules), self.table)
+            cohort, own = cohort_of(rules, self.roles), self._without_rare(rules)
+            arrays = arrays_of(cohort, own, self.table)
+            if self.held_out is not None:
+                self.examiner = Examiner(arrays_of(cohort, own, self.held_out), self.policy)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         return dict(zip(("x", "y", "group"), arrays, strict=False))

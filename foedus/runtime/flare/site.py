@@ -22,19 +22,26 @@ from jax import Array
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.certificate import SitePart, site_part
-from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.noise import Sound
-from foedus.privacy.releasing import check_data, sound_noise
-from foedus.problem import Problem
+from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.agreement import MOST_ROUNDS, check_extra, check_subsets, check_terms, fitting, statement
+from foedus.runtime.flare import agreement, layout, packing, spec
+from foedus.runtime.flare.agreement import (
+    MOST_ROUNDS,
+    check_extra,
+    check_subsets,
+    check_terms,
+    checked_data,
+    fitting,
+    statement,
+)
 from foedus.runtime.flare.approval import Approvals, Statement
+from foedus.runtime.flare.evaluating import shares_of
 from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.packing import check_moderate, whole
@@ -42,6 +49,7 @@ from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.flare.secure_site import SiteMasks
 from foedus.runtime.flare.site_ledger import Release
+from foedus.runtime.flare.site_record import write_record
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.runtime.workload import condense_data
 from foedus.secure.identity import SiteIdentity
@@ -118,6 +126,7 @@ class SiteSession:
             "round": self._round,
             "keep": self._keep,
             "measure": self._measure,
+            "evaluate": self._evaluate,
             "end": self._end,
             **self.masks.answers,
         }
@@ -161,11 +170,12 @@ class SiteSession:
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
-        self.masks.check(header, header["sites"])
+        self.masks.check(header, header["sites"], algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
+        shares = shares_of(header.get("holdout"), self.policy)
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
-        self.desk = Desk(header["run"], self.site.data, self.policy, self.note)
+        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, shares, self.note)
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
@@ -190,8 +200,8 @@ class SiteSession:
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
-        self.masks.check(header, terms.clients)
         algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
+        self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared:
             self.approvals.same(self.policy, Statement.of_terms(header, algorithm, terms))
@@ -224,21 +234,19 @@ class SiteSession:
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(header)
         fit = fitting(self._accept_algorithm(header, terms.clients), terms)
-        algorithm = fit.algorithm
-        arrays = self._read()
+        algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
-        extra_layout, w0_layout = layout.of_shapes(header["extra"]), layout.vector(terms.dim)
-        w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
+        w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
         self.noise = sound_noise(algorithm)
         check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
-            data = self._checked_data(terms, algorithm, arrays, w0)
+            data = checked_data(str(header.get("client", self.name)), terms, algorithm, arrays, w0)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
-        self.run, self.algorithm, self.terms = header["run"], algorithm, terms
+        self.run, self.algorithm, self.terms, self.norm = header["run"], algorithm, terms, header.get("norm")
         self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid = jnp.asarray(np.array(header["uid"], np.uint32))
@@ -253,24 +261,6 @@ class SiteSession:
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
 
-    def _checked_data(self, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
-        """Return the data of a problem with this client alone, which checks them as a simulation would."""
-        problem = Problem(
-            {self.name: arrays},
-            loss=terms.loss,
-            objective=terms.objective,
-            where=terms.where,
-            penalty=terms.penalty,
-            regularizer=terms.regularizer,
-            constraints=[
-                c.at(self.name) if isinstance(c, Capped) else c
-                for c in terms.constraints
-                if c.scope != "global" and not isinstance(c, Linear)
-            ],
-        ).over(terms.shape.unravel(jnp.asarray(w0)))
-        check_data(problem, algorithm, w0)
-        return Data({k: v[0] for k, v in problem.data.items()})
-
     # --- the rounds ---
 
     def _round(self, header: Json, payload: bytes) -> Outgoing:
@@ -279,13 +269,14 @@ class SiteSession:
         if round >= self.rounds:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
-        since = whole(header["since"], STARTED, round - 1, "since")
-        client = self._state(since)
+        client = self._state(since := whole(header["since"], STARTED, round - 1, "since"))
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = _local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
+        if self.norm is not None:
+            agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
         if self.masks.masking is None:
             content = packing.to_bytes(reply, self.replies[phase])
         else:
@@ -308,7 +299,7 @@ class SiteSession:
     def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
         """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
         release = Release(
-            f"round {round} of {name_of(self.algorithm)}",
+            f"round {round} of {name_of(self.algorithm)}{noise.ledger_note}",
             noise.kind.lower(),
             float(following.spent.sensitivity),
             float(following.spent.scale),
@@ -353,13 +344,21 @@ class SiteSession:
     def _measure(self, header: Json, payload: bytes) -> Outgoing:
         """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
         self._check_run(header)
-        if self.noise is not None or self.policy.limits_privacy:
-            return Outgoing({"measured": False})
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
         client = self._state(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
+        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
+        if self.noise is not None or self.policy.limits_privacy:
+            return Outgoing({"measured": False})
         content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
+
+    def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
+        self._check_run(header)
+        examiner = self._desk(header).examiner
+        if examiner is None or self.masks.masking is not None or self.noise is not None:
+            raise Refusal("policy", "it has agreed to no evaluation in this run")
+        return examiner.evaluate(payload, self.terms)
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)

@@ -1,0 +1,199 @@
+"""Sites that bring their own rows hold some out and evaluate the model: the simulator's figures, and refusals."""
+
+import numpy as np
+import pytest
+from test_flare_preparation import FREE, QUICK, STUDY, Ward
+
+from foedus.data.holdout import split_cohort
+from foedus.data.preprocess import Preprocessing
+from foedus.errors import FoedusError
+from foedus.evaluation.evaluate import Evaluation
+from foedus.experiment import build, evidence, file
+from foedus.experiment.plan import Plan
+from foedus.runtime.flare import evaluating, layout, packing
+from foedus.runtime.flare.approval import Statement
+from foedus.runtime.flare.exchange import Missing, Paused
+from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.policy import Policy
+from foedus.runtime.flare.secure_server import play
+
+HELD = STUDY + "[evaluate]\nholdout = 0.3\n"
+CAPPED = HELD + '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.9\n'
+
+
+def simulated(ward: Ward, w: np.ndarray) -> Evaluation:
+    """The evaluation of this model that `foedus run` makes, where all rows are in one place."""
+    settings = ward.case.settings
+    cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(settings))
+    setup = build.build(settings, cohort)
+    arrays = {site: evidence._arrays(setup, table) for site, table in kept_out.held_out.items()}
+    tallies = {
+        site: evaluating.tally.tally(setup.problem.terms, w, rows, evaluating.Rule()) for site, rows in arrays.items()
+    }
+    return evaluating.evaluation_of(setup.problem.terms, tallies, None)
+
+
+def test_the_figures_are_those_of_a_simulation(tmp_path):
+    ward = Ward(tmp_path, HELD)
+    result = Result.from_bytes(ward.play().to_bytes())
+    assert result.evaluation is not None
+    figures = Evaluation.from_json(result.evaluation)
+    expected = simulated(ward, result.conclusion.w)
+    assert figures == expected
+    assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
+    trained = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))[0]
+    assert result.rules is not None
+    rules = build.rules_of(ward.case.settings, trained)
+    assert Preprocessing.from_json(result.rules) == rules  # held-out rows set no scale
+
+
+def test_a_site_lets_no_figure_about_few_rows_leave(tmp_path):
+    ward = Ward(tmp_path, HELD, Policy(min_subset=7))
+    result = ward.play()
+    exact = simulated(ward, result.conclusion.w)
+    figures = Evaluation.from_json(result.evaluation)
+    site = ward.names[0]
+    tally = packing.from_bytes(packing.unseal(ward.heard[-2 * len(ward.names)])[1], evaluating.shapes(_terms(ward)))
+    for name in ("positives.first", "positives.last", "negatives.first", "negatives.last"):
+        assert set(np.unique(tally[name])) <= {0.0} | set(range(7, 61)), name
+    assert figures.sites[site]["accuracy"] == exact.sites[site]["accuracy"]
+    assert abs(figures["auc"].value - exact["auc"].value) <= figures.auc_error + exact.auc_error
+
+
+def test_a_class_with_few_rows_is_told_nothing_about(tmp_path):
+    figures = Evaluation.from_json(Ward(tmp_path, HELD, Policy(min_subset=10)).play().evaluation)
+    assert figures.total == 0
+
+
+def _terms(ward: Ward):
+    settings = ward.case.settings
+    return build.build(settings, split_cohort(ward.cohort, evidence.shares_of(settings))[0]).problem.terms
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (Policy(**FREE, evaluate=False), r"its policy \(evaluate\) lets no figures of rows leave"),
+        (Policy(**FREE, privacy=True), "its policy asks for privacy"),
+    ],
+)
+def test_a_policy_forbids_it_before_anything_is_read(tmp_path, policy, sentence):
+    ward = Ward(tmp_path, HELD, policy)
+    with pytest.raises(Missing, match=sentence):
+        ward.play()
+    assert len(ward.heard) <= len(ward.names)  # nobody said more than no
+
+
+def test_the_coordinator_refuses_what_cannot_be(tmp_path):
+    for more, sentence in (
+        ('[[constraints]]\ntype = "MissRate"\nat_most = 0.4\nconfidence = 0.5\n', "choose no threshold together"),
+        ('[run]\nruntime = { name = "flare", secure = true }\n', "with secure = true nothing is asked of single sites"),
+    ):
+        text = HELD.replace("[run]\nmax_rounds = 8\n", "") + more
+        (tmp_path / "one.toml").write_text(text)
+        with pytest.raises(FoedusError, match=sentence):
+            Plan.of(file.load(tmp_path / "one.toml").cases[0].settings)
+
+
+# --- a server that does not keep to the protocol ---
+
+
+class Attack(Ward):
+    """A ward whose server sends, before the evaluation, messages of its own to the first site."""
+
+    def __init__(self, folder, text, forge):
+        super().__init__(folder, text)
+        self.forge, self.answers = forge, []
+
+    def ask(self, messages, timeout):
+        name = self.names[0]
+        header, payload = packing.unseal(messages[name]) if name in messages else ({}, b"")
+        if header.get("ask") in ("evaluate", "end"):
+            for forged in self.forge(header | {"ask": "evaluate"}, payload):
+                self.answers.append(packing.unseal(self.site[name].answer(packing.seal(*forged)))[0])
+            self.forge = lambda header, payload: ()
+        return super().ask(messages, timeout)
+
+
+def test_a_run_that_stated_no_evaluation_gets_none(tmp_path):
+    ward = Attack(tmp_path, STUDY, lambda header, payload: [(header, np.zeros(9).tobytes())])
+    ward.play()
+    assert [(a["code"], a["sentence"]) for a in ward.answers] == [
+        ("policy", "it has agreed to no evaluation in this run")
+    ]
+
+
+def test_a_site_evaluates_one_model_in_a_run(tmp_path):
+    def forge(header, payload):
+        w = np.frombuffer(payload)
+        return [(header, payload), (header, (w + 1e-9).tobytes()), (header, payload)]
+
+    ward = Attack(tmp_path, HELD, forge)
+    ward.play()
+    assert [a["code"] for a in ward.answers] == ["ok", "policy", "ok"]
+    assert ward.answers[1]["sentence"] == "it evaluates one model in a run, and has evaluated another"
+
+
+def test_wild_models_are_refused(tmp_path):
+    def forge(header, payload):
+        w = np.frombuffer(payload)
+        return [(header, (w * bad).tobytes()) for bad in (np.nan, np.inf)] + [(header, payload[:-8])]
+
+    ward = Attack(tmp_path, HELD, forge)
+    ward.play()
+    assert [a["code"] for a in ward.answers] == ["unknown", "unknown", "failed"]
+
+
+@pytest.mark.parametrize("holdout", [{"share": 1.5, "seed": 0}, {"share": 0.2, "seed": -1}, {"share": "a"}, 0.2])
+def test_a_wrong_share_is_refused(tmp_path, holdout):
+    ward = Ward(tmp_path, HELD)
+    request = ward.request()
+    real = ward.ask
+
+    def ask(messages, timeout):
+        forged = {}
+        for name, message in messages.items():
+            header, payload = packing.unseal(message)
+            forged[name] = packing.seal(header | {"holdout": holdout}, payload)
+        return real(forged, timeout)
+
+    with pytest.raises(Missing, match="refuses"):
+        play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
+
+
+def test_a_site_that_sends_nonsense_stops_the_run_by_name(tmp_path):
+    ward = Ward(tmp_path, HELD)
+    request, real = ward.request(), ward.ask
+
+    def ask(messages, timeout):
+        replies = real(messages, timeout)
+        first = ward.names[0]
+        header, payload = packing.unseal(replies[first])
+        if header["ask"] == "evaluate":
+            replies[first] = packing.seal(header, (np.frombuffer(payload) * np.nan).tobytes())
+        return replies
+
+    with pytest.raises(Paused, match=f"client {ward.names[0]!r} does not evaluate the model: .* holds NaN"):
+        play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
+
+
+def test_a_person_reads_that_rows_are_held_out():
+    header = {
+        "run": "r1", "max_rounds": 3, "sites": 2, "algorithm": {}, "noise": None, "holdout": {"share": 0.2, "seed": 0},
+        "problem": {"loss": "Logistic", "terms": []}, "roles": {"label": "ill", "group": None, "features": None},
+    }  # fmt: skip
+    import foedus as fd
+    from foedus.runtime.flare.site_ledger import SiteLedger
+
+    asked = Statement.of_table(header, fd.FedAvg())
+    lines = asked.summary(Policy(), SiteLedger.__new__(SiteLedger))
+    assert any(line.startswith("Evaluation: 20 % of the rows are held out of training") for line in lines)
+    assert asked.id != Statement.of_table(header | {"holdout": None}, fd.FedAvg()).id
+
+
+def test_the_layout_follows_from_the_terms_alone(tmp_path):
+    ward = Ward(tmp_path, CAPPED.replace("FedGiA", "InteriorPoint"))
+    sizes = packing.size_of(evaluating.shapes(_terms(ward)))
+    assert sizes == 8 * sum(int(np.prod(s)) for s in evaluating.tally.shapes(_terms(ward)).values())
+    assert "term 0.0" in evaluating.shapes(_terms(ward))
+    assert layout.vector(3).shape == (3,)
