@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -187,9 +188,12 @@ def main() -> None:
     status = run()
     if status == INTERRUPTED:
         print("foedus: interrupted.", file=sys.stderr)
+    # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way; and where a call to a
+    # server that stands still was left behind, Python would wait for FLARE's threads
+    if status == INTERRUPTED or any(one.name == "console" for one in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way
+        os._exit(status)
     sys.exit(status)
 
 

@@ -8,6 +8,7 @@ from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.inexact_admm import InexactADMM
 from foedus.algorithms.interior_point import InteriorPoint
+from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 from foedus.errors import FoedusError
@@ -16,21 +17,30 @@ from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing
 from foedus.problem import Problem
 from foedus.regularizers import Zero
-from foedus.settings import settings
+from foedus.settings import setting, settings
 
 
 @settings
 class Auto(Releasing):
     """Chooses the algorithm for a problem; `run.reason` names it and says why."""
 
+    eps1: float = setting(1e-6, "stationarity to reach, where the algorithm is one for constraints", gt=0)
+    eps2: float = setting(1e-6, "feasibility and complementarity to reach there", gt=0)
+
     noise = None
 
     def fit(self, problem: Problem) -> Fit:
         algorithm, why = choose(problem)
+        if isinstance(algorithm, InteriorPoint | ProxAL) and (self.eps1, self.eps2) != (Auto.eps1, Auto.eps2):
+            algorithm = replace(algorithm, eps1=self.eps1, eps2=self.eps2)
         return replace(algorithm.fit(problem), note=f"{name_of(algorithm)} was chosen because {why}")
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
-        return FedAvg(k0=1).with_noise(noise, problem)
+        plain = PrivateNewton() if problem.terms.constraints else FedAvg(k0=1)
+        return plain.with_noise(noise, problem)
+
+    def private_rounds(self, problem: Problem) -> int | None:
+        return PrivateNewton().private_rounds(problem) if problem.terms.constraints else None
 
 
 def choose(problem: Problem) -> tuple[Algorithm, str]:

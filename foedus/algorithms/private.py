@@ -147,6 +147,11 @@ class Descending(Releasing):
                 f"{name_of(self)} with an optimiser of optax has no private form: one example's effect on what a "
                 "client sends has no proved bound; leave server= and local= out."
             )
+        if self.combine != "mean":
+            raise FoedusError(
+                f"{name_of(self)}(aggregate={self.combine!r}) has no private form: its sums are over noisy replies of "
+                "those that spoke; take aggregate='mean'."
+            )
         return PrivateDescent(replace(self, stop=None), noise)
 
     @property

@@ -19,7 +19,7 @@ from foedus.errors import FoedusError
 class Prepared:
     """The sites' rows as numbers, and the rules that made them.
 
-    `fd.Problem` takes it as its clients, and its runs then predict raw rows; the estimators take `sites`.
+    `fd.Problem` takes it as its clients, and its runs then predict raw rows; the estimators take `sites` or `in_words`.
 
     Attributes:
         sites: by site, (X, y), or (X, y, group).
@@ -28,6 +28,16 @@ class Prepared:
 
     sites: dict[str, tuple[np.ndarray, ...]]
     rules: Preprocessing
+
+    @property
+    def in_words(self) -> dict[str, tuple[np.ndarray, ...]]:
+        """The same sites with the label and the group as the data say them, which the estimators then speak of."""
+        labels, groups = (np.array(words) for words in (self.rules.labels, self.rules.groups))
+        sites = {}
+        for name, (X, y, *group) in self.sites.items():
+            own = labels[y.astype(int)] if len(labels) else y
+            sites[name] = (X, own, *(groups[g.astype(int)] for g in group))
+        return sites
 
     @property
     def names(self) -> list[str]:

@@ -98,7 +98,8 @@ def place_data(experiment: Experiment, federation: Federation, screen: Screen) -
             f"{experiment.path} names {len(files)} files and the federation has {len(blank)} sites; "
             f"'foedus federation up --sites {len(files)}' starts as many, after 'foedus federation down'."
         )
-    more = {"separator": data["separator"], "labels": [data["label"]] if data["label"] else []}
+    more = {key: data.get(key) for key in ("separator", "encoding", "decimal")}
+    more |= {"labels": [data["label"]] if data["label"] else []}
     more["groups"] = [data["group"]] if data["group"] else []
     for site, path in zip(federation.sites, files.values(), strict=True):
         check_file(path, str(path))
@@ -202,7 +203,7 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     end, history = result.conclusion, dict(result.history)
     if result.interrupted:
         end = replace(end, reason="interrupted")
-    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused))
+    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused), result.left_out)
     outcome = spine.Outcome(end, history, *parts)
     settings = spine.settings_of(
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds

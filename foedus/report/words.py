@@ -341,6 +341,8 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
         ]
         if silent:
             remarks.append(f"{join_names(silent)} never answered: the model rests on the other sites' data.")
+    for name, why in getattr(run, "left_out", {}).items():
+        remarks.append(f"{name} was left out {why}. Model and certificate are those of the other sites.")
     if refusals := getattr(run, "refused", ()):
         remarks.append(f"Replies that were not accepted: {number(len(refusals))}; the last of {refusals[-1]}.")
     if getattr(run, "ledger", None) is not None and not run.certificate.silent:

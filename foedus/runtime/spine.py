@@ -21,7 +21,7 @@ from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, Algorithm, Each, Fit, Kind, Present, name_of
 from foedus.certificate import Certificate, SitePart, join_parts
-from foedus.constrained import Constrained, tolerances
+from foedus.constrained import Constrained, MeasuresCaps, tolerances
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.interpreter.dispatch import play
@@ -107,7 +107,7 @@ def prepare(
     problem = problem.over(w0)
     limit = max_rounds
     if limit is None:
-        limit = rounds_of(privacy, 0) or algorithm.fit(problem).max_rounds
+        limit = rounds_of(privacy, algorithm, problem)
     for name, value, least in (("max_rounds", limit, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
             raise FoedusError(
@@ -227,9 +227,7 @@ class Recorder:
     def last(self) -> dict[str, float]:
         """Return the last round's record, and the bytes of all rounds so far."""
         row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
-        for way in ("up", "down"):
-            row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
-        return row
+        return row | {f"total_{way}": float(np.sum(self.columns.get(f"bytes_{way}", 0))) for way in ("up", "down")}
 
 
 class HistorySoFar(Protocol):
@@ -243,7 +241,6 @@ class HistorySoFar(Protocol):
 
 Watch: TypeAlias = Callable[[HistorySoFar], bool | None]
 """Called between rounds with the history so far; a true result ends the run."""
-
 
 # --- after the rounds ---
 
@@ -271,6 +268,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # clients that it went on without, and why
     opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
     everyone: bool = True  # whether this process has all the clients' data
     proposals: Sequence[Proposal] | None = None  # what a robust algorithm's states say of the worst case
@@ -316,22 +314,22 @@ def conclude(
         reason_names: the clients of the problem that the algorithm ran on, where these are others.
     """
     (eps1, eps2), w = tolerances(algorithm), device_array(carry.w)
+    local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     if isinstance(parts, SitePart):
         objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
         local = np.asarray(parts.mu)
     elif isinstance(parts, SummedPart):
         objective, certificate = join_sums(terms, w, parts, one, own, multipliers, eps1, eps2)
-        local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     else:
         objective, certificate = float("nan"), Certificate.unmeasured(parts, terms.clients, eps1, eps2)
-        local = np.full((terms.clients, terms.rows[0]), np.nan)
     if isinstance(algorithm, Constrained):
         multipliers = {"local": local} | multipliers
-    finite = bool(carry.finite)
+    finite, last = bool(carry.finite), jax.tree.map(np.asarray, carry.server)
     converged = finite and int(carry.ended) == CONVERGED
-    last = jax.tree.map(np.asarray, carry.server)
-    reason = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
-    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
+    if isinstance(algorithm, MeasuresCaps):
+        certificate = replace(certificate, private=algorithm.private_certificate(terms, last, list(names)))
+    why = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
+    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, certificate.explain(why))
 
 
 def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> Run:
@@ -374,6 +372,7 @@ def run_of(
 ) -> Run:
     """Return the run with this conclusion, history and settings."""
     history = outcome.history
+    up, down = (int(np.sum(history.get(f"bytes_{way}", 0))) for way in ("up", "down"))
     return Run(
         w=w,
         objective=end.objective,
@@ -382,15 +381,16 @@ def run_of(
         reason=end.reason,
         certificate=end.certificate,
         history=history,
-        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
+        traffic=Traffic(up, down),
         seconds=outcome.seconds,
         compile_seconds=outcome.compile_seconds,
         settings=settings,
         multipliers=end.multipliers,
-        names=names,
+        names=[name for name in names if name not in outcome.left_out],
         interrupted=outcome.interrupted,
         ledger=ledger,
         refused=outcome.refused,
+        left_out=outcome.left_out,
         worst_case=worst_case,
     )
 

@@ -1,6 +1,5 @@
 """A site's part in masked sums: keys from its kit, one vector and one reveal for a sum, and a record on its disk."""
 
-import json
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
-from foedus.files import Json, write_whole
+from foedus.files import Json
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
@@ -23,7 +22,7 @@ from foedus.runtime.masking import Masking, masking_of
 from foedus.secure.identity import SiteIdentity
 from foedus.secure.messages import MaskOrder, RevealOrder, Roster
 from foedus.secure.site import MaskingSite, NoKeys
-from foedus.summed_certificate import own_rows, summed_part
+from foedus.summed_certificate import summed_part
 from foedus.terms import Data, Terms
 
 MOST_EPOCHS = 10**6  # of keys in one run
@@ -151,18 +150,9 @@ class SiteMasks:
         return self.vector(header, round, self.masking.words_of(reply))
 
     def measurement(self, header: Json, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
-        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here, in a file."""
+        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
         if self.masking is None:
             return packing.to_bytes(part, plan)
-        rows = [
-            {"constraint": label, "kind": kind, "value": float(c + cap), "cap": float(cap), "multiplier": float(mu)}
-            for (label, kind), c, cap, mu in zip(
-                own_rows(self.terms, data), *map(np.asarray, (part.local, part.local_caps, part.mu)), strict=True
-            )
-        ]
-        if rows:
-            path = self.folder / f"certificate-{self.run}.json"
-            write_whole(path, json.dumps({"eps2": self.eps2, "rows": rows}, indent=1).encode(), private=True)
         return self.vector(
             header, round, self.masking.measuring.words_of(summed_part(self.terms, part, self.eps2, data))
         )
