@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from foedus.benchmarks import constrained, federation, files, private, robust, scale, secure, speed, startup
+from foedus.benchmarks import constrained, fairness, federation, files, private, robust, scale, secure, speed, startup
 from foedus.benchmarks.harness import Measurement, machine
 from foedus.errors import FoedusError, did_you_mean
 
@@ -18,6 +18,7 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
+        "fairness": ("a gap of errors between groups on Adult, against fairlearn", fairness.errors),
         "files": ("foedus run on large files against pandas and scikit-learn, fresh processes", files.large),
         "federation": ("a round over real sites on loopback", federation.rounds),
         "secure": ("masked sums, and a round with them over real sites on loopback", secure.secure),
