@@ -40,8 +40,8 @@ class FairClassifier(LinearClassifierOverSites):
 
     A bound on losses levels down: the group that the model knows well gets a worse model. With `of` the gap is one of
     rates: wrong answers ("error"), positive answers ("selection", demographic parity) or missed positives ("miss",
-    equal opportunity). A rate has no derivative, so training bounds a smooth form of it (a sigmoid of the score), and the
-    certificate is about that form; `rate_gaps_` has the gaps of the rates themselves on the training rows. With
+    equal opportunity). A rate has no derivative, so training bounds a smooth form of it (a sigmoid of the score), and
+    the certificate is about that form; `rate_gaps_` has the gaps of the rates themselves on the training rows. With
     `threshold` a threshold on the score is chosen afterwards, from the sites' counts of rows by group, class and score,
     so that the rates over all rows keep the gap with the fewest wrong answers.
 
