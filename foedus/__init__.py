@@ -34,6 +34,7 @@ from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.check import check_algorithm  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.evaluation import evaluate  # noqa: E402
+from foedus.privacy.central import Central  # noqa: E402
 from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.privacy.total import Local  # noqa: E402
@@ -56,6 +57,7 @@ __all__ = [
     "DRFL",
     "WAFL",
     "Budget",
+    "Central",
     "CentralProxAL",
     "Coverage",
     "Data",

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from foedus.constraints import Linear
+from foedus.contradiction import Contradiction, RowSlopes, UnseenRows, contradiction_of
 from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, sums_losses
 from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
 from foedus.interpreter.threads import threads_for
@@ -22,61 +23,15 @@ from foedus.notebook import html_of
 from foedus.penalties import Ridge
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
+from foedus.row import Row, RowCount
 from foedus.terms import Constraint, Data, Terms, rows
 
 GAP_COLUMNS = 200  # columns up to which the gap is measured: a site's matrix takes 0.3 MB
 GAP_NUMBERS = 2 * 10**7  # of all sites' matrices together
+HEAVY = 1e5  # multipliers beyond this are scaled down where only the directions of rows matter
 SCOPES = ("local", "global", "coupled")
 Multipliers: TypeAlias = Mapping[str, np.ndarray]
 """Multipliers by scope."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of one constraint at one site: its value against its cap, and its multiplier."""
-
-    site: str
-    constraint: str
-    kind: str
-    value: float
-    cap: float
-    multiplier: float
-
-    @property
-    def slack(self) -> float:
-        """How far the value is from the cap: negative when an inequality is broken, minus the distance for '=='."""
-        return self.cap - self.value if self.kind == "<=" else -abs(self.value - self.cap)
-
-    @property
-    def violation(self) -> float:
-        return float(np.maximum(0.0, -self.slack))  # NaN stays NaN
-
-    @property
-    def distance(self) -> float:
-        """dist(c, N(μ)): PAL's Definition 1, for this row."""
-        c = self.value - self.cap
-        if self.kind == "==":
-            return abs(c)
-        return np.inf if self.multiplier < 0 else abs(c) if self.multiplier > 0 else float(np.maximum(c, 0.0))
-
-    @property
-    def complementarity(self) -> float:
-        return abs(self.multiplier * (self.value - self.cap))
-
-    def verdict(self, eps2: float) -> str:
-        if not self.violation <= eps2:
-            return "broken"
-        return "binding" if self.kind == "==" or self.multiplier > 0 else "met"
-
-
-@dataclass(frozen=True)
-class RowCount:
-    """A row that every site holds for itself, where only sums are seen: how many of the sites keep it within eps2."""
-
-    constraint: str
-    kind: str
-    kept: int
-    sites: int
 
 
 @dataclass(frozen=True)
@@ -103,6 +58,8 @@ class Certificate:
     kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
     clients: int = 0  # how many sites there are, where some did not measure
+    without: tuple[str, ...] = ()  # sites that the run went on without: nothing is said about them
+    contradiction: Contradiction | None = None  # evidence that the terms cannot be met, where they are not
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
 
@@ -134,8 +91,15 @@ class Certificate:
                 return f"the objective is {how} {gap:.2g} above the best possible one, {objective - gap:.6g}{note}"
         return "the objective still falls along a direction without curvature" if self.gap == math.inf else None
 
+    def explain(self, reason: str) -> str:
+        """The reason why a run ended, with the evidence that its terms cannot be met, where there is any."""
+        return reason if self.contradiction is None else f"{reason}; {self.contradiction}"
+
     def verdict(self) -> str:
-        """One sentence: what holds, or which residual does not."""
+        """One sentence: what holds, or which residual does not, and over whom where sites were left out."""
+        return self._verdict() + (f"; over the other sites, without {', '.join(self.without)}" if self.without else "")
+
+    def _verdict(self) -> str:
         if self.silent:
             named = ", ".join(self.silent[:3]) + (" …" if len(self.silent) > 3 else "")
             return (
@@ -189,8 +153,9 @@ class Certificate:
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
         found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
-        found["silent"] = tuple(kept.get("silent", ()))
+        found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
         found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
+        found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
         return Certificate(**found)
 
 
@@ -220,9 +185,11 @@ class SitePart:
     local_caps: Array
     coupled: Array
     coupled_caps: Array
+    push: Array  # Σ z∇c over the local rows for z = μ, and for z = the violations. (2, dim)
+    steep: Array  # Σ (∇c)² over the local rows
+    coupled_slopes: Array  # ∇c̃_i of each coupled row
     hessian: PyTree = ()  # of the Lagrangian's part; () where there are too many columns or sites
     pull: PyTree = ()  # Σ (μ∇c)(μ∇c)ᵀ over the local rows
-    coupled_slopes: PyTree = ()  # ∇c̃_i of each coupled row
     strong: PyTree = ()  # σ: the least curvature that a ridge gives f_i
 
 
@@ -234,23 +201,29 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
         return terms.value(u, data) / terms.clients + jnp.sum(mu * _rows(terms, "local", u, data)) + coupled
 
     gradient = jax.grad(lagrangian)
+    local_rows = _rows(terms, "local", w, data)
+    equal = [k.equality for k in _of(terms, "local") for _ in k.labels(terms, data)]
+    slopes = jax.jacrev(lambda u: _rows(terms, "local", u, data))(w)
     second: dict[str, Array] = {}
     if measures_gap(terms):
-        local = mu[:, None] * jax.jacrev(lambda u: _rows(terms, "local", u, data))(w)
+        # only directions matter here; multipliers of terms that contradict each other grow without end
+        local = (mu / jnp.maximum(1.0, jnp.max(jnp.abs(mu), initial=0.0) / HEAVY))[:, None] * slopes
         second = {
             "hessian": hessian_of_losses(terms, w, mu, nu, data) if sums_losses(terms) else hessian(gradient, w),
             "pull": local.T @ local,
-            "coupled_slopes": jax.jacrev(lambda u: _rows(terms, "coupled", u, data))(w),
             "strong": ridge_of(terms, data),
         }
     return SitePart(
         f=terms.value(w, data),
         gradient=gradient(w),
         mu=mu,
-        local=_rows(terms, "local", w, data),
+        local=local_rows,
         local_caps=_caps(terms, "local", data),
         coupled=_rows(terms, "coupled", w, data),
         coupled_caps=_caps(terms, "coupled", data),
+        push=jnp.stack([mu, jnp.where(np.array(equal, bool), local_rows, jnp.maximum(local_rows, 0.0))]) @ slopes,
+        steep=jnp.sum(slopes**2, axis=0),
+        coupled_slopes=jax.jacrev(lambda u: _rows(terms, "coupled", u, data))(w),
         **second,
     )
 
@@ -298,14 +271,17 @@ def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: A
         "global": _caps(terms, "global", own),
         "coupled": jnp.mean(parts.coupled_caps, axis=0),
     }
+    own_slopes = jax.jacrev(lambda u: _rows(terms, "global", u, own))(w)
+    coupled_slopes = jnp.mean(parts.coupled_slopes, axis=0)
+    shared = jnp.concatenate([own_slopes, coupled_slopes])
+    slopes = RowSlopes(jnp.sum(parts.push, axis=0), jnp.sum(parts.steep, axis=0), shared)
     second: tuple[Array, ...] = ()
     if measures_gap(terms):
-        slopes = mu[:, None] * jax.jacrev(lambda u: _rows(terms, "global", u, own))(w)
-        coupled = nu[:, None] * jnp.mean(parts.coupled_slopes, axis=0)
+        weighed, coupled = mu[:, None] * own_slopes, nu[:, None] * coupled_slopes
         bend = jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w)
-        pull = jnp.sum(parts.pull, axis=0) + slopes.T @ slopes + coupled.T @ coupled
+        pull = jnp.sum(parts.pull, axis=0) + weighed.T @ weighed + coupled.T @ coupled
         second = (gradient, jnp.sum(parts.hessian, axis=0) + bend, pull, jnp.mean(parts.strong))
-    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, second
+    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, slopes, second
 
 
 def join_parts(
@@ -318,11 +294,11 @@ def join_parts(
     multipliers: Multipliers,
     eps1: float,
     eps2: float,
-    slack: float = 0.0,
+    unseen: UnseenRows | None = None,
 ) -> tuple[float, Certificate]:
     """f(w) + h(w) and the certificate from what the sites measured, each at its own data.
 
-    `slack` is Σ|μ·c| over rows that are not among the parts.
+    `unseen` are sums over rows that are not among the parts.
     """
     own = own if own is not None else Data({"weight": np.ones(1)})
     count = sum(len(c.labels(terms, own)) for c in _of(terms, "global"))
@@ -332,12 +308,19 @@ def join_parts(
         "coupled": device_array(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
     }
     measured = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
-    objective, stationarity, c, caps, second = jax.tree.map(np.asarray, measured)
+    objective, stationarity, c, caps, slopes, second = jax.tree.map(np.asarray, measured)
     weights = {k: np.asarray(v) for k, v in mu.items()}
     made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
+    unseen = unseen or UnseenRows()
+    if made.feasibility > eps2 or unseen.broken:
+        bend = np.abs(np.diag(second[1])) if second else 0.0
+        evidence = contradiction_of(
+            made.rows, slopes, bend, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
+        )
+        made = replace(made, contradiction=evidence)
     if second:
         gradient, bend, pull, strong = second
-        slack += sum(row.complementarity for row in made.rows if row.kind == "<=")
+        slack = unseen.slack + sum(row.complementarity for row in made.rows if row.kind == "<=")
         priced = all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
         convex = _is_convex(terms) and math.isfinite(slack) and priced
         curves = Curves(gradient, bend, pull, slack, float(strong), convex)
@@ -349,7 +332,11 @@ def join_parts(
 def _is_convex(terms: Terms) -> bool:
     """Whether the Lagrangian is known to be convex for multipliers that are not negative."""
     objective = terms.loss is not None and terms.loss.convex and (terms.penalty is None or terms.penalty.convex)
-    return objective and all(c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
+    return objective and _rows_convex(terms)
+
+
+def _rows_convex(terms: Terms) -> bool:
+    return all(c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
 
 
 def measure(

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -83,15 +84,16 @@ def demo(
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="The experiment.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="The experiment, or 'all'.", show_default=False)] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     trials: Annotated[int | None, typer.Option(help="How many instances to average over.", min=1)] = None,
     seed: Seed = 0,
     quick: Quick = False,
     out: Out = Path("out"),
 ) -> None:
-    """Repeat a table or figure of a paper: the printed value, ours, the difference."""
+    """Repeat a table or figure of a paper: the printed value, ours, the difference. 'all' makes one page of them."""
     from foedus.papers import EXPERIMENTS, Options
+    from foedus.papers.album import reproduce_all
 
     if list_:
         width = max(map(len, EXPERIMENTS), default=0)
@@ -100,11 +102,16 @@ def reproduce(
         return
     if name is None:
         raise FoedusError("reproduce needs the name of an experiment; 'foedus reproduce --list' shows them.")
+    options = Options(trials=trials, seed=seed, quick=quick, out=out, echo=typer.echo)
+    if name == "all":
+        _check_folder(out)
+        reproduce_all(EXPERIMENTS, options)
+        return
     if name not in EXPERIMENTS:
-        hint = did_you_mean(name, EXPERIMENTS)
+        hint = did_you_mean(name, [*EXPERIMENTS, "all"])
         raise FoedusError(f"there is no experiment {name!r}; 'foedus reproduce --list' shows those there are.{hint}")
     _check_folder(out)
-    EXPERIMENTS[name].run(Options(trials=trials, seed=seed, quick=quick, out=out, echo=typer.echo))
+    EXPERIMENTS[name].run(options)
 
 
 @app.command()
@@ -130,11 +137,12 @@ def audit(
 def bench(
     only: Annotated[str | None, typer.Option(help="Only this part.", show_default=False)] = None,
     quick: Quick = False,
+    write: Annotated[Path | None, typer.Option(help="Write the figures into this page.", show_default=False)] = None,
 ) -> None:
     """Measure this machine: gradients, rounds, many clients, start-up; as ratios taken in one run."""
     from foedus import benchmarks
 
-    benchmarks.run(only, quick)
+    benchmarks.run(only, quick, write=write)
 
 
 app.command()(experiment.init)
@@ -180,9 +188,12 @@ def main() -> None:
     status = run()
     if status == INTERRUPTED:
         print("foedus: interrupted.", file=sys.stderr)
+    # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way; and where a call to a
+    # server that stands still was left behind, Python would wait for FLARE's threads
+    if status == INTERRUPTED or any(one.name == "console" for one in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # JAX, interrupted while it compiles, crashes when Python takes it down in an orderly way
+        os._exit(status)
     sys.exit(status)
 
 

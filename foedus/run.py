@@ -53,6 +53,7 @@ class Run:
         interrupted: whether the run was ended from outside before it was over.
         ledger: the privacy ledger of a run with noise.
         refused: replies of real sites that were not accepted: whose, and why.
+        left_out: real sites that the run went on without, and why; `names` and the certificate are about the others.
         worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
         decision: where a term caps a miss rate or false alarms, the threshold on the score and what it rests on.
         evaluations: figures on rows that took no part in training, by the name of the rows.
@@ -84,6 +85,7 @@ class Run:
     interrupted: bool = False
     ledger: Ledger | None = None
     refused: tuple[str, ...] = ()  # replies of real sites that were not accepted: whose, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # real sites that the run went on without, and why
     # of a robust algorithm, a `foedus.robust.stress.Stress`: each client's worst-case loss, the weights and the moves
     worst_case: Any = None
     decision: "Decision | None" = None
@@ -110,6 +112,7 @@ class Run:
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
             lines.insert(1, optimality)
+        lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation
 from foedus.runtime.progress import progress_bar
 from foedus.runtime.simulate import Simulator
-from foedus.runtime.spine import HistorySoFar, finish, prepare
+from foedus.runtime.spine import HistorySoFar, Job, finish, prepare
 from foedus.runtime.spread import Spread
+
+if TYPE_CHECKING:
+    from foedus.runtime.delayed import Delayed
 
 
 def solve(
@@ -83,6 +86,8 @@ def solve(
         raise FoedusError(
             f"The 'runtime' argument of solve must be fd.Flare(...) or fd.Spread(). Got {runtime!r} instead."
         )
+    if isinstance(runtime, Spread) and getattr(participation, "delays", ()):
+        raise FoedusError("the 'delays' of participation are for simulations in one process; leave Spread out.")
     if secure and isinstance(runtime, Spread):
         raise FoedusError("secure=True hides single replies from a server, and Spread has none; leave one of them out.")
     if w0 is None:
@@ -104,7 +109,7 @@ def solve(
         return callback(so_far.rounds, so_far.last()) if callback is not None else None
 
     try:
-        outcome = (runtime or Simulator()).play(
+        outcome = (runtime or _simulator(job)).play(
             job,
             watch=watch if bar or callback else None,
             checkpoint=None if checkpoint is None else job.checkpoint(checkpoint),
@@ -113,3 +118,12 @@ def solve(
         if bar is not None:
             bar.close()
     return finish(job, outcome, checkpoint)
+
+
+def _simulator(job: Job) -> "Simulator | Delayed":
+    """The runtime in this process: one that plays a clock where clients have delays."""
+    if not getattr(job.participation, "delays", ()):
+        return Simulator()
+    from foedus.runtime.delayed import Delayed
+
+    return Delayed()

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.certificate import Certificate, Multipliers, RowCount, SitePart, join_parts
+from foedus.certificate import Certificate, Multipliers, SitePart, join_parts
+from foedus.contradiction import UnseenRows
 from foedus.pytrees import PyTree, state
+from foedus.row import RowCount
 from foedus.terms import Data, Terms
 
 
@@ -27,6 +29,8 @@ class SummedPart:
     near: Array  # 1 where the distance to the normal cone is
     signed: Array  # 1 where an inequality's multiplier is not negative
     slack: Array  # Σ|μ·c| over the inequalities
+    price: Array  # Σ z·c over all rows for z = μ, and for z = the violations
+    weight: Array  # Σ|z|
 
 
 def own_rows(terms: Terms, data: Data) -> list[tuple[str, str]]:
@@ -54,6 +58,8 @@ def summed_part(terms: Terms, part: SitePart, eps2: float, data: Data) -> Summed
         near=says(distance <= eps2) * signed,
         signed=signed,
         slack=jnp.sum(product),
+        price=jnp.stack([jnp.sum(mu * c), jnp.sum(violation**2)]),
+        weight=jnp.stack([jnp.sum(jnp.abs(mu)), jnp.sum(violation)]),
     )
 
 
@@ -81,9 +87,15 @@ def join_sums(
     alone = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], joint)
     shared_terms = replace(terms, constraints=tuple(c for c in terms.constraints if c.scope != "local"))
     signs_fit = bool(np.all(np.rint(total.signed) == n))
+    unseen = UnseenRows(
+        slack=float(total.slack) if signs_fit else float("inf"),
+        price=(float(total.price[0]), float(total.price[1])),
+        weight=(float(total.weight[0]), float(total.weight[1])),
+        broken=bool(np.any(np.rint(total.kept) < n)),
+    )
     objective, certificate = join_parts(
         shared_terms, ["all sites"], w, alone, one, own, multipliers, eps1, eps2,
-        slack=float(total.slack) if signs_fit else float("inf"),
+        unseen,
     )  # fmt: skip
     rows = own_rows(terms, one)
     if not rows:

@@ -1,5 +1,6 @@
 """What tests over real sites share: one federation for all of them, and marks for what FLARE's threads leave behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -43,6 +44,36 @@ def kill_in_round(federation: Any, victim: str, round: int, killed: list[str]) -
                 os.kill(pid, signal.SIGKILL)
                 killed.append(f"{party} {pid}")
             return
+
+
+def break_in_round(federation: Any, victim: str, round: int, broken: list[str], line: Any) -> None:
+    """Kill a party, let it stand still for half a minute, fill its disk for ten seconds, or slow the line down."""
+    party, _, what = victim.partition(" ")
+    if what not in ("stopped", "full", "slow"):
+        return kill_in_round(federation, victim, round, broken)
+    wait_for_round(federation, min(round, 60))
+    broken.append(victim)
+    if what == "stopped":
+        pids = federation.processes(party)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(30.0)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    elif what == "full":
+        log = federation.kit(party) / RUNS / "messages.jsonl"
+        aside = log.with_suffix(".aside")
+        log.rename(aside)
+        log.symlink_to("/dev/full")
+        time.sleep(10.0)
+        log.unlink()
+        aside.rename(log)
+    else:
+        line.delay = 0.02
+        time.sleep(20.0)
+        line.delay = 0.0
+    return None
 
 
 def rounds_answered(federation: Any, site: str, run: str) -> list[int]:

@@ -90,7 +90,12 @@ def omega(
 def solved(problem: Any) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 1e-10 is more than the solver always reaches; it then says how far it came
-        problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10, max_iter=400)
+        for tol in (1e-10, 1e-9, 1e-8):  # with exponential cones it sometimes fails where more is asked than it reaches
+            try:
+                problem.solve(solver="CLARABEL", tol_gap_abs=tol, tol_gap_rel=tol, tol_feas=tol, max_iter=400)
+                break
+            except cp.error.SolverError:
+                continue
     assert problem.status in ("optimal", "optimal_inaccurate"), problem.status
     return float(problem.value)
 
@@ -130,12 +135,12 @@ def client_step(
 
 def program(
     loss: str, eps: float, clients: list[tuple[np.ndarray, np.ndarray]], rho: Any, kappa: float, metric: str,
-    support: Any, theta: float, p: Any, q_hat: np.ndarray,
+    support: Any, theta: float, p: Any, q_hat: np.ndarray, units: np.ndarray | None = None,
 ) -> float:  # fmt: skip
-    """The optimal value of program (4)."""
-    S = len(clients)
+    """The optimal value of program (4); the solver's variable is w/units, for columns of very different size."""
+    S, dim = len(clients), clients[0][0].shape[1]
     rho = np.broadcast_to(rho, S)
-    w, gamma = cp.Variable(clients[0][0].shape[1]), cp.Variable()
+    w, gamma = cp.multiply(np.ones(dim) if units is None else units, cp.Variable(dim)), cp.Variable()
     eta, z, held = cp.Variable(S, nonneg=True), [], []
     for (X, y), radius in zip(clients, rho, strict=True):
         lam = cp.Variable(nonneg=True)

@@ -85,6 +85,7 @@ def test_l1_logistic_regression_is_scikit_learns():
     assert stationary(run, slope, lam) <= 1e-8
 
 
+@pytest.mark.slow
 def test_rounds_in_which_clients_are_missing_end_at_the_same_point():
     """Any two of three clients a round; then one of them never, which the run says."""
     plan = np.tile(~np.eye(3, dtype=bool), (14, 1))

@@ -293,6 +293,7 @@ def test_minibatches_never_hold_a_filling_row():
 # --- a neural network ---
 
 
+@pytest.mark.slow
 def test_a_neural_network_trains_over_its_pytree(tmp_path):
     rng = np.random.default_rng(0)
     sites = {}

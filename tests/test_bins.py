@@ -61,6 +61,7 @@ def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
     assert chosen(fd.FedGiA(), problem=alike) is None
 
 
+@pytest.mark.slow
 def test_rectangles_that_the_data_come_with_are_used_and_share_a_program():
     whole = ragged()
     arrays = {key: np.asarray(value) for key, value in whole.data.items() if key != "weight"}

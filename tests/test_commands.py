@@ -4,66 +4,22 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hospitals import ACCEPT, Command, Result, commands
+from hospitals import FEDAVG as STUDY
 
 import foedus as fd
-from foedus import cli
-from foedus.experiment import starter
 
 ROOT = Path(__file__).parent.parent
-
-STUDY = """\
-seed = 5
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-group = "sex"
-[problem]
-penalty = { name = "Ridge", mu = 0.01, per_example = false }
-[algorithm]
-name = "FedAvg"
-k0 = 2
-lr = 0.5
-stop = "none"
-[run]
-max_rounds = 40
-"""
-
-ACCEPT = "--accept-uncertified"  # STUDY plays a fixed number of rounds, so its runs never pass a stopping test
-
-
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture
 def foedus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `foedus` in a folder with four hospitals and study.toml."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    Path("hospitals").mkdir()
-    for name, text in starter.hospitals().items():
-        Path(f"hospitals/{name}.csv").write_text(text)
-    Path("study.toml").write_text(STUDY)
-
-    def run(*arguments: str) -> Result:
-        status = cli.run(list(arguments))
-        printed = capsys.readouterr()
-        return Result(status, printed.out, printed.err)
-
-    return run
+    return commands(STUDY, tmp_path, monkeypatch, capsys)
 
 
 def written() -> dict[str, bytes]:

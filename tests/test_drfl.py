@@ -30,6 +30,8 @@ def gap(name, metric, kind, p, sites, algorithm, rho=RHO, theta=THETA, kappa=KAP
     run = fd.solve(fd.Problem(sites, loss=loss), algorithm)
     given = (rho, kappa, metric, theirs, theta, p, shares(sites))
     best = oracle.program(name, eps, sites, *given)
+    if run.worst_case.gap is not None:  # no optimum is below what the duality gap leaves
+        assert run.worst_case.value - run.worst_case.gap <= best + 1e-6 * abs(best)
     return oracle.minimax(name, eps, run.w, sites, *given) / best - 1.0, run
 
 
@@ -52,6 +54,7 @@ def test_the_minimax_value_is_cvxpys_optimum(name, metric, kind, p):
     above, run = gap(name, metric, kind, p, clients(name, 1), drfl(metric, kind, p))
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
+    assert run.worst_case.gap <= 1e-6 * run.worst_case.value
     # the worst case that the run reports is CVXPY's too
     assert run.worst_case.value == pytest.approx(run.history["worst_case"][-1], rel=1e-5)
 
@@ -68,6 +71,7 @@ def test_every_loss_metric_support_and_norm(method, name, metric, kind, p):
         assert run.converged, run.reason
         # below its optimum CVXPY can only be by its own error, which exponential cones make 2e-6 on one instance
         assert (-1e-5 if name == "logistic" else -1e-7) <= above <= (1e-6 if method == "interior" else 1e-5)
+        assert method == "splitting" or run.worst_case.gap <= 1e-6 * run.worst_case.value
 
 
 @pytest.mark.slow
@@ -79,6 +83,7 @@ def test_every_support_without_a_closed_form(name, metric, kind, p, seed, sites,
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-6
     assert run.rounds <= 60
+    assert run.worst_case.gap <= 1e-6 * run.worst_case.value
 
 
 @pytest.mark.slow
@@ -108,6 +113,7 @@ def test_a_polyhedron_goes_through_the_same_rounds():
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-6
     assert run.rounds <= 60
+    assert run.worst_case.gap <= 1e-6 * run.worst_case.value
     # where samples go is told for every site, and comes to the worst case that the rounds ended at
     assert run.worst_case.value == pytest.approx(run.history["worst_case"][-1], rel=1e-6)
     for case in run.worst_case.clients.values():

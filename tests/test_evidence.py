@@ -1,15 +1,13 @@
 """Held-out rows and terms on rates through the commands: run, predict, export, evaluate, report, card and compare."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hospitals import ACCEPT, FEDAVG, Command, commands
 
 import foedus as fd
-from foedus import cli
 from foedus.data import tables
 from foedus.data.holdout import Shares, split
 from foedus.data.sites import Roles
@@ -19,51 +17,21 @@ from foedus.experiment.plan import Plan
 from foedus.experiment.predict import open_model, predict
 from foedus.report import words
 
-STUDY = """\
-seed = 5
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-group = "sex"
-[problem]
-penalty = { name = "Ridge", mu = 0.01, per_example = false }
-[algorithm]
-name = "FedAvg"
-k0 = 2
-lr = 0.5
-stop = "none"
-[run]
-max_rounds = 40
-[evaluate]
+STUDY = f"""\
+{FEDAVG}[evaluate]
 holdout = 0.3
 [[constraints]]
 type = "MissRate"
 at_most = 0.3
 confidence = 0.8
 """
-ACCEPT = "--accept-uncertified"  # FedAvg plays a fixed number of rounds, and passes no stopping test
 ROLES = Roles(label="readmitted", positive="yes", group="sex")
-
-Command = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
 def foedus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `foedus` in a folder with four hospitals and study.toml."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    Path("hospitals").mkdir()
-    for name, text in starter.hospitals().items():
-        Path(f"hospitals/{name}.csv").write_text(text)
-    Path("study.toml").write_text(STUDY)
-
-    def run(*arguments: str) -> SimpleNamespace:
-        status = cli.run(list(arguments))
-        printed = capsys.readouterr()
-        return SimpleNamespace(status=status, out=printed.out, err=printed.err)
-
-    return run
+    return commands(STUDY, tmp_path, monkeypatch, capsys, columns=200)
 
 
 def test_from_the_file_to_the_report(foedus: Command):

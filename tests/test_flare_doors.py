@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from constrained_cases import CAPPED, breast_cancer
 from federations import REAL, place
@@ -155,6 +156,8 @@ def joins(federation: Federation, folder: Path, name: str, identity: tuple[bytes
     shutil.copytree(federation.kit("site-1") / "local", kit / "local")
     for file, content in zip(("client.crt", "client.key"), identity, strict=True):
         (kit / "startup" / file).write_bytes(content)
+    settings = kit / "startup" / "fed_client.json"
+    settings.write_text(settings.read_text().replace('"site-1"', json.dumps(name)))
     newcomer = Federation(folder / "newcomer", {"sites": [name], "kits": {name: str(kit)}, "processes": {}})
     try:
         newcomer._start(name)
@@ -259,3 +262,35 @@ def test_what_goes_wrong_at_a_site_is_not_told(federation, tmp_path):
     for folder in (federation.kit("server"), federation.kit("admin"), tmp_path):
         for path in folder.rglob("*"):
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_a_coordinator_in_a_notebook_states_the_problem_and_the_sites_use_their_own_rows(tmp_path):
+    """`fd.Flare(kit=...)`: the rows of the statement are made up; the answer is that over the sites' rows."""
+    rng = np.random.default_rng(0)
+    own = {f"site-{i + 1}": (rng.standard_normal((40, 3)), rng.standard_normal(40)) for i in range(3)}
+    cap = fd.constraints.Linear(C=[[1.0, 0.0, 0.0]], d=[0.01])
+    expected = fd.solve(fd.Problem(own, loss=fd.losses.least_squares, constraints=[cap]), fd.InteriorPoint())
+    federation = Federation.up(tmp_path, 3, {"min_subset": 1, "min_sites": 1})
+    try:
+        for site, (x, y) in own.items():
+            np.savez(federation.data(site), x=x, y=y)
+        made_up = (np.eye(3), np.zeros(3))
+        statement = fd.Problem(dict.fromkeys(own, made_up), loss=fd.losses.least_squares, constraints=[cap])
+        run = fd.solve(statement, fd.InteriorPoint(), runtime=fd.Flare(kit=federation.kit("admin")))
+    finally:
+        federation.down()
+    np.testing.assert_allclose(run.w, expected.w, atol=1e-9)
+    assert run.certificate.holds()
+
+
+def test_a_kit_that_is_none_and_a_problem_without_names_are_refused(tmp_path):
+    problem = fd.Problem([(np.eye(2), np.ones(2))] * 3, loss=fd.losses.least_squares)
+    with pytest.raises(fd.FoedusError, match="is no coordinator's kit"):
+        fd.solve(problem, fd.FedAvg(), runtime=fd.Flare(kit=tmp_path))
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup" / "fed_admin.json").write_text("{}")
+    with pytest.raises(fd.FoedusError, match="carry the sites' names"):
+        fd.solve(problem, fd.FedAvg(), runtime=fd.Flare(kit=tmp_path))
+    with pytest.raises(fd.FoedusError, match="one of 'sites', 'at' and 'kit'"):
+        fd.Flare(kit=tmp_path, sites=3)

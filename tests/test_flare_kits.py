@@ -440,6 +440,8 @@ def test_a_site_is_added_and_the_kits_that_are_out_stay_as_they_are(folder):
     after = content()
     assert {path: after[path] for path in before} == before
     assert all(path.is_relative_to(kit) for path in after.keys() - before.keys())
+    assert "the site site-3" in (kit / "deploy/foedus.service").read_text()
+    assert "site-3" in (folder / "compose.yml").read_text()
     assert (kit / "startup/rootCA.pem").read_bytes() == (kit.parent / "site-1/startup/rootCA.pem").read_bytes()
     assert not any(b"PRIVATE" in path.read_bytes() for path in kit.rglob("*") if path.is_file())
     with pytest.raises(fd.FoedusError, match="is a site of this project already"):

@@ -23,6 +23,7 @@ class SlowPost:
         self.queue: list[tuple[float, str, int, bytes]] = []
         self.asked: list[set[str]] = []
         self.busy: set[str] = set()
+        self.missing: set[str] = set()
 
     def send(self, messages) -> int:
         is_round = all(b'"ask": "round"' in message for message in messages.values())
@@ -147,3 +148,62 @@ def test_settings_that_cannot_be_are_refused(told, words):
 def test_the_patience_of_a_job_carries_the_quorum():
     assert fd.Flare(quorum=0.8, late="next").patience["quorum"] == 0.8
     assert QUICK.quorum is None
+
+
+# --- the same clock in a simulation ---
+
+
+def seconds(*names: str) -> tuple[float, ...]:
+    return tuple(0.1 if name in names else 0.01 for name in TEN)
+
+
+def test_a_simulation_with_delays_plays_the_clock_of_real_sites(tmp_path):
+    """The same rounds at the same times as the sessions over a post, and the same iterates."""
+    algorithm = fd.FedAvg(k0=1, lr=0.05, tol=0.0)
+    result, _ = play(tmp_path, algorithm, SLOW, 0.8, late="next", max_rounds=30)
+    slow = fd.Fraction(delays=seconds(TEN[-1]), quorum=0.8, late="next")
+    run = fd.solve(problem(), algorithm, max_rounds=30, participation=slow)
+    np.testing.assert_array_equal(run.w, result.conclusion.w)
+    np.testing.assert_array_equal(run.history["answered"], result.history["answered"])
+    assert np.all(np.diff(run.history["clock"]) >= 0.01 - 1e-12)
+    assert run.settings["participation"]["quorum"] == 0.8
+
+
+def test_without_a_quorum_delays_change_the_clock_and_no_iterate():
+    algorithm = fd.FedAvg(k0=1, lr=0.05, tol=0.0)
+    plain = fd.solve(problem(), algorithm, max_rounds=12)
+    run = fd.solve(problem(), algorithm, max_rounds=12, participation=fd.Fraction(delays=seconds(TEN[3])))
+    np.testing.assert_allclose(run.w, plain.w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.history["clock"], 0.1 * np.arange(1, 13))
+    assert run.certificate.stationarity == pytest.approx(plain.certificate.stationarity, rel=1e-9)
+
+
+def test_a_callback_ends_a_simulation_with_delays():
+    slow = fd.Fraction(delays=seconds())
+    run = fd.solve(problem(), fd.FedAvg(tol=0.0), participation=slow, callback=lambda rounds, record: rounds >= 5)
+    assert (run.rounds, run.interrupted) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"delays": [0.1, -1.0]}, "must be seconds > 0"),
+        ({"quorum": 0.5}, "are for clients with 'delays'"),
+        ({"delays": [0.1], "quorum": 2.0}, "must be in"),
+        ({"delays": [0.1], "late": "never"}, "must be 'drop' or 'next'"),
+    ],
+)
+def test_delays_that_cannot_be_are_refused(told, words):
+    with pytest.raises(fd.FoedusError, match=words):
+        fd.Fraction(**told)
+
+
+def test_delays_are_refused_where_they_would_not_be_played(tmp_path):
+    slow = fd.Fraction(delays=seconds())
+    two = fd.Problem([(np.eye(2), np.ones(2))] * 2, loss=fd.losses.least_squares)
+    with pytest.raises(fd.FoedusError, match="are for 10 clients, but the problem has 2"):
+        fd.solve(two, fd.FedAvg(), participation=slow)
+    with pytest.raises(fd.FoedusError, match="without checkpoint="):
+        fd.solve(problem(), fd.FedAvg(), participation=slow, checkpoint=tmp_path / "run.ckpt")
+    with pytest.raises(fd.FoedusError, match="real sites take the time they take"):
+        Hall(tmp_path, problem(), fd.FedAvg(), participation=slow)

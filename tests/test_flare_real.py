@@ -9,9 +9,11 @@ import time
 import numpy as np
 import pytest
 from constrained_cases import CAPPED, breast_cancer
-from federations import REAL, kill_in_round
+from federations import REAL, break_in_round, kill_in_round
 
 import foedus as fd
+from foedus.benchmarks import federation as federation_rounds
+from foedus.benchmarks.slow_line import SlowLine
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
@@ -59,11 +61,25 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
 
 @pytest.mark.slow
 def test_from_nothing_to_a_certified_answer_takes_less_than_a_minute():
-    """Kits, a server and three sites are made, started and stopped within it."""
+    """Kits, a server and three sites are made, started and stopped within it; on a quiet machine within 20 s."""
     began = time.monotonic()
     run = fd.solve(breast_cancer().problem(), CAPPED["newton"], runtime=fd.Flare(sites=3))
     assert run.certificate.holds()
+    print(f"{time.monotonic() - began:.1f} s")
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_thirty_sites_start_run_two_hundred_rounds_and_stop(tmp_path):
+    federation = Federation.up(tmp_path, 30)
+    try:
+        pace = federation_rounds.play(federation, "aux", 200)
+        print(f"median {np.median(pace):.3f} s a round")
+        assert len(pace) == 200 - federation_rounds.WARM_UP
+    finally:
+        federation.down()
+    assert not [pid for party in ("server", *federation.sites) for pid in federation.processes(party)]
 
 
 @pytest.mark.slow
@@ -113,7 +129,7 @@ def test_flares_communicator_reads_the_period_that_we_set():
     from foedus.runtime.flare.controller import CHECK_SECONDS, FoedusController
 
     communicator = WFCommServer()
-    FoedusController().set_communicator(communicator)
+    FoedusController("task").set_communicator(communicator)
     assert communicator._task_check_period == CHECK_SECONDS
     assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
 
@@ -162,24 +178,32 @@ def open_ports() -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(3600)
 def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers(tmp_path):
     """The drawn rounds and victims are the same every time; where a job ends up after a kill is not."""
     rng = np.random.default_rng(0)
     problem, algorithm = breast_cancer().problem(), CAPPED["admm"]
     expected = fd.solve(problem, algorithm)
     victims = ["site-1 job", "site-2 job", "site-3 job", "site-2", "site-3", "server", "server job"]
+    victims += ["site-2 stopped", "server stopped", "site-1 full", "line slow"]
     before, ports = open_ports(), set()
-    federation = Federation.up(tmp_path, 3)
+    lines: list[SlowLine] = []
+
+    def through(port: int) -> int:
+        lines.append(SlowLine(port))
+        return lines[0].port
+
+    federation = Federation.up(tmp_path, 3, line=through)
     parties = ("server", *federation.sites)
+    draws = [*victims, *(str(rng.choice(victims)) for _ in range(100))]  # everything once, then by chance
     try:
-        for _ in range(int(os.environ.get("FOEDUS_CHAOS", "20"))):
+        for victim in draws[: int(os.environ.get("FOEDUS_CHAOS", "20"))]:
             killed: list[str] = []
-            told = (federation, str(rng.choice(victims)), int(rng.integers(1, 300)), killed)
-            killer = threading.Thread(target=kill_in_round, args=told)
+            told = (federation, victim, int(rng.integers(1, 300)), killed)
+            killer = threading.Thread(target=break_in_round, args=(*told, lines[0]))
             began = time.monotonic()
             killer.start()
-            run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0))
+            run = fd.solve(problem, algorithm, runtime=fd.Flare(at=federation.folder, timeout=4.0, keep_going=8))
             killer.join()
             print(f"{told[1]} in round {told[2]}: {time.monotonic() - began:.1f} s")
             assert killed, f"nobody was killed: {told[1:]}"
@@ -196,6 +220,7 @@ def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers
         assert all(len(pids) <= 1 for pids in left.values()), f"jobs are over, only the parties remain: {left}"
     finally:
         federation.down()
+        lines[0].close()
     assert {*federation.state["ports"]} <= ports
     assert not (ports - before) & open_ports(), "a port is left over"
     assert not [pid for party in parties for pid in federation.processes(party)], "a process is left over"
@@ -203,9 +228,9 @@ def test_twenty_runs_with_a_kill_at_a_random_round_give_twenty_certified_answers
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_memory_is_flat_over_two_thousand_rounds(federation):
+def test_memory_is_flat_over_five_thousand_rounds(federation):
     problem = fd.Problem(breast_cancer().sites, loss=fd.losses.logistic)
-    rounds, seen = 2000, {}
+    rounds, seen = 5000, {}
     log = federation.kit("site-1") / RUNS / "messages.jsonl"
     before = log.stat().st_size if log.exists() else 0
     over = threading.Event()

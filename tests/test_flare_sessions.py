@@ -100,7 +100,7 @@ SAME = {
 }
 
 
-SLOW = ("FedAvg", "FedAvg, some", "FedGiA, gram, some", "LocalSGD", "Scaffold, plan")
+SLOW = ("FedGiA", "FedAvg, some", "FedGiA, gram, some", "LocalSGD", "Scaffold, plan")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAME])
@@ -578,6 +578,7 @@ def test_pooling_and_a_wrong_number_of_sites_are_refused(tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_cap_on_the_worst_case_can_be_sent_to_sites(tmp_path):
     """And a site counts the rows that it is about, as it does for every other cap."""
     sites = dict(list(classification().items())[:3])

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hospitals import DATA, commands
 
 import foedus as fd
-from foedus import cli
 from foedus.evaluation.intervals import rate
-from foedus.experiment import starter
 from foedus.experiment.execute import Builder
 from foedus.experiment.file import load
 from foedus.experiment.frontier import trace
@@ -19,15 +18,8 @@ from foedus.experiment.screen import Screen
 from foedus.report.picture import picture
 from foedus.report.tradeoff import TradeoffPoint
 
-STUDY = """\
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-group = "sex"
-[problem]
-penalty = { name = "Ridge", mu = 0.01, per_example = false }
-[algorithm]
+STUDY = f"""\
+{DATA}[algorithm]
 name = "ProxAL"
 [[constraints]]
 type = "LossCap"
@@ -41,17 +33,13 @@ Foedus = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def foedus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Foedus:
-    monkeypatch.chdir(tmp_path)
-    Path("hospitals").mkdir()
-    for name, text in starter.hospitals().items():
-        Path(f"hospitals/{name}.csv").write_text(text)
-    Path("study.toml").write_text(STUDY)
+    run = commands(STUDY, tmp_path, monkeypatch, capsys)
 
-    def run(*arguments: str) -> tuple[int, str]:
-        status = cli.run(list(arguments))
-        return status, capsys.readouterr().err
+    def status_and_errors(*arguments: str) -> tuple[int, str]:
+        result = run(*arguments)
+        return result.status, result.err
 
-    return run
+    return status_and_errors
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_many_factorisations_do_not_wait_for_each_other():
     """Two batched LAPACK calls in one program stop a machine with two cores for ever; this one must come to an end."""
     folder = os.path.dirname(os.path.dirname(fd.__file__))

@@ -84,6 +84,7 @@ def test_of_more_rows_than_products_the_stiffest_count_and_the_others_with_their
     assert summed(problem, J, rows, np.ones(12)).rows.shape == (12,)
 
 
+@pytest.mark.slow
 def test_the_learnt_system_is_solved_as_the_dense_one():
     """With an ℓ1 norm, whose variables t are beside w, with rows, and with pairs of L-BFGS."""
     rng, dim = np.random.default_rng(1), 8

@@ -45,6 +45,7 @@ def test_rows_are_divided_scaled_and_disturbed_as_stated():
         assert counts[0] == ((counts[1] + 1) // 2 if s < 2 else counts[1])
 
 
+@pytest.mark.slow
 def test_figure_one_is_drawn(tmp_path):
     said = []
     EXPERIMENTS["drfl-fig1"].run(Options(trials=2, seed=0, quick=True, out=tmp_path, echo=said.append))

@@ -86,6 +86,7 @@ def test_fedgia_meets_rule_35_on_v1_within_the_stated_mean_of_rounds_at_the_opti
         assert run.objective == pytest.approx(least_squares_optimum(problem), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k0", "most"), [pytest.param(1, 13, marks=pytest.mark.slow), (10, 9)])
 def test_the_gram_form_needs_no_more_rounds_on_v1(instances: list[Problem], k0: int, most: int) -> None:
     run = solve(instances[0], FedGiA(k0=k0, H="gram", t=0.15))
@@ -100,6 +101,7 @@ def test_the_default_settings_meet_rule_35_on_v1_within_a_mean_of_9_rounds(insta
     assert np.mean([run.rounds for run in runs]) <= 9
 
 
+@pytest.mark.slow
 def test_the_released_test_is_rule_35_with_a_tolerance_m_squared_times_larger(instances: list[Problem]) -> None:
     released = solve(instances[0], FedGiA(k0=5, t=0.15, stop="released"))
     looser = solve(instances[0], FedGiA(k0=5, t=0.15, tol=1e-7 * CLIENTS**2))
@@ -116,6 +118,7 @@ def test_fedgia_tends_to_gradient_descent_with_step_one_over_t_r(instances: list
     np.testing.assert_allclose(descent.history["objective"], fedgia.history["objective"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_fedavg_needs_over_four_hundred_rounds_for_the_released_test(instances: list[Problem]) -> None:
     run = solve(instances[0], V1.algorithms(1, "released")["FedAvg"])
     assert run.converged
@@ -267,6 +270,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> RegressionExample:
     return example
 
 
+@pytest.mark.slow
 def test_the_table_shows_both_rules_and_the_printed_figures_beside_ours(
     small: RegressionExample, tmp_path: Path
 ) -> None:

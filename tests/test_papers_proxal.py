@@ -274,6 +274,7 @@ def options(out: Path, said: list[str]) -> Options:
     return Options(trials=1, seed=0, quick=True, out=out, echo=said.append)
 
 
+@pytest.mark.slow
 @needs_data
 def test_table_2_shows_ours_beside_the_optimum_and_the_printed_figure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -335,6 +335,7 @@ def test_moments_give_the_same_values_and_gradients():
     assert not replace(terms, loss=fd.losses.huber(1.0)).has_moments((9, 4))
 
 
+@pytest.mark.slow
 def test_an_own_objective_may_have_pictures_for_rows():
     """Arrays of any number of axes, ragged ones filled up as well."""
     rng = np.random.default_rng(0)

@@ -157,6 +157,7 @@ def test_a_start_that_is_far_off_leads_to_the_same_point():
 # --- coupled constraints ---
 
 
+@pytest.mark.slow
 def test_a_coupled_constraint_is_the_pooled_one():
     case = Coupled.random(1)
     best = case.answer()
@@ -267,6 +268,7 @@ def test_missing_replies_delay_the_certificate_but_do_not_weaken_it(algorithm, p
     assert run.rounds > quadratic_run(1, algorithm).rounds
 
 
+@pytest.mark.slow
 def test_a_client_that_is_asked_twice_does_not_hide_how_far_its_multiplier_moved():
     """One client's equality row converges slowly; it is asked again while another one is awaited."""
     nothing, target = np.zeros((3, 2, DIM)), 5e-5 * np.eye(DIM)[0]

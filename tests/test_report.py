@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +23,8 @@ from foedus.privacy.ledger import Ledger
 from foedus.pytrees import state
 from foedus.report import card, charts, html, live, sections, tradeoff, words
 from foedus.report.server import serve
+from foedus.robust.stress import Stress
+from foedus.robust.worst_case import WorstCase
 from foedus.settings import settings
 
 EMPTY = {"meta", "input", "path", "circle", "br", "link"}
@@ -157,15 +158,17 @@ def test_what_private_sites_did_not_measure_is_said_in_words():
 
 def test_a_worst_case_is_shown_by_site():
     """As robust methods hand it over: its value, the weights q, and each site's own figures."""
-    case = SimpleNamespace(value=0.71, nominal=0.6, radius=0.05)
+    case = WorstCase(value=0.71, nominal=0.6, lam=1.0, radius=0.05)
     run = dataclasses.replace(runs.unconstrained()["FedAvg"])
-    run.worst_case = SimpleNamespace(
-        value=0.77, q=dict.fromkeys(run.names, 0.25), clients=dict.fromkeys(run.names, case)
-    )
+    stress = Stress(0.77, dict.fromkeys(run.names, 0.25), dict.fromkeys(run.names, case), gap=0.0031)
+    run.worst_case = stress
     page = page_of(run)
     assert "worst-case" in page.ids
-    for figure in ("0.77", "0.71", "0.6", "0.25"):
+    for figure in ("0.77", "0.71", "0.6", "0.25", "at most 0.0031 above the best possible worst case"):
         assert figure in page.text
+    assert "No model has a worst case that is lower by more than 0.0031." in page.text
+    run.worst_case = dataclasses.replace(stress, gap=None)
+    assert "duality gap not measured" in page_of(run).text
 
 
 def test_verdicts_say_what_the_certificate_says():
@@ -270,6 +273,7 @@ def test_a_slack_within_the_tolerance_is_at_its_cap_and_the_legend_says_so():
     assert "Negative slack means" not in page.text
 
 
+@pytest.mark.slow
 def test_large_run_is_written_small_and_fast(tmp_path: Path):
     run = runs.large()
     html.page({"first": dataclasses.replace(run, rounds=run.rounds)}, {})  # compiles the draws of who took part
@@ -282,6 +286,7 @@ def test_large_run_is_written_small_and_fast(tmp_path: Path):
     assert page.text.count("clinic-") >= 100
 
 
+@pytest.mark.slow
 def test_a_sweep_of_many_runs_stays_small():
     run = runs.large()
     everyone = {k: v for k, v in run.settings.items() if k != "participation"}

@@ -9,11 +9,16 @@ import pytest
 import robust_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from robust_cases import LOSSES, METRICS, NORMS, clients
+from robust_cases import LOSSES, METRICS, NORMS, clients, support
+from sklearn.datasets import load_breast_cancer
 
 import foedus as fd
 from foedus.data import adult, files, uci
 from foedus.robust import bound as robust_bound
+from foedus.robust import bounded as robust_bounded
+from foedus.robust.proposal import Proposal
+from foedus.runtime import spine
+from foedus.runtime.simulate import Simulator
 
 
 def shares(sites) -> np.ndarray:
@@ -198,12 +203,113 @@ def test_a_model_far_off_is_not_taken_for_the_optimum_of_raw_columns(size):
         assert "above the best possible" in reason
 
 
+# --- adversaries that somebody proposes ---
+
+
+def proposed(rng, rows: int, pieces: int, width: int, way: bool, size: float) -> Proposal:
+    """An adversary drawn at random: of no use, and far out of its bounds."""
+    mass = rng.random((pieces, rows)) * rng.choice([1e-6, 1.0, 3.0])
+    moved = size * rng.normal(size=(width, pieces, rows)) if way else None
+    slope = rng.normal(size=rows)
+    return Proposal(float(rng.random()), mass, slope, size * rng.normal(size=(1, width)), moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "kind", "kappa"),
+    [
+        ("hinge", "l1", "box", 0.5),
+        ("hinge", "l2", "polyhedron", 0.5),
+        ("pinball", "linf", "polyhedron", 0.8),
+        ("epsilon_insensitive", "l2", None, 0.8),
+        ("huber", "linf", None, np.inf),
+        ("logistic", "l1", None, 0.5),
+    ],
+)
+def test_no_proposed_adversary_leads_to_a_bound_above_the_optimum(name, metric, kind, kappa):
+    """A lower bound is proved by weak duality, whoever proposes the adversary, and for whichever model."""
+    (loss, eps), sites, (ours, theirs) = LOSSES[name], clients(name, 2, 2, 3, (12, 13)), support(kind, 3)
+    best = oracle.program(name, eps, sites, 0.05, kappa, metric, theirs, 0.3, 2, shares(sites))
+    problem, rng = fd.Problem(sites, loss=loss), np.random.default_rng(0)
+    algorithm = fd.DRFL(radius=0.05, kappa=kappa, metric=metric, support=ours, theta=0.3, p=2)
+    pieces = {"huber": 0, "logistic": 1}.get(name, 2)
+    for size in (1e-3, 0.1, 10.0, 1e6):
+        w = rng.normal(size=3)
+        drawn = [proposed(rng, 12, pieces, 3, kind == "polyhedron", size) for _ in sites]
+        found = algorithm.stress(problem, w, drawn)
+        assert found.gap is not None
+        assert found.value - found.gap <= best * (1.0 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["box", "polyhedron"])
+def test_a_model_that_is_not_the_best_has_a_gap_over_a_bounded_support(kind):
+    """The adversary of the optimum shows by how much another model is worse."""
+    sites = clients("hinge", 1, 3, 3, (17, 25))
+    ours, theirs = support(kind, 3)
+    problem = fd.Problem(sites, loss=fd.losses.hinge)
+    algorithm = fd.DRFL(radius=0.05, kappa=0.5, support=ours, theta=0.3, p=2)
+    job = spine.prepare(problem, algorithm, w0=np.zeros(3), seed=0, max_rounds=None, participation=fd.Fraction(1.0))
+    drawn = Simulator().play(job, watch=None, checkpoint=None).proposals
+    best = oracle.program("hinge", 0.0, sites, 0.05, 0.5, "l1", theirs, 0.3, 2, shares(sites))
+    found = algorithm.stress(problem, np.array([0.5, -1.0, 0.3]), drawn)
+    assert found.gap == pytest.approx(found.value - best, rel=1e-3)
+    assert not found.judge("residuals of 0")[0]
+
+
+# --- raw columns ---
+
+
+def units_of(sites) -> np.ndarray:
+    """What makes columns of one size, for the oracle's solver."""
+    return 1.0 / np.sqrt(np.mean(np.concatenate([X for X, _ in sites]) ** 2, axis=0))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.parametrize("radius_kappa", [(0.05, 1.0), (0.05, np.inf), (0.2, 1.0)])
+@pytest.mark.parametrize("data", ["cancer", "adult", "heart", "scaled"])
+@pytest.mark.parametrize("robust", ["DRFL", "WAFL"])
+def test_raw_columns_simply_work(robust, data, radius_kappa):
+    """Table B's numbers with the hinge, on columns in their own units; the logistic loss is in the next test."""
+    (radius, kappa), rows = radius_kappa, slice(0, 2000)
+    cancer = load_breast_cancer(return_X_y=True)
+    given = {"adult": adult_columns, "heart": uci.heart, "cancer": lambda: (cancer[0], 1.0 - cancer[1])}
+    sites = scaled_columns(6) if data == "scaled" else dealt(*(part[rows] for part in given[data]()), 5)
+    theirs = ([tuple(np.concatenate(part) for part in zip(*sites, strict=True))], radius, kappa, "l2", None)
+    theirs = (*theirs, 0.0, 1, np.ones(1)) if robust == "WAFL" else (sites, *theirs[1:], 0.3, 2, shares(sites))
+    shared = {"radius": radius, "kappa": kappa, "metric": "l2"}
+    algorithm = fd.WAFL(**shared) if robust == "WAFL" else fd.DRFL(**shared, theta=0.3, p=2)
+    run = fd.solve(fd.Problem(sites, loss=fd.losses.hinge), algorithm)
+    assert run.converged, run.reason
+    assert abs(run.worst_case.value / oracle.program("hinge", 0.0, *theirs, units_of(sites)) - 1.0) <= 1e-5
+    assert run.worst_case.gap <= 1e-3 * run.worst_case.value
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize("data", ["adult", "heart", "scaled"])
+@pytest.mark.parametrize("algorithm", [fd.DRFL(), fd.AFL(), fd.WAFL(radius=0.05, kappa=1.0, metric="l2")])
+def test_raw_columns_simply_work_with_either_loss(algorithm, data, loss):
+    given = {"adult": adult_columns, "heart": uci.heart}
+    sites = scaled_columns(6) if data == "scaled" else dealt(*(part[:2000] for part in given[data]()), 5)
+    run = fd.solve(fd.Problem(sites, loss=LOSSES[loss][0]), algorithm)
+    assert run.converged, run.reason
+    assert run.worst_case.gap <= 1e-3 * run.worst_case.value
+    wafl = isinstance(algorithm, fd.WAFL)
+    held = [tuple(np.concatenate(part) for part in zip(*sites, strict=True))] if wafl else sites
+    theirs = (algorithm.radius, algorithm.kappa, algorithm.metric, None, algorithm.theta, algorithm.p)
+    best = oracle.program(loss, 0.0, held, *theirs, np.ones(1) if wafl else shares(sites), units_of(sites))
+    assert abs(run.worst_case.value / best - 1.0) <= 1e-5
+
+
 # --- what is not measured, and what is kept ---
 
 
 def test_with_too_many_rows_the_gap_is_said_to_be_not_measured(monkeypatch):
     monkeypatch.setattr(robust_bound, "MOST_ROWS", 10)
     problem = fd.Problem(clients("logistic", 1), loss=fd.losses.logistic)
+    assert fd.solve(problem, fd.AFL()).worst_case.gap is not None  # its multipliers take no search
+    monkeypatch.setattr(robust_bounded, "MOST_NUMBERS", 10)
     run = fd.solve(problem, fd.AFL())
     assert run.converged
     assert run.worst_case.gap is None

@@ -1,11 +1,15 @@
 """What a site's administrator types, and what is shown."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_site_attacks import DIM, STRICT, Intruder, private
+from test_flare_sessions import Hall
+from test_site_attacks import DIM, STRICT, Intruder, private, problem
 
+import foedus as fd
 from foedus import cli
 from foedus.runtime.flare.names import RUNS
 from foedus.runtime.flare.policy import Policy
@@ -65,3 +69,43 @@ def test_a_folder_that_is_no_kit_is_one_sentence(tmp_path, capsys):
     for command in (["site", "ledger"], ["site", "requests"], ["site", "audit"]):
         assert cli.run([*command, str(tmp_path)]) == 2
         assert "is no kit that has taken part in a run" in capsys.readouterr().err
+
+
+def test_each_sites_own_page_has_its_rows_and_nothing_of_the_others(tmp_path, capsys):
+    """Four sites with a cap of their own end a run; each page has that site's value, model figures and messages."""
+    rng = np.random.default_rng(0)
+    sites = {}
+    for i in range(4):
+        x = rng.standard_normal((30, 2))
+        sites[f"clinic-{i}"] = (x, (x[:, 0] + 0.3 * rng.standard_normal(30) > 0).astype(float))
+    cap = fd.constraints.LossCap(fd.label(1), at_most={f"clinic-{i}": 0.5 + 0.01 * i for i in range(4)})
+    capped = fd.Problem(sites, loss=fd.losses.logistic, constraints=[cap])
+    hall = Hall(tmp_path, capped, fd.InteriorPoint())
+    result = hall.play()
+    assert result.conclusion.certificate.holds()
+    pages, rows = {}, result.conclusion.certificate.by_site()
+    for i in range(4):
+        kit = tmp_path / f"kit-{i}"
+        (kit / "local").mkdir(parents=True)
+        (kit / "local" / "foedus.toml").write_text("[policy]\n")
+        shutil.copytree(tmp_path / f"site-{i + 1}", kit / "foedus-runs")
+        assert cli.run(["site", "report", str(kit)]) == 0
+        path = Path(capsys.readouterr().out.strip())
+        assert path.stat().st_mode & 0o077 == 0, "its figures are for this site alone"
+        pages[f"clinic-{i}"] = path.read_text()
+    for name, page in pages.items():
+        (own,) = rows[name]
+        assert f"<td>{own.value:.4f}</td><td>{own.cap:.4g}</td>" in page
+        assert "Every term holds here" in page
+        assert "accuracy" in page
+        for other, (row,) in rows.items():
+            if other != name:
+                assert f"<td>{row.cap:.4g}</td><td>{row.multiplier:.4g}</td>" not in page
+                assert other not in page
+
+
+def test_under_privacy_a_site_measures_the_model_for_itself_and_sends_nothing_of_it(tmp_path):
+    result = Hall(tmp_path, problem(), private(), max_rounds=2).play()
+    assert len(result.conclusion.certificate.silent) == 3
+    record = json.loads((tmp_path / "site-1" / "certificate-r1.json").read_text())
+    assert record["figures"]["rows"] == 60

@@ -16,17 +16,22 @@ from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing
 from foedus.problem import Problem
 from foedus.regularizers import Zero
-from foedus.settings import settings
+from foedus.settings import setting, settings
 
 
 @settings
 class Auto(Releasing):
     """Chooses the algorithm for a problem; `run.reason` names it and says why."""
 
+    eps1: float = setting(1e-6, "stationarity to reach, where the algorithm is one for constraints", gt=0)
+    eps2: float = setting(1e-6, "feasibility and complementarity to reach there", gt=0)
+
     noise = None
 
     def fit(self, problem: Problem) -> Fit:
         algorithm, why = choose(problem)
+        if isinstance(algorithm, InteriorPoint | ProxAL) and (self.eps1, self.eps2) != (Auto.eps1, Auto.eps2):
+            algorithm = replace(algorithm, eps1=self.eps1, eps2=self.eps2)
         return replace(algorithm.fit(problem), note=f"{name_of(algorithm)} was chosen because {why}")
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:

@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import Algorithm, Fit, Kind, Present, name_of
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
 from foedus.buffered import LatePresent
 from foedus.engine import late
 from foedus.errors import FoedusError
+from foedus.means import MEANS, largest_of, mean_of
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
+from foedus.pytrees import PyTree, T, state
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
@@ -38,6 +40,10 @@ class View:
 
     f: Array
     g: PyTree  # an array, or () without a stopping test
+
+    def figures(self) -> tuple[float, np.ndarray | None]:
+        """The value and the gradient as numbers; no gradient where none is sent."""
+        return float(self.f), None if isinstance(self.g, tuple) else np.asarray(self.g)
 
 
 @state
@@ -184,6 +190,10 @@ class Descent(FirstOrder):
         None, "the clients' optimiser, in place of lr and decay", also=OPTIMIZER, alias="local", convert=as_optimizer
     )
 
+    combine: str = setting(
+        "mean", "how the server joins the models: 'mean'; 'trimmed' or 'median', which few wrong ones cannot move far",
+        choices=MEANS, alias="aggregate",
+    )  # fmt: skip
     greeting: str = setting(
         "maximum", "how max r_i is found: from each r_i ('maximum'), or, up to 19 %, from 'sums'",
         choices=("maximum", "sums"),
@@ -195,6 +205,11 @@ class Descent(FirstOrder):
 
     def by_sums(self) -> Algorithm:
         """Return the form whose greeting, too, needs only sums."""
+        if self.combine != "mean":
+            raise FoedusError(
+                f"{name_of(self)}(aggregate={self.combine!r}) needs each client's own reply, which masked sums "
+                "(secure) do not show; take aggregate='mean'."
+            )
         return replace(self, greeting="sums")
 
     @property
@@ -256,6 +271,10 @@ class Descent(FirstOrder):
         first = step((w, transform.init(w)), g)
         return jax.lax.fori_loop(1, self.gradients, lambda _, at: step(at, gradient(at[0])), first)[0]
 
+    def mean(self, replies: T, present: Present) -> T:
+        """What the server makes of the replies."""
+        return present.mean(replies) if self.combine == "mean" else mean_of(self.combine, replies, present)
+
     def advance(self, server: DescentServer, progress: Progress, following: Array, own: PyTree = ()) -> DescentServer:
         """The server's state after a round that would take w to `following`."""
         w, memory = following, server.memory
@@ -267,7 +286,7 @@ class Descent(FirstOrder):
 
 
 @dataclass(frozen=True)
-class Greet:
+class Greet(Accountable):
     """The first round under lr='auto': everyone sends r_i with its gradient, which is used for one plain step."""
 
     method: FirstOrder
@@ -278,9 +297,16 @@ class Greet:
     def local(self, terms: Terms, client: PyTree, message: Array, data: Data, key: Array) -> tuple[PyTree, Greeting]:
         return client, self.method.greet(terms, message, data)
 
+    def account(self, terms: Terms, message: PyTree, reply: Greeting) -> Account:
+        f, g = reply.view.figures()
+        return Account(np.asarray(message), np.append(np.zeros(0) if g is None else g, reply.r), f, g)
+
     def aggregate(self, terms: Terms, server: DescentServer, replies: Greeting, present: Present) -> DescentServer:
-        gamma = 1.0 / present.max(replies.r)
-        view = present.mean(replies.view)
+        method = self.method
+        if isinstance(method, Descent) and method.combine != "mean":
+            gamma, view = 1.0 / largest_of(replies.r, present), method.mean(replies.view, present)
+        else:
+            gamma, view = 1.0 / present.max(replies.r), present.mean(replies.view)
         progress = self.method.judge(terms, view, complete(terms, present))
         w = server.w if self.method.stop is None else self.method.settle(progress, server.w, server.w - gamma * view.g)
         return replace(server, w=w, gamma=gamma, progress=progress)

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.algorithms.private import Descending
 from foedus.buffered import Buffered
-from foedus.pytrees import state
+from foedus.pytrees import PyTree, state
 from foedus.settings import settings
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
@@ -22,8 +24,13 @@ class LocalModel:
     view: View
 
 
-class LateModels(Buffered):
-    """Of a model that started from an earlier one, the change counts."""
+class LateModels(Buffered, Accountable):
+    """Of a model that started from an earlier one, the change counts; and a change can be held against others."""
+
+    def account(self, terms: Terms, message: ModelMessage, reply: PyTree) -> Account:
+        w = np.asarray(message.w)
+        f, g = reply.view.figures() if isinstance(reply, LocalModel) else (None, None)
+        return Account(w, np.asarray(reply.w) - w, f, g)
 
     def catch_up(self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel) -> LocalModel:
         return replace(reply, w=server.w + (reply.w - message.w))
@@ -51,5 +58,5 @@ class FedAvg(Descending, LateModels, Descent, Summing):
         return client, LocalModel(self.descend(model, g, lambda u: terms.gradient(u, data)), view)
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: LocalModel, present: Present) -> DescentServer:
-        mean = present.mean(replies)
+        mean = self.mean(replies, present)
         return self.advance(server, self.judge(terms, mean.view, complete(terms, present)), mean.w)

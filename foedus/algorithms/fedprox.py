@@ -48,5 +48,5 @@ class FedProx(Descending, LateModels, Descent, Summing):
         return client, LocalModel(self.descend(model, g, gradient), view)
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: LocalModel, present: Present) -> DescentServer:
-        mean = present.mean(replies)
+        mean = self.mean(replies, present)
         return self.advance(server, self.judge(terms, mean.view, complete(terms, present)), mean.w)

@@ -20,26 +20,36 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH
-from foedus.algorithms.interior_point_rows import CENTRAL, Rows, moved, rounded
+from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import (
     InteriorAsk,
     InteriorClient,
     InteriorReply,
     QuadraticModel,
+    account_of,
     answer,
     joined,
 )
+from foedus.algorithms.interior_point_state import (
+    INFEASIBLE,
+    NO_STEP,
+    NOT_FINITE,
+    STALLED,
+    UNBOUNDED,
+    InteriorServer,
+    reason_of,
+)
 from foedus.algorithms.lagrangian import refuse_kinks
 from foedus.constrained import Constrained
-from foedus.constraints import Linear
 from foedus.errors import FoedusError
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, select, state
+from foedus.pytrees import select
 from foedus.settings import setting, settings
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
@@ -50,45 +60,16 @@ NEAR = 0.01  # of ε1: μ need not wait for a smaller stationarity
 BACK = (0.05, 0.5)  # a step that was rejected is shortened by a factor between these
 SHORTEST = 1e-3  # instead of a shorter step, the matrix is shifted
 MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
-FAR = 1e3  # no point closer than FAR·(1 + ‖x‖₁) meets the terms: then they are called infeasible
+FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
+SAME = 0.9  # a violation that is still above this share of that MEMORY points ago does not shrink
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
+SMALLER, FALLS = 0.7, 1e-9  # a residual below this share is smaller; f where it has fallen by this share of 1 + |f|
+IDLE, LONG_IDLE = 20, 60  # rounds without a smaller stationarity at a small gap, and without anything smaller: a stall
 STREAK = 3  # rounds that everybody must have answered before whole models are asked for again
-LONG = 0.05  # a relative step from a certified point that is this long points to a minimum at infinity
-INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE = 1, 2, 3, 4  # why a run cannot go on
-
-
-@state
-class InteriorServer:
-    base: System  # at the last point that was accepted
-    past: Array  # the parts of the merit at the last points that were accepted, newest first
-    x: Array  # the point that is asked about
-    towards: Array  # the end of the whole step
-    own: Rows  # the server's slacks and multipliers, moved to x
-    alpha: Array
-    mu: Array
-    shift: Array  # of the matrix, beyond what makes it positive definite
-    id: Array
-    rejected: Array
-    whole: Array
-    snapped: Array  # whether x lies on the rows of h that bind, to be tested and nothing else
-    tried: Array  # μ when this was last done
-    fresh: QuadraticModel  # the sum of the whole models about x
-    heard: Array  # from how many sites there is one
-    broken: Array  # how many of these are not finite
-    lasts: Array  # rounds for which x has been asked about
-    running: QuadraticModel  # the sum of all sites' last models
-    streak: Array  # rounds in a row that everybody answered
-    data: Data | None
-    memory: PyTree  # the pairs of L-BFGS where curvature is learnt; else ()
-    gap: Array  # ½rᵀK⁻¹r + Σ s·z at the base
-    step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
-    top: Array  # f at the start
-    done: Array
-    ending: Array  # 0, or why it cannot go on
 
 
 @settings
-class InteriorPoint(Constrained, Summing):
+class InteriorPoint(Accountable, Constrained, Summing):
     """Any smooth problem, with constraints or without, to a certificate in few rounds.
 
     It is Newton's method on the optimality conditions, an interior-point method whose iterations are rounds.
@@ -164,6 +145,9 @@ class InteriorPoint(Constrained, Summing):
             gap=jnp.full((), jnp.inf),
             step=jnp.full((), jnp.inf),
             top=zero,
+            least=jnp.full(4, jnp.inf),
+            idle=jnp.zeros(2, int),
+            units=jnp.ones_like(base.x),
             done=no,
             ending=count,
         )
@@ -190,6 +174,9 @@ class InteriorPoint(Constrained, Summing):
         self, terms: Terms, client: InteriorClient, ask: InteriorAsk, data: Data, key: Array
     ) -> tuple[InteriorClient, InteriorReply]:
         return answer(terms, client, ask, data, self.eps2, self.learns(terms))
+
+    def account(self, terms: Terms, message: InteriorAsk, reply: InteriorReply) -> Account | None:
+        return account_of(terms, message, reply)
 
     def aggregate(
         self, terms: Terms, server: InteriorServer, replies: InteriorReply, present: Present
@@ -222,20 +209,22 @@ class InteriorPoint(Constrained, Summing):
         inequalities = office.inequalities + terms.clients * terms.rows[0]
         mu = jnp.where(first, new.number("product") / max(1, inequalities), server.mu)
 
+        units = jnp.where(first, new.units, server.units)
         weigh = jnp.stack([jnp.ones(()), -mu, jnp.maximum(base.penalty, new.penalty)])
         worst = jnp.max(server.past @ weigh)
         merit, rise = new.merit @ weigh, 1.0 + jnp.abs(worst)
         # where rows come nearer, and where the merit hardly changes, the residuals decide
         nearer = (new.number("theta") < 0.9 * base.number("theta")) | (merit <= worst + 1e-3 * rise)
-        lessened = (merit <= worst + 1e-12 * rise) | (nearer & (new.error <= 0.9 * base.error))
+        lessened = (merit <= worst + 1e-12 * rise) | (nearer & (new.error(units) <= 0.9 * base.error(units)))
         accept = finite & ~server.snapped & (first | lessened | ~complete)
         certified = finite & self.certified(terms, office, new, server)
-        following = select(accept | certified, new, base)
+        contradicts = finite & ~first & ~certified & self.contradicts(new, units, server.past)
+        following = select(accept | certified | contradicts, new, base)
         past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
         past = jnp.where(accept, past, server.past)
 
-        near = jnp.maximum(CENTRAL * mu, NEAR * self.eps1 if self.eps1 < np.inf else 0.0)
-        near_path = (following.stationarity <= near) & office.all_say(following, "central")
+        small = following.stationarity <= (NEAR * self.eps1 if self.eps1 < np.inf else 0.0)
+        near_path = ((following.tilt(units) <= CENTRAL * mu) | small) & office.all_say(following, "central")
         snapped, tried = jnp.zeros((), bool), server.tried
         if office.form.snaps:
             small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
@@ -281,6 +270,14 @@ class InteriorPoint(Constrained, Summing):
         )
         exact = server.whole | (server.streak >= STREAK)
         done = certified & complete & exact
+        figures = jnp.stack([following.stationarity, gap, following.number("theta"), following.f])
+        limits = jnp.array([SMALLER, SMALLER, SMALLER, 1.0]) * server.least
+        smaller = figures < limits.at[3].add(-FALLS * (1.0 + jnp.abs(following.f)))
+        idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller)]), 0, server.idle + 1)
+        close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
+        stalled = (((idle[0] > IDLE) & close) | (idle[1] > LONG_IDLE)) & complete & exact
+        ending = self.ending(following, server, finite, steeper & (shift > 1e8), contradicts & complete & exact)
+        ending = jnp.where((ending == 0) & stalled, STALLED, ending)
         moving = replace(
             server,
             base=following,
@@ -302,12 +299,15 @@ class InteriorPoint(Constrained, Summing):
             broken=jnp.zeros(()),
             lasts=jnp.zeros((), int),
             gap=gap,
-            step=jnp.max(jnp.abs(dx[:dim])) / (1.0 + jnp.max(jnp.abs(following.x[:dim]))),
+            step=jnp.max(jnp.abs(dx / units)[:dim]) / (1.0 + jnp.max(jnp.abs(following.x / units)[:dim])),
             top=jnp.where(first, new.f, server.top),
+            least=jnp.where(smaller, figures, server.least),
+            idle=idle,
+            units=units,
             done=done,
-            ending=jnp.where(done, 0, self.ending(office, following, server, finite, steeper & (shift > 1e8))),
+            ending=jnp.where(done, 0, ending),
         )
-        return select(certified & ~done, held, moving)
+        return select((certified & ~done) | (contradicts & ~(complete & exact)), held, moving)
 
     def certified(self, terms: Terms, office: Office, new: System, server: InteriorServer) -> Array:
         """Whether the certificate holds at the point that was asked about, or the gap does where eps1 is infinite."""
@@ -317,20 +317,16 @@ class InteriorPoint(Constrained, Summing):
             return passed & (server.gap <= self.gap) & (inside < np.inf)
         return passed & (inside <= self.eps1)
 
-    def ending(self, office: Office, at: System, server: InteriorServer, finite: Array, lost: Array) -> Array:
-        """Why the run cannot go on, or 0.
+    def contradicts(self, new: System, units: Array, past: Array) -> Array:
+        """Whether the rows contradict each other by the test of foedus/contradiction.py, and their violation stays."""
+        stays = new.number("theta") >= SAME * past[-1, 2]
+        return (new.reach(units) >= FAR) & (new.number("violation") > self.eps2) & stays
 
-        With convex rows, zᵀc(x) ≤ zᵀc(x') + ‖Jᵀz‖_∞‖x' − x‖₁ and zᵀc(x') ≤ 0 where x' meets the terms: a weighted
-        violation that is large beside ‖Jᵀz‖_∞ proves that no point nearby meets them.
-        """
-        pull = at.stationarity + at.force
-        far = FAR * (1.0 + jnp.sum(jnp.abs(at.x)))
-        infeasible = (at.number("price") > pull * far) & (at.number("violation") > self.eps2)
-        if not all(c.convex and (isinstance(c, Linear) or not c.equality) for c in office.terms.constraints):
-            infeasible = jnp.zeros((), bool)
+    def ending(self, at: System, server: InteriorServer, finite: Array, lost: Array, contradicts: Array) -> Array:
+        """Why the run cannot go on, or 0."""
         unbounded = at.f < server.top - DEEP * (1.0 + jnp.abs(server.top))
         no_start = (server.id == 0) & ~finite
-        why = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, jnp.where(infeasible, INFEASIBLE, 0)))
+        why = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, jnp.where(contradicts, INFEASIBLE, 0)))
         return jnp.where(no_start, NOT_FINITE, jnp.where(server.id == 0, 0, why))
 
     def ended(self, server: InteriorServer) -> Array:
@@ -360,27 +356,4 @@ class InteriorPoint(Constrained, Summing):
         }
 
     def reason(self, server: InteriorServer, converged: bool, names: list[str]) -> str:
-        base, ending = server.base, int(server.ending)
-        violation = f"the largest violations of all parties add up to {float(base.number('violation')):.3g}"
-        if converged:
-            what = f"the gap is at most {self.gap:g}" if self.eps1 == np.inf else (
-                f"the certificate ({self.eps1:g}, {self.eps2:g}) holds")  # fmt: skip
-            # a long step alone may follow a direction in which nothing changes, as with columns that repeat each other
-            falls = float(server.step) >= LONG and float(server.gap) >= 0.01 * abs(float(base.f))
-            if not falls:
-                return f"{what} after {int(server.id)} points"
-            return f"{what}, but the objective still falls along a long step: there may be no minimiser"
-        if ending == INFEASIBLE:
-            return f"no point was found that meets the terms: {violation}, and no point nearby meets them"
-        if ending == UNBOUNDED:
-            return f"the objective has no lower bound that was found: it has fallen to {float(base.f):.3g}"
-        if ending == NO_STEP:
-            return f"no step was found that lessens the residuals; stationarity is {float(base.stationarity):.2g}"
-        if ending == NOT_FINITE:
-            return "the functions or their derivatives are not finite at the start; start elsewhere"
-        waiting = (
-            f", still waiting for {len(names) - int(server.heard)} of {len(names)} clients" if server.lasts else ""
-        )
-        return (
-            f"stopped at the limit of rounds{waiting}: stationarity is {float(base.stationarity):.2g}, and {violation}"
-        )
+        return reason_of(server, converged, len(names), self.eps1, self.eps2, self.gap)

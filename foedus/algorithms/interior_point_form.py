@@ -37,6 +37,10 @@ class Blocks:
             matrix = matrix.at[w, t].set(self.wt).at[t, w].set(self.wt).at[t, t].set(self.tt)
         return matrix + self.rows.T @ self.rows
 
+    def diagonal(self) -> Array:
+        """Its diagonal."""
+        return jnp.concatenate([self.ww, self.tt]) + jnp.sum(self.rows**2, axis=0)
+
 
 @dataclass(frozen=True)
 class Form:

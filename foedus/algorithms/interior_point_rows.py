@@ -19,8 +19,10 @@ DELTA = 1e-8  # δ
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
 ROOM = 0.2  # a first slack is at least this share of the party's largest row
 WEIGHT = 0.1  # first multipliers weigh this share of the gradient of f
+RATES = (1e-3, 1e6)  # of the objective per unit of a row: within these, a first multiplier follows the gradients
 SPREAD = 1e6  # z ≤ SPREAD·μ/s and s·z ≥ LEAST·μ keep products near the path
 LEAST = 0.1
+HEAVY = 1e13  # Σz² at most: where terms contradict each other it grows without end, and masked sums have a range
 CENTRAL = 10.0  # a barrier problem is solved well enough when residuals are at most CENTRAL·μ
 
 
@@ -74,8 +76,7 @@ def started(c: Array, steep: Array, force: Array, equal: np.ndarray) -> Rows:
     `steep` is the largest entry of the rows' Jacobian.
     """
     size = jnp.maximum(jnp.max(jnp.abs(c), initial=0.0), 1e-3)
-    force = jnp.maximum(force, 1e-3)
-    z = WEIGHT * jnp.where(steep > 1e-6 * force, force / jnp.maximum(steep, 1e-300), jnp.maximum(force, 1.0))
+    z = WEIGHT * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *RATES), 1.0)
     s = jnp.maximum(-c, ROOM * size)
     mu = z * jnp.exp(jnp.mean(jnp.log(s)))
     return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s))
@@ -156,7 +157,7 @@ def row_sums(
         jnp.sum(jnp.where(equal, 0.0, jnp.log(s))),
         jnp.sum(jnp.abs(gap)),
         jnp.sum(gap**2),
-        jnp.sum(rows.z**2),
+        jnp.minimum(jnp.sum(rows.z**2), HEAVY),
         jnp.sum(jnp.where(equal, 0.0, s * z)),
         jnp.sum(rows.z * c),
         jnp.max(broken, initial=0.0),

@@ -29,12 +29,16 @@ from foedus.algorithms.interior_point_rows import (
 from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.algorithms.proxal_newton import unpack
+from foedus.contradiction import reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.pytrees import PyTree, select, state
 from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
+GENTLE, REFINEMENTS = 1e-7, 5  # a larger one, and steps of refinement that undo it
+HIDES = 10.0  # a decrement so many times that with the larger shift is hidden by it
 SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
+LEAST_DIAGONAL = 1e-40  # of the largest entry: a smaller one is no curvature but rounding
 LIFT = 1e-4  # the first shift of one that is not positive definite
 
 
@@ -55,6 +59,11 @@ class System:
     c: Array  # the server's rows
     J: Array  # the Jacobian of those that the problem states
     change: Array  # of the smooth part's gradient since the last point, where curvature is learnt
+    pull: Array  # Jᵀz over all parties' rows
+
+    def reach(self, units: Array) -> Array:
+        """How many of these units away a point must be that meets the terms, if they are convex: contradiction.py."""
+        return reach(self.number("price"), self.pull, units)
 
     def number(self, name: str) -> Array:
         """One of NUMBERS."""
@@ -80,8 +89,22 @@ class System:
         return jnp.max(jnp.abs(self.lag))
 
     @property
-    def error(self) -> Array:
-        return jnp.maximum(self.stationarity, jnp.sqrt(self.number("square")))
+    def units(self) -> Array:
+        """The units of the variables in which each has curvature 1; 1 for those without any."""
+        if isinstance(self.K, Learnt):
+            diagonal = jnp.pad(self.K.diagonal, (0, self.x.shape[0] - self.K.diagonal.shape[0]))
+            diagonal = diagonal + self.K.blocks.diagonal()
+        else:
+            diagonal = jnp.abs(jnp.diag(self.K))
+        return jnp.where(diagonal > 0, 1.0 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0)), 1.0)
+
+    def tilt(self, units: Array) -> Array:
+        """The stationarity with the variables in these units."""
+        return jnp.max(jnp.abs(units * self.lag))
+
+    def error(self, units: Array) -> Array:
+        """The largest residual, with the variables in these units."""
+        return jnp.maximum(self.tilt(units), jnp.sqrt(self.number("square")))
 
     @property
     def finite(self) -> Array:
@@ -137,6 +160,7 @@ class Office:
         return System(
             x, K, vector, vector, vector, jnp.zeros(self.terms.dim), zero, zero, jnp.zeros(len(NUMBERS)),
             blank_rows(rows), jnp.zeros(rows), jnp.zeros((self.stated, n)), jnp.zeros(self.terms.dim),
+            vector,
         )  # fmt: skip
 
     def along(self, system: System, dx: Array) -> Array:
@@ -215,6 +239,7 @@ class Office:
             c=c,
             J=J,
             change=change,
+            pull=sums.jz + jnp.pad(local.pull, (0, rest)),
         )
 
     def all_say(self, system: System, name: str) -> Array:
@@ -235,10 +260,10 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         return dx, -0.5 * jnp.dot(r, dx)
     diagonal = jnp.abs(jnp.diag(system.K))
     top = jnp.max(diagonal)
-    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, 1e-14 * top, 1.0)))
+    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, LEAST_DIAGONAL * top, 1.0)))
     scaled = system.K * scale[:, None] * scale
 
-    def factor(shift: Array) -> Array:
+    def factor(shift: Array | float) -> Array:
         return cholesky(scaled + shift * jnp.eye(r.shape[0]))
 
     def going(loop):
@@ -249,6 +274,16 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         return shift, factor(shift)
 
     first = jnp.maximum(shift, SHIFT)
-    _, lower = jax.lax.while_loop(going, body, (first, factor(first)))
+    alone = factor(first)
+    _, lower = jax.lax.while_loop(going, body, (first, alone))
     dx = -scale * cholesky_solve(lower, scale * r)
+    # Along directions without curvature, rounding would be divided by SHIFT. A larger shift, undone by refinement
+    # wherever there is curvature, keeps it small: the same data in another order give the same model.
+    gentle = factor(GENTLE)
+    y = cholesky_solve(gentle, scale * r)
+    for _ in range(REFINEMENTS):
+        y = y + cholesky_solve(gentle, scale * r - scaled @ y)
+    # a decrement that the larger shift hides is a real slope without curvature, which a long step shall follow
+    hides = -jnp.dot(r, dx) > HIDES * jnp.dot(scale * r, y)
+    dx = jnp.where(jnp.isfinite(alone[-1, -1]) & (shift < GENTLE) & ~hides, -scale * y, dx)
     return dx, -0.5 * jnp.dot(r, dx)

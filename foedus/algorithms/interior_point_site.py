@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account
 from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
@@ -30,13 +31,14 @@ class OwnRows:
     a: Array  # Jᵀ D c
     b: Array  # Jᵀ(D/z)
     certificate: Array  # ∇f + Jᵀz with the certificate's multipliers
+    pull: Array  # Jᵀz
     numbers: Array  # NUMBERS
 
     @staticmethod
     def none(dim: int) -> "OwnRows":
         """What no rows add."""
         vector = jnp.zeros(dim)
-        return OwnRows(vector, vector, vector, jnp.zeros(len(NUMBERS)))
+        return OwnRows(vector, vector, vector, vector, jnp.zeros(len(NUMBERS)))
 
 
 @state
@@ -166,7 +168,7 @@ def answer(
         sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)
         lag = lag + sums.jz
         kept = sums.kept
-        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.numbers)
+        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.jz, sums.numbers)
     model = QuadraticModel(
         curvature=curvature,
         lag=lag,
@@ -192,3 +194,17 @@ def answer(
     )
     unable = InteriorClient(base, client.trial, client.sent, here.whole)
     return select(finite, here, unable), reply
+
+
+def account_of(terms: Terms, ask: InteriorAsk, reply: InteriorReply) -> Account | None:
+    """What a reply with a whole model says of the site's function; its gradient is known where it has no rows."""
+    model, n = reply.model, terms.clients
+    if not bool(ask.whole) or float(reply.broken) or not float(reply.heard):
+        return None
+    w, size = np.asarray(ask.w), n * np.atleast_1d(model.force)
+    g = n * np.asarray(model.lag) if isinstance(model.local, tuple) else None
+    if isinstance(model.bent, tuple):
+        return Account(w, size, n * float(model.f), g)
+    K = np.zeros((terms.dim, terms.dim))
+    K[np.triu_indices(terms.dim)] = model.curvature
+    return Account(w, size, n * float(model.f), g, K + np.triu(K, 1).T, np.asarray(model.bent))

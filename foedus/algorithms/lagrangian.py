@@ -23,6 +23,7 @@ from foedus.pytrees import PyTree, state
 from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Constraint, Data, Terms, rows
 
+EXACT = 500  # columns up to which a matrix is made for its diagonal
 DIAGONAL = 3  # the order of a `piece` with the diagonal of its Hessian in place of the matrix
 
 
@@ -92,6 +93,7 @@ class Bends:
     grams: list[tuple[slice | None, Array, Array]]  # (rows, weights of examples, ℓ'') of the functions of xᵀw
     others: list[Callable[[Array], Array]]  # matrices that are not of the form XᵀDX
     diagonals: list[Callable[[Array], Array]]  # and their diagonals
+    first_row: int  # how many of both belong to f, which come first
 
     def _weight(self, v: Array) -> Array:
         assert self.x is not None
@@ -115,6 +117,17 @@ class Bends:
         if self.grams and self.x is not None:
             total = jnp.sum(self._weight(v)[:, None] * self.x * self.x, axis=0)
         for bend in self.diagonals:
+            total = total + bend(v)
+        return total
+
+    def rows_diagonal(self, v: Array) -> Array:
+        """The diagonal of Σ v_r ∇²c_r alone; of a user's own functions exact up to EXACT columns."""
+        total = jnp.zeros(self.dim)
+        for at, weights, bend in self.grams:
+            if at is not None and self.x is not None:
+                total = total + jnp.sum(((v[at] @ weights) * bend)[:, None] * self.x**2, axis=0)
+        matrices = [lambda v, bend=bend: jnp.diag(bend(v)) for bend in self.others]
+        for bend in (matrices if self.dim <= EXACT else self.diagonals)[self.first_row :]:
             total = total + bend(v)
         return total
 
@@ -161,7 +174,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             others.append(lambda v: terms.hessian(w, data) / n)
             diagonals.append(lambda v: mean_curvature(lambda u: terms.value(u, data) / n, w))
 
-    start = 0
+    start, first_row = 0, len(others)
     for constraint in constraints:
         if isinstance(constraint, LossRows):
             loss, x, y = constraint.loss_in(terms), data["x"], data["y"]
@@ -191,7 +204,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
 
     c = jnp.concatenate([c for c, _ in pieces]) if pieces else jnp.zeros(0)
     J = jnp.concatenate([J for _, J in pieces]) if pieces else jnp.zeros((0, dim))
-    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, diagonals)
+    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, diagonals, first_row)
 
 
 @state
@@ -270,18 +283,22 @@ def violation(party: Party, data: Data | None, c: Array) -> Array:
 
 @state
 class Excess:
-    """The squared violation θ = ‖[c]₊‖²/2 of a party's rows (c itself on equalities) with its gradient over (w, s)."""
+    """The squared violation θ = ‖[c]₊‖²/2 of a party's rows (c itself on equalities), with derivatives over (w, s)."""
 
     theta: Array
     gradient: Array
+    bend: Array  # ∂²θ of each column
 
 
 def excess(party: Party, point: Array, data: Data | None, index: Array | None = None) -> Excess:
-    """The squared violation of the party's rows at a point, and its gradient."""
-    shares, _ = evaluate(party, point[: party.terms.dim], data)
+    """The squared violation of the party's rows at a point, and its derivatives."""
+    shares, bends = evaluate(party, point[: party.terms.dim], data)
     c, J = over_both(party, shares, point, index)
-    over = jnp.where(equalities(party, data), c, jnp.maximum(c, 0.0))
-    return Excess(0.5 * jnp.sum(over**2), J.T @ over)
+    equal = equalities(party, data)
+    over = jnp.where(equal, c, jnp.maximum(c, 0.0))
+    bend = jnp.where(equal | (c > 0), 1.0, 0.0) @ J**2
+    bend = bend + jnp.pad(jnp.abs(bends.rows_diagonal(over)), (0, point.shape[0] - party.terms.dim))
+    return Excess(0.5 * jnp.sum(over**2), J.T @ over, bend)
 
 
 @state

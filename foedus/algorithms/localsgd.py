@@ -81,7 +81,7 @@ class LocalSGD(NotPrivate, LateModels, Descent, Summing):
         return client, BatchModel(u, f[0])
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: BatchModel, present: Present) -> DescentServer:
-        mean = present.mean(replies)
+        mean = self.mean(replies, present)
         return self.advance(server, Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present)), mean.w)
 
     def report(self, server: DescentServer) -> dict[str, Array]:

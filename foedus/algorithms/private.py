@@ -17,11 +17,12 @@ from foedus.algorithm import RUNNING, STUCK, Algorithm, Fit, OtherForm, Present,
 from foedus.algorithms.descent import Descent, FirstOrder, ModelMessage
 from foedus.errors import FoedusError
 from foedus.privacy import clipping, sensitivity
+from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.release import Spent, all_spent, release, release_columns, speaks
 from foedus.privacy.releasing import Releasing, only_for_paper
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
+from foedus.pytrees import PyTree, select, state
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
@@ -146,6 +147,11 @@ class Descending(Releasing):
                 f"{name_of(self)} with an optimiser of optax has no private form: one example's effect on what a "
                 "client sends has no proved bound; leave server= and local= out."
             )
+        if self.combine != "mean":
+            raise FoedusError(
+                f"{name_of(self)}(aggregate={self.combine!r}) has no private form: its sums are over noisy replies of "
+                "those that spoke; take aggregate='mean'."
+            )
         return PrivateDescent(replace(self, stop=None), noise)
 
     @property
@@ -176,6 +182,8 @@ class PrivateDescent(PrivateForm, Summing):
 
     def fit(self, problem: Problem) -> Fit:
         fit, loss = super().fit(problem), problem.terms.loss
+        if isinstance(self.noise, NoiseShares):
+            self._check_shares(self.noise, problem.terms)
         if self.plain.gradients > 1:
             sensitivity.check_several(problem.terms, self.noise, name_of(self))
         elif self.plain.lr == "auto" and (loss is None or loss.curvature is None):
@@ -184,6 +192,15 @@ class PrivateDescent(PrivateForm, Summing):
                 "give lr, or take a smooth loss of xᵀw."
             )
         return fit
+
+    def _check_shares(self, noise: NoiseShares, terms: Terms) -> None:
+        """Refuse what is not proved for noise in shares, whose scale must be the same number at every client."""
+        if self.plain.gradients > 1:
+            raise FoedusError(
+                f"{name_of(self)} with Central takes one gradient a round, for the sensitivity of several depends on "
+                "the client; use k0=1, or Local."
+            )
+        noise.check_useful(terms.dim)
 
     def broadcast(self, terms: Terms, server: NoisyServer, draws: Array) -> ModelMessage:
         return ModelMessage(server.w, jnp.zeros(()), server.round, ())
@@ -195,7 +212,7 @@ class PrivateDescent(PrivateForm, Summing):
         per = plain.gradients // plain.k0
         # without a bound on the rows this curvature is a guess, but then there is only one step, whose sensitivity γΔ
         # holds for any γ
-        curvature = sensitivity.public_curvature(terms, self.noise, data.count)
+        curvature = sensitivity.public_curvature(terms, self.noise, self.noise.rows_range(data.count)[0])
         base = 1.0 / curvature if isinstance(plain.lr, str) else jnp.asarray(plain.lr)
         model = replace(model, gamma=base)
         rows = clipping.rows_of(terms, data, self.noise)
@@ -207,6 +224,12 @@ class PrivateDescent(PrivateForm, Summing):
         d = jax.lax.fori_loop(1, plain.gradients, step, step(0, jnp.zeros_like(w)))
         rates = [plain.rate(model, j // per) for j in range(plain.gradients)]
         bound = sensitivity.several_steps(terms, self.noise, data.count, rates, plain.pull)
+        if isinstance(self.noise, NoiseShares):
+            # who has spent its budget adds its share of the noise all the same: the others' rows rely on it
+            d = jnp.where(speaks(self.noise, client.spent, jnp.ones((), bool)), d, 0.0)
+            spent, z = release(self.noise, client.spent, w, d, bound, jnp.zeros(()), key, jnp.ones((), bool))
+            spoke = speaks(self.noise, client.spent, jnp.ones((), bool))
+            return NoisyClient(client.pi, client.z, select(spoke, spent, client.spent)), NoisyReply(z, spoke)
         after, reply = self.send(client, w, client.pi, d, bound, jnp.zeros(()), key)
         return after, replace(reply, z=jnp.where(reply.spoke, reply.z, 0.0))  # who is silent adds nothing to the sum
 
@@ -217,7 +240,8 @@ class PrivateDescent(PrivateForm, Summing):
     def aggregate(self, terms: Terms, server: SpeakingServer, replies: NoisyReply, present: Present) -> SpeakingServer:
         mean = present.mean(NoisyReply(replies.z, replies.spoke.astype(float)))
         speakers = jnp.rint(present.count * mean.spoke)
-        w = jnp.where(speakers > 0, mean.z * present.count / jnp.maximum(speakers, 1), server.w)
+        start = server.w if isinstance(self.noise, NoiseShares) else jnp.zeros_like(server.w)
+        w = jnp.where(speakers > 0, start + mean.z * present.count / jnp.maximum(speakers, 1), server.w)
         return SpeakingServer(w, server.round + 1, server.left - speakers)
 
     def budgets_are_spent(self, server: SpeakingServer) -> Array:

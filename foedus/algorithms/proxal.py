@@ -25,7 +25,7 @@ from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import Party, Piece, excess, full_regularizer, piece, refuse_kinks, share, violation
+from foedus.algorithms.lagrangian import Party, Piece, excess, piece, refuse_kinks, share, violation
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
 from foedus.algorithms.proxal_state import (
@@ -37,6 +37,7 @@ from foedus.algorithms.proxal_state import (
     ProxalClient,
     ProxalServer,
     coupled_multipliers,
+    is_hopeless,
 )
 from foedus.algorithms.proxal_words import reason_of, why_not_private
 from foedus.constrained import Constrained
@@ -46,11 +47,11 @@ from foedus.pytrees import PyTree, select
 from foedus.settings import setting, settings
 from foedus.terms import Data, Terms
 
-FAR = 1e3  # terms that no point closer than FAR·(1 + ‖w‖₁) meets are called infeasible
 START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow
 CHEAP, GRADIENT_ROUNDS = 10, 100  # rounds of a subproblem after which β may still grow, with Hessians or without
-STEEP = 1e9  # divided by this, h is but the indicator of its domain, and its subdifferential the normal cone
+DEEP = 1e7  # an objective that has fallen by this share of 1 + |f| is called unbounded
+STALLS = 3  # subproblems in a row that ended above their tolerance, after which the method gives up
 NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
 
 
@@ -131,8 +132,14 @@ class ProxAL(Constrained, NotPrivate):
         return 1.0 / ((terms.clients + 1) * beta)
 
     def tau(self, k: Array) -> Array:
-        """The tolerance τ_k of subproblem k."""
-        return self.s_bar / (k + 1.0) ** 2
+        """The tolerance τ_k of subproblem k; it is halved each time where eps1 would not be reached otherwise."""
+        tau = self.s_bar / (k + 1.0) ** 2
+        return jnp.minimum(tau, jnp.maximum(self.s_bar * 0.5**k, 0.25 * self.eps1)) if self.is_tight else tau
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether eps1 is below every τ_k."""
+        return self.eps1 < self.s_bar / self.max_outer**2 and self.inner != "admm"
 
     def client_P(self, terms: Terms, client: ProxalClient, data: Data) -> LocalP:
         """The client's P_{i,k}."""
@@ -225,7 +232,7 @@ class ProxAL(Constrained, NotPrivate):
 
     def reason(self, server: ProxalServer, converged: bool, names: list[str]) -> str:
         ratio = float(self.method.solver_ratio(server.inner))
-        return reason_of(server, converged, names, ratio, self.eps2, self.max_outer)
+        return reason_of(server, converged, names, ratio, self)
 
 
 @dataclass(frozen=True)
@@ -309,12 +316,20 @@ class OuterRound:
         violations = jnp.append(algorithm.method.status(server.inner).violation, violation(party, server.own, own.c))
         worst, at = jnp.maximum(jnp.max(violations), 0.0), jnp.argmax(violations)
         # |μ·c| is not part of PAL's test, but the certificate measures it, so it has to be small when the run stops
-        finished = (dw + beta * algorithm.tau(track.k - 1) <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
+        left = algorithm.method.residual(server.inner)
+        stalled = algorithm.method.stalled(server.inner)
+        # of tolerances that τ_k would never reach, and of a subproblem that stalled, the residual itself is the measure
+        tau = jnp.where(stalled | algorithm.is_tight, left, algorithm.tau(track.k - 1))
+        finished = (dw + beta * tau <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
         if terms.rows[2]:
-            finished &= self.coupled_rows_hold(terms, server, mu, dw / beta + algorithm.tau(track.k - 1))
+            finished &= self.coupled_rows_hold(terms, server, mu, dw / beta + tau)
+        stalls = jnp.where(stalled, track.stalls + 1, 0)
+        f = jnp.mean(algorithm.method.status(server.inner).f)
+        top = jnp.where(jnp.isfinite(track.top), track.top, f)
+        deep = f < top - DEEP * (1.0 + jnp.abs(top))
         past = jnp.concatenate([worst[None], track.violations[:-1]])
         least = jnp.minimum(worst, track.least)
-        no_progress = (worst > NO_PROGRESS * past[-1]) & (least > eps2) & self.hopeless(terms, server)
+        no_progress = (worst > NO_PROGRESS * past[-1]) & (least > eps2) & is_hopeless(terms, server)
         return replace(
             track,
             rounds=jnp.zeros((), int),
@@ -324,8 +339,12 @@ class OuterRound:
             violations=past,
             least=least,
             least_at=jnp.where(worst < track.least, at, track.least_at),
+            left=left,
+            top=top,
+            deep=deep,
+            stalls=stalls,
             finished=finished,
-            gave_up=~finished & (no_progress | (track.k >= algorithm.max_outer)),
+            gave_up=~finished & (no_progress | deep | (stalls >= STALLS) | (track.k >= algorithm.max_outer)),
         )
 
     def coupled_rows_hold(self, terms: Terms, server: ProxalServer, mu: Array, residual: Array) -> Array:
@@ -342,18 +361,6 @@ class OuterRound:
         stationary = residual + jnp.sum(share.spread) + shift <= algorithm.eps1
         distance = jnp.where(final_nu != 0, jnp.abs(c), jnp.maximum(c, 0.0))
         return stationary & (jnp.max(distance) <= algorithm.eps2) & (jnp.max(jnp.abs(final_nu * c)) <= algorithm.eps2)
-
-    def hopeless(self, terms: Terms, server: ProxalServer) -> Array:
-        """Whether no point near this one meets the terms, if they are convex.
-
-        θ, half the sum of squared violations, is then convex, and 0 at a point w* that meets the terms; so
-        θ(w) ≤ ⟨∇θ(w), w − w*⟩ ≤ dist_∞(0, ∇θ + N(w))·‖w − w*‖₁ with the normal cone N of h's domain. A stationary
-        point of θ > 0 is where the method ends, too, on terms that are not convex.
-        """
-        each, own = server.accounts.excess, excess(Party(terms, server=True), server.w, server.own)
-        theta, gradient = own.theta + jnp.sum(each.theta), own.gradient + jnp.sum(each.gradient, axis=0)
-        slope = full_regularizer(terms).distance(server.w, STEEP * gradient) / STEEP
-        return theta >= slope * FAR * (1.0 + jnp.sum(jnp.abs(server.w)))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,14 @@ class AdmmInner:
     def report(self, inner: Consensus) -> dict[str, Array]:
         return {"residual": inner.eps + jnp.sum(inner.answers.eps), "rho": inner.rho, "solver": inner.worst_residual}
 
+    def stalled(self, inner: Consensus) -> Array:
+        """False: Algorithm 2 goes on until its tolerance is met."""
+        return jnp.zeros((), bool)
+
+    def residual(self, inner: Consensus) -> Array:
+        """What Algorithm 2 holds against τ, which bounds dist_∞(0, ∂ℓ)."""
+        return inner.eps + jnp.sum(inner.answers.eps)
+
     def solver_ratio(self, inner: Consensus) -> Array:
         """The worst residual of a local or server solver, relative to its tolerance."""
         return inner.worst_residual

@@ -35,6 +35,8 @@ LEAST_DIAGONAL = 1e-6  # of the largest entry: a smaller one would make a coordi
 VALUE_ROUNDING = 1e-13  # relative rounding of Σ P_i + h, a sum over all clients
 FLAT = 1e-9  # a predicted decrease below this, relative to the value, drowns in its rounding
 SHORTEST = 1e-8  # of a full step: a shorter one is accepted whatever its value, for the search is lost in rounding
+IDLE, GRADIENT_IDLE = 30, 300  # rounds without a smaller residual that end a subproblem, with Hessians or not
+SMALLER = 0.9  # a residual below this share of the smallest one is smaller
 SHORTEN = (0.1, 0.5)  # the factors between which a step is shortened
 
 
@@ -63,6 +65,8 @@ class Search:
     slope: Array  # the predicted change of ℓ along q, a number ≤ 0
     size: Array
     residual: Array  # dist_∞(0, ∂ℓ) at base
+    least: Array  # the smallest residual in this subproblem
+    idle: Array  # rounds since it became smaller
     hold: Array  # whether the trial point is judged anew without a line search, because it was accepted or is the first
     diagonal: PyTree  # of Σ ∇²P_i at the start of the subproblem; () with Hessians
     memory: PyTree  # the pairs of L-BFGS since; () with Hessians
@@ -104,6 +108,8 @@ class NewtonInner:
             slope=zero,
             size=jnp.ones(()),
             residual=jnp.full((), jnp.inf),
+            least=jnp.full((), jnp.inf),
+            idle=jnp.zeros((), int),
             hold=jnp.zeros((), bool),
             diagonal=() if self.hessians else jnp.ones(dim),
             memory=() if self.hessians else LimitedMemory.empty(dim),
@@ -114,6 +120,14 @@ class NewtonInner:
 
     def report(self, inner: Search) -> dict[str, Array]:
         return {"residual": inner.residual}
+
+    def stalled(self, inner: Search) -> Array:
+        """Whether the last subproblem ended because its residual did not become smaller."""
+        return inner.idle > (IDLE if self.hessians else GRADIENT_IDLE)
+
+    def residual(self, inner: Search) -> Array:
+        """dist_∞(0, ∂ℓ) at the solution of the last subproblem."""
+        return inner.residual
 
     def solver_ratio(self, inner: Search) -> Array:
         """Zero: clients only evaluate, so no local solver can miss its tolerance."""
@@ -172,7 +186,7 @@ class NewtonInner:
         self, terms: Terms, server_P: LocalP, inner: Search, w: Array, prox: Array | float, tau: Array
     ) -> tuple[Search, Array, Array]:
         # the clients' first replies are about w itself, so `hold` takes it as the base of the first step
-        inner = replace(inner, trial=w, hold=jnp.ones((), bool))
+        inner = replace(inner, trial=w, hold=jnp.ones((), bool), least=jnp.full((), jnp.inf), idle=jnp.zeros((), int))
         if not self.hessians:
             own = server_P(w, DIAGONAL).hessian
             diagonal = jnp.abs(jnp.sum(inner.slopes.hessian, axis=0) + own)  # a positive start, convex or not
@@ -196,7 +210,10 @@ class NewtonInner:
         flat = (jnp.abs(inner.slope) <= FLAT * (1.0 + jnp.abs(inner.total))) & (residual <= inner.residual)
         finite = jnp.isfinite(total) & jnp.all(jnp.isfinite(gradient))
         accept = (inner.hold | enough | flat | (inner.size < SHORTEST)) & finite
-        near = accept & (residual <= tau)
+        smaller = accept & (residual < SMALLER * inner.least)
+        idle = jnp.where(smaller, 0, inner.idle + 1)
+        inner = replace(inner, least=jnp.where(smaller, residual, inner.least), idle=idle)
+        near = accept & ((residual <= tau) | self.stalled(inner))
         finished = near & jnp.all(inner.fresh)
 
         # the direction from the trial point, in case it is accepted: one program serves all three cases

@@ -3,16 +3,19 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import Excess, Party, Piece, Share, equalities
+from foedus.algorithms.lagrangian import Excess, Party, Piece, Share, equalities, excess, full_regularizer
+from foedus.contradiction import reach
 from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
 GROWTH = 3.0  # the first factor by which β = "auto" grows; its square root after each subproblem that was not cheap
+FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
 PAST = 3  # outer points over which the violation has to shrink
 
 
@@ -31,6 +34,10 @@ class OuterProgress:
     residual: Array  # ‖w^k − w^{k−1}‖_∞/β when β was last considered
     violation: Array  # the violation at w^k then
     pace: Array  # the factor by which β grows
+    left: Array  # the residual of the last subproblem
+    top: Array  # f at the first outer point
+    deep: Array  # whether f has fallen so far below it that it is called unbounded
+    stalls: Array  # subproblems in a row that ended above their tolerance
     finished: Array  # whether the stopping test holds
     gave_up: Array  # whether the terms seem infeasible, or max_outer is reached
 
@@ -39,8 +46,9 @@ class OuterProgress:
         """The progress before the first outer step."""
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
         return OuterProgress(
-            none, far, far, far, jnp.full(PAST, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), no, no
-        )
+            none, far, far, far, jnp.full(PAST, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), far,
+            far, no, none, no, no,
+        )  # fmt: skip
 
 
 @state
@@ -59,7 +67,7 @@ class Account:
         return Account(
             dmu=jnp.zeros(clients),
             product=jnp.zeros(clients),
-            excess=Excess(jnp.zeros(clients), jnp.zeros((clients, size))),
+            excess=Excess(jnp.zeros(clients), jnp.zeros((clients, size)), jnp.zeros((clients, size))),
             share=Share(each, each, jnp.zeros(clients)) if coupled else (),
         )
 
@@ -133,6 +141,14 @@ class InnerMethod(Protocol):
         """The inner method's own numbers for the history."""
         ...
 
+    def stalled(self, inner: PyTree, /) -> Array:
+        """Whether the last subproblem ended above its tolerance, because its residual did not become smaller."""
+        ...
+
+    def residual(self, inner: PyTree, /) -> Array:
+        """dist_∞(0, ∂ℓ) at the solution of the last subproblem, or a bound on it."""
+        ...
+
     def solver_ratio(self, inner: PyTree, /) -> Array:
         """The worst residual of a local or server solver, relative to its tolerance."""
         ...
@@ -183,3 +199,17 @@ def coupled_multipliers(terms: Terms, server: ProxalServer, nu: Array, eps2: flo
     c = jnp.mean(server.accounts.share.c, axis=0)
     equal = equalities(Party(terms, server=True), server.own)[terms.rows[1] :]
     return jnp.where(equal | (c >= -eps2), nu, 0.0)
+
+
+def is_hopeless(terms: Terms, server: ProxalServer) -> Array:
+    """Whether no point near this one meets the terms, if they are convex.
+
+    It is the test of foedus/contradiction.py with the violations themselves as multipliers: they add up to 2θ and
+    pull by ∇θ, where θ is half the sum of squared violations. The unit of a column is √(2θ/∂²θ): moved by it
+    alone, the column would change θ by θ. A stationary point of θ > 0 is where the method ends, too, on terms that
+    are not convex.
+    """
+    each, own = server.accounts.excess, excess(Party(terms, server=True), server.w, server.own)
+    total = jax.tree.map(lambda mine, others: mine + jnp.sum(others, axis=0), own, each)
+    unit = jnp.where(total.bend > 0, jnp.sqrt(2.0 * total.theta / jnp.where(total.bend > 0, total.bend, 1.0)), 0.0)
+    return reach(2.0 * total.theta, total.gradient, unit, full_regularizer(terms), server.w) >= FAR

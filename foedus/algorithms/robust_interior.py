@@ -12,6 +12,7 @@ the longest step at which nobody had to be held back, which the sites have told 
 a few lengths. The run ends where the error is small beside the objective, at a point about which every site has spoken.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -35,7 +36,9 @@ from foedus.problem import Problem
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
 from foedus.robust.interior_polyhedron import PolyhedronPosition, PolyhedronSite
+from foedus.robust.interior_proposal import propose
 from foedus.robust.interior_site import RobustSite, SitePosition, SiteShare
+from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
@@ -236,7 +239,9 @@ class RobustInterior(OtherForm, Robust, Summing):
         primal, dual = (agreed(c, terms.clients, own) for c, own in ((at.primal, own_primal), (at.dual, own_dual)))
         primal, dual = (jnp.where(first, 1.0, step) for step in (primal, dual))
         shorter = jnp.minimum(primal, dual)
-        fall = jnp.select([shorter > bound for bound, _ in FALLS], [share for _, share in FALLS])
+        # after a step that had to be shortened μ falls by less, or the next one would be shortened as well
+        length = shorter * jnp.where(first, 1.0, server.t)
+        fall = jnp.select([length > bound for bound, _ in FALLS], [share for _, share in FALLS])
         mu = fall * system.error / system.count
         (d0, xi0), (d1, xi1) = system.solve(0), system.solve(1)
         course = select(accept, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
@@ -306,6 +311,12 @@ class RobustInterior(OtherForm, Robust, Summing):
             return f"no step comes nearer to the optimum than an estimated {error:.2g}"
         return f"stopped at the limit of rounds with an estimated distance to the optimum of {error:.2g}"
 
-    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
+    def stress(self, problem: Problem, w: np.ndarray, proposals: Sequence[Proposal] | None = None) -> Stress:
         """The worst case of the returned model, client by client."""
-        return self.plain.stress(problem, w)
+        return self.plain.stress(problem, w, proposals)
+
+    def propose(self, terms: Terms, server: RobustServer, clients: Sequence[RobustClient]) -> list[Proposal]:
+        """What the worst case does at each client: the multipliers at the last point."""
+        form = self.plain.form(terms)
+        shared = server.base.of_x if form.shares_lambda and not form.polyhedral else None
+        return [propose(form, terms.dim, client.trial.place, shared) for client in clients]

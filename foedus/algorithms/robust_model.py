@@ -26,6 +26,7 @@ from foedus.problem import Problem
 from foedus.pytrees import device_array
 from foedus.robust.closed import Ball
 from foedus.robust.form import EpigraphForm
+from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress, Threat, stress
 from foedus.robust.support import Support, kind_of, support_arrays
 from foedus.settings import setting, settings
@@ -151,9 +152,9 @@ class RobustModel(Robust):
         """The price ρ of the shared λ in the objective; 0 where λ is the clients'."""
         return 0.0
 
-    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
+    def stress(self, problem: Problem, w: np.ndarray, proposals: Sequence[Proposal] | None = None) -> Stress:
         """The worst case of the returned model, client by client."""
-        return stress(problem, w, self.threat(problem))
+        return stress(problem, w, self.threat(problem), proposals)
 
     def threat(self, problem: Problem) -> Threat:
         """What the algorithm guards against on this problem."""

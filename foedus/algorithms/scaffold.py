@@ -2,8 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.privacy.releasing import NotPrivate
@@ -23,7 +25,7 @@ class Drift:
 
 
 @settings
-class Scaffold(NotPrivate, Descent, Summing):
+class Scaffold(NotPrivate, Accountable, Descent, Summing):
     """FedAvg for clients whose data differ much: control variates remove the drift of the local steps.
 
     Local steps are u −= γ(∇f_i(u) − c_i + c). Then c_i is set to the mean gradient along these steps (option II), or,
@@ -39,6 +41,9 @@ class Scaffold(NotPrivate, Descent, Summing):
 
     lr: float | str = setting("auto", "local step γ; 'auto' is 1/(k0·max r_i)", gt=0, choices=("auto",))
     global_lr: float = setting(1.0, "server step", gt=0)
+    combine: str = setting(
+        "mean", "its control variates add up to 0 over plain means alone", choices=("mean",), alias="aggregate"
+    )
 
     why_not_private = "it sends its control variate beside its model, and no joint bound on the two is proved here"
 
@@ -62,6 +67,9 @@ class Scaffold(NotPrivate, Descent, Summing):
         total_rate = jnp.sum(jax.vmap(lambda j: jnp.broadcast_to(self.rate(model, j), ()))(jnp.arange(self.k0)))
         c_new = c_i - c + (w - u) / total_rate
         return c_new, Drift(u - w, c_new - c_i, view)
+
+    def account(self, terms: Terms, message: ModelMessage, reply: Drift) -> Account:
+        return Account(np.asarray(message.w), np.asarray(reply.dw), *reply.view.figures())
 
     def aggregate(self, terms: Terms, server: DescentServer, replies: Drift, present: Present) -> DescentServer:
         mean = present.mean(replies)

@@ -105,7 +105,7 @@ class WAFLGradient(Descent):
     def aggregate(
         self, terms: Terms, server: DescentServer, replies: AdversarialUpdate, present: Present
     ) -> DescentServer:
-        mean = present.mean(replies)
+        mean = self.mean(replies, present)
         progress = Progress(mean.f, jnp.full((), jnp.inf), complete(terms, present))
         return self.advance(server, progress, mean.w)
 

@@ -1,14 +1,32 @@
 """The benchmarks by name, and the table that `foedus bench` prints."""
 
 from collections.abc import Callable
+from pathlib import Path
 
-from foedus.benchmarks import constrained, fairness, federation, files, private, robust, scale, secure, speed, startup
+from foedus.benchmarks import (
+    constrained,
+    fairness,
+    federation,
+    files,
+    page,
+    private,
+    robust,
+    scale,
+    secure,
+    speed,
+    startup,
+)
 from foedus.benchmarks.harness import Measurement, machine
 from foedus.errors import FoedusError, did_you_mean
 
 
-def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print) -> list[Measurement]:
-    """Run the benchmarks, or the one called `only`, print them as tables and return their lines."""
+def run(
+    only: str | None = None, quick: bool = False, echo: Callable[[str], None] = print, write: Path | None = None
+) -> list[Measurement]:
+    """Run the benchmarks, or the one called `only`, print them as tables and return their lines.
+
+    With `write`, a Markdown page, the figures of each part replace those that an earlier run wrote there.
+    """
     parts: dict[str, tuple[str, Callable[[bool], list[Measurement]]]] = {
         "gradients": ("gradients of all clients against two passes over the same bytes", speed.gradients),
         "round": ("a FedAvg round against NumPy and other frameworks", speed.fedavg_round),
@@ -25,6 +43,8 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
     }
     if only is not None and only not in parts:
         raise FoedusError(f"no benchmark is called {only!r}; there are {', '.join(parts)}.{did_you_mean(only, parts)}")
+    if write is not None:
+        page.check(write)
     lines: list[Measurement] = []
     for name, (title, measure) in parts.items():
         if only not in (None, name):
@@ -36,4 +56,7 @@ def run(only: str | None = None, quick: bool = False, echo: Callable[[str], None
             extra = "  " + ", ".join(f"{k} {v}" for k, v in line.extra.items()) if line.extra else ""
             echo(f"  {line.what:44s} {line.seconds:10.3g} s{against}  {line.verdict}{extra}".rstrip())
         lines += measurements
+        if write is not None:
+            page.write(write, name, title, measurements, f"foedus bench --only {name}{' --quick' if quick else ''}")
+            echo(f"  written: {write}")
     return lines

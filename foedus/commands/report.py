@@ -73,19 +73,44 @@ def card(
     typer.echo(path)
 
 
+def coordinator_kit(folder: Path) -> Path | None:
+    """Return the coordinator's kit where a folder is one, or that of a federation on this machine; else None."""
+    from foedus.runtime.flare.trial import STATE, Federation
+
+    if (folder / STATE).is_file():
+        return Federation.at(folder).kit("admin")
+    return folder if (folder / "startup" / "fed_admin.json").is_file() else None
+
+
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a running job, or its checkpoint file.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a running job, or its checkpoint; the folder of a federation on this machine, or the "
+            "coordinator's kit.",
+        ),
+    ],
     port: Annotated[
         int, typer.Option(help="The port on this machine; 0 takes any that is free.", min=0, max=65535)
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Follow a running job on a local web page, which becomes its report when the job ends."""
+    """Follow a running job, or a whole federation, on a web page that only this machine can reach.
+
+    The page of a job becomes its report when the job ends. That of a federation shows the sites, the run under way and
+    what it waits for; it looks, and changes nothing.
+    """
     from foedus.report.server import serve
 
     if not run.is_file():
         folder_called(run)
-    server = serve(run, port)
+    kit = coordinator_kit(run)
+    if kit is not None:
+        from foedus.report.operator import FederationShow
+
+        server = serve(FederationShow(kit), port)
+    else:
+        server = serve(run, port)
     address = f"http://127.0.0.1:{server.server_address[1]}/"
     typer.echo(f"{run} is at {address} (Ctrl-C ends watching, not the job)")
     if browser:

@@ -104,6 +104,28 @@ def ledger(
 
 
 @app.command()
+def report(
+    kit: Kit = Path("."),
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file to write; KIT/foedus-runs/report.html when left out.")
+    ] = None,
+) -> None:
+    """Write this site's own page: its terms, the final models on its rows, what it has sent and spent."""
+    import os
+
+    from foedus.files import write_whole
+    from foedus.report.site_page import page
+
+    records = _records(kit)
+    path = out or records / "report.html"
+    if path.is_dir() or not path.parent.is_dir():
+        raise FoedusError(f"--out {path}: expected the name of a file in a folder that exists.")
+    write_whole(path, page(kit, records).encode())
+    os.chmod(path, 0o600)  # its figures are exact
+    typer.echo(path)
+
+
+@app.command()
 def requests(kit: Kit = Path(".")) -> None:
     """Show the experiments that were put before this site's people, and what they decided."""
     from foedus.runtime.flare.approval import Approvals

@@ -57,8 +57,8 @@ class FairClassifier(LinearClassifierOverSites):
             total weight, or None.
         fit_intercept: whether the model has an intercept.
         ridge: weight of the penalty (ridge/2)‖coef‖², which leaves the intercept out.
-        beta: β of `fd.ProxAL`, the weight of its augmented Lagrangian; "auto" lets it grow. Gaps of rates are trained
-            by `fd.InteriorPoint`, which has none.
+        beta: "auto" trains with the algorithm that `fd.solve` chooses, `fd.InteriorPoint`; a number trains with
+            `fd.ProxAL` and this weight β of its augmented Lagrangian. Gaps of rates always take `fd.InteriorPoint`.
         eps1: the stationarity at which training ends.
         eps2: the feasibility and complementarity at which training ends; a gap is then at most max_gap + eps2.
         max_rounds: the largest number of communication rounds.
@@ -114,8 +114,8 @@ class FairClassifier(LinearClassifierOverSites):
         fit_intercept: bool = True,
         ridge: float = 0.0,
         beta: float | str = "auto",
-        eps1: float = 1e-3,
-        eps2: float = 1e-3,
+        eps1: float = 1e-6,
+        eps2: float = 1e-6,
         max_rounds: int = 10_000,
         seed: int = 0,
     ):

@@ -202,7 +202,7 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     end, history = result.conclusion, dict(result.history)
     if result.interrupted:
         end = replace(end, reason="interrupted")
-    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused))
+    parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused), result.left_out)
     outcome = spine.Outcome(end, history, *parts)
     settings = spine.settings_of(
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from foedus.errors import FoedusError
@@ -19,6 +19,7 @@ class Options:
     quick: bool
     out: Path
     echo: Callable[[str], None]
+    written: list[Path] = field(default_factory=list)  # the files that the experiment has written so far
 
     def instances(self, usual: int) -> int:
         """Return the number of instances to average over: `trials` if set, else one if quick, else the usual number."""
@@ -32,6 +33,7 @@ class Options:
             raise FoedusError(f"cannot make the folder {self.out}: {error.strerror}.") from None
         path = self.out / name
         write_whole(path, content)
+        self.written.append(path)
         self.echo(f"written: {path}")
         return path
 

@@ -53,7 +53,7 @@ def rows_of(terms: Terms, data: Data, noise: Sound) -> RowBounds:
 
 def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: RowBounds | None = None) -> Array:
     """Return (1/d_i) Σ_j clip(∇ℓ_j(w)), plus the gradient of the penalty, which depends on no example."""
-    share = data["weight"] / data.count
+    share = data["weight"] / noise.divisor(data.count)
     if terms.loss is not None:
         rows = rows_of(terms, data, noise) if rows is None else rows
         x = data["x"]

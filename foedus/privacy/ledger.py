@@ -366,7 +366,11 @@ def _range(values: np.ndarray) -> str:
 
 
 def ledger_of(
-    noise: Noise | None, history: dict[str, np.ndarray], names: list[str], counts: np.ndarray, what: str
+    noise: Noise | None,
+    history: dict[str, np.ndarray],
+    names: list[str],
+    counts: np.ndarray,
+    what: str = "each client's noisy parameters, in each round",
 ) -> Ledger | None:
     """Return the ledger of a run, from the history's columns `ledger.*`, which are taken out of the history.
 
@@ -381,12 +385,14 @@ def ledger_of(
     releases = np.maximum(np.diff(np.asarray(count), axis=0, prepend=0), 0).astype(int)
     # the columns repeat a client's last release until its next one; only the round of a release counts
     sensitivity, scale = np.where(releases > 0, sensitivity, 0.0), np.where(releases > 0, scale, 0.0)
-    record: Json = {"kind": type(noise).__name__, "words": str(noise), "epsilon": noise.epsilon}
+    kind = noise.kind if isinstance(noise, Sound) else type(noise).__name__
+    record: Json = {"kind": kind, "words": str(noise), "epsilon": noise.epsilon}
     record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
         record |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
         record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
     most = noise.most if isinstance(noise, Sound) else None
     delta = noise.total[1] if isinstance(noise, Sound) and noise.total is not None else DELTA
+    what = noise.released if isinstance(noise, Sound) else what
     examples = tuple(int(c) for c in counts)
     return Ledger(record, tuple(names), examples, sensitivity, scale, what, most, delta, releases)

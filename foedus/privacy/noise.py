@@ -126,6 +126,36 @@ class Sound(Noise):
         return type(self).__name__
 
     @property
+    def released(self) -> str:
+        """What a client releases with this noise, in words."""
+        return "each client's noisy parameters, in each round"
+
+    @property
+    def ledger_note(self) -> str:
+        """What a site's ledger says behind the name of a release, where the noise is not all its own."""
+        return ""
+
+    def divisor(self, count: Array) -> Array:
+        """The number by which a client with so many examples divides a sum over them; a public constant."""
+        return count
+
+    def rows_range(self, count: Array) -> tuple[Array, Array]:
+        """The fewest and the most examples that the sensitivity of a client with `count` of them is computed for."""
+        return count, count
+
+    def allowance(self, reach: Array, size: int) -> Array:
+        """What rounding adds to the sensitivity of `size` numbers, for models of 1-norm at most `reach`."""
+        return 2.0**-40 * reach
+
+    def within(self, reach: Array) -> Array:
+        """Whether rounding is allowed for with models of this 1-norm; beyond, a client sends noise alone."""
+        return jnp.ones((), bool)
+
+    def beside(self, w: Array, increment: Array) -> Array:
+        """What a client sends of a released increment of the received model w."""
+        return w + increment
+
+    @property
     def gradient_change(self) -> float:
         """The most by which the sum of clipped gradients can change between neighbouring data sets."""
         return (2.0 if self.neighbours == "replace" else 1.0) * self.clip

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.privacy import sensitivity as bounds
 from foedus.privacy.noise import Noise, Sound
 from foedus.pytrees import PyTree, select, state
 
@@ -41,16 +40,19 @@ def release(
 ) -> tuple[Spent, Array]:
     """Return the record afterwards, and w + increment + noise, which a client that is not `speaking` must not send.
 
+    A client that adds a share of noise to a sum sends no w: the server adds it.
+
     The noise goes to the increment alone. The received model w is added to the result, as anybody could who has both:
     had it been added before, a w of size 2^52 would have rounded the increment to whole numbers, and with it the bound.
     """
     reach = jnp.maximum(before.reach, jnp.sum(jnp.abs(w)))
-    rounding = bounds.allowance(reach)
+    rounding = noise.allowance(reach, increment.size)
     sensitivity, state_change = sensitivity + rounding, state_change + rounding
     scale = noise.scale(sensitivity)
     after = Spent(before.releases + 1, sensitivity, scale, state_change, reach)
     record = select(speaking, after, before)
-    return record, w + noise.release(increment, scale, key)
+    increment = jnp.where(noise.within(reach), increment, 0.0)
+    return record, noise.beside(w, noise.release(increment, scale, key))
 
 
 def release_columns(records: PyTree) -> dict[str, Array]:

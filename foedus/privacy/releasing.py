@@ -64,9 +64,9 @@ def make_private(
     """Return the algorithm with this noise and budget, or with the noise that keeps a total over so many rounds."""
     if isinstance(privacy, Local):
         if budget is not None:
-            raise FoedusError("Local is a total already; leave the budget out.")
+            raise FoedusError(f"{privacy.name} is a total already; leave the budget out.")
         needs_rows = isinstance(algorithm, Releasing) and algorithm.needs_rows
-        privacy = privacy.noise_for(problem.terms, rounds, needs_rows=needs_rows)
+        privacy = privacy.noise_for(problem, rounds, needs_rows=needs_rows)
     noise = noise_of(algorithm) if privacy is None else privacy
     if not isinstance(noise, Noise):
         argument = "privacy" if privacy is not None else "budget"

@@ -36,6 +36,26 @@ def measurement(kind: str, scale: float) -> Any:
     return make(*space, scale=scale)  # on the grid of all floating-point numbers, so that no rounding adds to the loss
 
 
+def units_measurement(share: float) -> Any:
+    """Return OpenDP's discrete Gaussian mechanism on whole numbers, whose noise has this standard deviation."""
+    dp = load()
+    return dp.m.make_gaussian(dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float), scale=share)
+
+
+def release_units_inside(units: Array, share: Array) -> Array:
+    """Return whole numbers with discrete Gaussian noise, drawn by OpenDP, inside a compiled function."""
+    load()
+
+    def draw(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        values, shares = np.asarray(values), np.asarray(shares)
+        flat, each = values.reshape(-1, values.shape[-1]), np.broadcast_to(shares, values.shape[:-1]).ravel()
+        rows = [units_measurement(float(s))(v.astype(np.int64).tolist()) for v, s in zip(flat, each, strict=True)]
+        return np.asarray(rows, dtype=float).reshape(values.shape)
+
+    shape = jax.ShapeDtypeStruct(units.shape, units.dtype)
+    return jax.pure_callback(draw, shape, units, share, vmap_method="expand_dims")
+
+
 def _distance(dp: Any, kind: str) -> Any:
     return dp.l1_distance(T=float) if kind == "laplace" else dp.l2_distance(T=float)
 

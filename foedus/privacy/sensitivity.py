@@ -14,9 +14,9 @@ cover the difference; u = 2^-53.
   - `change` adds (d_i + 8)·4u·C to Δ: a sum of d_i vectors of norm at most C/d_i, in whatever order, is off by at most
     about d_i·u·C, under each of the two data sets.
   - `change` multiplies Δ by 1 + 2^-30, for the few roundings of C/‖x‖, of products and of the recursions below.
-  - `allowance` adds 2^-40·R to every release, R the largest 1-norm of a model that the client has received. Noise goes
-    to the increment of w, but the points at which gradients are taken, a carried state and the gradient of the penalty
-    have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
+  - `Sound.allowance` adds 2^-40·R to every release, R the largest 1-norm of a model that the client has received. Noise
+    goes to the increment of w, but the points at which gradients are taken, a carried state and the gradient of the
+    penalty have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
 """
 
 import jax.numpy as jnp
@@ -30,12 +30,16 @@ from foedus.terms import Terms
 
 def change(noise: Sound, count: Array) -> Array:
     """Return Δ, by how much the mean of clipped gradients at one point differs between neighbours, with rounding."""
-    return (1.0 + 2.0**-30) * noise.gradient_change / count + (count + 8.0) * 2.0**-51 * noise.clip
+    return change_of_mean(noise, noise.gradient_change, noise.clip, count)
 
 
-def allowance(reach: Array) -> Array:
-    """Return what rounding adds to the sensitivity of a release, for models of 1-norm at most `reach`."""
-    return 2.0**-40 * reach
+def change_of_mean(noise: Sound, changed: float, bound: float, count: Array) -> Array:
+    """Return by how much a mean over examples differs between neighbours, with rounding.
+
+    One example changes the sum by at most `changed` in norm, and each is at most `bound` long.
+    """
+    fewest, most = noise.rows_range(count)
+    return (1.0 + 2.0**-30) * changed / fewest + (most + 8.0) * 2.0**-51 * bound
 
 
 def exact_penalty(delta: Array, mu: Array, eta: Array | float, change: Array) -> Array:

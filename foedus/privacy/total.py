@@ -8,7 +8,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.composition import gaussian_epsilon, tally_ratios, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
-from foedus.terms import Terms
+from foedus.problem import Problem
 
 ROUNDS = 40
 """The rounds of a run with a total where nobody says how many: each round takes its share of the total."""
@@ -62,12 +62,17 @@ class Local:
                 upper = f" and < {most:g}" if most < math.inf else ""
                 other = " or None" if name in ("clip", "rows") else ""
                 raise FoedusError(
-                    f"The {name!r} of Local must be a number {least} 0{upper}{other}. Got {value!r} instead."
+                    f"The {name!r} of {self.name} must be a number {least} 0{upper}{other}. Got {value!r} instead."
                 )
         for name, choices in (("neighbours", NEIGHBOURS), ("sampler", SAMPLERS)):
             if getattr(self, name) not in choices:
                 words = " or ".join(map(repr, choices))
-                raise FoedusError(f"The {name!r} of Local must be {words}. Got {getattr(self, name)!r} instead.")
+                raise FoedusError(f"The {name!r} of {self.name} must be {words}. Got {getattr(self, name)!r} instead.")
+
+    @property
+    def name(self) -> str:
+        """What messages call this way of stating a total."""
+        return type(self).__name__
 
     def noise(self, releases: int, clip: float, rows: float | None = None) -> Sound:
         """Return the noise of one release, where no client releases more often than `releases` times."""
@@ -106,12 +111,13 @@ class Local:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def noise_for(self, terms: Terms, rounds: int, *, needs_rows: bool) -> Sound:
+    def noise_for(self, problem: Problem, rounds: int, *, needs_rows: bool) -> Sound:
         """Return the noise for a run of so many rounds; `clip` and `rows` are chosen where the user left them out."""
+        terms = problem.terms
         if self.clip is None and terms.loss is None:
             raise FoedusError(
-                "Local needs clip, the largest norm of one example's gradient: for an objective of your own nobody "
-                "else can know a useful one."
+                f"{self.name} needs clip, the largest norm of one example's gradient: for an objective of your own "
+                "nobody else can know a useful one."
             )
         clip = usual_clip(terms.dim) if self.clip is None else float(self.clip)
         rows = None if self.rows is None else float(self.rows)

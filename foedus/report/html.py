@@ -123,7 +123,7 @@ def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[
         tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
     worst_case = getattr(run, "worst_case", None)
     tiles += [
-        ("Worst case", number(worst_case.value), "loss after the worst shift allowed for")
+        ("Worst case", number(worst_case.value), worst_case.optimality)
         if worst_case is not None
         else ("Distance from optimality", "–", "not measured")
         if silent

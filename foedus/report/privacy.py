@@ -68,4 +68,7 @@ def solve_arguments(algorithm: Json) -> tuple[Json, Json | None]:
         return plain, {k: v for k, v in noise.items() if k != "total"}
     epsilon, delta = noise["total"]
     clipping = {k: noise[k] for k in ("clip", "rows", "neighbours", "sampler")}
+    if "least_rows" in noise:  # in shares; the call needs secure=True beside it
+        shares = {k: noise[k] for k in ("tolerate", "least_rows")}
+        return plain, {"name": "Central", "epsilon": epsilon, "delta": delta, **clipping, **shares}
     return plain, {"name": "Local", "epsilon": epsilon, "delta": delta, **clipping}

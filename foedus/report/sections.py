@@ -252,8 +252,8 @@ def worst_case(run: Run) -> str:
         return ""
     text = (
         f"<p>If the data move as far as was allowed for, the loss is at most <b>{number(stress.value)}</b>, measured "
-        "at the returned model over all sites. Each site's own worst case is below, beside its mean loss on the data "
-        "as they are, and the weight that the worst mixture of sites gives it.</p>"
+        f"at the returned model over all sites: {escape(stress.optimality)}. Each site's own worst case is below, "
+        "beside its mean loss on the data as they are, and the weight that the worst mixture of sites gives it.</p>"
     )
     if len(stress.clients) > sites.MOST:
         return text

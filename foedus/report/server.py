@@ -3,6 +3,7 @@
 import functools
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Protocol
 
 from foedus.errors import FoedusError
 from foedus.report import live, words
@@ -12,11 +13,32 @@ from foedus.report.html import assemble, body
 SAFE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
+class Show(Protocol):
+    """What is shown: a page, and a text that changes whenever the page does."""
+
+    def pulse(self) -> str: ...
+
+    def page(self) -> str: ...
+
+
+class FolderShow:
+    """The show of a run folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def pulse(self) -> str:
+        return live.look(self.folder).pulse
+
+    def page(self) -> str:
+        return live.render(self.folder, live.look(self.folder))
+
+
 class Page(BaseHTTPRequestHandler):
     """The handler of requests: `/` is the page, and `/pulse` is a text that changes when the page does."""
 
-    def __init__(self, folder: Path, *args: object) -> None:
-        self.folder = folder
+    def __init__(self, show: Show, *args: object) -> None:
+        self.show = show
         super().__init__(*args)  # pyright: ignore[reportArgumentType]
 
     def do_GET(self) -> None:
@@ -27,8 +49,7 @@ class Page(BaseHTTPRequestHandler):
         if self.path not in ("/", "/pulse"):
             return self.answer(404, "there is only / and /pulse here", "text/plain")
         try:
-            sight = live.look(self.folder)
-            text = sight.pulse if self.path == "/pulse" else live.render(self.folder, sight)
+            text = self.show.pulse() if self.path == "/pulse" else self.show.page()
         except (FoedusError, OSError) as error:  # a file that is being replaced, or a folder that is gone
             trouble = words.Verdict("bad", "Nothing to show", (str(error),), ("The page looks again by itself.",))
             again = live.LIVE.format(pulse="")
@@ -49,10 +70,11 @@ class Page(BaseHTTPRequestHandler):
         """Keep the terminal quiet."""
 
 
-def serve(folder: Path, port: int = 0) -> ThreadingHTTPServer:
-    """Return a server for the page about `folder`, bound to 127.0.0.1; the caller runs and closes it."""
+def serve(show: Show | Path, port: int = 0) -> ThreadingHTTPServer:
+    """Return a server for a page, or the one about a run folder, bound to 127.0.0.1; the caller runs and closes it."""
+    show = FolderShow(show) if isinstance(show, Path) else show
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Page, folder))
+        return ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Page, show))
     except OSError as error:
         raise FoedusError(
             f"--port {port}: it cannot be used ({error.strerror}); leave it out to take one that is free."

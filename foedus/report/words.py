@@ -253,7 +253,12 @@ def _without_terms(run: Run, ending: str) -> Verdict:
     stress = getattr(run, "worst_case", None)
     if stress is not None:
         residual = f"After the worst shift of the data that was allowed for the loss is {number(stress.value)}; on the "
-        residual += f"data as they are it is {number(run.objective)}."
+        residual += f"data as they are it is {number(run.objective)}. "
+        residual += (
+            "How far that is from the best possible worst case was not measured."
+            if stress.gap is None
+            else f"No model has a worst case that is lower by more than {number(stress.gap)}."
+        )
     if run.certificate.silent:
         standing_of_terms = "Whether the terms hold is not known." if terms(run) else "No terms were set."
         return Verdict("fair", "Ended under noise", (f"{standing_of_terms} {ending}", not_measured(run)))
@@ -336,6 +341,8 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
         ]
         if silent:
             remarks.append(f"{join_names(silent)} never answered: the model rests on the other sites' data.")
+    for name, why in getattr(run, "left_out", {}).items():
+        remarks.append(f"{name} was left out {why}. Model and certificate are those of the other sites.")
     if refusals := getattr(run, "refused", ()):
         remarks.append(f"Replies that were not accepted: {number(len(refusals))}; the last of {refusals[-1]}.")
     if getattr(run, "ledger", None) is not None and not run.certificate.silent:

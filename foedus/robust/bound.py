@@ -77,20 +77,20 @@ class Choice:
 # --- losses as maxima over slopes: ℓ(z, y) = max over a in [low, high] of a·z − cost(a) ---
 
 
-def _sign(y: np.ndarray) -> np.ndarray:
+def sign_of(y: np.ndarray) -> np.ndarray:
     """The class as ±1."""
     return np.where(y > 0, 1.0, -1.0)
 
 
-def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarray:
+def response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarray:
     """The slope a that attains the loss; for a piecewise-linear loss, the loss less τa²/2."""
     from scipy.special import expit  # here and below where it is used: SciPy takes long to import
 
     if isinstance(loss, losses.Logistic):
-        return -_sign(y) * expit(-_sign(y) * z)
+        return -sign_of(y) * expit(-sign_of(y) * z)
     if isinstance(loss, losses.Hinge | losses.SmoothHinge):
-        short = 1.0 - _sign(y) * z
-        return -_sign(y) * np.clip(short / tau if isinstance(loss, losses.Hinge) else short, 0.0, 1.0)
+        short = 1.0 - sign_of(y) * z
+        return -sign_of(y) * np.clip(short / tau if isinstance(loss, losses.Hinge) else short, 0.0, 1.0)
     r = z - y
     if isinstance(loss, losses.Huber):
         return np.clip(r, -loss.eps, loss.eps)
@@ -100,7 +100,7 @@ def _response(loss: Loss, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarra
     return np.sign(r) * np.clip((np.abs(r) - loss.eps) / tau, 0.0, 1.0)
 
 
-def _cost(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+def conjugate(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The conjugate ℓ*(a), the cost of the slope a."""
     from scipy.special import xlogy
 
@@ -116,7 +116,7 @@ def _cost(loss: Loss, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     return a * y + (loss.eps * s if isinstance(loss, losses.EpsilonInsensitive) else 0.0)
 
 
-def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest slope of each sample."""
     if loss.kind == "classification":
         return np.where(y > 0, -1.0, 0.0), np.where(y > 0, 0.0, 1.0)
@@ -127,7 +127,7 @@ def _ends(loss: Loss, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.full(len(y), low), np.full(len(y), high)
 
 
-def _is_kinked(loss: Loss) -> bool:
+def is_kinked(loss: Loss) -> bool:
     """Whether the loss is piecewise linear, so that it needs smoothing."""
     return isinstance(loss, losses.Hinge | losses.EpsilonInsensitive | losses.Pinball)
 
@@ -175,10 +175,10 @@ def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
     The maxima are nested, slopes inside labels inside the radius inside the weights, and are taken in this order.
     """
     ball, loss, y, S = game.ball, game.ball.loss, game.y, len(game.rho)
-    bend = tau if _is_kinked(loss) else 0.0
+    bend = tau if is_kinked(loss) else 0.0
     z = game.x @ w
-    a = _response(loss, z, y, tau)
-    value = a * z - _cost(loss, a, y) - 0.5 * bend * a**2
+    a = response(loss, z, y, tau)
+    value = a * z - conjugate(loss, a, y) - 0.5 * bend * a**2
     # the norm; its smoothing is scaled so that ρ·L times it is τ at most
     moving = w[:-1] if ball.intercept else w
     widest = ball.lipschitz * float(np.max(game.rho, initial=0.0))
@@ -190,8 +190,8 @@ def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
     on_norm, labels = game.rho * ball.lipschitz, np.zeros(S)
     if ball.classifies and np.isfinite(game.kappa) and widest > 0:
         # a label that turns gains `other − value` and costs κ of the radius, which is then missing from the norm
-        a_flip = _response(loss, z, -_sign(y), tau)
-        other = a_flip * z - _cost(loss, a_flip, y) - 0.5 * bend * a_flip**2
+        a_flip = response(loss, z, -sign_of(y), tau)
+        other = a_flip * z - conjugate(loss, a_flip, y) - 0.5 * bend * a_flip**2
         gain = other - value - game.kappa * ball.lipschitz * norm
         for s in np.flatnonzero(game.rho > 0):
             rows = game.site == s
@@ -230,7 +230,7 @@ def _choose(game: Game, w: np.ndarray, tau: float, size: float) -> Choice:
 # --- the bound ---
 
 
-def _whitening(game: Game) -> np.ndarray:
+def whitening(game: Game) -> np.ndarray:
     """The matrix T with w = Tv for which ‖v‖ is the root-mean-square prediction of w.
 
     Columns are scaled first, so that columns of very different sizes do not spoil the eigenvectors.
@@ -241,7 +241,7 @@ def _whitening(game: Game) -> np.ndarray:
     return unit[:, None] * vectors / np.sqrt(np.maximum(values, FLAT * values[-1]))
 
 
-def _repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
+def repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
     """The bound D and the rest of r in whitened coordinates, after the slopes have moved so as to make r vanish.
 
     Each step is the least change of the slopes that makes r zero, weighed by the room to the bounds: slopes at a bound
@@ -249,11 +249,11 @@ def _repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
     """
     loss, count = game.ball.loss, len(game.y)
     flips = np.flatnonzero(at.flip_mass > 0)
-    y = np.concatenate([game.y, -_sign(game.y[flips])])
+    y = np.concatenate([game.y, -sign_of(game.y[flips])])
     rows = np.concatenate([np.arange(count), flips])
     mass = np.concatenate([at.mass, at.flip_mass[flips]])
     a = np.concatenate([at.a, at.a_flip[flips]])
-    low, high = _ends(loss, y)
+    low, high = ends(loss, y)
     a = np.clip(a, low, high)
     white = (game.x @ T)[rows]
     rest = T.T @ (at.norm_part + at.s)
@@ -268,7 +268,7 @@ def _repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:
         if np.linalg.norm(white.T @ (mass * following) + rest) >= np.linalg.norm(r):
             break
         a = following
-    D = at.constant - float(mass @ _cost(loss, a, y))
+    D = at.constant - float(mass @ conjugate(loss, a, y))
     return D, white.T @ (mass * a) + rest
 
 
@@ -283,6 +283,40 @@ def at_zero(game: Game) -> float:
     return _choose(plain, w, NO_SMOOTHING, 1.0).value + _value(game.regularizer, w)
 
 
+@dataclass(frozen=True)
+class Horizon:
+    """The models among which the best one is: see step 3. T whitens, w = Tv, and `best` is the objective of some model.
+
+    A model with ρ·L·‖w‖ > best is worse than that one; `spread` is ρ·L, or 0 where no radius bounds every column.
+    """
+
+    T: np.ndarray
+    v: np.ndarray  # the model that was found
+    best: float
+    reach: float  # the largest root-mean-square prediction that is considered
+    spread: float
+    order: float
+
+    @staticmethod
+    def of(game: Game, w: np.ndarray, best: float) -> "Horizon":
+        """The horizon around the model w."""
+        T = whitening(game)
+        v = np.linalg.solve(T, w)
+        labels = 1.0 if game.ball.classifies else float(np.sqrt(np.mean(game.y**2)))
+        bounds = not game.ball.intercept and game.ball.support == "everything"
+        spread = float(game.q_hat @ game.rho) * game.ball.lipschitz if bounds else 0.0
+        order = {"l1": 1, "l2": 2, "linf": np.inf}[game.ball.metric]
+        return Horizon(T, v, best, FAR * max(1.0, labels, float(np.linalg.norm(v))), spread, order)
+
+    def least(self, D: float, r: np.ndarray) -> float:
+        """The least of D + rᵀw over these models, where r is in whitened coordinates; at least 0, at most `best`."""
+        cost = self.reach * float(np.linalg.norm(r))
+        if self.spread > 0:
+            there = np.linalg.solve(self.T.T, r)
+            cost = min(cost, self.best / self.spread * float(np.linalg.norm(there, ord=self.order)))
+        return float(np.clip(D - cost, 0.0, self.best)) if np.isfinite(D - cost) else 0.0
+
+
 def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
     """A lower bound of the objective of every model, where samples may be anywhere.
 
@@ -290,13 +324,10 @@ def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
     """
     from scipy.optimize import minimize
 
-    T, dim = _whitening(game), game.x.shape[1]
-    best = min(value, zero)  # some model is this good
-    v = np.linalg.solve(T, w) if value <= zero else np.zeros(dim)
+    horizon = Horizon.of(game, w if value <= zero else np.zeros(len(w)), min(value, zero))
+    T, v, best = horizon.T, horizon.v, horizon.best
     scale = max(best, 1e-6 * zero if np.isfinite(zero) else 0.0, 1e-300)
     size = max(float(np.linalg.norm(T @ v)), 1e-3) / scale
-    spread = float(game.q_hat @ game.rho) * game.ball.lipschitz
-    labels = 1.0 if game.ball.classifies else float(np.sqrt(np.mean(game.y**2)))
     lower = 0.0  # no loss and no regulariser is negative
     for share in SMOOTHING:
         tau = share * scale
@@ -309,15 +340,7 @@ def lower_bound(game: Game, w: np.ndarray, value: float, zero: float) -> float:
             smooth, v, jac=True, method="L-BFGS-B",
             options={"maxiter": STEPS, "maxcor": PAIRS, "ftol": 1e-14, "gtol": 1e-7 * share},
         ).x  # fmt: skip
-        D, r = _repair(game, _choose(game, T @ v, tau, size), T)
-        # the largest |rᵀw| over the models of step 3: those with larger predictions are not considered, and a model
-        # with ρ·L·‖w‖ > best is worse than `best`
-        cost = FAR * max(1.0, labels, float(np.linalg.norm(v))) * float(np.linalg.norm(r))
-        if spread > 0 and not game.ball.intercept:
-            order = {"l1": 1, "l2": 2, "linf": np.inf}[game.ball.metric]
-            cost = min(cost, best / spread * float(np.linalg.norm(np.linalg.solve(T.T, r), ord=order)))
-        if np.isfinite(D - cost):
-            lower = max(lower, min(best, D - cost))
+        lower = max(lower, horizon.least(*repair(game, _choose(game, T @ v, tau, size), T)))
         if best - lower <= CLOSE * scale:
             break
     return lower

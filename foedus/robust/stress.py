@@ -16,13 +16,18 @@ from foedus.algorithm import Algorithm
 from foedus.interpreter.dispatch import play
 from foedus.losses import Loss
 from foedus.problem import Problem
-from foedus.robust import bound
+from foedus.pytrees import PyTree
+from foedus.robust import bound, bounded, proposal
 from foedus.robust.closed import Ball
+from foedus.robust.proposal import Proposal, cut_rows, pooled
 from foedus.robust.support import Support, kind_of
+from foedus.robust.support import sides as sides_of
 from foedus.robust.weights import heaviest
 from foedus.robust.worst_case import WorstCase, worst_case
+from foedus.terms import Terms
 
 SMALL_GAP = 1e-3  # relative to the worst case: a difference that no figure of a report shows
+SEARCH = 1e-4  # a relative gap of the proposals above which a better adversary is searched for
 LEAST_SCALE = 1e-2  # of the worst case of w = 0: where the optimum is nearly 0, no gap would be small relative to it
 
 
@@ -79,6 +84,13 @@ class Stress:
             "best possible; standardise the columns of X, or ask for a smaller tol"
         )
 
+    @property
+    def optimality(self) -> str:
+        """How far the objective is from the best possible one, in words."""
+        if self.gap is None:
+            return "duality gap not measured"
+        return f"at most {self.gap:.2g} above the best possible worst case"
+
     def __str__(self) -> str:
         titles = ("site", "mean loss", "worst case", "radius", "price λ", "weight q")
         rows = [
@@ -97,9 +109,7 @@ class Stress:
         def line(row: tuple[str, ...]) -> str:
             return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
 
-        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; "
-        has_gap = self.gap is not None
-        head += f"at most {self.gap:.2g} above the best possible worst case" if has_gap else "duality gap not measured"
+        head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; {self.optimality}"
         return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
 
     def to_json(self) -> StressFigures:
@@ -120,9 +130,13 @@ class Stress:
 class Robust(Algorithm):
     """An algorithm that guards against a worst case, and measures it at the model it returns."""
 
-    def stress(self, problem: Problem, w: np.ndarray) -> Stress:
-        """The worst case of the model w that the algorithm guards against."""
+    def stress(self, problem: Problem, w: np.ndarray, proposals: Sequence[Proposal] | None = None) -> Stress:
+        """The worst case of the model w that the algorithm guards against; `proposals` are those of `propose`."""
         raise NotImplementedError
+
+    def propose(self, terms: Terms, server: PyTree, clients: Sequence[PyTree]) -> list[Proposal] | None:
+        """What the worst case does at each client, from the states after the last round; None where they do not say."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -148,13 +162,15 @@ class Threat:
         return Ball(loss, self.metric, kind_of(self.support) if moves else "everything", self.intercept)
 
 
-def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
+def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[Proposal] | None = None) -> Stress:
     """The worst case of the model w, with every client's own and the weights q that attain it.
 
     Args:
         problem: the clients' data and the terms; the loss must be one of those with a known worst case.
         w: the parameters of a linear model.
         threat: the balls and the weights over which the worst case is taken.
+        proposals: what an adversary does at each client, from which the duality gap is measured; where they are left
+            out it is searched for, unless the support is bounded.
 
     Returns:
         The worst case with its duality gap, where that can be measured.
@@ -174,6 +190,8 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
             intercept=threat.intercept, share=share, height=max(problem.counts),
         )  # fmt: skip
 
+    if proposals is not None:
+        proposals = [cut_rows(p, n) for p, n in zip(proposals, problem.counts, strict=True)]
     own = np.zeros(terms.clients) if threat.mixture else radii
     values = {name: at(*site, float(radius)) for name, site, radius in zip(names, sites, own, strict=True)}
     if threat.mixture:  # the worst case of one ball around the mixture is that of the pooled samples
@@ -182,18 +200,19 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat) -> Stress:
         whole = at(x, y, share, float(radii[0]))
         result = Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
         pooled_threat = replace(threat, theta=0.0, q_hat=np.ones(1))
-        return with_gap(result, problem, w, pooled_threat, [(x, y, share)], radii[:1])
+        proposals = None if proposals is None else pooled(proposals)
+        return with_gap(result, problem, w, pooled_threat, [(x, y, share)], radii[:1], proposals)
     q = heaviest(np.array([values[name].value for name in names]), q_hat, threat.theta, threat.p)
     total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
     result = Stress(total, dict(zip(names, q.tolist(), strict=True)), values)
-    return with_gap(result, problem, w, threat, sites, radii)
+    return with_gap(result, problem, w, threat, sites, radii, proposals)
 
 
 def with_gap(
     result: Stress, problem: Problem, w: np.ndarray, threat: Threat, sites: list[tuple[np.ndarray, ...]],
-    rho: np.ndarray,
+    rho: np.ndarray, proposals: Sequence[Proposal] | None,
 ) -> Stress:  # fmt: skip
-    """The worst case with its duality gap, unless the support is bounded or there are very many rows."""
+    """The worst case with its duality gap: from proposals, or by a search where samples may be anywhere."""
     assert problem.terms.loss is not None
     ball, h = threat.ball(problem.terms.loss), problem.terms.regularizer
     x, y, share = (np.concatenate(part).astype(float) for part in zip(*sites, strict=True))
@@ -201,7 +220,20 @@ def with_gap(
     game = bound.Game(ball, x, y, site, share, rho, float(threat.kappa), threat.q_hat, float(threat.theta), threat.p, h)
     zero = bound.at_zero(game)
     result = replace(result, at_zero=zero if np.isfinite(zero) else None)
-    if ball.support != "everything" or len(y) > bound.MOST_ROWS or not np.all(np.isfinite(w)):
+    if not np.all(np.isfinite(w)):
         return result
     total = result.value + float(play(h.value, w))
-    return replace(result, gap=max(total - bound.lower_bound(game, w, total, zero), 0.0))
+    horizon, lower = bound.Horizon.of(game, w, min(total, zero)), -np.inf
+    if len(y) * (x.shape[1] + len(sites)) > bounded.MOST_NUMBERS:
+        proposals = None
+    if ball.support != "everything":
+        if proposals is None:
+            return result
+        assert threat.support is not None
+        low, high, C, d = sides_of("setting", threat.support, ball, x.shape[1] - ball.intercept)
+        lower = bounded.lower_bound(game, bounded.Sides(C, d, low, high), w, horizon, proposals)
+    elif proposals is not None:
+        lower = proposal.lower_bound(game, w, horizon, proposals)
+    if ball.support == "everything" and total - lower > SEARCH * total and len(y) <= bound.MOST_ROWS:
+        lower = max(lower, bound.lower_bound(game, w, total, zero))
+    return replace(result, gap=max(total - lower, 0.0) if np.isfinite(lower) else None)

@@ -103,3 +103,13 @@ def join_bins(parts: list[PyTree], bins: tuple[Bin, ...]) -> PyTree:
     """Return the replies, or states, of all bins in the order of the clients."""
     order = jnp.argsort(jnp.concatenate([bin.index for bin in bins]))
     return jax.tree.map(lambda *rows: jnp.concatenate(rows)[order], *parts)
+
+
+def by_client(states: PyTree, data: PyTree, clients: int) -> list[PyTree]:
+    """Return each client's state, from NumPy arrays over all clients or over those of each bin in `data`."""
+    if not isinstance(data, tuple):
+        return [jax.tree.map(lambda a, i=i: a[i], states) for i in range(clients)]
+    found = {}
+    for part, bin in zip(states, data, strict=True):
+        found |= {int(i): jax.tree.map(lambda a, k=k: a[k], part) for k, i in enumerate(np.asarray(bin.index))}
+    return [found[i] for i in range(clients)]

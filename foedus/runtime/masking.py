@@ -13,7 +13,11 @@ from jax import Array
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
+from foedus.privacy.central import NoiseShares
+from foedus.privacy.releasing import sound_noise
+from foedus.problem import Problem
 from foedus.pytrees import PyTree
+from foedus.runtime.participation import Participation
 from foedus.secure.fixed_point import FixedPoint
 from foedus.secure.site import LEAST_OTHERS
 from foedus.summing import Summing
@@ -101,7 +105,34 @@ def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
             f"masked sums (secure) need at least {LEAST_OTHERS + 1} clients, so that a sum says little about one. "
             f"Got {terms.clients} instead."
         )
-    return Masking(FixedPoint(terms=terms.clients, bits=BITS[algorithm.words], words=algorithm.words))
+    point = FixedPoint(terms=terms.clients, bits=BITS[algorithm.words], words=algorithm.words)
+    noise = sound_noise(algorithm)
+    return Masking(point, least_others_of(noise)) if isinstance(noise, NoiseShares) else Masking(point)
+
+
+def least_others_of(noise: NoiseShares) -> int:
+    """Return the fewest other sites of a sum whose noise comes in shares: with fewer it would be too little."""
+    return max(LEAST_OTHERS, noise.sites - noise.tolerate - 1)
+
+
+def check_shares(algorithm: Algorithm, problem: Problem, participation: Participation, secure: bool) -> None:
+    """Raise where noise in shares would not add up to what it must, or single replies would be seen."""
+    noise, clients = sound_noise(algorithm), problem.terms.clients
+    if not isinstance(noise, NoiseShares):
+        return
+    if not secure:
+        raise FoedusError(
+            "Central adds to each client's reply a share of the noise, which does not protect that reply alone; use "
+            "secure=True, so that only sums are seen, or Local."
+        )
+    if noise.sites != clients:
+        raise FoedusError(f"the noise is in shares of {noise.sites} clients, and the problem has {clients}.")
+    if participation.size(clients) < clients - noise.tolerate:
+        raise FoedusError(
+            f"Central needs the noise of {clients - noise.tolerate} of {clients} clients in every round, and this "
+            f"participation asks {participation.size(clients)}; ask more, or raise tolerate."
+        )
+    noise.check_counts(problem)
 
 
 def by_sums(algorithm: Algorithm) -> Algorithm:

@@ -48,6 +48,10 @@ class Fraction:
     Args:
         fraction: the fraction of the clients, in (0, 1].
         dropout: the probability with which a reply is lost, in [0, 1).
+        delays: seconds that each client takes for an answer, by a clock that the simulation plays; its time after each
+            round is in `run.history["clock"]`. Rounds then wait as over real sites with `fd.Flare`.
+        quorum: with delays, the share of the clients whose answers a round waits for; all of them when left out.
+        late: with a quorum, what becomes of an answer that comes after its round: 'drop' or 'next', as in `fd.Flare`.
 
     Example:
         >>> import foedus as fd
@@ -57,14 +61,27 @@ class Fraction:
 
     fraction: float = 1.0
     dropout: float = 0.0
+    delays: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
+    quorum: float | None = dataclasses.field(default=None, kw_only=True)
+    late: str = dataclasses.field(default="drop", kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise FoedusError(f"The 'participation' fraction must be in (0, 1]. Got {self.fraction!r} instead.")
         _check_dropout(self.dropout)
+        object.__setattr__(self, "delays", tuple(float(seconds) for seconds in self.delays))
+        if any(not 0 < seconds < math.inf for seconds in self.delays):
+            raise FoedusError(f"The 'delays' of participation must be seconds > 0. Got {self.delays!r} instead.")
+        if self.quorum is not None and not 0 < self.quorum <= 1:
+            raise FoedusError(f"The 'quorum' of participation must be in (0, 1]. Got {self.quorum!r} instead.")
+        if self.late not in ("drop", "next"):
+            raise FoedusError(f"The 'late' of participation must be 'drop' or 'next'. Got {self.late!r} instead.")
+        if not self.delays and (self.quorum is not None or self.late != "drop"):
+            raise FoedusError("The 'quorum' and 'late' of participation are for clients with 'delays'; give those too.")
 
     def check(self, n: int) -> None:
-        pass
+        if self.delays and len(self.delays) != n:
+            raise FoedusError(f"The 'delays' are for {len(self.delays)} clients, but the problem has {n}.")
 
     def size(self, n: int) -> int:
         """Return how many clients a round asks at the most."""
@@ -98,6 +115,7 @@ class Coverage(Fraction):
     every: int = 2
 
     def check(self, n: int) -> None:
+        super().check(n)
         if not isinstance(self.every, int | np.integer) or self.every < 1:
             raise FoedusError(f"The 'every' of Coverage must be a whole number >= 1. Got {self.every!r} instead.")
         if self.size(n) * self.every < n:
@@ -155,6 +173,11 @@ class Schedule:
     def choose(self, seed_key: Array, round: Array, uids: Array) -> Array:
         return self.table[round % self.table.shape[0]]
 
+    def only(self, clients: list[int]) -> "Schedule":
+        """Return the plan for some of the clients, who are numbered anew."""
+        table = np.asarray(self.table)
+        return Schedule(np.stack([np.isin(clients, row) for row in table]), self.dropout)
+
     def __repr__(self) -> str:
         return f"Schedule({self.table.shape[0]} rounds, {self.clients} clients, dropout={self.dropout:g})"
 
@@ -193,7 +216,9 @@ def describe_participation(who: Participation, by_name: bool) -> Json:
         table = np.asarray(who.table)
         rows = [row[row < who.clients].tolist() for row in table] if table.size <= LONGEST_PLAN else None
         return {"name": "Schedule", "clients": who.clients, "plan": rows, "dropout": who.dropout} | key_source
-    fields = {f.name: getattr(who, f.name) for f in dataclasses.fields(who)}
+    fields = {f.name: getattr(who, f.name) for f in dataclasses.fields(who) if getattr(who, f.name) not in ((), None)}
+    if not who.delays:
+        del fields["late"]
     return {"name": type(who).__name__} | fields | key_source
 
 

@@ -85,7 +85,8 @@ class NotebookBar:
 
     def _show(self) -> None:
         self.shown_at = time.monotonic()
-        self.handle.update(self._picture(), raw=True)
+        if self.handle is not None:
+            self.handle.update(self._picture(), raw=True)
 
     def _picture(self) -> dict[str, str]:
         rounds, words = self.state

@@ -16,19 +16,17 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Present
-from foedus.certificate import SitePart, site_parts
-from foedus.constrained import tolerances
-from foedus.interpreter.dispatch import is_moderate, is_small, play, program_for
+from foedus.interpreter.dispatch import is_moderate, is_small, program_for
 from foedus.interpreter.random_bits import random_key
 from foedus.interpreter.shapes import CannotInterpret
 from foedus.interpreter.threads import threads_for
-from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
 from foedus.pytrees import PyTree, device_array, state, strong
 from foedus.runtime import spine, traffic
 from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.ending import conclusion, proposals_of
 from foedus.runtime.interruption import Interruption
 from foedus.runtime.masking import Masking, check_clipped
 from foedus.runtime.mistakes import explain_mistakes
@@ -44,7 +42,6 @@ from foedus.runtime.participation import (
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import Blocks, block_sizes, condense_data
-from foedus.summed_certificate import SummedPart, summed_part
 from foedus.summing import SumPresent
 from foedus.terms import Data, Terms
 
@@ -154,9 +151,18 @@ def chunk(
     algorithm: Algorithm, terms: Terms, at: Simulation, inputs: RunInputs, limit: Array
 ) -> tuple[Simulation, dict[str, Array], Array]:
     """Play rounds until `limit` of them are over or the run has ended; return the state, the records, their number."""
-    step = partial(play_next, algorithm, terms, inputs=inputs)
+    return repeat(partial(play_next, algorithm, terms, inputs=inputs), at, limit, CAPACITY)
+
+
+def repeat(
+    step: Callable[[Simulation], tuple[Simulation, dict[str, Array]]], at: Simulation, limit: Array, capacity: int
+) -> tuple[Simulation, dict[str, Array], Array]:
+    """Repeat `step`, which plays a round, up to `limit` times or until the run has ended.
+
+    It returns the state, the record of each round in arrays of `capacity` rows, and the number of rounds played.
+    """
     shapes = jax.eval_shape(step, at)[1]
-    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+    records = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
 
     def going(loop: tuple[Simulation, PyTree, Array]) -> Array:
         at, _, t = loop
@@ -311,6 +317,7 @@ class PlayedRounds:
     interrupted: bool
     seconds: float
     compile_seconds: float
+    data: PyTree  # as the rounds read them, in bins where that pays
 
 
 def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None) -> PlayedRounds:
@@ -346,7 +353,8 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
     if checkpoint is not None:
         checkpoint.keep(at, recorder.columns, final=True)
     stopped_early = interrupted and not bool(at.carry.done)
-    return PlayedRounds(at, recorder, stopped_early, time.perf_counter() - began, compiled_at - began)
+    seconds = time.perf_counter() - began
+    return PlayedRounds(at, recorder, stopped_early, seconds, compiled_at - began, rounds.inputs.data)
 
 
 class Simulator:
@@ -356,42 +364,10 @@ class Simulator:
         """Run the algorithm over all clients."""
         rounds = play_rounds(job, watch, checkpoint)
         return Outcome(
-            conclusion=conclusion(job, rounds.at),
+            conclusion=conclusion(job, rounds.at.carry, rounds.at.clients),
             history=rounds.recorder.columns,
             interrupted=rounds.interrupted,
             seconds=rounds.seconds,
             compile_seconds=rounds.compile_seconds,
+            proposals=proposals_of(job, rounds.at.carry, rounds.at.clients, rounds.data),
         )
-
-
-def conclusion(job: Job, at: Simulation) -> spine.Conclusion:
-    """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
-    algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
-    multipliers = spine.server_multipliers(algorithm, run_on.terms, at.carry)
-    mu = device_array(np.zeros((problem.terms.clients, problem.terms.rows[0])))
-    if multipliers:
-        mu = play(jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client)), at.clients)
-        if isinstance(run_on, Pooled):
-            by_site = run_on.by_site({"local": mu} | {k: device_array(v) for k, v in multipliers.items()})
-            mu = by_site.pop("local")
-            multipliers = {k: np.asarray(v) for k, v in by_site.items()}
-    nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
-    one = problem.first_client
-    each = site_parts(problem.terms, at.carry.w, mu, nu, problem.data)
-    parts = each if job.masking is None else summed_parts(job, each)
-    return spine.conclude(
-        algorithm, problem.terms, problem.names, at.carry, parts, one, problem.server, multipliers,
-        reason_names=run_on.names,
-    )  # fmt: skip
-
-
-def summed_parts(job: Job, parts: SitePart) -> SummedPart:
-    """Return what a server that sees sums alone learns of the measurement: the same integers as over real sites."""
-    masking, (_, eps2) = job.masking, tolerances(job.fit.algorithm)
-    assert masking is not None
-    terms = job.problem.terms
-    one = Data({k: v[0] for k, v in job.problem.data.items()})
-    rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
-    total, clipped = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
-    check_clipped(masking.measuring, int(clipped))
-    return total

@@ -32,15 +32,15 @@ from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_
 from foedus.privacy.total import Local
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array, nbytes, state
+from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
 from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.masking import Masking, by_sums, masking_of
+from foedus.runtime.masking import Masking, by_sums, check_shares, masking_of
 from foedus.runtime.participation import Participation, describe_participation
 from foedus.summed_certificate import SummedPart, join_sums
 from foedus.terms import Data, Terms
 
-RELEASED = "each client's noisy parameters, in each round"
 INFINITE = "the iterates became infinite; w is the last finite model, so try a smaller step"
 
 
@@ -116,6 +116,7 @@ def prepare(
     if privacy is not None or budget is not None:
         algorithm = make_private(algorithm, privacy, budget, problem, int(limit))
     fit = (by_sums(algorithm) if secure else algorithm).fit(problem)
+    check_shares(fit.algorithm, problem, participation, secure)
     masking = masking_of(fit.algorithm, problem.terms) if secure else None
     participation.check(problem.terms.clients)
     start = problem.terms.shape.ravel(w0)
@@ -226,9 +227,7 @@ class Recorder:
     def last(self) -> dict[str, float]:
         """Return the last round's record, and the bytes of all rounds so far."""
         row = {name: values[-1].item() for name, values in self.columns.items() if values.ndim == 1 and len(values)}
-        for way in ("up", "down"):
-            row[f"total_{way}"] = int(np.sum(self.columns.get(f"bytes_{way}", 0)))
-        return row
+        return row | {f"total_{way}": float(np.sum(self.columns.get(f"bytes_{way}", 0))) for way in ("up", "down")}
 
 
 class HistorySoFar(Protocol):
@@ -270,8 +269,10 @@ class Outcome:
     seconds: float
     compile_seconds: float
     refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # clients that it went on without, and why
     opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
     everyone: bool = True  # whether this process has all the clients' data
+    proposals: Sequence[Proposal] | None = None  # what a robust algorithm's states say of the worst case
 
 
 def server_multipliers(algorithm: Algorithm, terms: Terms, carry: Carry) -> dict[str, np.ndarray]:
@@ -313,24 +314,21 @@ def conclude(
         multipliers: those of the server's rows, by scope.
         reason_names: the clients of the problem that the algorithm ran on, where these are others.
     """
-    eps1, eps2 = tolerances(algorithm)
-    w = device_array(carry.w)
+    (eps1, eps2), w = tolerances(algorithm), device_array(carry.w)
+    local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     if isinstance(parts, SitePart):
         objective, certificate = join_parts(terms, list(names), w, parts, one, own, multipliers, eps1, eps2)
         local = np.asarray(parts.mu)
     elif isinstance(parts, SummedPart):
         objective, certificate = join_sums(terms, w, parts, one, own, multipliers, eps1, eps2)
-        local = np.full((terms.clients, terms.rows[0]), np.nan)  # each site keeps its own
     else:
         objective, certificate = float("nan"), Certificate.unmeasured(parts, terms.clients, eps1, eps2)
-        local = np.full((terms.clients, terms.rows[0]), np.nan)
     if isinstance(algorithm, Constrained):
         multipliers = {"local": local} | multipliers
-    finite = bool(carry.finite)
-    converged = finite and int(carry.ended) == CONVERGED
+    converged = (finite := bool(carry.finite)) and int(carry.ended) == CONVERGED
     last = jax.tree.map(np.asarray, carry.server)
-    reason = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
-    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, reason)
+    why = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
+    return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, certificate.explain(why))
 
 
 def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> Run:
@@ -341,7 +339,7 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     if job.fit.note:
         reason = f"{reason}; {job.fit.note}"
-    worst_case = algorithm.stress(problem, end.w) if isinstance(algorithm, Robust) else None
+    worst_case = algorithm.stress(problem, end.w, outcome.proposals) if isinstance(algorithm, Robust) else None
     if worst_case is not None and not outcome.everyone:
         # these two were computed from this process's clients alone, which says nothing about all of them
         worst_case = replace(worst_case, gap=None, at_zero=None)
@@ -355,7 +353,7 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
     # real sites draw from the operating system, whatever the sampler of the settings; the ledger says so
     if outcome.opendp and (sound := sound_noise(algorithm)) is not None:
         noise = replace(sound, sampler="opendp")
-    ledger = ledger_of(noise, history, problem.names, problem.counts, RELEASED)
+    ledger = ledger_of(noise, history, problem.names, problem.counts)
     w = jax.tree.map(np.asarray, problem.terms.shape.unravel(device_array(end.w)))
     end, outcome = replace(end, converged=converged, reason=reason), replace(outcome, history=history)
     run = run_of(end, outcome, w, job.settings, problem.names, ledger, worst_case)
@@ -373,6 +371,7 @@ def run_of(
 ) -> Run:
     """Return the run with this conclusion, history and settings."""
     history = outcome.history
+    up, down = (int(np.sum(history.get(f"bytes_{way}", 0))) for way in ("up", "down"))
     return Run(
         w=w,
         objective=end.objective,
@@ -381,19 +380,20 @@ def run_of(
         reason=end.reason,
         certificate=end.certificate,
         history=history,
-        traffic=Traffic(int(np.sum(history.get("bytes_up", 0))), int(np.sum(history.get("bytes_down", 0)))),
+        traffic=Traffic(up, down),
         seconds=outcome.seconds,
         compile_seconds=outcome.compile_seconds,
         settings=settings,
         multipliers=end.multipliers,
-        names=names,
+        names=[name for name in names if name not in outcome.left_out],
         interrupted=outcome.interrupted,
         ledger=ledger,
         refused=outcome.refused,
+        left_out=outcome.left_out,
         worst_case=worst_case,
     )
 
 
 def ledger_without_counts(noise: Noise | None, history: dict[str, np.ndarray], names: Sequence[str]) -> Ledger | None:
     """Return the ledger of a run whose sites do not tell how many rows they have, which -1 stands for."""
-    return ledger_of(noise, history, list(names), np.full(len(names), -1), RELEASED)
+    return ledger_of(noise, history, list(names), np.full(len(names), -1))

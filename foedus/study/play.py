@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.pytrees import PyTree, nbytes
 from foedus.runtime.bins import Bin
-from foedus.runtime.simulate import RunInputs, Simulation, inputs_of, play_round, start
+from foedus.runtime.simulate import RunInputs, Simulation, inputs_of, play_next, repeat, start
 from foedus.runtime.spine import Job
 from foedus.runtime.traffic import traffic_of
 from foedus.runtime.workload import READS_PER_GRADIENT, reads_of_kinds
@@ -56,27 +55,10 @@ def advance(
     """Play up to `limit` rounds, at most CAPACITY, and return the state, the record of each round, and their number."""
 
     def step(at: Simulation) -> tuple[Simulation, dict[str, Array]]:
-        kind = jnp.asarray(algorithm.phase(at.carry.server)).astype(int)
-        plays = [partial(play_round, algorithm, terms, place) for place in range(len(algorithm.kinds))]
-        if len(plays) == 1:
-            at, counts = plays[0](at, inputs)
-        else:
-            at, counts = jax.lax.switch(kind, plays, at, inputs)
-        return at, {"w": at.carry.w, "kind": kind, "requests": counts["asked"], "answers": counts["answered"]}
+        at, row = play_next(algorithm, terms, at, inputs)
+        return at, {"w": at.carry.w, "kind": row["phase"], "requests": row["asked"], "answers": row["answered"]}
 
-    shapes = jax.eval_shape(step, at)[1]
-    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
-
-    def going(loop: tuple[Simulation, PyTree, Array]) -> Array:
-        at, _, count = loop
-        return (count < limit) & ~at.carry.done
-
-    def body(loop: tuple[Simulation, PyTree, Array]) -> tuple[Simulation, PyTree, Array]:
-        at, records, count = loop
-        at, row = step(at)
-        return at, jax.tree.map(lambda buffer, value: buffer.at[count].set(value), records, row), count + 1
-
-    return jax.lax.while_loop(going, body, (at, records, jnp.zeros((), int)))
+    return repeat(step, at, limit, CAPACITY)
 
 
 def trace(job: Job, enough: Callable[[np.ndarray], bool], most_gradients: float) -> Trace:

@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.algorithm import Algorithm, Fit, name_of
+from foedus.accountable import Accountable
+from foedus.algorithm import Algorithm, Fit, Kind, name_of
 from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.files import Json
@@ -15,6 +17,8 @@ from foedus.pooled import Pooled
 from foedus.privacy import sampling
 from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
+from foedus.pytrees import PyTree
+from foedus.runtime.flare.exchange import norm_of
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
 from foedus.terms import Data, Mask, Terms, Where, subsets_of
@@ -26,7 +30,19 @@ EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own a
 def statement(header: Json) -> str:
     """Return the part of a message that must be the same in a greeting and in a join, as text."""
     parts = [header[name] for name in ("algorithm", "terms", "max_rounds")]
-    return json.dumps([*parts, header.get("secure") is True], sort_keys=True)
+    return json.dumps([*parts, header.get("secure") is True, header.get("norm")], sort_keys=True)
+
+
+def check_norm(kind: Kind, terms: Terms, message: PyTree, reply: PyTree, norm: object) -> None:
+    """Refuse to send a reply that is larger than the norm that was announced, where one was.
+
+    It holds under masked sums too, where the server cannot see a single reply. How large it is is not said.
+    """
+    if not isinstance(norm, int | float) or not isinstance(kind, Accountable):
+        return
+    account = kind.account(terms, *(jax.tree.map(np.asarray, tree) for tree in (message, reply)))
+    if account is not None and norm_of(account.size) > norm:
+        raise Refusal("norm", f"its reply would have a norm beyond the {norm:g} that the terms allow")
 
 
 def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:

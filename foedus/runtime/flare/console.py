@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from foedus.errors import FoedusError
+from foedus.files import Json
 from foedus.runtime.flare.kits import ADMIN, require_nvflare
 from foedus.runtime.flare.names import TOPIC
 from foedus.runtime.flare.window import Glimpse
@@ -148,21 +149,29 @@ class Console:
         self.last_words = str(reply.get("ending", ""))
         return Glimpse(int(reply["rounds"]), dict(reply["record"]))
 
-    def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> None:
-        """Return when the job is over; `watch` sees each new state of it, and ends it with a true result.
+    def overview(self, job: str) -> Json:
+        """Return what the server shows an operator of a running job; it changes nothing there."""
+        reply = self._do(lambda: self.session.do_app_command(job, TOPIC, {"do": "overview"}))
+        if not isinstance(reply, dict) or "stage" not in reply:
+            raise Unreachable("the server does not say how far the job is.")
+        return reply
 
+    def follow(self, job: str, over: Callable[[], bool], watch: Watch | None, keep: bool) -> tuple[int, bool]:
+        """Return, when the job is over, the last round that was shown, and whether it was ended from here.
+
+        `watch` sees each new state of it, and ends it with a true result.
         Ctrl-C ends it in the same way: after the round, with a certificate. `keep` says whether it can be resumed then.
         """
         rounds_seen, stopping, last_look = 0, False, time.monotonic()
         while True:
             try:
                 if over():
-                    return
+                    return rounds_seen, stopping
                 time.sleep(POLL_SECONDS)
                 if time.monotonic() - last_look > STATUS_SECONDS:
                     last_look = time.monotonic()
                     if self.status(job).startswith(FINISHED):
-                        return
+                        return rounds_seen, stopping
                 elif watch is None or stopping:
                     continue
                 try:

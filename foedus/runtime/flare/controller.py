@@ -99,8 +99,9 @@ class FoedusController(Controller):
 
     def set_communicator(self, communicator: Any) -> None:
         super().set_communicator(communicator)
-        # FLARE 2.9 stores the period under a name that its communicator does not read
-        communicator._task_check_period = CHECK_SECONDS
+        if self.transport == "task":
+            # FLARE 2.9 stores the period under a name that its communicator does not read
+            communicator._task_check_period = CHECK_SECONDS
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()

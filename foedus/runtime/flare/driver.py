@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.algorithm import name_of
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
+from foedus.robust.stress import Robust
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.flare.console import Console
 from foedus.runtime.flare.kits import require_nvflare, write_site_file
 from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
-from foedus.runtime.flare.submission import Stopped, Submission, drive, ending_of
+from foedus.runtime.flare.submission import AtServer, Stopped, Submission, drive, ending_of
 from foedus.runtime.flare.trial import Federation
 from foedus.runtime.spine import Job, Outcome, Watch
 
@@ -32,6 +35,9 @@ class Flare:
     Args:
         sites: how many; as many as the problem has clients when left out. They are started on this machine for the run.
         at: instead, the folder of a federation that `foedus federation up` has started on this machine.
+        kit: instead, the coordinator's kit, for sites on other machines. The problem is then a statement: its clients
+            are called as the sites are, its rows are made up and stay here, and each site uses its own (.npz) in
+            their place. Tables are for `foedus federation submit`.
         transport: 'aux' (fast) or 'task' (the sites' FLARE filters apply).
         modules: modules beside foedus whose functions the problem uses; every site must be able to import them.
         timeout: seconds that a site has for one answer.
@@ -41,6 +47,10 @@ class Flare:
         late: what becomes of an answer that comes after its round: 'drop', or 'next', to count it in the next rounds
             where the algorithm knows how (FedAvg, FedProx, LocalSGD).
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
+        norm: the largest norm of a reply, announced to the sites: of the change of a model, or of a gradient.
+        factor: a reply is refused whose norm is more than so many times the sites' usual one; None: no such limit.
+        offences: after so many replies that cannot be true a site is left out, and the others go on; None: the run
+            pauses. What cannot be true is in docs/federation.md.
         keep_going: how often to resume by itself after a crash.
         secure: whether the server sees masked sums alone, and no single site's reply; needs four sites at least.
 
@@ -53,6 +63,7 @@ class Flare:
 
     sites: int | None = None
     at: str | Path | None = None
+    kit: str | Path | None = None
     transport: str = "aux"
     modules: tuple[str, ...] = ()
     timeout: float = 60.0
@@ -62,6 +73,9 @@ class Flare:
     misses: int = 2
     keep_going: int = 3
     secure: bool = False
+    norm: float | None = None
+    factor: float | None = 1e4
+    offences: int | None = None
 
     def __post_init__(self) -> None:
         if self.transport not in ("aux", "task"):
@@ -70,6 +84,8 @@ class Flare:
             isinstance(self.sites, bool) or not isinstance(self.sites, int) or self.sites < 1
         ):
             raise FoedusError(f"The 'sites' of Flare must be a whole number >= 1. Got {self.sites!r} instead.")
+        if sum(one is not None for one in (self.sites, self.at, self.kit)) > 1:
+            raise FoedusError("Flare takes one of 'sites', 'at' and 'kit'; leave the others out.")
         if self.quorum is not None and not 0 < self.quorum <= 1:
             raise FoedusError(f"The 'quorum' of Flare must be in (0, 1]. Got {self.quorum!r} instead.")
         if self.late not in ("drop", "next"):
@@ -78,15 +94,20 @@ class Flare:
             raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
         if self.quorum is not None and self.secure:
             raise FoedusError("The 'quorum' of Flare does not go with secure=True: masked sums wait for their sites.")
+        for name, least in (("norm", 0), ("factor", 1)):
+            value = getattr(self, name)
+            if value is not None and not value > least:
+                raise FoedusError(f"The {name!r} of Flare must be a number > {least} or None. Got {value!r} instead.")
+        if self.offences is not None and (isinstance(self.offences, bool) or not self.offences >= 1):
+            raise FoedusError(f"The 'offences' of Flare must be a number >= 1 or None. Got {self.offences!r} instead.")
         if not self.timeout > 0:
             raise FoedusError(f"The 'timeout' of Flare must be a number > 0. Got {self.timeout!r} instead.")
 
     @property
     def patience(self) -> Json:
         """How long the server waits, for how many answers, and what it does about silent sites; as a job states it."""
-        return dataclasses.asdict(
-            Patience(timeout=self.timeout, minimum=self.minimum, misses=self.misses, quorum=self.quorum, late=self.late)
-        )
+        names = ("timeout", "minimum", "misses", "quorum", "late", "norm", "factor", "offences")
+        return dataclasses.asdict(Patience(**{name: getattr(self, name) for name in names}))
 
     @property
     def policy(self) -> Json:
@@ -97,6 +118,8 @@ class Flare:
         """Run the algorithm over real sites on this machine."""
         require_nvflare()
         problem = job.fit.problem
+        if self.kit is not None:
+            return self._elsewhere(Path(self.kit), job, watch, checkpoint)
         count = problem.terms.clients if self.sites is None else self.sites
         names = (
             Federation.at(Path(self.at)).sites if self.at is not None else tuple(f"site-{i + 1}" for i in range(count))
@@ -129,6 +152,33 @@ class Flare:
         if not result.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
+
+    def _elsewhere(self, kit: Path, job: Job, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
+        """Submit a run to sites on other machines, which use their own rows in the place of the problem's."""
+        problem, algorithm = job.fit.problem, job.fit.algorithm
+        if not (kit / "startup" / "fed_admin.json").is_file():
+            raise FoedusError(f"{kit} is no coordinator's kit; 'foedus federation provision' makes one.")
+        if problem.stacked.names is None:
+            raise FoedusError(
+                "with Flare(kit=...) the problem's clients carry the sites' names: {'st-mary': (X, y), ...}."
+            )
+        if isinstance(algorithm, Robust) or sound_noise(algorithm) is not None:
+            raise FoedusError(
+                f"{name_of(algorithm)} here would measure on the made-up rows of the coordinator; submit it as an "
+                "experiment file ('foedus federation submit')."
+            )
+        names, run = tuple(problem.names), uuid.uuid4().hex[:12] if checkpoint is None else checkpoint.fingerprint[:12]
+        order = order_of(
+            problem, algorithm, job.w0, run=run, sites=names, seed=job.seed, max_rounds=job.max_rounds,
+            participation=job.participation, secure=job.masking is not None,
+        )  # fmt: skip
+        submission = Submission(order.run, order.to_bytes(), names, self.transport, self.patience)
+        keep = checkpoint is not None
+        try:
+            result = drive(submission, kit, AtServer(), keep_going=self.keep_going, watch=watch, keep=keep)
+            return _outcome(result)
+        except Stopped as error:
+            raise FoedusError(f"the run stopped: {error}; it was resumed {self.keep_going} times.") from None
 
     def _alone(self, folder: Path, names: tuple[str, ...], run_in: Callable[[Federation], Result]) -> Result:
         """Start sites for this run alone, play it, and stop them."""
@@ -203,5 +253,6 @@ def _outcome(result: Result) -> Outcome:
         seconds=result.seconds,
         compile_seconds=result.compile_seconds,
         refused=tuple(result.refused),
+        left_out=result.left_out,
         opendp=True,
     )

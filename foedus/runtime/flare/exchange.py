@@ -1,17 +1,41 @@
-"""Exchange: the server's messages to the sites of a run, and the checks on what comes back."""
+"""Exchange: the server's messages to the sites of a run, and the checks on what comes back.
+
+An `Exchange` refuses what has the wrong form. The `Referee` refuses what is finite, has its form, and cannot be true.
+Where the server sees single replies, each is held against what the same site said before and against the other sites'
+in the same round:
+
+- A norm beyond the one that the terms announce (`norm`), or `factor` times the usual one of the sites.
+- Values and gradients that belong to no convex function, where the terms are convex: for two points u and v of one site
+  f(v) ≥ f(u) + ⟨g(u), v − u⟩. Gradients with the wrong sign, or scaled, or of other columns from some round on break
+  it.
+- A curvature with a negative eigenvalue where the terms are convex, or that is not the one its product with w is from.
+
+An honest site breaks none of these but the first. A site that computes on wrong data from the first round to the last
+is consistent with itself, and only the first rule, or a robust mean, limits what it does.
+"""
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+import numpy as np
+
+from foedus.accountable import Account, is_convex
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.post import TooLong
+from foedus.terms import Terms
 
 AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
 """Sends bytes to sites and returns what those sent back that answered within so many seconds."""
+
+POINTS = 8  # of a site's last ones that a reply is held against
+ROUNDING = 1e-8  # relative: what rounding may explain
+FEWEST = 4  # sites in a round whose usual norm says something about one of them
 
 HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
 
@@ -137,3 +161,98 @@ class Exchange:
                     f"client {self.client[site]!r} has {package} {other}, the server {ours}; "
                     "install the same version on both; only the last number may differ."
                 )
+
+
+# --- replies that cannot be true ---
+
+
+def norm_of(numbers: np.ndarray) -> float:
+    """Return the Euclidean norm, also where the squares would overflow."""
+    largest = float(np.max(np.abs(numbers), initial=0.0))
+    return largest * float(np.linalg.norm(numbers / largest)) if 0 < largest < np.inf else largest
+
+
+class Offence(FoedusError):
+    """A reply that cannot be true; the sentence says why."""
+
+
+class LeftOut(Exception):
+    """A site has offended so often that the run goes on without it."""
+
+    def __init__(self, site: str, sentence: str):
+        super().__init__(sentence)
+        self.site, self.sentence = site, sentence
+        self.w, self.history = np.zeros(0), dict[str, np.ndarray]()  # the model and the rounds so far
+
+
+class Referee:
+    """Holds the replies of a run's sites against each other; `terms` are those of the problem."""
+
+    def __init__(self, terms: Terms, patience: Patience):
+        self.convex, self.patience = is_convex(terms), patience
+        self.curved = self.convex and all(c.convex for c in terms.constraints)
+        self.points: dict[int, deque[Account]] = {}
+        self.usual = 0.0  # the largest of the rounds' median norms
+        self.offences: dict[int, int] = {}
+
+    def judge(self, accounts: Mapping[int, Account], everybody: Mapping[int, Account]) -> dict[int, str]:
+        """Return, for each new reply that cannot be true, why; `everybody` are all replies of the round so far."""
+        norms = {i: norm_of(one.size) for i, one in everybody.items()}
+        if len(norms) >= FEWEST:
+            self.usual = max(self.usual, float(np.median(list(norms.values()))))
+        verdicts: dict[int, str] = {}
+        for i, account in accounts.items():
+            try:
+                self._check_norm(norms[i], len(norms))
+                self._check_curvature(account)
+                self._check_values(i, account)
+            except Offence as no:
+                verdicts[i] = str(no)
+                self.offences[i] = self.offences.get(i, 0) + 1
+                continue
+            self.points.setdefault(i, deque(maxlen=POINTS)).append(replace(account, K=None, product=None))
+        return verdicts
+
+    def is_over(self, i: int) -> bool:
+        """Whether a client has offended as often as it may."""
+        return self.patience.offences is not None and self.offences.get(i, 0) >= self.patience.offences
+
+    def check_measurement(self, i: int, w: np.ndarray, f: float) -> None:
+        """Raise Offence where the value that a client measures at the last model is not one of its function's."""
+        self._check_values(i, Account(w, np.zeros(0), f))
+
+    def _check_norm(self, norm: float, count: int) -> None:
+        bound, factor = self.patience.norm, self.patience.factor
+        if bound is not None and norm > bound:
+            raise Offence(f"its reply has norm {norm:.3g}, and the terms allow {bound:g}")
+        if factor is not None and count >= FEWEST and norm > factor * self.usual > 0:
+            raise Offence(f"its reply has norm {norm:.3g}, and the sites' usual one is {self.usual:.3g}")
+
+    def _check_curvature(self, account: Account) -> None:
+        K = account.K
+        if K is None:
+            return
+        if account.product is not None:
+            product, size = K @ account.w, np.abs(K) @ np.abs(account.w)
+            if np.any(np.abs(product - account.product) > ROUNDING * (size + np.max(size, initial=0.0))):
+                raise Offence("its curvature and the product of it that it sends do not belong together")
+        if self.curved:
+            slack = ROUNDING * np.max(np.abs(K)) * len(K) + 1e-300
+            try:
+                np.linalg.cholesky(K + slack * np.eye(len(K)))
+            except np.linalg.LinAlgError:
+                least = float(np.linalg.eigvalsh(K)[0])
+                raise Offence(f"its curvature has the eigenvalue {least:.3g}, and the terms are convex") from None
+
+    def _check_values(self, i: int, new: Account) -> None:
+        if not self.convex or new.f is None:
+            return
+        for old in self.points.get(i, ()):
+            for start, end in ((old, new), (new, old)):
+                if start.f is None or end.f is None or start.g is None:
+                    continue
+                with np.errstate(all="ignore"):  # a run that diverges is not the site's fault
+                    slope = float(start.g @ (end.w - start.w))
+                    rise = np.abs(start.g) @ (np.abs(end.w) + np.abs(start.w))
+                if end.f < start.f + slope - ROUNDING * (1e-6 + abs(end.f) + abs(start.f) + rise):
+                    raise Offence("its values and gradients are those of no convex function, and the terms are convex")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
+from foedus.runtime.flare.deploy import write_compose, write_deployment
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private
@@ -41,6 +42,9 @@ CLIENT_CONFIG = json.dumps(
     },
     indent=1,
 ).encode()
+# Between two questions of a site for its next task: by tasks, a round waits for it; over cells there is none, and the
+# questions of 30 sites, 100 a second each, took most of the server's processor
+TASK_SECONDS = {"task": 0.01, "aux": 2.0}
 ROOT_DAYS = 3650  # for which the project's authority is valid; its sites' certificates are renewed every year
 # What FLARE allows the coordinator at a site and at the server; everything that is not named is forbidden
 LOOK = ("check_status", "admin_check_status", "report_version")
@@ -130,6 +134,9 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
         write_whole(kit / "local" / "comm_config.json", json.dumps(STREAMS).encode())
     for party in ("server", *project.sites):
         _write_scripts(kits[party])
+        ports = (project.port, project.admin_port) if party == "server" else ()
+        write_deployment(kits[party], "the server" if party == "server" else f"the site {party}", ports)
+    write_compose(folder, kits["server"], [kits[site] for site in project.sites])
     _finish_server(kits["server"])
     for site in project.sites:
         _finish_site(kits[site])
@@ -162,6 +169,7 @@ def add_site(folder: Path, site: str) -> Path:
     kits = provision(project, folder, site_keys=False)
     kits[site].rename(home / site)
     shutil.rmtree(kits["server"].parent)
+    write_compose(folder, home / server["name"], [home / name for name in (*sites, site)])
     return home / site
 
 
@@ -274,9 +282,12 @@ Network: this computer opens ONE connection, outgoing, to {server} port {port}. 
                           this folder. Whoever runs the site needs to read local/, not to write it.
 4. Start:                 startup/start.sh          (it restarts itself after a crash; out.log is its log)
 5. Stop:                  startup/stop.sh           (after a change of local/foedus.toml: stop, then start)
-6. See what was sent:     foedus site audit {folder}
+6. See what was sent:     foedus site audit {folder}     and your own page of each run:  foedus site report {folder}
 7. Every year:            foedus site install {site}.crt .     (the certificate lasts 360 days; from 30 days before
                           its end you are told, and the coordinator sends a new one; then stop and start)
+
+As a service: deploy/foedus.service (systemd) and deploy/Dockerfile run the same as a user without rights; the first
+lines of each say how.
 
 What comes in: one file that names the program already installed here, and numbers. A job that brings code, files or
 settings is refused, and no command of FLARE's for shell, logs or files is answered; local/authorization.json and the
@@ -296,6 +307,7 @@ What you need: Python 3.11 or newer, and  pip install 'foedus[flare]'.
 Network: sites and the coordinator connect to this computer, ports {ports} (TCP, mutual TLS).
 
 Start: startup/start.sh    Stop: startup/stop.sh    Log: out.log    Jobs are kept in storage/.
+As a service: deploy/foedus.service (systemd), deploy/Dockerfile.
 
 Models and checkpoints are in foedus-runs. No site's data ever come here.
 """
@@ -364,7 +376,8 @@ def job(
         "path": CONTROLLER,
         "args": {"transport": transport, "patience": patience},
     }
-    server = {"format_version": 2, "server": {"task_request_interval": 0.01}, "workflows": [workflow], "components": []}
+    asking = {"task_request_interval": TASK_SECONDS[transport]}
+    server = {"format_version": 2, "server": asking, "workflows": [workflow], "components": []}
     for name, content in (
         ("meta.json", meta),
         ("app_server/config/config_fed_server.json", server),

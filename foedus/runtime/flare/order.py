@@ -15,7 +15,7 @@ from foedus.pooled import Pooled
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare import spec
-from foedus.runtime.participation import Participation
+from foedus.runtime.participation import Fraction, Participation, Schedule
 from foedus.runtime.spine import Conclusion
 from foedus.terms import Data, Terms
 
@@ -91,6 +91,11 @@ def order_of(
         raise FoedusError(
             f"{name_of(algorithm)} works on all data in one place; in a federation data stay where they are."
         )
+    if isinstance(participation, Fraction) and participation.delays:
+        raise FoedusError(
+            "the 'delays' of participation are those of a simulation; real sites take the time they take, and "
+            "fd.Flare(quorum=..., late=...) says whom rounds wait for."
+        )
     if len(sites) != problem.terms.clients:
         raise FoedusError(
             f"the problem has {problem.terms.clients} clients and the federation {len(sites)} sites; "
@@ -110,6 +115,22 @@ def order_of(
         own=problem.server,
         extra=tuple(_extra(problem, i) for i in range(problem.terms.clients)),
         secure=secure,
+    )
+
+
+def without(order: Order, site: str, w: np.ndarray) -> Order:
+    """Return the order for the other sites, which starts from the model w."""
+    here = [i for i, name in enumerate(order.sites) if name != site]
+    who = order.participation
+    return dataclasses.replace(
+        order,
+        terms=dataclasses.replace(order.terms, clients=len(here)),
+        w0=np.asarray(w, dtype=float),
+        sites=tuple(order.sites[i] for i in here),
+        names=tuple(order.names[i] for i in here),
+        uids=np.asarray(order.uids)[here],
+        extra=tuple(order.extra[i] for i in here) if order.extra else (),
+        participation=who.only(here) if isinstance(who, Schedule) else who,
     )
 
 
@@ -146,6 +167,9 @@ class Patience:
     keep_every: float = 1.0  # seconds between checkpoints
     quorum: float | None = None  # the share of the sites that a round waits for; None: all of them
     late: str = "drop"  # what becomes of an answer that comes after its round: "drop" or "next"
+    norm: float | None = None  # the largest norm of a reply, which is announced to the sites
+    factor: float | None = 1e4  # a reply's norm beside the usual one of the sites, at the most
+    offences: int | None = None  # after so many replies that cannot be true a site is left out; None: the run pauses
 
 
 @dataclass
@@ -160,6 +184,7 @@ class Result:
     pace: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the seconds of each round since the last start
     refused: list[str] = field(default_factory=list)  # replies that were not accepted, and why
     rules: Json | None = None  # how the sites' tables became arrays, where the run prepared them
+    left_out: dict[str, str] = field(default_factory=dict)  # clients that the run went on without, and why
     evaluation: Json | None = None  # the figures on the rows that the sites have held out
 
     def to_bytes(self) -> bytes:

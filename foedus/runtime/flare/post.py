@@ -47,6 +47,7 @@ class Post(Protocol):
     """Sends messages without waiting, and gives out answers in the order in which they arrive."""
 
     most: int  # bytes of an answer; a longer one is dropped as it arrives
+    missing: set[str]  # sites that have not answered what they were asked last
 
     def send(self, messages: Mapping[str, bytes]) -> int:
         """Send each site its message; return the number that their answers will carry."""
@@ -79,6 +80,7 @@ class CellPost:
         self.ticket = 0
         self.most = packing.LONGEST_HEADER + packing.LENGTH.size  # before the terms are known: a header alone
         self.queue: deque[Answer] = deque()
+        self.missing: set[str] = set()  # sites that have not answered what they were asked last
         self.bell = threading.Condition()
         self.core.register_request_cb(channel=CHANNEL, topic=ANSWER, cb=self._receive)
 
@@ -86,6 +88,8 @@ class CellPost:
         from nvflare.fuel.f3.cellnet.core_cell import TargetMessage
 
         self.ticket += 1
+        with self.bell:
+            self.missing = set(messages)
         outgoing = {
             self.addresses[site]: TargetMessage(
                 self.addresses[site], CHANNEL, REQUEST, self.message({TICKET: self.ticket}, content)
@@ -119,6 +123,7 @@ class CellPost:
         short = TooLong(len(content)) if len(content) > self.most else bytes(content)
         with self.bell:
             self.queue.append(Answer(ticket, site, short, time.monotonic()))
+            self.missing.discard(site)
             self.bell.notify()
 
 

@@ -2,10 +2,8 @@
 
 The draws (who is asked, whose reply is lost) are those of a simulation with the same seed. A reply that the draws call
 lost is asked for all the same and then left out.
-
-By default a round waits for everybody. With `quorum` it goes on without the slowest (`foedus/runtime/clock.py`): a site
-that owes an answer is not asked again until the answer has arrived. Where the algorithm says how (`Buffered`) and
-`late` is "next", a late answer counts from the round in which it arrives until the site's next one.
+A round waits for everybody; those that do not wait for the slowest are in `quorum.py`. Replies that cannot be true are
+refused (`exchange.py`).
 """
 
 import time
@@ -18,14 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.accountable import Account, Accountable
 from foedus.algorithm import Algorithm, Present
-from foedus.buffered import Buffered, LatePresent
+from foedus.buffered import LatePresent
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pytrees import PyTree, state, strong
-from foedus.runtime import clock, spine
+from foedus.runtime import spine
 from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Exchange, Paused
+from foedus.runtime.flare.exchange import Exchange, LeftOut, Paused, Referee
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience
 from foedus.runtime.flare.post import Post
@@ -73,14 +72,6 @@ def aggregate(
     return Play(carry, jnp.where(here, about, play.last)), dict(algorithm.report(carry.server))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def caught_up(algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree) -> PyTree:
-    """Return a late reply in the form in which it counts now."""
-    kind = algorithm.kinds[phase]
-    assert isinstance(kind, Buffered)
-    return kind.catch_up(terms, server, message, reply)
-
-
 @jax.jit
 def asked_clients(participation: Participation, key: Array, round: Array, uids: Array) -> Array:
     """Return who is asked in a round; (clients,) booleans."""
@@ -92,18 +83,6 @@ def asked_clients(participation: Participation, key: Array, round: Array, uids: 
 def loss_draws(key: Array, round: Array, uids: Array) -> Array:
     """Return the uniform numbers that decide whose reply is lost."""
     return client_uniforms(round_key(key, LOSE, round), uids)
-
-
-@dataclass
-class Debt:
-    """An answer that a site owes: to which request and round, and the message it was sent; later also its reply."""
-
-    ticket: int
-    round: int
-    phase: int
-    message: PyTree
-    time: float  # when it was asked
-    reply: PyTree = None
 
 
 @dataclass
@@ -137,14 +116,16 @@ class Rounds:
         self.index = {site: i for i, site in enumerate(order.sites)}
         self.misses = dict.fromkeys(order.sites, 0)
         self.greeting_times = dict.fromkeys(order.sites, 0.0)
-        self.debts: dict[str, Debt] = {}
-        self.memory: dict[int, Debt] = {}  # each client's last reply, where it stands until the next
         self.times: dict[tuple[str, int], list[float]] = {}  # of a site's last answers in a kind of round
         self.arrivals: set[int] = set()  # clients whose late replies have arrived in this round
-        self.since_everybody = 0  # rounds since one that waited for all
+        self.referee = Referee(order.terms, self.patience)
         self.sights: dict[str, Json] = {
             site: {"replies": 0, "faults": 0, "bytes": 0, "time": None, "seconds": None} for site in order.sites
         }
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare what only another way of asking needs."""
 
     @property
     def patience(self) -> Patience:
@@ -161,10 +142,7 @@ class Rounds:
         seal = partial(self._seal, round, phase, message, np.asarray(at.last))
         gathering = Collected(self.plans[phase].stack(n))
         # the run has diverged where nobody's numbers are finite; the NaN of one site alone is that site's fault
-        if self.patience.quorum is None or self.post is None:
-            self._ask_all(gathering, round, phase, indices, seal)
-        else:
-            self._ask_quorum(gathering, carry.server, round, phase, indices, seal, message)
+        self._ask(gathering, carry.server, round, phase, indices, seal, message)
         here = np.array([i in gathering.rows and not is_lost[i] for i in range(n)])
         answer_count = int(here.sum()) - len({*gathering.about} - self.arrivals)
         about = np.full(n, round)
@@ -207,8 +185,15 @@ class Rounds:
 
     # --- everybody ---
 
-    def _ask_all(
-        self, out: Collected, round: int, phase: int, indices: list[int], seal: Callable[[list[int]], dict[str, bytes]]
+    def _ask(
+        self,
+        out: Collected,
+        server: PyTree,
+        round: int,
+        phase: int,
+        indices: list[int],
+        seal: Callable[[list[int]], dict[str, bytes]],
+        message: PyTree,
     ) -> None:
         """Ask until everybody, or `minimum`, has answered; a site that stays silent pauses the run, or is left out."""
         order, tries = self.order, 0
@@ -222,6 +207,7 @@ class Rounds:
             out.wild = 0
             for i in missing:
                 self._put(out, i, answers.get(order.sites[i]), round, phase, time.monotonic() - began)
+            self._judge(out, phase, message, out.rows & {*missing})
             tries += 1
             if len(out.rows) >= minimum or out.wild >= len(indices) > 0:
                 return
@@ -232,95 +218,6 @@ class Rounds:
             silent = missing[0]
             why = self.exchange.why(self.order.sites[silent])
             raise Paused(f"client {self.order.names[silent]!r} does not answer in round {round}{why}")
-
-    # --- a quorum ---
-
-    def _ask_quorum(
-        self,
-        out: Collected,
-        server: PyTree,
-        round: int,
-        phase: int,
-        indices: list[int],
-        seal: Callable[[list[int]], dict[str, bytes]],
-        message: PyTree,
-    ) -> None:
-        """Ask those who owe nothing, and go on when a quorum has answered and its time is over."""
-        assert self.post is not None
-        quorum, sites = self.patience.quorum or 1.0, self.order.sites
-        need, tries = clock.needed(quorum, len(indices)), 0
-        uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
-        self.arrivals = set()
-        while True:
-            usual = {i: self._usual(i, phase) for i in indices}
-            times = [time for time in usual.values() if time is not None]
-            is_due = len(times) < len(indices) or self.since_everybody + 1 >= clock.period(times, quorum)
-            everybody = is_due and not self.debts
-            limit = min(clock.deadline(times, quorum), self.patience.timeout) if times else self.patience.timeout
-            in_time = {i for i, time in usual.items() if time is None or time <= limit}
-            limit = self.patience.timeout if everybody else limit
-            idle = [i for i in indices if i not in out.rows and sites[i] not in self.debts]
-            # an answer that would not count is not asked for
-            idle = [i for i in idle if everybody or uses_late or i in in_time]
-            ticket = self.post.send(seal(idle)) if idle else -1
-            for i in idle:
-                self.debts[sites[i]] = Debt(ticket, round, phase, spine.message_for(message, i), self.post.now())
-            wait = {i for i in idle if everybody or i in in_time}
-            if self._gather(out, ticket, wait, limit, need, uses_late):
-                continue
-            self.since_everybody = 0 if everybody else self.since_everybody + 1
-            if len(out.rows | self.arrivals) >= need or out.wild >= len(indices) > 0:
-                break
-            tries += 1
-            self.debts.clear()  # whoever is silent for so long is asked anew
-            self._check_tries(tries, [i for i in indices if i not in out.rows], round)
-        for i in indices if uses_late else ():
-            if i not in out.rows and i in self.memory and self.memory[i].phase == phase:
-                self._place_late(out, server, i, self.memory[i])
-
-    def _gather(self, out: Collected, ticket: int, wait: set[int], limit: float, need: int, uses_late: bool) -> bool:
-        """Take answers until all are there that are waited for, or the deadline is over and a quorum has answered.
-
-        Returns whether a site is free again that has to be asked, as there is no quorum without it.
-        """
-        assert self.post is not None
-        began = self.post.now()
-        while not self.should_stop():
-            now, is_quorum = self.post.now() - began, len(out.rows | self.arrivals) >= need
-            if (is_quorum and (not wait or now >= limit)) or now >= self.patience.timeout:
-                return False
-            answer = self.post.take(max(0.0, min((limit if is_quorum else self.patience.timeout) - now, 1.0)))
-            debt = None if answer is None else self.debts.get(answer.site)
-            if answer is None or debt is None or debt.ticket != answer.ticket:
-                continue
-            del self.debts[answer.site]
-            i = self.index[answer.site]
-            is_late = debt.ticket != ticket
-            target = Collected(self.plans[debt.phase].stack(len(self.order.sites))) if is_late else out
-            self._put(target, i, answer.content, debt.round, debt.phase, answer.time - debt.time)
-            wait.discard(i)
-            if uses_late and i in target.rows:
-                debt.reply, self.memory[i] = target.stack.row(i), debt
-                self.arrivals |= {i} if is_late else set()
-            elif is_late and len(out.rows) + len(wait) < need:
-                return True
-        return False
-
-    def _place_late(self, out: Collected, server: PyTree, i: int, debt: Debt) -> None:
-        """Let a client's last reply count, which is to an earlier message."""
-        order = self.order
-        reply = caught_up(order.algorithm, order.terms, debt.phase, server, debt.message, debt.reply)
-        out.stack.place(i, reply)
-        out.rows.add(i)
-        out.about[i] = debt.round
-
-    def _usual(self, i: int, phase: int) -> float | None:
-        """Return a site's usual time in a kind of round: the median of its last; None before its first answer.
-
-        The first answer in each kind takes longer, for the site compiles its program then, and is soon left out.
-        """
-        times = self.times.get((self.order.sites[i], phase), [])
-        return float(np.median((times[1:] or times)[-TIMES:])) if times else None
 
     @property
     def slowest(self) -> float:
@@ -351,6 +248,27 @@ class Rounds:
             self.exchange.refuse(site, str(error))
         self.misses[site] += 1
         sight["faults"] += 1
+
+    def _judge(self, out: Collected, phase: int, message: PyTree, new: set[int]) -> set[int]:
+        """Refuse the new replies that cannot be true, and return whose; raise LeftOut where a site sent too many."""
+        kind = self.order.algorithm.kinds[phase]
+        if not isinstance(kind, Accountable):
+            return set()
+        accounts: dict[int, Account] = {}
+        for i in out.rows - out.about.keys():
+            account = kind.account(self.order.terms, spine.message_for(message, i), out.stack.row(i))
+            if account is not None:
+                accounts[i] = account
+        verdicts = self.referee.judge({i: one for i, one in accounts.items() if i in new}, accounts)
+        for i, why in verdicts.items():
+            site = self.order.sites[i]
+            out.rows.discard(i)
+            self.exchange.refuse(site, why)
+            self.misses[site] += 1
+            self.sights[site]["faults"] += 1
+            if self.referee.is_over(i):
+                raise LeftOut(site, f"after {self.referee.offences[i]} replies that cannot be true; in the last {why}")
+        return {*verdicts}
 
     def note_releases(self, i: int, header: Json) -> None:
         """Note how often the site says that it has released; the entry of a silent site stays as it was."""

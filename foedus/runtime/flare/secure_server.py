@@ -19,7 +19,8 @@ from foedus.files import Json
 from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.runtime.flare import layout, packing
-from foedus.runtime.flare.exchange import AskSites, Exchange, Missing, Paused
+from foedus.runtime.flare.departures import Departures
+from foedus.runtime.flare.exchange import AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
@@ -283,10 +284,11 @@ def session_of(
     should_stop: Callable[[], bool] = lambda: False,
     window: Window | None = None,
     post: Post | None = None,
+    history: dict[str, np.ndarray] | None = None,
 ) -> ServerSession:
     """Return the server's session for an order: one that sees replies, or one that sees masked sums."""
     session = SecureServerSession if order.secure else ServerSession
-    return session(order, folder, ask, patience, note, should_stop, window, post)
+    return session(order, folder, ask, patience, note, should_stop, window, post, history)
 
 
 def play(
@@ -299,11 +301,27 @@ def play(
     window: Window | None = None,
     post: Post | None = None,
 ) -> Result:
-    """Play an order to its end; a request first becomes one by preparing the data together with the sites."""
+    """Play an order to its end; a request first becomes one by preparing the data together with the sites.
+
+    Where a site has to be left out, the others go on from the last model, with terms for as many as they are.
+    """
+    rules = None
     if isinstance(work, Order):
-        return session_of(work, folder, ask, patience, note, should_stop, window, post).play()
-    names = {site: site for site in work.sites}
-    order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
-    result = session_of(order, folder, ask, patience, note, should_stop, window, post).play()
-    result.rules = rules.to_json()
+        order = work
+    else:
+        names = {site: site for site in work.sites}
+        order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+    departures = Departures(folder)
+    order = departures.apply(order)
+    while True:
+        session = session_of(order, folder, ask, patience, note, should_stop, window, post, departures.history)
+        try:
+            result = session.play()
+            break
+        except LeftOut as wrong:
+            note(f"client {session.client[wrong.site]!r} is left out {wrong.sentence}")
+            departures.add(order, wrong, session.exchange.refusals)
+            order = departures.apply(order)
+    departures.complete(result)
+    result.rules = None if rules is None else rules.to_json()
     return result

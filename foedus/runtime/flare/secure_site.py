@@ -1,6 +1,5 @@
 """A site's part in masked sums: keys from its kit, one vector and one reveal for a sum, and a record on its disk."""
 
-import json
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -11,7 +10,9 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
-from foedus.files import Json, write_whole
+from foedus.files import Json
+from foedus.privacy.central import NoiseShares
+from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.gate import Outgoing
@@ -21,7 +22,7 @@ from foedus.runtime.masking import Masking, masking_of
 from foedus.secure.identity import SiteIdentity
 from foedus.secure.messages import MaskOrder, RevealOrder, Roster
 from foedus.secure.site import MaskingSite, NoKeys
-from foedus.summed_certificate import own_rows, summed_part
+from foedus.summed_certificate import summed_part
 from foedus.terms import Data, Terms
 
 MOST_EPOCHS = 10**6  # of keys in one run
@@ -73,12 +74,15 @@ class SiteMasks:
         self.identity, self.policy, self.folder, self.check_run = identity, policy, folder, check_run
         self.site: MaskingSite | None = None
         self.masking: Masking | None = None
-        self.run = ""
+        self.run, self.least_others = "", policy.secure_min
         self.answers = {"keys": self._keys, "roster": self._roster, "reveal": self._reveal}
 
-    def check(self, header: Json, clients: object) -> None:
-        """Refuse a run without masked sums where the policy asks for them, and one with them over too few sites."""
-        if header.get("secure") is not True:
+    def check(self, header: Json, clients: object, algorithm: Algorithm) -> None:
+        """Refuse a run without masked sums where the policy or the noise asks for them, and sums over too few sites."""
+        noise, secure = sound_noise(algorithm), header.get("secure") is True
+        if isinstance(noise, NoiseShares) and not (secure and noise.sites == clients):
+            raise Refusal("policy", f"noise in shares protects masked sums over all its {noise.sites} sites alone")
+        if not secure:
             if self.policy.secure:
                 raise Refusal("policy", "its policy lets replies leave as masked sums alone (secure)")
             return
@@ -95,6 +99,7 @@ class SiteMasks:
     def begin(self, header: Json, algorithm: Algorithm, terms: Terms) -> None:
         """Note at the join how this run's replies are added up, as every party works it out."""
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
+        self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2 = terms, tolerances(algorithm)[1]
 
     def check_preparation(self) -> None:
@@ -110,7 +115,7 @@ class SiteMasks:
         if self.site is None or self.run != header["run"]:
             self.run = str(header["run"])
             record = SummedRounds(self.folder / f"summed-{self.run}.txt")
-            self.site = MaskingSite(self.identity, self.policy.secure_min, record)
+            self.site = MaskingSite(self.identity, self.least_others, record)
         note = self.site.new_keys(self.run, whole(header["epoch"], 0, MOST_EPOCHS, "epoch"))
         return Outgoing(payload=note.to_bytes())
 
@@ -145,18 +150,9 @@ class SiteMasks:
         return self.vector(header, round, self.masking.words_of(reply))
 
     def measurement(self, header: Json, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
-        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here, in a file."""
+        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
         if self.masking is None:
             return packing.to_bytes(part, plan)
-        rows = [
-            {"constraint": label, "kind": kind, "value": float(c + cap), "cap": float(cap), "multiplier": float(mu)}
-            for (label, kind), c, cap, mu in zip(
-                own_rows(self.terms, data), *map(np.asarray, (part.local, part.local_caps, part.mu)), strict=True
-            )
-        ]
-        if rows:
-            path = self.folder / f"certificate-{self.run}.json"
-            write_whole(path, json.dumps({"eps2": self.eps2, "rows": rows}, indent=1).encode(), private=True)
         return self.vector(
             header, round, self.masking.measuring.words_of(summed_part(self.terms, part, self.eps2, data))
         )

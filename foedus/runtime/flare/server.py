@@ -13,17 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foedus.algorithm import name_of
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
 from foedus.runtime.flare import evaluating, layout, packing, spec
-from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, Missing, Paused
+from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
+from foedus.runtime.flare.quorum import QuorumRounds
 from foedus.runtime.flare.rounds import Play, Rounds, first_play
 from foedus.runtime.flare.window import Window
 from foedus.runtime.spine import Carry, Recorder
@@ -51,7 +53,9 @@ class ServerSession:
         should_stop: Callable[[], bool] = lambda: False,
         window: Window | None = None,
         post: Post | None = None,
+        history: dict[str, np.ndarray] | None = None,
     ):
+        self.earlier = history or {}  # rounds that were played with more sites
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.window = patience or Patience(), window or Window()
         self.client = dict(zip(order.sites, order.names, strict=True))
@@ -65,6 +69,15 @@ class ServerSession:
     def play(self) -> Result:
         """Greet the sites, let them join, play the rounds, and measure the last model."""
         began = time.perf_counter()
+        window = self.window
+        window.statement = {
+            "run": self.order.run, "algorithm": name_of(self.order.algorithm), "clients": list(self.order.names),
+            "max_rounds": self.order.max_rounds,
+        }  # fmt: skip
+        window.refusals = self.exchange.refusals
+        if (post := self.post) is not None:
+            window.waiting = lambda: sorted(self.client[site] for site in {*post.missing} & self.client.keys())
+        window.enter("greeting")
         self._greet()
         order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
         own_shapes = None if order.own is None else packing.structure(order.own)
@@ -80,6 +93,7 @@ class ServerSession:
         # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
         # site's noise, and a site's own ledger does not depend on it.
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
+        window.enter("joining")
         site_rounds = self._join()
         start = first_play(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
@@ -87,22 +101,31 @@ class ServerSession:
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
         if self.post is not None:
             self.post.most = self.exchange.most
-        self.rounds = Rounds(
+        rounds = Rounds if self.patience.quorum is None or self.post is None else QuorumRounds
+        self.rounds = rounds(
             order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
+        window.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
+        window.enter("rounds")
         play_round = self._player()
         compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
+        now = time.perf_counter if self.post is None else self.post.now
         self.window.recorder = recorder
         while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
             if self.should_stop():
                 raise Paused("the run was stopped from outside")
-            tick = time.perf_counter()
-            at, record = play_round(at)
+            tick = now()
+            try:
+                at, record = play_round(at)
+            except LeftOut as wrong:
+                wrong.w, wrong.history = np.asarray(at.carry.w), recorder.columns
+                raise
             recorder.add({name: np.array(value)[None] for name, value in record.items()})
-            self.pace.append(time.perf_counter() - tick)
+            self.pace.append(now() - tick)
+            self.window.look()
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
             # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little
@@ -133,7 +156,8 @@ class ServerSession:
         """Return what a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
-        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
+        norm = {} if self.patience.norm is None else {"norm": self.patience.norm}
+        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds} | norm
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; return the rounds after which each site has saved its state."""
@@ -148,7 +172,11 @@ class ServerSession:
             shapes = {k: list(np.shape(v)) for k, v in extra.items()}
             plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
             uid = [int(v) for v in order.uids[i]]
-            header = self.exchange.header("join") | common | {"index": i, "uid": uid, "extra": shapes}
+            header = (
+                self.exchange.header("join")
+                | common
+                | {"index": i, "uid": uid, "extra": shapes, "client": order.names[i]}
+            )
             messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
         answers = self.ask(messages, max(self.patience.timeout, JOIN_SECONDS))
         site_rounds: dict[str, set[int]] = {}
@@ -193,13 +221,14 @@ class ServerSession:
             self.checkpoints.rounds = [(int(at.carry.round), last)]
             self.note(f"resumed after round {int(at.carry.round)}")
             return at, columns
-        return fresh, {}
+        return fresh, dict(self.earlier)
 
     # --- after the rounds ---
 
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
         """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
+        self.window.enter("measuring")
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
         parts_or_names = self._measured(at, nu)
@@ -239,9 +268,10 @@ class ServerSession:
                 header, content = self.exchange.open_reply(site, raw, "measure", None)
                 try:
                     if header is not None:
-                        parts[site] = (
-                            layout.part_from(content, plan, finite) if header.get("measured") is True else None
-                        )
+                        part = layout.part_from(content, plan, finite) if header.get("measured") is True else None
+                        if part is not None and finite:
+                            self.rounds.referee.check_measurement(order.sites.index(site), w, float(part.f))
+                        parts[site] = part
                 except FoedusError as error:
                     self.exchange.refuse(site, str(error))
         if silent := [s for s in order.sites if s not in parts]:

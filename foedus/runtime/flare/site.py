@@ -30,7 +30,7 @@ from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import layout, packing, spec
+from foedus.runtime.flare import agreement, layout, packing, spec
 from foedus.runtime.flare.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -49,6 +49,7 @@ from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.flare.secure_site import SiteMasks
 from foedus.runtime.flare.site_ledger import Release
+from foedus.runtime.flare.site_record import write_record
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.runtime.workload import condense_data
 from foedus.secure.identity import SiteIdentity
@@ -169,7 +170,7 @@ class SiteSession:
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
-        self.masks.check(header, header["sites"])
+        self.masks.check(header, header["sites"], algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
         shares = shares_of(header.get("holdout"), self.policy)
@@ -199,8 +200,8 @@ class SiteSession:
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
-        self.masks.check(header, terms.clients)
         algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
+        self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared:
             self.approvals.same(self.policy, Statement.of_terms(header, algorithm, terms))
@@ -233,21 +234,19 @@ class SiteSession:
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(header)
         fit = fitting(self._accept_algorithm(header, terms.clients), terms)
-        algorithm = fit.algorithm
-        arrays = self._read()
+        algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
-        extra_layout, w0_layout = layout.of_shapes(header["extra"]), layout.vector(terms.dim)
-        w0, extra = packing.from_bytes(payload, (w0_layout, extra_layout))
+        w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
         self.noise = sound_noise(algorithm)
         check_moderate(w0, self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
-            data = checked_data(self.name, terms, algorithm, arrays, w0)
+            data = checked_data(str(header.get("client", self.name)), terms, algorithm, arrays, w0)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
-        self.run, self.algorithm, self.terms = header["run"], algorithm, terms
+        self.run, self.algorithm, self.terms, self.norm = header["run"], algorithm, terms, header.get("norm")
         self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid = jnp.asarray(np.array(header["uid"], np.uint32))
@@ -270,13 +269,14 @@ class SiteSession:
         if round >= self.rounds:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
-        since = whole(header["since"], STARTED, round - 1, "since")
-        client = self._state(since)
+        client = self._state(since := whole(header["since"], STARTED, round - 1, "since"))
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = _local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
+        if self.norm is not None:
+            agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
         if self.masks.masking is None:
             content = packing.to_bytes(reply, self.replies[phase])
         else:
@@ -299,7 +299,7 @@ class SiteSession:
     def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
         """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
         release = Release(
-            f"round {round} of {name_of(self.algorithm)}",
+            f"round {round} of {name_of(self.algorithm)}{noise.ledger_note}",
             noise.kind.lower(),
             float(following.spent.sensitivity),
             float(following.spent.scale),
@@ -344,11 +344,12 @@ class SiteSession:
     def _measure(self, header: Json, payload: bytes) -> Outgoing:
         """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
         self._check_run(header)
-        if self.noise is not None or self.policy.limits_privacy:
-            return Outgoing({"measured": False})
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
         client = self._state(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
+        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
+        if self.noise is not None or self.policy.limits_privacy:
+            return Outgoing({"measured": False})
         content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 

@@ -19,6 +19,8 @@ from foedus.runtime.flare.console import Console, Unreachable, Watch
 from foedus.runtime.flare.kits import job
 from foedus.runtime.flare.names import ENDED, RESULT
 from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.window import Glimpse
+from foedus.runtime.spine import Recorder
 
 SITES_SECONDS = 60.0  # for all sites to be connected
 CONNECT_SECONDS = 60.0  # for a server that does not answer to be back
@@ -96,17 +98,20 @@ def drive(
         try:
             place.ready()
             with Console(kit, timeout=CONNECT_SECONDS if attempts else 20.0) as console:
-                number, is_old = _begin(console, submission, seen)
-                console.follow(number, lambda number=number: place.over(number), watch, keep)
+                number, is_found = _begin(console, submission, seen)
+                rounds_seen, is_ended = console.follow(number, lambda number=number: place.over(number), watch, keep)
                 if (no := console.refusal(number)) is not None:
                     raise FoedusError(no)
                 content, ending = place.fetch(console, number)
                 sentence = ending.get("sentence") or console.last_words or "its job ended without a word"
             seen.add(number)
             result = None if content is None else Result.from_bytes(content)
-            if is_old and (result is None or result.interrupted):
+            if is_found and (result is None or (result.interrupted and not is_ended)):
                 continue  # one that was ended early, before, goes on now
             if result is not None:
+                history = Recorder((), result.history)
+                if watch is not None and history.rounds > rounds_seen:  # they were played since the last look
+                    watch(Glimpse(history.rounds, history.last()))
                 return result
             if ending.get("how") == "refused":
                 raise FoedusError(sentence)
@@ -119,10 +124,10 @@ def drive(
 
 
 def _begin(console: Console, submission: Submission, seen: set[str]) -> tuple[str, bool]:
-    """Return the number of the job of a run, and whether it was there before: under way, or done."""
+    """Return the number of the job of a run, and whether it was found: under way, or done."""
     for one in console.jobs(submission.name):
         if one.name == submission.name and one.number not in seen and one.state in ("waiting", "running", "done"):
-            return one.number, one.state == "done"
+            return one.number, True
     console.wait_for_sites(submission.sites, SITES_SECONDS)
     with tempfile.TemporaryDirectory() as scratch:
         return console.submit(submission.write(Path(scratch) / "job")), False

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +53,17 @@ class Federation:
         return folder / f"{site}.npz"
 
     @staticmethod
-    def up(folder: Path, sites: int | tuple[str, ...], policy: Json | None = None) -> "Federation":
+    def up(
+        folder: Path,
+        sites: int | tuple[str, ...],
+        policy: Json | None = None,
+        line: Callable[[int], int] | None = None,
+    ) -> "Federation":
         """Provision kits, start the server and the sites, and wait until they are connected.
 
         With a policy, the sites are those of a trial: their files name where its data will be placed. Without, each
-        has the file of its kit, to be filled in.
+        has the file of its kit, to be filled in. `line` takes the server's port and returns the one that sites call
+        instead, as that of a proxy.
         """
         require_nvflare()
         folder = Path(folder).absolute()
@@ -79,6 +86,11 @@ class Federation:
         if policy is not None:
             for site in names:
                 write_site_file(federation.kit(site), federation.data(site), policy)
+        if line is not None:
+            target, own = line(port), f"localhost:{port}"
+            for site in names:
+                path = federation.kit(site) / "startup" / "fed_client.json"
+                write_whole(path, path.read_text().replace(own, f"localhost:{target}").encode())
         try:
             federation.heal()
             federation.wait()

@@ -1,0 +1,63 @@
+"""The end of a simulated run: what is measured at its clients, and what their states say of a worst case."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.certificate import SitePart, site_parts
+from foedus.constrained import tolerances
+from foedus.interpreter.dispatch import play
+from foedus.pooled import Pooled
+from foedus.pytrees import PyTree, device_array
+from foedus.robust.proposal import Proposal
+from foedus.robust.stress import Robust
+from foedus.runtime import spine
+from foedus.runtime.bins import by_client
+from foedus.runtime.masking import check_clipped
+from foedus.runtime.spine import Carry, Job
+from foedus.summed_certificate import SummedPart, summed_part
+from foedus.terms import Data
+
+
+def proposals_of(job: Job, carry: Carry, clients: PyTree, data: PyTree) -> Sequence[Proposal] | None:
+    """Return what a robust algorithm's states say of the worst case at each client."""
+    algorithm, terms = job.fit.algorithm, job.fit.problem.terms
+    if not isinstance(algorithm, Robust):
+        return None
+    server, states = jax.tree.map(np.asarray, (carry.server, clients))
+    return algorithm.propose(terms, server, by_client(states, data, terms.clients))
+
+
+def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
+    """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
+    algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
+    multipliers = spine.server_multipliers(algorithm, run_on.terms, carry)
+    mu = device_array(np.zeros((problem.terms.clients, problem.terms.rows[0])))
+    if multipliers:
+        mu = play(jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client)), clients)
+        if isinstance(run_on, Pooled):
+            by_site = run_on.by_site({"local": mu} | {k: device_array(v) for k, v in multipliers.items()})
+            mu = by_site.pop("local")
+            multipliers = {k: np.asarray(v) for k, v in by_site.items()}
+    nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
+    one = problem.first_client
+    each = site_parts(problem.terms, carry.w, mu, nu, problem.data)
+    parts = each if job.masking is None else summed_parts(job, each)
+    return spine.conclude(
+        algorithm, problem.terms, problem.names, carry, parts, one, problem.server, multipliers,
+        reason_names=run_on.names,
+    )  # fmt: skip
+
+
+def summed_parts(job: Job, parts: SitePart) -> SummedPart:
+    """Return what a server that sees sums alone learns of the measurement: the same integers as over real sites."""
+    masking, (_, eps2) = job.masking, tolerances(job.fit.algorithm)
+    assert masking is not None
+    terms = job.problem.terms
+    one = Data({k: v[0] for k, v in job.problem.data.items()})
+    rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
+    total, clipped = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
+    check_clipped(masking.measuring, int(clipped))
+    return total

@@ -1,0 +1,55 @@
+"""Figures of `foedus bench` in a page: they replace those of an earlier run, and nothing else changes."""
+
+import pytest
+
+from foedus.benchmarks import suite
+from foedus.benchmarks.harness import Measurement
+from foedus.benchmarks.page import write
+from foedus.errors import FoedusError
+
+LINES = [
+    Measurement("a round | of 10 sites", 0.2, "NumPy", 0.1, limit=1.0, extra={"rounds": 7}),
+    Measurement("import", 0.9),
+]
+
+
+def test_a_part_is_replaced_and_the_prose_stays(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\nBefore.\n\n<!-- bench speed -->\nold figures\n<!-- end of bench speed -->\n\nAfter.\n")
+    write(page, "speed", "how fast", LINES, "foedus bench --only speed")
+    text = page.read_text()
+    assert "old figures" not in text
+    assert text.startswith("# Page\n\nBefore.\n\n<!-- bench speed -->\nMeasured by `foedus bench --only speed`")
+    assert text.endswith("<!-- end of bench speed -->\n\nAfter.\n")
+    assert "| a round \\| of 10 sites | 0.2 | 2 x | NumPy | <= 1: NO | rounds 7 |" in text
+    write(page, "speed", "how fast", LINES, "foedus bench --only speed")
+    assert page.read_text().count("a round") == 1
+
+
+def test_a_part_that_is_not_there_is_added_at_the_end(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    write(page, "speed", "how fast", LINES, "foedus bench --only speed")
+    assert "## How fast\n\n<!-- bench speed -->" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- bench speed -->\n",
+        "<!-- end of bench speed --><!-- bench speed -->",
+        "<!-- bench speed --><!-- bench speed --><!-- end of bench speed --><!-- end of bench speed -->",
+    ],
+)
+def test_marks_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(FoedusError, match="must stand there once each"):
+        write(page, "speed", "how fast", LINES, "foedus bench --only speed")
+    assert page.read_text() == text
+
+
+def test_a_page_that_does_not_exist_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite.speed, "gradients", lambda quick: pytest.fail("it measures"))
+    with pytest.raises(FoedusError, match="there is no such file"):
+        suite.run("gradients", write=tmp_path / "none.md", echo=lambda line: None)
