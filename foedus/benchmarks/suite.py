@@ -5,6 +5,7 @@ from pathlib import Path
 
 from foedus.benchmarks import (
     constrained,
+    fairness,
     federation,
     files,
     newton,
@@ -37,6 +38,7 @@ def run(
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
         "newton": ("unconstrained rounds and bytes beside u-FedNL's", newton.newton),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
+        "fairness": ("a gap of errors between groups on Adult, against fairlearn", fairness.errors),
         "files": ("foedus run on large files against pandas and scikit-learn, fresh processes", files.large),
         "federation": ("a round over real sites on loopback", federation.rounds),
         "secure": ("masked sums, and a round with them over real sites on loopback", secure.secure),
