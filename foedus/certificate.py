@@ -24,7 +24,7 @@ from foedus.penalties import Ridge
 from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
-from foedus.row import Row, RowCount
+from foedus.row import Row, RowCount, table_of
 from foedus.terms import Constraint, Data, Terms, rows
 
 GAP_COLUMNS = 500  # columns up to which the gap is estimated: a site's matrix takes 2 MB
@@ -134,21 +134,7 @@ class Certificate:
         head = "certificate: " + self.verdict()
         if not self.rows:
             return head
-        titles = ("site", "constraint", "value", "cap", "slack", "multiplier", "verdict")
-        cells = [
-            (r.site, r.constraint, f"{r.value:.4f}", f"{'= ' if r.kind == '==' else ''}{r.cap:.4g}", f"{r.slack:+.1e}",
-             f"{r.multiplier:.4g}", r.verdict(self.eps2))
-            for r in self.rows
-        ]  # fmt: skip
-        widths = [max(len(row[j]) for row in [titles, *cells]) for j in range(len(titles))]
-        left = {0, 1, 6}
-
-        def line(row: tuple[str, ...]) -> str:
-            return "  ".join(
-                c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True))
-            )
-
-        return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)])
+        return "\n".join([head, *table_of(self.rows, self.eps2)])
 
     def _repr_html_(self) -> str:
         return html_of(str(self))
