@@ -63,8 +63,7 @@ class Confirmation(Accountable):
         residual = terms.regularizer.distance(server.x[: terms.dim], total.g)
         done = (count == terms.clients) & (residual <= self.eps1)
         again = replace(server, confirming=jnp.zeros((), bool))
-        base = replace(
-            server.base, x=server.x, f=total.f + value, lag=total.g + slope, certificate=total.g, own=server.own
-        )
+        lag = jnp.pad(total.g, (0, slope.shape[0] - terms.dim)) + slope
+        base = replace(server.base, x=server.x, f=total.f + value, lag=lag, certificate=total.g, own=server.own)
         ended = replace(again, base=base, id=server.id + 1, done=done)
         return select(done, ended, again)

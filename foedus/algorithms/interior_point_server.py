@@ -36,7 +36,7 @@ from foedus.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
 GENTLE, REFINEMENTS = 1e-7, 5  # a larger one, and steps of refinement that undo it
-HIDES = 10.0  # a decrement so many times that with the larger shift is hidden by it
+HIDES = 1.001  # a decrement that is so many times that with the larger shift is partly hidden by it
 SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
 LEAST_DIAGONAL = 1e-40  # of the largest entry: a smaller one is no curvature but rounding
 LIFT = 1e-4  # the first shift of one that is not positive definite
