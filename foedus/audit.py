@@ -76,8 +76,8 @@ def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, ke
         """The shares of noise of the other clients that do not collude, which are in the sum that is seen."""
         if not isinstance(noise, NoiseShares):
             return 0.0
-        keys = jax.random.split(key, noise.sites - noise.tolerate - 1)
-        return jnp.sum(jax.vmap(lambda k: noise.release(jnp.zeros(terms.dim), spent.scale, k))(keys), axis=0)
+        shares, keys = noise, jax.random.split(key, noise.sites - noise.tolerate - 1)
+        return jnp.sum(jax.vmap(lambda k: shares.release(jnp.zeros(terms.dim), spent.scale, k))(keys), axis=0)
 
     def trial(key: Array) -> Array:
         def step(client: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, Array]:

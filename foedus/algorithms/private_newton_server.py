@@ -25,7 +25,7 @@ DAMPED = 6.0  # from this step on, steps of a problem with caps become shorter, 
 LONGEST = 1.5  # the longest step in u
 LARGEST = 20.0  # the largest multiplier in a step: beyond, the caps contradict each other in the model
 SWEEPS, HALVINGS = 20, 30  # of the dual's coordinates
-CAUTION = 0.5  # the share of the expected optimism of a step that the margin grows by: later values correct the rest
+CAUTION = 1.0  # the share of the expected optimism of a step that the margin grows by
 REPEATS = 3  # solutions of the step's model, each with the margin that the one before asks for
 
 
