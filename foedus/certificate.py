@@ -256,7 +256,8 @@ def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Site
     """Every site's part of the measurement, on a leading axis; large data are measured one site after the other."""
     if is_moderate(data) and not is_small(data) and sums_losses(terms):
         with threads_for(terms.dim):
-            return play(lambda m, d: jax.lax.map(lambda one: site_part(terms, w, one[0], nu, one[1]), (m, d)), mu, data)
+            each = lambda w, mu, nu, data: jax.lax.map(lambda d: site_part(terms, w, d[0], nu, d[1]), (mu, data))  # noqa: E731
+            return play(each, w, mu, nu, data)
     return _all_parts(terms, w, mu, nu, data)
 
 

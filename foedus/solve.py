@@ -16,7 +16,7 @@ from foedus.pytrees import PyTree
 from foedus.run import Run
 from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation
-from foedus.runtime.progress import ProgressBar
+from foedus.runtime.progress import progress_bar
 from foedus.runtime.simulate import Simulator
 from foedus.runtime.spine import HistorySoFar, Job, finish, prepare
 from foedus.runtime.spread import Spread
@@ -54,7 +54,8 @@ def solve(
             boolean array (rounds, clients).
         progress: show a progress bar.
         checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
-        privacy: `fd.Local(epsilon=, delta=)`, a total for each client over the whole run; or the noise of one release,
+        privacy: `fd.Local(epsilon=, delta=)`, a total for each client over the whole run; `fd.Central(...)`, such a
+            total with the noise in shares, which needs `secure`; or the noise of one release,
             `fd.Laplace(...)` or `fd.Gaussian(...)`, which FedEPM, SFedAvg and SFedProx take as their `noise` too.
             `run.ledger` says what it adds up to.
         budget: the most privacy one client may spend, a total ε or a `fd.Budget`; it takes no further part then.
@@ -101,7 +102,7 @@ def solve(
         problem, algorithm, w0=w0, seed=seed, max_rounds=max_rounds, participation=as_participation(participation),
         privacy=privacy, budget=budget, secure=secure or (isinstance(runtime, Flare) and runtime.secure),
     )  # fmt: skip
-    bar = ProgressBar(job.max_rounds, name_of(algorithm)) if progress else None
+    bar = progress_bar(job.max_rounds, name_of(algorithm)) if progress else None
 
     def watch(so_far: HistorySoFar) -> bool | None:
         if bar is not None:

@@ -1,6 +1,8 @@
 """The compilation cache: a process that dies while it writes an entry leaves nothing that a later one trips over."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -68,3 +70,10 @@ def test_lapack_is_called_in_one_place_only():
     for path in sorted(folder.rglob("*.py")):
         found = wanted.findall(path.read_text())
         assert not found or path.name == "lapack.py", (path.relative_to(folder), found)
+
+
+def test_importing_foedus_imports_no_library_that_a_run_may_not_need():
+    """SciPy, scikit-learn, pandas and rich take longer to import than foedus itself."""
+    code = "import foedus, sys; print([m for m in ('scipy.special', 'sklearn', 'pandas', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

@@ -113,7 +113,11 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
     loss_clip: float | None = setting(
         None, "the largest loss of an example that counts in a cap; None: 2 + 4·cap", gt=0
     )
-    noise: Noise | None = setting(None, "the noise; `solve(privacy=...)` sets it")
+    noise: Noise | None = setting(
+        None,
+        "the noise of one release, which solve(privacy=...) sets",
+        also=("a noise, as fd.Gaussian", lambda v: isinstance(v, Noise)),
+    )
 
     eps1: ClassVar[float] = 1e-3  # pyright: ignore[reportIncompatibleVariableOverride]
     eps2: ClassVar[float] = 1e-3  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -156,7 +160,7 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
         if isinstance(self.noise, NoiseShares):
             self.noise.check_useful(terms.dim)
         kappa = float(terms.loss.curvature)
-        ready = replace(self, rounds=self.rounds_for(terms))
+        ready = replace(self, rounds=self.rounds_for(terms), noise=replace(self.noise, halves=False))
         assert len(caps) == terms.rows[0] and kappa > 0
         return Fit(ready, problem, max_rounds=ready.rounds_for(terms))
 

@@ -36,7 +36,6 @@ from dataclasses import dataclass
 from math import ceil, log, log1p
 
 import numpy as np
-from scipy.special import bdtr, expit
 
 from foedus.errors import FoedusError
 from foedus.pytrees import Traffic
@@ -67,6 +66,8 @@ class Calibration:
     @property
     def threshold(self) -> float:
         """The threshold as a probability of the positive class."""
+        from scipy.special import expit  # here and below where it is used: SciPy takes long to import
+
         return float(expit(self.cut))
 
     def __str__(self) -> str:
@@ -93,6 +94,8 @@ def least_count(max_miss_rate: float, confidence: float) -> int:
 
 def rank(n: int, max_miss_rate: float, confidence: float) -> int:
     """Return the largest k with P(Bin(n, max_miss_rate) ≤ k − 1) ≤ 1 − confidence, or 0 if there is none."""
+    from scipy.special import bdtr
+
     return bisect_right(range(n), 1.0 - confidence, key=lambda j: float(bdtr(j, n, max_miss_rate)))
 
 
