@@ -69,8 +69,7 @@ class Certificate:
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
         """The certificate of a run in which these sites do not measure: nothing is known, and nothing holds."""
-        none = math.nan
-        return Certificate(none, none, none, none, eps1, eps2, silent=tuple(silent), clients=clients)
+        return Certificate(*[math.nan] * 4, eps1, eps2, silent=tuple(silent), clients=clients)
 
     def holds(self, eps1: float | None = None, eps2: float | None = None) -> bool:
         """Whether stationarity is within eps1, and feasibility, complementarity and distance are within eps2."""
@@ -157,13 +156,13 @@ class Certificate:
         return asdict(self)
 
     @staticmethod
-    def from_json(kept: dict[str, Any]) -> "Certificate":
-        found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
-        found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
-        found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
-        found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
-        found["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
-        return Certificate(**found)
+    def from_json(record: dict[str, Any]) -> "Certificate":
+        fields: dict[str, Any] = {**record, "rows": tuple(Row(**row) for row in record["rows"])}
+        fields |= {name: tuple(record.get(name, ())) for name in ("silent", "without")}
+        fields["counts"] = tuple(RowCount(**row) for row in record.get("counts", ()))
+        fields["contradiction"] = Contradiction.from_json(record.get("contradiction"))
+        fields["private"] = PrivateCertificate.from_json(record["private"]) if record.get("private") else None
+        return Certificate(**fields)
 
 
 def _of(terms: Terms, scope: str) -> tuple[Constraint, ...]:
@@ -321,27 +320,27 @@ def join_parts(
     measured = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
     objective, stationarity, c, caps, slopes, first, second = jax.tree.map(np.asarray, measured)
     weights = {k: np.asarray(v) for k, v in mu.items()}
-    made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
+    certificate = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
     unseen = unseen or UnseenRows()
-    if made.feasibility > eps2 or unseen.broken:
+    if certificate.feasibility > eps2 or unseen.broken:
         curvature = np.abs(np.diag(second[0])) if second else 0.0
         evidence = contradiction_of(
-            made.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
+            certificate.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
         )
-        made = replace(made, contradiction=evidence)
-    slack = unseen.slack + sum(row.complementarity for row in made.rows if row.kind == "<=")
-    signs = all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+        certificate = replace(certificate, contradiction=evidence)
+    slack = unseen.slack + sum(row.complementarity for row in certificate.rows if row.kind == "<=")
+    signs = all(row.multiplier >= 0 for row in certificate.rows if row.kind == "<=")
     convex = _is_convex(terms) and math.isfinite(slack) and signs
     (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
         bend, pull = second
         gap = measure_gap(Curves(gradient, bend, pull, slack, float(strong), convex), h, at)
-        made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
-    elif convex and made.feasibility <= eps2:
-        made = replace(made, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
-    if not second and made.gap_bound is None and _is_smooth(terms):
-        made = replace(made, gap_note=f"{terms.dim} columns at {terms.clients} sites are too many")
-    return float(objective), made
+        certificate = replace(certificate, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
+    elif convex and certificate.feasibility <= eps2:
+        certificate = replace(certificate, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
+    if not second and certificate.gap_bound is None and _is_smooth(terms):
+        certificate = replace(certificate, gap_note=f"{terms.dim} columns at {terms.clients} sites are too many")
+    return float(objective), certificate
 
 
 def _is_convex(terms: Terms) -> bool:
@@ -380,7 +379,7 @@ def certified(
     eps2: float,
 ) -> Certificate:
     """The certificate from what was measured; of `one` client's data and the server's `own`, the shapes are used."""
-    found: list[Row] = []
+    site_rows: list[Row] = []
     for scope in SCOPES:
         data = own if scope == "global" else one
         named = [(label, k.kind) for k in _of(terms, scope) for label in k.labels(terms, data)]
@@ -388,14 +387,14 @@ def certified(
         table = zip(sites, np.atleast_2d(c[scope]), np.atleast_2d(caps[scope]), np.atleast_2d(mu[scope]), strict=True)
         for site, values, limits, weights in table if named else ():
             for (label, kind), value, cap, weight in zip(named, values, limits, weights, strict=True):
-                found.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
-    inequalities = [row for row in found if row.kind == "<="]
+                site_rows.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
+    inequalities = [row for row in site_rows if row.kind == "<="]
     return Certificate(
         stationarity=stationarity,
-        feasibility=float(np.max([row.violation for row in found], initial=0.0)),
+        feasibility=float(np.max([row.violation for row in site_rows], initial=0.0)),
         complementarity=float(np.max([row.complementarity for row in inequalities], initial=0.0)),
-        distance=float(np.max([row.distance for row in found], initial=0.0)),
+        distance=float(np.max([row.distance for row in site_rows], initial=0.0)),
         eps1=eps1,
         eps2=eps2,
-        rows=tuple(found),
+        rows=tuple(site_rows),
     )
