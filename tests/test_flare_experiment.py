@@ -1,15 +1,18 @@
 """Experiment files over real sites: the run directories and answers of the simulator. Slow; needs NVIDIA FLARE."""
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from federations import REAL, kill_in_round, place
+from federations import REAL, kill_in_round, place, wait_for_round
 
 import foedus as fd
 from foedus.cli import run as cli
+from foedus.commands.experiment import INTERRUPTED
 from foedus.experiment import starter
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
@@ -137,3 +140,30 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
 
     purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)
+
+
+def test_a_job_that_is_cancelled_ends_and_is_not_begun_again_by_whoever_follows_it(federation, tmp_path, capsys):
+    """The one who submitted it is told, with status 130; the log can be read; the run is there to be resumed."""
+    for site, text in zip(federation.sites, starter.hospitals().values(), strict=False):
+        place(federation, site, text, labels=["readmitted"], groups=[], more="[policy]\nmin_subset = 1\n")
+    text = STUDY[: STUDY.index("[algorithm]")].replace('group = "sex"\n', "")
+    text += '[algorithm]\nname = "FedAvg"\ntol = 0.0\n[problem]\nloss = "logistic"\n[run]\nmax_rounds = 100000\n'
+    (tmp_path / "long.toml").write_text(text)
+    told = ["--folder", str(federation.folder)]
+    command = ["federation", "submit", str(tmp_path / "long.toml"), *told, "--out", str(tmp_path / "run"), "--quiet"]
+    process = subprocess.Popen([sys.executable, "-m", "foedus.cli", *command], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for_round(federation, 20)
+        assert cli(["federation", "jobs", *told]) == 0
+        number = next(line.split()[0] for line in capsys.readouterr().out.splitlines() if " running " in line)
+        assert cli(["federation", "cancel", number[:8], *told]) == 0
+        assert "is ended; its run can be resumed" in capsys.readouterr().out
+        assert process.wait(timeout=90) == INTERRUPTED
+    finally:
+        process.kill()
+        process.wait()
+    assert cli(["federation", "jobs", *told]) == 0
+    assert ", 0 of them running or waiting." in capsys.readouterr().out, "nobody has begun it again"
+    assert cli(["federation", "logs", number[:8], *told]) == 0
+    assert capsys.readouterr().out
+    assert cli(["federation", "cancel", "nothing", *told]) == 2

@@ -131,13 +131,16 @@ def jobs(folder: Folder = HOME, kit: Kit = None) -> None:
 
 @app.command()
 def cancel(job: Job, folder: Folder = HOME, kit: Kit = None) -> None:
-    """End a job at once, without a result; one that waits does not begin. Its run can be resumed."""
+    """End a job: one that runs after its round, with a certificate, and at once where it does not answer.
+
+    One that waits does not begin. Whoever follows the run is told, and it can be resumed.
+    """
     from foedus.runtime.flare.console import Console
 
     with Console(kit_of(kit, folder)) as console:
         number = _job_number(console.jobs(), job)
-        console.abort(number)
-    typer.echo(f"Job {number} is ended.")
+        how = "is ended; its run can be resumed" if console.end(number) else "was ended at once"
+    typer.echo(f"Job {number} {how}.")
 
 
 @app.command()

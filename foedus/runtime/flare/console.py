@@ -26,6 +26,7 @@ FINISHED = "FINISHED"
 WAITING = ("SUBMITTED", "APPROVED")  # the states of a job that the server has not begun
 POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
 COMMAND_SECONDS = 30.0  # for the answer to a command; FLARE itself gives up after about ten
+END_SECONDS = 30.0  # for a job to end after its round
 CLOSE_SECONDS = 3.0  # for a goodbye, on which nothing depends
 DOWNLOAD_SECONDS = 600.0  # for a result, which may be large and the line slow
 
@@ -132,6 +133,23 @@ class Console:
     def abort(self, job: str) -> None:
         """End a job at once, without a result."""
         self._do(lambda: self.session.abort_job(job))
+
+    def end(self, job: str, seconds: float = END_SECONDS) -> bool:
+        """End a job after its round, as its coordinator would; abort it where it is not over within so many seconds.
+
+        Returns whether it ended by itself. A job that is aborted under its coordinator's eyes is resumed by it.
+        """
+        try:
+            self.look(job, do="stop", keep=True)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if self.status(job).startswith(FINISHED):
+                    return True
+                time.sleep(POLL_SECONDS)
+        except Unreachable:  # it has not begun, or stands still
+            pass
+        self.abort(job)
+        return False
 
     def revoke(self, site: str) -> None:
         """Keep a site out: its session ends, and its certificate admits it no more."""

@@ -109,8 +109,8 @@ class MaskedExchange:
         """
         for attempt in range(1 + self.patience.misses):
             self._ready()
-            asked = {site: message for site, message in messages.items() if site in self.key_holders}
-            work = MaskedSum(self.order.run, self.epoch, round, attempt, asked, size)
+            targets = {site: message for site, message in messages.items() if site in self.key_holders}
+            work = MaskedSum(self.order.run, self.epoch, round, attempt, targets, size)
             if not self._vectors(work, ask, number, messages, max(least, work.threshold), losses, on_header):
                 self.has_keys = False  # a site has none, as after a restart: everybody takes new ones
                 continue
@@ -229,8 +229,8 @@ class SecureServerSession(ServerSession):
                 messages[site] = (header, packing.to_bytes(spine.message_for(message, i), self.messages[phase]))
         least = len(messages) if self.patience.minimum is None else min(len(messages), self.patience.minimum)
         losses = frozenset(site for site, gone in zip(order.sites, is_lost, strict=True) if gone)
-        answers, asked = len({*messages} - losses), len(messages)
-        enough = bool(self.masking.enough(jnp.asarray(answers), jnp.asarray(asked)))
+        answers, requests = len({*messages} - losses), len(messages)
+        enough = bool(self.masking.enough(jnp.asarray(answers), jnp.asarray(requests)))
         words, survivors = None, ()
         if enough:
             words, survivors = self.sums.add_up(
@@ -239,10 +239,10 @@ class SecureServerSession(ServerSession):
             )  # fmt: skip
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
-        total, clip_count, broken = self.masking.tree_of(blank if words is None else words, self.replies[phase])
+        total, clip_count, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
         check_clipped(self.masking, clip_count)
         after, report = aggregate_sum(order.algorithm, order.terms, phase, at, total, here)
-        if broken:
+        if broken_count:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts
         return after, record
@@ -266,9 +266,9 @@ class SecureServerSession(ServerSession):
         )
         if words is None:
             raise Paused("the sum of the measuring round could not be unmasked")
-        total, clip_count, broken = measuring.tree_of(words, shapes)
+        total, clip_count, broken_count = measuring.tree_of(words, shapes)
         check_clipped(measuring, clip_count)
-        return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken else total
+        return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken_count else total
 
 
 def _count(tree: PyTree) -> int:
