@@ -56,12 +56,12 @@ def lower_bound(game: Game, sides: Sides, w: np.ndarray, horizon: Horizon, propo
     places = within_radius(game, feasible(game, sides, proposals))
     s, constant = subgradient(game, w, np.linalg.solve(horizon.T.T, slope_of(game, q, places, horizon.T)))
     fixed = horizon.T.T @ s
-    places = within_radius(game, balanced(game, q, places, horizon.T, fixed))
+    places = within_radius(game, balance(game, q, places, horizon.T, fixed))
     gains = places.constant - places.slope * (places.delta[:, :, dim_of(game) :].sum(axis=2))
     D = constant + float((q[game.site] * game.share) @ np.sum(places.share * gains, axis=0))
     if not game.ball.classifies and sides.C.shape[1] <= dim_of(game):
         # no side bounds labels: the rest of the radius moves one of them, on the steeper side of the loss
-        left = np.maximum(game.rho - spent(game, places), 0.0)
+        left = np.maximum(game.rho - transport(game, places), 0.0)
         D += float(q @ left) * game.ball.lipschitz / game.kappa
     return horizon.least(D, slope_of(game, q, places, horizon.T) + fixed)
 
@@ -116,7 +116,7 @@ def _in_box(
     return delta
 
 
-def spent(game: Game, places: Places) -> np.ndarray:
+def transport(game: Game, places: Places) -> np.ndarray:
     """The transport of each site."""
     return np.bincount(game.site, game.share * np.sum(places.share * cost_of(game, places), axis=0), len(game.rho))
 
@@ -131,7 +131,7 @@ def cost_of(game: Game, places: Places) -> np.ndarray:
 
 def within_radius(game: Game, places: Places) -> Places:
     """The places drawn back towards the samples, and labels back to their class, until the radius suffices."""
-    back = np.minimum(1.0, ROOM * game.rho / np.maximum(spent(game, places), TINY))[game.site]
+    back = np.minimum(1.0, ROOM * game.rho / np.maximum(transport(game, places), TINY))[game.site]
     share = np.where(places.toll > 0, back * places.share, places.share)
     rest = places.rest + np.sum(places.share - share, axis=0)
     return replace(places, share=share, rest=rest, delta=back[:, None] * places.delta)
@@ -145,7 +145,7 @@ def slope_of(game: Game, q: np.ndarray, places: Places, T: np.ndarray) -> np.nda
     return T.T @ r
 
 
-def balanced(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np.ndarray) -> Places:
+def balance(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np.ndarray) -> Places:
     """The places with shares moved until r + fixed = 0, and with as much transport at each site as before."""
     width, S = dim_of(game), len(q)
     point = np.repeat(game.x[None], len(places.share), axis=0)
