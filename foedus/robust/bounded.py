@@ -18,6 +18,7 @@ from foedus.robust.proposal import METRIC_ORDER, Proposal, subgradient, weights_
 MOST_NUMBERS = 20_000_000  # rows times columns and sites; beyond this, some arrays of that size take too much memory
 ROOM = 1.0 - 1e-10  # share of the radius that is spent, so that rounding does not exceed it
 TINY = 1e-300
+LENGTHS = (1.0, 0.5, 0.2, 0.1, 0.03, 0.01)  # shares of a step that are tried
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def balance(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np.
     rows = np.concatenate([white, cost_of(game, places)[:, :, None] * onto], axis=2)
     b, rest = places.share, places.rest
     goal = np.concatenate([-fixed, np.einsum("kn,kni->i", b, rows)[len(fixed) :]])
-    for _ in range(REPAIRS):
+    for _ in range(3 * REPAIRS):
         missing = np.einsum("kn,kni->i", b, rows) - goal
         # a share moves by itself times what it does beyond the mean of its sample's shares
         mean = np.einsum("kn,kni->ni", b, rows)
@@ -166,12 +167,15 @@ def balance(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np.
         if not np.all(np.isfinite(system)):
             break
         price = np.linalg.pinv(system, hermitian=True) @ missing
-        at_mean = mean @ price / omega
-        after = np.maximum(b * (1.0 + at_mean - rows @ price / omega), 0.0)
-        still = np.maximum(rest * (1.0 + at_mean), 0.0)
-        total = np.maximum(np.sum(after, axis=0) + still, TINY)
-        after, still = after / total, still / total
-        if not np.linalg.norm(np.einsum("kn,kni->i", after, rows) - goal) < np.linalg.norm(missing):
+        at_mean, step = mean @ price / omega, rows @ price / omega
+        for length in LENGTHS:  # a whole step can fail where shares are cut off at 0
+            after = np.maximum(b * (1.0 + length * (at_mean - step)), 0.0)
+            still = np.maximum(rest * (1.0 + length * at_mean), 0.0)
+            total = np.maximum(np.sum(after, axis=0) + still, TINY)
+            after, still = after / total, still / total
+            if np.linalg.norm(np.einsum("kn,kni->i", after, rows) - goal) < np.linalg.norm(missing):
+                b, rest = after, still
+                break
+        else:
             break
-        b, rest = after, still
     return replace(places, share=b, rest=rest)
