@@ -24,7 +24,7 @@ from foedus.penalties import Ridge
 from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
-from foedus.row import Row, RowCount
+from foedus.row import Row, RowCount, table_of
 from foedus.terms import Constraint, Data, Terms, rows
 
 GAP_COLUMNS = 500  # columns up to which the gap is estimated: a site's matrix takes 2 MB
@@ -107,25 +107,25 @@ class Certificate:
 
     def _verdict(self) -> str:
         if self.silent:
-            named = ", ".join(self.silent[:3]) + (" …" if len(self.silent) > 3 else "")
+            sites = ", ".join(self.silent[:3]) + (" …" if len(self.silent) > 3 else "")
             return (
-                f"not measured at {len(self.silent)} of {self.clients} sites ({named}): under privacy a site sends no "
+                f"not measured at {len(self.silent)} of {self.clients} sites ({sites}): under privacy a site sends no "
                 "exact figure"
             )
         if not self.rows and not self.counts:
             return f"stationarity {self.stationarity:.2g} (‖∇f + ∂h‖_∞ at the returned w)"
-        measured = (
+        residuals = (
             ("stationarity", self.stationarity, self.eps1),
             ("feasibility", self.feasibility, self.eps2),
             ("complementarity", self.complementarity, self.eps2),
             ("distance", self.distance, self.eps2),
         )
-        figures = ", ".join(f"{name} {value:.2g}" for name, value, _ in measured)
+        figures = ", ".join(f"{name} {value:.2g}" for name, value, _ in residuals)
         if self.counts:
             figures += "; rows of the sites' own: " + ", ".join(
                 f"{row.constraint} is kept at {row.kept} of {row.sites} sites" for row in self.counts
             )
-        broken = [f"{name} {value:.2g} > {eps:g}" for name, value, eps in measured if not value <= eps]
+        broken = [f"{name} {value:.2g} > {eps:g}" for name, value, eps in residuals if not value <= eps]
         if broken:
             return f"NOT certified: {', '.join(broken)} ({figures})"
         return f"certified ({self.eps1:g}, {self.eps2:g}): {figures}"
@@ -134,21 +134,7 @@ class Certificate:
         head = "certificate: " + self.verdict()
         if not self.rows:
             return head
-        titles = ("site", "constraint", "value", "cap", "slack", "multiplier", "verdict")
-        cells = [
-            (r.site, r.constraint, f"{r.value:.4f}", f"{'= ' if r.kind == '==' else ''}{r.cap:.4g}", f"{r.slack:+.1e}",
-             f"{r.multiplier:.4g}", r.verdict(self.eps2))
-            for r in self.rows
-        ]  # fmt: skip
-        widths = [max(len(row[j]) for row in [titles, *cells]) for j in range(len(titles))]
-        left = {0, 1, 6}
-
-        def line(row: tuple[str, ...]) -> str:
-            return "  ".join(
-                c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True))
-            )
-
-        return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)])
+        return "\n".join([head, *table_of(self.rows, self.eps2)])
 
     def _repr_html_(self) -> str:
         return html_of(str(self))
@@ -158,12 +144,12 @@ class Certificate:
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
-        found: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
-        found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
-        found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
-        found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
-        found["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
-        return Certificate(**found)
+        content: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
+        content["silent"], content["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
+        content["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
+        content["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
+        content["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
+        return Certificate(**content)
 
 
 def _of(terms: Terms, scope: str) -> tuple[Constraint, ...]:
@@ -256,7 +242,8 @@ def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Site
     """Every site's part of the measurement, on a leading axis; large data are measured one site after the other."""
     if is_moderate(data) and not is_small(data) and sums_losses(terms):
         with threads_for(terms.dim):
-            return play(lambda m, d: jax.lax.map(lambda one: site_part(terms, w, one[0], nu, one[1]), (m, d)), mu, data)
+            each = lambda w, mu, nu, data: jax.lax.map(lambda d: site_part(terms, w, d[0], nu, d[1]), (mu, data))  # noqa: E731
+            return play(each, w, mu, nu, data)
     return _all_parts(terms, w, mu, nu, data)
 
 
@@ -317,30 +304,30 @@ def join_parts(
         "global": device_array(multipliers.get("global", np.zeros(count))),
         "coupled": device_array(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
     }
-    measured = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
-    objective, stationarity, c, caps, slopes, first, second = jax.tree.map(np.asarray, measured)
+    figures = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
+    objective, stationarity, c, caps, slopes, first, second = jax.tree.map(np.asarray, figures)
     weights = {k: np.asarray(v) for k, v in mu.items()}
-    made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
+    certificate = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
     unseen = unseen or UnseenRows()
-    if made.feasibility > eps2 or unseen.broken:
+    if certificate.feasibility > eps2 or unseen.broken:
         curvature = np.abs(np.diag(second[0])) if second else 0.0
         evidence = contradiction_of(
-            made.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
+            certificate.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
         )
-        made = replace(made, contradiction=evidence)
-    slack = unseen.slack + sum(row.complementarity for row in made.rows if row.kind == "<=")
-    signs = all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+        certificate = replace(certificate, contradiction=evidence)
+    slack = unseen.slack + sum(row.complementarity for row in certificate.rows if row.kind == "<=")
+    signs = all(row.multiplier >= 0 for row in certificate.rows if row.kind == "<=")
     convex = _is_convex(terms) and math.isfinite(slack) and signs
     (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
         bend, pull = second
         gap = measure_gap(Curves(gradient, bend, pull, slack, float(strong), convex), h, at)
-        made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
-    elif convex and made.feasibility <= eps2:
-        made = replace(made, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
-    if not second and made.gap_bound is None and _is_smooth(terms):
-        made = replace(made, gap_note=f"{terms.dim} columns at {terms.clients} sites are too many")
-    return float(objective), made
+        certificate = replace(certificate, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
+    elif convex and certificate.feasibility <= eps2:
+        certificate = replace(certificate, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
+    if not second and certificate.gap_bound is None and _is_smooth(terms):
+        certificate = replace(certificate, gap_note=f"{terms.dim} columns at {terms.clients} sites are too many")
+    return float(objective), certificate
 
 
 def _is_convex(terms: Terms) -> bool:
@@ -379,22 +366,22 @@ def certified(
     eps2: float,
 ) -> Certificate:
     """The certificate from what was measured; of `one` client's data and the server's `own`, the shapes are used."""
-    found: list[Row] = []
+    measurements: list[Row] = []
     for scope in SCOPES:
         data = own if scope == "global" else one
-        named = [(label, k.kind) for k in _of(terms, scope) for label in k.labels(terms, data)]
+        labels = [(label, k.kind) for k in _of(terms, scope) for label in k.labels(terms, data)]
         sites = names if scope == "local" else ["server" if scope == "global" else "all sites"]
         table = zip(sites, np.atleast_2d(c[scope]), np.atleast_2d(caps[scope]), np.atleast_2d(mu[scope]), strict=True)
-        for site, values, limits, weights in table if named else ():
-            for (label, kind), value, cap, weight in zip(named, values, limits, weights, strict=True):
-                found.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
-    inequalities = [row for row in found if row.kind == "<="]
+        for site, values, limits, weights in table if labels else ():
+            for (label, kind), value, cap, weight in zip(labels, values, limits, weights, strict=True):
+                measurements.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
+    inequalities = [row for row in measurements if row.kind == "<="]
     return Certificate(
         stationarity=stationarity,
-        feasibility=float(np.max([row.violation for row in found], initial=0.0)),
+        feasibility=float(np.max([row.violation for row in measurements], initial=0.0)),
         complementarity=float(np.max([row.complementarity for row in inequalities], initial=0.0)),
-        distance=float(np.max([row.distance for row in found], initial=0.0)),
+        distance=float(np.max([row.distance for row in measurements], initial=0.0)),
         eps1=eps1,
         eps2=eps2,
-        rows=tuple(found),
+        rows=tuple(measurements),
     )

@@ -201,7 +201,8 @@ class LossGap(LossRows):
 
     def labels(self, terms: Terms, data: Data) -> list[str]:
         a, b = _words(self.first), _words(self.second)
-        return [f"loss on {a} − {b}", f"loss on {b} − {a}"]
+        what = "loss" if self.loss is None else self.loss.name.replace("_", " ")
+        return [f"{what} on {a} − {b}", f"{what} on {b} − {a}"]
 
     def weights(self, data: Data) -> Array:
         gap = _mean_weights(data, self.first) - _mean_weights(data, self.second)

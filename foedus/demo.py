@@ -136,7 +136,8 @@ def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.P
         clients = {name.replace("site", "hospital"): arrays for name, arrays in clients.items()}
     low = float(np.min(examples.y))
     cap = fd.constraints.LossCap(fd.label(1), at_most=max_loss)
-    return fd.Problem(clients, loss=fd.losses.logistic, where=fd.label(low), constraints=[cap])
+    ridge = fd.penalties.Ridge(RIDGE, per_example=False)  # without it a plane separates the classes, and no cap binds
+    return fd.Problem(clients, loss=fd.losses.logistic, where=fd.label(low), penalty=ridge, constraints=[cap])
 
 
 def algorithms_called(names: str) -> dict[str, Algorithm]:
@@ -213,7 +214,8 @@ def demo(
     problem = problem_of(examples, sites, seed)
     problem_under_terms = terms_of(examples, hospitals, seed, max_loss)
     console.print(
-        f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression.\n"
+        f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression, ridge "
+        "penalty.\n"
         f"   Least loss on {'benign' if data is None else 'negative'} cases, while the mean loss on "
         f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
         soft_wrap=True,

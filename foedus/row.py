@@ -1,5 +1,6 @@
 """Rows of constraints as they were measured: one row at one site, or how many sites keep it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,3 +52,22 @@ class RowCount:
     kind: str
     kept: int
     sites: int
+
+
+def table_of(rows: Sequence[Row], eps2: float) -> list[str]:
+    """Return the lines of a table: a heading, a rule, and each row with its verdict at the tolerance `eps2`."""
+    titles = ("site", "constraint", "value", "cap", "slack", "multiplier", "verdict")
+    cells = [
+        (r.site, r.constraint, f"{r.value:.4f}", f"{'= ' if r.kind == '==' else ''}{r.cap:.4g}", f"{r.slack:+.1e}",
+         f"{r.multiplier:.4g}", r.verdict(eps2))
+        for r in rows
+    ]  # fmt: skip
+    widths = [max(len(row[j]) for row in [titles, *cells]) for j in range(len(titles))]
+    left = {0, 1, 6}  # columns of words
+
+    def line(row: tuple[str, ...]) -> str:
+        return "  ".join(
+            c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+
+    return [line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)]

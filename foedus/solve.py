@@ -16,7 +16,7 @@ from foedus.pytrees import PyTree
 from foedus.run import Run
 from foedus.runtime.flare.driver import Flare
 from foedus.runtime.participation import as_participation
-from foedus.runtime.progress import ProgressBar
+from foedus.runtime.progress import progress_bar
 from foedus.runtime.simulate import Simulator
 from foedus.runtime.spine import HistorySoFar, Job, finish, prepare
 from foedus.runtime.spread import Spread
@@ -102,7 +102,7 @@ def solve(
         problem, algorithm, w0=w0, seed=seed, max_rounds=max_rounds, participation=as_participation(participation),
         privacy=privacy, budget=budget, secure=secure or (isinstance(runtime, Flare) and runtime.secure),
     )  # fmt: skip
-    bar = ProgressBar(job.max_rounds, name_of(algorithm)) if progress else None
+    bar = progress_bar(job.max_rounds, name_of(algorithm)) if progress else None
 
     def watch(so_far: HistorySoFar) -> bool | None:
         if bar is not None:

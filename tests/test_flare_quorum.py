@@ -81,7 +81,7 @@ FAST = dict.fromkeys(TEN, 0.01)
 
 def test_the_deadline_and_the_period_follow_from_the_sites_own_times():
     times = [SLOW[site] for site in TEN]
-    assert clock.needed(0.8, 10) == 8
+    assert clock.quorum_count(0.8, 10) == 8
     assert clock.deadline(times, 0.8) == pytest.approx(0.015)
     period = clock.period(times, 0.8)
     waited = (period * 0.01 + 0.09) / (period * 0.01)  # the time of a period beside that of its rounds alone

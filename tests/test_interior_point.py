@@ -337,3 +337,17 @@ def test_nothing_that_a_site_sends_depends_on_how_many_rows_it_holds():
         )
         sent.append([leaf.shape for leaf in jax.tree.leaves(reply)])
     assert sent[0] == sent[1]
+
+
+def test_the_last_round_without_rows_sends_gradients_alone_and_ends_at_the_same_point():
+    """The round that only confirms is of the second kind; its replies are f_i and a gradient."""
+    sites = breast_cancer().sites
+    problem = fd.Problem(sites, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(1e-2, per_example=False))
+    run = fd.solve(problem, fd.InteriorPoint(eps1=1e-9))
+    assert run.converged
+    assert run.certificate.stationarity <= 1e-9
+    assert run.history["phase"].tolist() == [0] * (run.rounds - 1) + [1]
+    dim = problem.terms.dim
+    assert run.history["bytes_up"][-1] == len(sites) * 8 * (dim + 1)
+    half = fd.solve(problem, fd.InteriorPoint(eps1=1e-9), participation=0.5)
+    np.testing.assert_allclose(half.w, run.w, atol=1e-6)

@@ -15,6 +15,7 @@ from foedus.cli import app
 from foedus.data import preprocess, tables
 from foedus.data.sites import Roles, gather
 from foedus.interpreter import threads
+from foedus.penalties import BesideIntercept
 from foedus.runtime import simulate
 
 OPENED: list[str] = []
@@ -83,7 +84,8 @@ CAPS = [fd.constraints.LossCap(fd.label(1), 0.6), fd.constraints.LossCap(fd.labe
 
 @pytest.mark.parametrize("constraints", [[], CAPS], ids=["free", "capped"])
 def test_client_after_client_gives_the_same_answer_and_compiles_nothing(monkeypatch, constraints):
-    problem = fd.Problem(sites(50), loss=fd.losses.logistic, constraints=constraints)
+    ridge = BesideIntercept.of(fd.penalties.Ridge(0.01))
+    problem = fd.Problem(sites(50), loss=fd.losses.logistic, constraints=constraints, penalty=ridge)
     expected = fd.solve(problem, fd.InteriorPoint())
     for module in (certificate, simulate):  # as for data of more than a million numbers
         monkeypatch.setattr(module, "is_small", lambda *arguments: False)

@@ -1,5 +1,6 @@
 """Sites whose replies are finite and wrong: refused by name, left out, bounded by robust means."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from test_flare_sessions import FREE, QUICK, Hall, packing
 import foedus as fd
 from foedus.algorithm import Present
 from foedus.means import geometric_median, mean_of, trimmed_mean
+from foedus.report import html
 from foedus.runtime.flare.order import Order, Patience
 from foedus.runtime.flare.policy import Policy
 from foedus.runtime.flare.secure_server import play
@@ -294,3 +296,17 @@ def test_under_masked_sums_the_sites_own_gate_keeps_the_announced_norm(tmp_path)
     hall = MaskedHall(tmp_path, problem(), fd.FedAvg(k0=1, lr=0.1), max_rounds=3)
     with pytest.raises(Paused, match="its reply would have a norm beyond the 1e-06 that the terms allow"):
         hall.play(patience=Patience(timeout=1.0, hello=0.0, keep_every=1e9, norm=1e-6))
+
+
+def test_who_was_left_out_is_in_the_record_the_report_and_the_certificates_sentence(tmp_path):
+    problem = fd.Problem([(np.eye(2), np.ones(2))] * 3, loss=fd.losses.least_squares)
+    plain = fd.solve(problem, fd.FedAvg(lr=0.5), max_rounds=3)
+    certificate = dataclasses.replace(plain.certificate, without=("city",))
+    run = dataclasses.replace(plain, left_out={"city": "after 3 replies that cannot be true"}, certificate=certificate)
+    again = fd.load(run.save(tmp_path))
+    assert again.left_out == run.left_out
+    assert again.certificate.without == ("city",)
+    assert "city was left out after 3 replies" in str(again)
+    assert "without city" in str(again)
+    page = html.page({"study": again}, {})
+    assert "city was left out after 3 replies that cannot be true" in page

@@ -21,7 +21,8 @@ import numpy as np
 from jax import Array
 
 from foedus.accountable import Account, Accountable
-from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Present
+from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Kind, Present
+from foedus.algorithms.interior_point_confirm import Confirmation, expects
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH
 from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded
@@ -113,6 +114,18 @@ class InteriorPoint(Accountable, Constrained, Summing):
         """Whether the server learns the curvature of the smooth part, in place of adding up matrices."""
         return self.curvature == "learnt" or (self.curvature == "auto" and terms.dim > self.dense)
 
+    def confirms(self, terms: Terms) -> bool:
+        """Whether a last round may do with gradients: no party has rows, and the sites send matrices."""
+        rows = sum(terms.rows) > 0 or Form(terms.regularizer, terms.dim).snaps
+        return not rows and not self.learns(terms) and self.eps1 < np.inf
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return self, Confirmation(self.eps1)
+
+    def phase(self, server: InteriorServer) -> Array:
+        return jnp.where(server.confirming, 1, 0)
+
     def office(self, terms: Terms, data: Data | None) -> Office:
         return Office(terms, data, self.eps2, self.learns(terms))
 
@@ -148,6 +161,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             least=jnp.full(4, jnp.inf),
             idle=jnp.zeros(2, int),
             units=jnp.ones_like(base.x),
+            confirming=no,
             done=no,
             ending=count,
         )
@@ -160,7 +174,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         nu = server.own.z[own : own + coupled]
         return InteriorAsk(
             w=server.x[:dim],
-            towards=server.towards[:dim],
+            towards=server.towards[:dim] if terms.rows[0] else (),
             alpha=server.alpha,
             mu=server.mu,
             nu=nu,
@@ -270,6 +284,10 @@ class InteriorPoint(Accountable, Constrained, Summing):
         )
         exact = server.whole | (server.streak >= STREAK)
         done = certified & complete & exact
+        confirming = jnp.zeros((), bool)
+        if self.confirms(terms):
+            expected = expects(base.stationarity, new.stationarity, self.eps1)
+            confirming = accept & ~first & complete & server.whole & (server.alpha == 1.0) & expected
         figures = jnp.stack([following.stationarity, gap, following.number("theta"), following.f])
         limits = jnp.array([SMALLER, SMALLER, SMALLER, 1.0]) * server.least
         smaller = figures < limits.at[3].add(-FALLS * (1.0 + jnp.abs(following.f)))
@@ -304,6 +322,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             least=jnp.where(smaller, figures, server.least),
             idle=idle,
             units=units,
+            confirming=confirming & ~done,
             done=done,
             ending=jnp.where(done, 0, ending),
         )

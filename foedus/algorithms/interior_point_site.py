@@ -103,7 +103,7 @@ class InteriorAsk:
     """The question: the model at the point w, which is the share alpha of the way from the base to `towards`."""
 
     w: Array
-    towards: Array
+    towards: Any  # () without local rows
     alpha: Array
     mu: Array
     nu: Array  # the coupled rows' multipliers
@@ -143,7 +143,7 @@ def answer(
     force = jnp.max(jnp.abs(shares.g))
 
     first = (trial.id < 0) | (ask.id == 0)
-    change = base.J @ (ask.towards - base.w)
+    change = base.J @ (ask.towards - base.w) if count else jnp.zeros(0)
     stepped = settled(moved(base.rows, base.c, change, ask.alpha, ask.mu, equal), c, ask.mu, equal)
     steep = jnp.max(jnp.abs(J), initial=0.0)
     rows = select(first, started(c, steep, terms.clients * force, equal), stepped)

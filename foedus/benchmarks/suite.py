@@ -3,7 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from foedus.benchmarks import constrained, federation, files, page, private, robust, scale, secure, speed, startup
+from foedus.benchmarks import (
+    constrained,
+    fairness,
+    federation,
+    files,
+    newton,
+    page,
+    private,
+    robust,
+    scale,
+    secure,
+    speed,
+    startup,
+)
 from foedus.benchmarks.harness import Measurement, machine
 from foedus.errors import FoedusError, did_you_mean
 
@@ -23,7 +36,9 @@ def run(
         "startup": ("processor time to a first answer, with a cold and a warm cache", startup.startup),
         "private": ("ENS, local work, and what clipping and noise cost", private.private),
         "constrained": ("rounds, bytes and time to a certificate", constrained.certificate),
+        "newton": ("unconstrained rounds and bytes beside u-FedNL's", newton.newton),
         "robust": ("the robust step, its constants, and peers of the pooled case", robust.steps),
+        "fairness": ("a gap of errors between groups on Adult, against fairlearn", fairness.errors),
         "files": ("foedus run on large files against pandas and scikit-learn, fresh processes", files.large),
         "federation": ("a round over real sites on loopback", federation.rounds),
         "secure": ("masked sums, and a round with them over real sites on loopback", secure.secure),

@@ -213,7 +213,7 @@ def init(
     max_gap: Annotated[
         float | None, typer.Option(help="A cap on the gap between two groups' losses.", show_default=False)
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="The algorithm.")] = "ProxAL",
+    algorithm: Annotated[str, typer.Option(help="The algorithm.")] = "auto",
     separator: Separator = None,
     example: Annotated[bool, typer.Option("--example", help="Write an example with four invented hospitals.")] = False,
 ) -> None:

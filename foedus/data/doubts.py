@@ -50,7 +50,9 @@ def doubts(cohort: Cohort) -> list[Doubt]:
         if is_words:
             words = {site: text_of(column).used() for site, column in columns.items()}
             results += [*_spelling(name, words), *_truths(name, words), *_shapes(name, words)]
-            results += _strangers(name, words, name == roles.label)
+            # a site whose spelling is doubted already gets no second sentence on the same words
+            spelt = {doubt.site for doubt in results if doubt.column == name}
+            results += [doubt for doubt in _strangers(name, words, name == roles.label) if doubt.site not in spelt]
             if name != roles.label:
                 results += _constant(name, words)
         else:

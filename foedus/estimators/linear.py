@@ -224,6 +224,8 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
         server: Site | None,
         constraints: Sequence[Constraint],
         where: Mask | None,
+        algorithm: Algorithm | None = None,
+        w0: np.ndarray | None = None,
     ) -> Run:
         """Solve the constrained problem of one class; sample weights must be in the masks of the constraints."""
         penalty = None
@@ -238,7 +240,8 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             constraints=constraints,
             server=None if server is None else server.arrays(self.fit_intercept),
         )
-        return solve(problem, self._algorithm(), seed=self.seed, max_rounds=self.max_rounds)
+        chosen = self._algorithm() if algorithm is None else algorithm
+        return solve(problem, chosen, w0=w0, seed=self.seed, max_rounds=self.max_rounds)
 
     def _keep(self, runs: Sequence[Run], server: bool) -> None:
         """Set the attributes of a fit from the runs of its classes, and warn if a certificate does not hold."""

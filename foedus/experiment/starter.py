@@ -12,7 +12,7 @@ from foedus.data import tables
 from foedus.data.columns import Words, text_of
 from foedus.data.formats import Format
 from foedus.data.tables import Table
-from foedus.errors import FoedusError
+from foedus.errors import FoedusError, did_you_mean
 
 # name, rows, mean age, and how much more ill its patients are than elsewhere
 HOSPITALS = (("city", 120, 62, 0.0), ("lakeside", 80, 55, -0.3), ("st-mary", 100, 68, 0.3), ("valley", 60, 59, 0.1))
@@ -49,10 +49,30 @@ def first_table(pattern: str, folder: Path, separator: str | None) -> Table:
     return tables.read(next(iter(files_of(pattern, folder).values())), Format(separator))
 
 
+def example_table(wish: Wish, folder: Path) -> Table:
+    """Read the first file that the pattern names; the first that has the positive label, where one is named.
+
+    Sites spell labels differently, and 'foedus check' says how to bring them together.
+    """
+    from foedus.experiment.sources import files_of
+
+    seen: set[str] = set()
+    for path in files_of(wish.files, folder).values():
+        table = tables.read(path, Format(wish.separator))
+        levels = text_of(table.column(wish.label, "--label")).used().levels
+        if wish.positive is None or wish.positive in levels:
+            return table
+        seen |= {*levels}
+    raise FoedusError(
+        f"--positive {wish.positive!r}: no file has it; the column {wish.label!r} has only "
+        f"{tables.listing(sorted(seen))}.{did_you_mean(str(wish.positive), seen)}"
+    )
+
+
 def complete_wish(wish: Wish, folder: Path) -> Wish:
-    """Check the wish against the first file, and add the columns and which label counts as 1."""
-    table = first_table(wish.files, folder, wish.separator)
-    label = text_of(table.column(wish.label, "--label")).used().levels
+    """Check the wish against one of the files, and add the columns and which label counts as 1."""
+    table = example_table(wish, folder)
+    label = text_of(table.columns[wish.label]).used().levels
     if wish.group is not None:
         table.column(wish.group, "--group")
     positive = wish.positive
@@ -61,8 +81,6 @@ def complete_wish(wish: Wish, folder: Path) -> Wish:
         counts = np.bincount(column.codes[column.codes >= 0], minlength=len(label))
         rarer = label[int(np.argmin(counts))]  # an illness, a default, a fraud: what one looks for is mostly rarer
         positive = next((level for level in label if level.lower() in AFFIRMATIVE), rarer)
-    if positive is not None and positive not in label:
-        raise FoedusError(f"--positive {positive!r}: the column {wish.label!r} has only {tables.listing(label)}.")
     others = [level for level in label if level != (positive or "1")]
     negative = others[0] if len(others) == 1 else f"not {positive or 1}"
     groups = text_of(table.columns[wish.group]).used().levels if wish.group is not None else ()

@@ -12,15 +12,15 @@ SLACK = 1.5  # times the quorum's usual time: sites that are a little late are s
 SHARE = 0.1  # of the time that rounds take without the slowest: at the most so much is spent on waiting for them
 
 
-def needed(quorum: float, asked: int) -> int:
+def quorum_count(quorum: float, count: int) -> int:
     """Return how many answers make a quorum of those asked."""
-    return max(1, min(asked, math.ceil(quorum * asked - 1e-9)))
+    return max(1, min(count, math.ceil(quorum * count - 1e-9)))
 
 
 def deadline(times: Sequence[float], quorum: float) -> float:
     """Return how long a round waits, by the usual times of the sites that are asked."""
-    ordered = sorted(times)
-    return SLACK * ordered[needed(quorum, len(ordered)) - 1]
+    ascending = sorted(times)
+    return SLACK * ascending[quorum_count(quorum, len(ascending)) - 1]
 
 
 def period(times: Sequence[float], quorum: float) -> int:

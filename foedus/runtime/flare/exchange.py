@@ -190,7 +190,7 @@ class Referee:
 
     def __init__(self, terms: Terms, patience: Patience):
         self.convex, self.patience = is_convex(terms), patience
-        self.curved = self.convex and all(c.convex for c in terms.constraints)
+        self.has_convex_rows = self.convex and all(c.convex for c in terms.constraints)
         self.points: dict[int, deque[Account]] = {}
         self.usual = 0.0  # the largest of the rounds' median norms
         self.offences: dict[int, int] = {}
@@ -236,7 +236,7 @@ class Referee:
             product, size = K @ account.w, np.abs(K) @ np.abs(account.w)
             if np.any(np.abs(product - account.product) > ROUNDING * (size + np.max(size, initial=0.0))):
                 raise Offence("its curvature and the product of it that it sends do not belong together")
-        if self.curved:
+        if self.has_convex_rows:
             slack = ROUNDING * np.max(np.abs(K)) * len(K) + 1e-300
             try:
                 np.linalg.cholesky(K + slack * np.eye(len(K)))

@@ -42,8 +42,8 @@ class ServerCheckpoints:
         exchange, newest = self.exchange, self.rounds[:1]
         messages = {}
         for i, site in enumerate(self.order.sites):
-            needed = sorted({int(rounds[i]) for _, rounds in newest})
-            messages[site] = packing.seal(exchange.header("keep") | {"since": int(last[i]), "needed": needed})
+            rounds_to_keep = sorted({int(rounds[i]) for _, rounds in newest})
+            messages[site] = packing.seal(exchange.header("keep") | {"since": int(last[i]), "needed": rounds_to_keep})
         answers = exchange.ask(messages, exchange.patience.timeout)
         for site in self.order.sites:
             header, _ = exchange.open_reply(site, answers.get(site), "keep", None)

@@ -60,7 +60,7 @@ class QuorumRounds(Rounds):
         """Ask those who owe nothing, and go on when a quorum has answered and its time is over."""
         assert self.post is not None
         quorum, sites = self.patience.quorum or 1.0, self.order.sites
-        need, tries = clock.needed(quorum, len(indices)), 0
+        need, tries = clock.quorum_count(quorum, len(indices)), 0
         uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
         self.arrivals = set()
         while True:

@@ -247,7 +247,7 @@ class SecureServerSession(ServerSession):
         record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts
         return after, record
 
-    def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
+    def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
         order, terms = self.order, self.order.terms
         if self.release_counts:  # with noise nobody measures: the figures would be exact
             return list(order.names)

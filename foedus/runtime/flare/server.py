@@ -231,7 +231,7 @@ class ServerSession:
         self.window.enter("measuring")
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
-        parts_or_names = self._measured(at, nu)
+        parts_or_names = self._measurement(at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         evaluation = None
@@ -250,7 +250,7 @@ class ServerSession:
             evaluation=evaluation,
         )
 
-    def _measured(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
+    def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
         """Return what the sites measure at the last model; or the names of those that do not measure."""
         order, terms, carry = self.order, self.order.terms, at.carry
         finite = bool(carry.finite)

@@ -92,19 +92,19 @@ def drive(
 
     `keep` says whether a run that is ended early can go on later. Raises Stopped where there is no result.
     """
-    seen: set[str] = set()  # jobs that are known to have no result
+    finished_jobs: set[str] = set()  # jobs that are known to have no result
     attempts = 0
     while True:
         try:
             place.ready()
             with Console(kit, timeout=CONNECT_SECONDS if attempts else 20.0) as console:
-                number, is_found = _begin(console, submission, seen)
+                number, is_found = _begin(console, submission, finished_jobs)
                 rounds_seen, is_ended = console.follow(number, lambda number=number: place.over(number), watch, keep)
                 if (no := console.refusal(number)) is not None:
                     raise FoedusError(no)
                 content, ending = place.fetch(console, number)
                 sentence = ending.get("sentence") or console.last_words or "its job ended without a word"
-            seen.add(number)
+            finished_jobs.add(number)
             result = None if content is None else Result.from_bytes(content)
             if is_found and (result is None or (result.interrupted and not is_ended)):
                 continue  # one that was ended early, before, goes on now
@@ -123,10 +123,14 @@ def drive(
         time.sleep(PAUSE_SECONDS)
 
 
-def _begin(console: Console, submission: Submission, seen: set[str]) -> tuple[str, bool]:
+def _begin(console: Console, submission: Submission, finished_jobs: set[str]) -> tuple[str, bool]:
     """Return the number of the job of a run, and whether it was found: under way, or done."""
     for one in console.jobs(submission.name):
-        if one.name == submission.name and one.number not in seen and one.state in ("waiting", "running", "done"):
+        if (
+            one.name == submission.name
+            and one.number not in finished_jobs
+            and one.state in ("waiting", "running", "done")
+        ):
             return one.number, True
     console.wait_for_sites(submission.sites, SITES_SECONDS)
     with tempfile.TemporaryDirectory() as scratch:
