@@ -83,7 +83,7 @@ def test_every_support_without_a_closed_form(name, metric, kind, p, seed, sites,
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-6
     assert run.rounds <= 60
-    assert run.worst_case.gap <= 1e-6 * run.worst_case.value
+    assert run.worst_case.gap <= 1e-5 * run.worst_case.value
 
 
 @pytest.mark.slow

@@ -316,7 +316,8 @@ class RobustInterior(OtherForm, Robust, Summing):
         return self.plain.stress(problem, w, proposals)
 
     def propose(self, terms: Terms, server: RobustServer, clients: Sequence[RobustClient]) -> list[Proposal]:
-        """What the worst case does at each client: the multipliers at the last point."""
+        """What the worst case does at each client: the multipliers at the last point that was accepted."""
         form = self.plain.form(terms)
         shared = server.base.of_x if form.shares_lambda and not form.polyhedral else None
-        return [propose(form, terms.dim, client.trial.place, shared) for client in clients]
+        visits = [c.trial if int(c.trial.id) > int(server.rejected) else c.base for c in clients]
+        return [propose(form, terms.dim, visit.place, shared) for visit in visits]

@@ -93,7 +93,7 @@ def startup(quick: bool) -> list[Measurement]:
         other = spend("other", SITES + OTHER_ROWS, warm_cache)
     match = re.search(r"compiled: (\d+)", other)
     least = {name: min(values) for name, values in times.items()}
-    imports = {"CPU-s of its imports": round(least["libraries"], 2)}
+    imports: dict[str, object] = {"CPU-s of its imports": round(least["libraries"], 2)}
     against, alone = "import jax and a matrix product", least["alone"]
     return [
         Measurement("import foedus and scikit-learn, CPU-s", least["libraries"], against, alone),

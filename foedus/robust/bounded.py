@@ -18,6 +18,7 @@ from foedus.robust.proposal import METRIC_ORDER, Proposal, subgradient, weights_
 MOST_NUMBERS = 20_000_000  # rows times columns and sites; beyond this, some arrays of that size take too much memory
 ROOM = 1.0 - 1e-10  # share of the radius that is spent, so that rounding does not exceed it
 TINY = 1e-300
+LENGTHS = (1.0, 0.5, 0.2, 0.1, 0.03, 0.01)  # shares of a step that are tried
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ def lower_bound(game: Game, sides: Sides, w: np.ndarray, horizon: Horizon, propo
     places = within_radius(game, feasible(game, sides, proposals))
     s, constant = subgradient(game, w, np.linalg.solve(horizon.T.T, slope_of(game, q, places, horizon.T)))
     fixed = horizon.T.T @ s
-    places = within_radius(game, balanced(game, q, places, horizon.T, fixed))
+    places = within_radius(game, balance(game, q, places, horizon.T, fixed))
     gains = places.constant - places.slope * (places.delta[:, :, dim_of(game) :].sum(axis=2))
     D = constant + float((q[game.site] * game.share) @ np.sum(places.share * gains, axis=0))
     if not game.ball.classifies and sides.C.shape[1] <= dim_of(game):
         # no side bounds labels: the rest of the radius moves one of them, on the steeper side of the loss
-        left = np.maximum(game.rho - spent(game, places), 0.0)
+        left = np.maximum(game.rho - transport(game, places), 0.0)
         D += float(q @ left) * game.ball.lipschitz / game.kappa
     return horizon.least(D, slope_of(game, q, places, horizon.T) + fixed)
 
@@ -116,7 +117,7 @@ def _in_box(
     return delta
 
 
-def spent(game: Game, places: Places) -> np.ndarray:
+def transport(game: Game, places: Places) -> np.ndarray:
     """The transport of each site."""
     return np.bincount(game.site, game.share * np.sum(places.share * cost_of(game, places), axis=0), len(game.rho))
 
@@ -131,7 +132,7 @@ def cost_of(game: Game, places: Places) -> np.ndarray:
 
 def within_radius(game: Game, places: Places) -> Places:
     """The places drawn back towards the samples, and labels back to their class, until the radius suffices."""
-    back = np.minimum(1.0, ROOM * game.rho / np.maximum(spent(game, places), TINY))[game.site]
+    back = np.minimum(1.0, ROOM * game.rho / np.maximum(transport(game, places), TINY))[game.site]
     share = np.where(places.toll > 0, back * places.share, places.share)
     rest = places.rest + np.sum(places.share - share, axis=0)
     return replace(places, share=share, rest=rest, delta=back[:, None] * places.delta)
@@ -145,7 +146,7 @@ def slope_of(game: Game, q: np.ndarray, places: Places, T: np.ndarray) -> np.nda
     return T.T @ r
 
 
-def balanced(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np.ndarray) -> Places:
+def balance(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np.ndarray) -> Places:
     """The places with shares moved until r + fixed = 0, and with as much transport at each site as before."""
     width, S = dim_of(game), len(q)
     point = np.repeat(game.x[None], len(places.share), axis=0)
@@ -157,7 +158,7 @@ def balanced(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np
     rows = np.concatenate([white, cost_of(game, places)[:, :, None] * onto], axis=2)
     b, rest = places.share, places.rest
     goal = np.concatenate([-fixed, np.einsum("kn,kni->i", b, rows)[len(fixed) :]])
-    for _ in range(REPAIRS):
+    for _ in range(3 * REPAIRS):
         missing = np.einsum("kn,kni->i", b, rows) - goal
         # a share moves by itself times what it does beyond the mean of its sample's shares
         mean = np.einsum("kn,kni->ni", b, rows)
@@ -166,12 +167,15 @@ def balanced(game: Game, q: np.ndarray, places: Places, T: np.ndarray, fixed: np
         if not np.all(np.isfinite(system)):
             break
         price = np.linalg.pinv(system, hermitian=True) @ missing
-        at_mean = mean @ price / omega
-        after = np.maximum(b * (1.0 + at_mean - rows @ price / omega), 0.0)
-        still = np.maximum(rest * (1.0 + at_mean), 0.0)
-        total = np.maximum(np.sum(after, axis=0) + still, TINY)
-        after, still = after / total, still / total
-        if not np.linalg.norm(np.einsum("kn,kni->i", after, rows) - goal) < np.linalg.norm(missing):
+        at_mean, step = mean @ price / omega, rows @ price / omega
+        for length in LENGTHS:  # a whole step can fail where shares are cut off at 0
+            after = np.maximum(b * (1.0 + length * (at_mean - step)), 0.0)
+            still = np.maximum(rest * (1.0 + length * at_mean), 0.0)
+            total = np.maximum(np.sum(after, axis=0) + still, TINY)
+            after, still = after / total, still / total
+            if np.linalg.norm(np.einsum("kn,kni->i", after, rows) - goal) < np.linalg.norm(missing):
+                b, rest = after, still
+                break
+        else:
             break
-        b, rest = after, still
     return replace(places, share=b, rest=rest)

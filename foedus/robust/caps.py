@@ -16,7 +16,7 @@ from foedus.terms import Data, Mask
 ROUNDED = 1e-12  # added under the root of ‖w‖, so that it has derivatives at 0
 
 
-def softened(loss: Loss, z: Array, y: Array, width: float) -> Array:
+def soft_loss(loss: Loss, z: Array, y: Array, width: float) -> Array:
     """The losses of examples, with the kinks of piecewise-linear ones rounded off from above over this width.
 
     The maximum of the pieces a_k is replaced by width·log Σ exp(a_k/width), which is at least the maximum and at most
@@ -56,7 +56,7 @@ class WorstCaseMean:
         ball = Ball(self.loss, "l2", intercept=self.intercept)
         mask = None if self.where is None else self.where(data)
         size = jnp.sqrt(jnp.sum(ball.moving(w) ** 2) + ROUNDED)
-        mean = data.mean(softened(self.loss, data["x"] @ w, data["y"], self.smoothing), mask)
+        mean = data.mean(soft_loss(self.loss, data["x"] @ w, data["y"], self.smoothing), mask)
         return mean + self.radius * ball.lipschitz * size - self.at_most
 
 

@@ -53,7 +53,7 @@ def cut_rows(proposal: Proposal, count: int) -> Proposal:
     )
 
 
-def pooled(proposals: Sequence[Proposal]) -> list[Proposal]:
+def as_one_site(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals of all sites as that of one site which has all the samples, where there is one ball for all."""
     slopes, ways = [p.slope for p in proposals if p.slope is not None], [p.way for p in proposals if p.way is not None]
     return [
@@ -75,9 +75,9 @@ def weights_of(game: Game, proposals: Sequence[Proposal]) -> np.ndarray:
 class Attack:
     """A choice of the adversary where samples may be anywhere; what it gains against w is D + rᵀw."""
 
-    turned: np.ndarray  # the share of each sample whose label turns
+    turn: np.ndarray  # the share of each sample whose label turns
     a: np.ndarray  # the slope of the loss with its own label
-    a_turned: np.ndarray  # and with the other label
+    a_turn: np.ndarray  # and with the other label
     way: np.ndarray  # mass times displacement of each site, all at the steepest slope of the loss. (sites, columns)
 
 
@@ -86,10 +86,10 @@ def attack_of(game: Game, w: np.ndarray, proposals: Sequence[Proposal]) -> Attac
     ball, loss, y = game.ball, game.ball.loss, game.y
     mass = np.clip(np.concatenate([p.mass for p in proposals], axis=1), 0.0, 1.0)
     z, hinge = game.x @ w, isinstance(loss, losses.Hinge)
-    turned = mass[-1] if ball.classifies and len(mass) > hinge else np.zeros(len(y))
-    a_turned = sign_of(y) if hinge else np.zeros(len(y))
+    turn = mass[-1] if ball.classifies and len(mass) > hinge else np.zeros(len(y))
+    a_turn = sign_of(y) if hinge else np.zeros(len(y))
     if hinge:
-        a = -sign_of(y) * np.minimum(mass[0] / np.maximum(1.0 - turned, TINY), 1.0)
+        a = -sign_of(y) * np.minimum(mass[0] / np.maximum(1.0 - turn, TINY), 1.0)
     elif isinstance(loss, losses.EpsilonInsensitive | losses.Pinball):
         up, down = ball.slopes
         total = np.maximum(np.sum(mass, axis=0), 1.0 if isinstance(loss, losses.EpsilonInsensitive) else TINY)
@@ -97,31 +97,31 @@ def attack_of(game: Game, w: np.ndarray, proposals: Sequence[Proposal]) -> Attac
     elif isinstance(loss, losses.Huber):
         a = np.concatenate([np.zeros(0) if p.slope is None else p.slope for p in proposals])
     else:
-        a, a_turned = response(loss, z, y, 1.0), response(loss, z, -sign_of(y), 1.0)
-    return Attack(turned, a, a_turned, np.stack([p.total_way[0] for p in proposals]))
+        a, a_turn = response(loss, z, y, 1.0), response(loss, z, -sign_of(y), 1.0)
+    return Attack(turn, a, a_turn, np.stack([p.total_way[0] for p in proposals]))
 
 
 def within_radius(game: Game, at: Attack) -> Attack:
     """The attack with as much transport as the radius allows, or as much as it had where that was much less."""
-    fill = filled(game.rho, transport(game, at))
-    return replace(at, turned=np.minimum(at.turned * fill[game.site], 1.0), way=at.way * fill[:, None])
+    fill = fill_factor(game.rho, transport(game, at))
+    return replace(at, turn=np.minimum(at.turn * fill[game.site], 1.0), way=at.way * fill[:, None])
 
 
 def transport(game: Game, at: Attack) -> np.ndarray:
     """What each site's attack takes of its radius."""
-    labels = np.bincount(game.site, game.share * at.turned, len(game.rho))
+    labels = np.bincount(game.site, game.share * at.turn, len(game.rho))
     price = game.kappa if np.any(labels) else 0.0
     return price * labels + np.linalg.norm(at.way, ord=METRIC_ORDER[game.ball.metric], axis=1)
 
 
 def slope_of(game: Game, q: np.ndarray, at: Attack) -> np.ndarray:
     """r, without the regulariser."""
-    r = game.x.T @ (q[game.site] * game.share * ((1.0 - at.turned) * at.a + at.turned * at.a_turned))
+    r = game.x.T @ (q[game.site] * game.share * ((1.0 - at.turn) * at.a + at.turn * at.a_turn))
     r[: at.way.shape[1]] += game.ball.lipschitz * (q @ at.way)
     return r
 
 
-def balanced(game: Game, q: np.ndarray, at: Attack, horizon: Horizon, s: np.ndarray) -> Attack:
+def balance(game: Game, q: np.ndarray, at: Attack, horizon: Horizon, s: np.ndarray) -> Attack:
     """The attack with slopes, labels and ways moved until r + s = 0 and the radius is used, as their bounds allow.
 
     Each step is the one that loses least against the model that was found: a share between 0 and 1 costs nothing to
@@ -131,24 +131,24 @@ def balanced(game: Game, q: np.ndarray, at: Attack, horizon: Horizon, s: np.ndar
     (low, high), T, dim = ends(game.ball.loss, game.y), horizon.T, len(s)
     white, soft = game.x @ T, SOFT * max(horizon.best, TINY)
     weight, each = q[game.site] * game.share, np.arange(len(game.y))
-    labels_turn = bool(np.any(at.turned > 0))
+    labels_turn = bool(np.any(at.turn > 0))
     size = max(float(np.linalg.norm((T @ horizon.v)[: at.way.shape[1]])), TINY)
 
     def missing(at: Attack) -> np.ndarray:
-        spent = transport(game, at)
-        over = np.where(game.rho <= ALMOST * spent, spent - game.rho, 0.0)
+        used = transport(game, at)
+        over = np.where(game.rho <= ALMOST * used, used - game.rho, 0.0)
         return np.concatenate([T.T @ (slope_of(game, q, at) + s), over])
 
     for _ in range(REPAIRS):
         # the unknowns' rows in the equations, r and each site's transport, and how freely each unknown moves
         rows = [np.zeros((len(each), dim + len(q)))]
-        rows[0][:, :dim] = (weight * (1.0 - at.turned))[:, None] * white
+        rows[0][:, :dim] = (weight * (1.0 - at.turn))[:, None] * white
         freedom = [_freedom(game.ball.loss, at.a, low, high, soft) / np.maximum(weight, TINY)]
         if labels_turn:
             rows.append(np.zeros_like(rows[0]))
-            rows[1][:, :dim] = (weight * (at.a_turned - at.a))[:, None] * white
+            rows[1][:, :dim] = (weight * (at.a_turn - at.a))[:, None] * white
             rows[1][each, dim + game.site] = game.kappa * game.share
-            freedom.append(np.minimum(at.turned, 1.0 - at.turned) ** 2 / soft / np.maximum(weight, TINY))
+            freedom.append(np.minimum(at.turn, 1.0 - at.turn) ** 2 / soft / np.maximum(weight, TINY))
         if np.any(game.rho > 0):
             for k in range(len(q)):
                 more = _way_freedom(game.ball.metric, at.way[k], soft, size)
@@ -164,15 +164,15 @@ def balanced(game: Game, q: np.ndarray, at: Attack, horizon: Horizon, s: np.ndar
         unit = 1.0 / np.sqrt(np.maximum(np.diag(system), TINY))
         price = unit * (np.linalg.pinv(unit[:, None] * system * unit, hermitian=True) @ (unit * short))
         steps = [free * (part @ price) for part, free in zip(rows, freedom, strict=True)]
-        turned, way = at.turned, at.way
+        turn, way = at.turn, at.way
         if labels_turn:
-            turned = np.clip(turned - steps[1], 0.0, 1.0)
+            turn = np.clip(turn - steps[1], 0.0, 1.0)
         if np.any(game.rho > 0):
             back = [
                 _way_freedom(game.ball.metric, way[k], soft, size) @ step for k, step in enumerate(steps[-len(q) :])
             ]
             way = way - np.stack(back)
-        after = replace(at, a=np.clip(at.a - steps[0], low, high), turned=turned, way=way)
+        after = replace(at, a=np.clip(at.a - steps[0], low, high), turn=turn, way=way)
         if not np.linalg.norm(missing(after)) < np.linalg.norm(short):
             break
         at = after
@@ -209,13 +209,13 @@ def _growth(metric: str, way: np.ndarray) -> np.ndarray:
     return np.sign(way) * top / max(float(np.sum(top)), 1.0)
 
 
-def filled(rho: np.ndarray, spent: np.ndarray) -> np.ndarray:
+def fill_factor(rho: np.ndarray, used: np.ndarray) -> np.ndarray:
     """The factor of each site's transport that keeps it within the radius, or uses up what is left where it is little.
 
     A method that has not come to its end exactly leaves a small share of the radius; to leave it unused would count
     in the first order of that error.
     """
-    ratio = rho / np.maximum(spent, TINY)
+    ratio = rho / np.maximum(used, TINY)
     return np.where(ratio <= ALMOST, ratio, 1.0)
 
 
@@ -236,11 +236,11 @@ def lower_bound(game: Game, w: np.ndarray, horizon: Horizon, proposals: Sequence
     q = weights_of(game, proposals)
     at = attack_of(game, w, proposals)
     s, constant = subgradient(game, w, slope_of(game, q, at))
-    at = balanced(game, q, at, horizon, s)
+    at = balance(game, q, at, horizon, s)
     mass, y = q[game.site] * game.share, game.y
-    cost = (1.0 - at.turned) * conjugate(game.ball.loss, at.a, y)
-    if np.any(at.turned > 0):
-        cost = cost + at.turned * conjugate(game.ball.loss, at.a_turned, -sign_of(y))
+    cost = (1.0 - at.turn) * conjugate(game.ball.loss, at.a, y)
+    if np.any(at.turn > 0):
+        cost = cost + at.turn * conjugate(game.ball.loss, at.a_turn, -sign_of(y))
     D = constant - float(mass @ cost)
     if not game.ball.classifies:  # what is left of the radius moves labels, on the steeper side of the loss
         D += float(q @ np.maximum(game.rho - transport(game, at), 0.0)) * game.ball.lipschitz / game.kappa

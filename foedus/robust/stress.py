@@ -19,7 +19,7 @@ from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.robust import bound, bounded, proposal
 from foedus.robust.closed import Ball
-from foedus.robust.proposal import Proposal, cut_rows, pooled
+from foedus.robust.proposal import Proposal, as_one_site, cut_rows
 from foedus.robust.support import Support, kind_of
 from foedus.robust.support import sides as sides_of
 from foedus.robust.weights import heaviest
@@ -200,7 +200,7 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[
         whole = at(x, y, share, float(radii[0]))
         result = Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
         pooled_threat = replace(threat, theta=0.0, q_hat=np.ones(1))
-        proposals = None if proposals is None else pooled(proposals)
+        proposals = None if proposals is None else as_one_site(proposals)
         return with_gap(result, problem, w, pooled_threat, [(x, y, share)], radii[:1], proposals)
     q = heaviest(np.array([values[name].value for name in names]), q_hat, threat.theta, threat.p)
     total = float(sum(weight * values[name].value for name, weight in zip(names, q, strict=True)))
