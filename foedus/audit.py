@@ -18,17 +18,21 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Kind
-from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, SFedAvg
+from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, PrivateNewton, SFedAvg
+from foedus.algorithms.private_newton import NewtonReply
+from foedus.constraints import LossCap
 from foedus.files import Json
 from foedus.losses import Loss, logistic
+from foedus.privacy.central import NoiseShares
 from foedus.privacy.composition import tightest
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
-from foedus.privacy.releasing import make_private
+from foedus.privacy.releasing import make_private, sound_noise
 from foedus.privacy.total import Local
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.runtime.spine import message_for
 from foedus.terms import Data, Terms
+from foedus.terms import label as label_of
 
 CONFIDENCE = 0.95
 
@@ -60,14 +64,27 @@ def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys:
 def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, keys: Array) -> Array:
     server, first = algorithm.init(terms, messages[0], None), algorithm.join(terms, data, messages[0])
     draws = jnp.linspace(0.0, 1.0, terms.clients)
-    kind: Kind = algorithm.kinds[-1]
+    kind: Kind = algorithm.kinds[min(1, len(algorithm.kinds) - 1)]
+    noise = sound_noise(algorithm)
+
+    def sent(reply: PyTree) -> Array:
+        """What a client sends that depends on its data."""
+        own = reply.slots[0].ravel() if isinstance(reply, NewtonReply) else jnp.zeros(0)
+        return jnp.concatenate([reply.z, own])
+
+    def others(spent: PyTree, key: Array) -> Array | float:
+        """The shares of noise of the other clients that do not collude, which are in the sum that is seen."""
+        if not isinstance(noise, NoiseShares):
+            return 0.0
+        keys = jax.random.split(key, noise.sites - noise.tolerate - 1)
+        return jnp.sum(jax.vmap(lambda k: noise.release(jnp.zeros(terms.dim), spent.scale, k))(keys), axis=0)
 
     def trial(key: Array) -> Array:
         def step(client: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, Array]:
             w, t = at
             message = message_for(kind.broadcast(terms, replace(server, w=w, round=t), draws), 0)
             client, reply = kind.local(terms, client, message, data, jax.random.fold_in(key, t))
-            return client, reply.z
+            return client, sent(reply) + others(client.spent, jax.random.fold_in(key, -1 - t))
 
         return jax.lax.scan(step, first, (messages, jnp.arange(len(messages))))[1]
 
@@ -156,19 +173,34 @@ def _epsilon(yes: int, no: int, trials: int, delta: float, level: float) -> floa
 # --- pairs made to be hard ---
 
 
-def opposite_pair(loss: Loss, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
-    """Return two problems of one client whose first example has a huge gradient, in opposite directions.
+def opposite_pair(
+    loss: Loss, dim: int = 3, examples: int = 2, size: float = 100.0, cap: float | None = None, clients: int = 1
+) -> tuple[Problem, Problem]:
+    """Return two problems whose first client's first example has a huge gradient, in opposite directions.
 
     Both are clipped to C along the same coordinate, so that the means differ by all of 2C/d; the other examples are 0.
+    With a `cap`, on label 1, the example is in the capped group under one of them alone.
     """
     problems = []
+    constraints = [] if cap is None else [LossCap(label_of(1), at_most=cap)]
     for label in (0.0, 1.0):
         x = np.zeros((examples, dim))
         x[0, 0] = size
         y = np.zeros(examples)
         y[0] = label
-        problems.append(Problem([(x, y)], loss=loss))
+        y[1] = 1.0 if cap is not None else 0.0
+        problems.append(Problem([(x, y)] * clients, loss=loss, constraints=constraints))
     return problems[0], problems[1]
+
+
+def shared_pair(loss: Loss) -> tuple[Problem, Problem]:
+    """Return the opposite pair at four clients, with as many rows as noise in shares is of use for."""
+    return opposite_pair(loss, examples=1000, clients=4)
+
+
+def in_shares(plain: Algorithm) -> Callable[[AuditNoise], Algorithm]:
+    """Return the private form of a method for noise in shares."""
+    return lambda noise: make_private(plain, noise, None, shared_pair(logistic)[0], 1000)
 
 
 def vanishing_pair(loss: Loss, dim: int = 3) -> tuple[Problem, Problem]:
@@ -206,12 +238,16 @@ def cases() -> list[Case]:
     """Return the mechanisms and pairs that `foedus audit` tries."""
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
+    with_cap = opposite_pair(logistic, cap=0.5)
 
     def epm(k0: int, restart: bool = False) -> Callable[[AuditNoise], Algorithm]:
         return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, k0=k0, restart=restart)
 
     def private(plain: Algorithm) -> Callable[[AuditNoise], Algorithm]:
         return lambda noise: make_private(plain, noise, None, far[0], 1000)
+
+    def capped(noise: AuditNoise) -> Algorithm:
+        return make_private(PrivateNewton(rounds=3), noise, None, with_cap[0], 3)
 
     one: Json = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
     return [
@@ -229,6 +265,11 @@ def cases() -> list[Case]:
              Local(epsilon=1.0, delta=1e-3).noise(4, clip=1.0), 4),
         Case("FedProx, Laplace", far, private(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
         Case("FedGiA, Laplace, 4 rounds", far, private(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
+        Case("PrivateNewton, Gaussian", far, private(PrivateNewton(rounds=2)),
+             Gaussian(epsilon=1.0, delta=1e-3, clip=1.0), 1),
+        Case("PrivateNewton, a cap, Gaussian", with_cap, capped, Gaussian(epsilon=1.0, delta=1e-3, clip=1.0), 1),
+        Case("FedAvg, k0 = 1, shares of 4, of which 1 colludes", shared_pair(logistic), in_shares(FedAvg(k0=1, lr=0.5)),
+             NoiseShares(epsilon=1.0, delta=1e-3, clip=1.0, sites=4, tolerate=1, least_rows=1000), 1),
         Case("FedEPM, Eq. (39), gradient that vanishes", near, epm(k0=1), PaperLaplace(0.1), 1, weak=True),
         Case("FedEPM, Eq. (39), released draw, same pair", near, epm(k0=1), PaperLaplace(0.1, standardised=True), 1,
              weak=True),

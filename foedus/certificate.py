@@ -16,17 +16,18 @@ from jax import Array
 
 from foedus.constraints import Linear
 from foedus.contradiction import Contradiction, RowSlopes, UnseenRows, contradiction_of
-from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, sums_losses
+from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, ridge_bound, sums_losses
 from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
 from foedus.interpreter.threads import threads_for
 from foedus.notebook import html_of
 from foedus.penalties import Ridge
+from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
 from foedus.row import Row, RowCount
 from foedus.terms import Constraint, Data, Terms, rows
 
-GAP_COLUMNS = 200  # columns up to which the gap is measured: a site's matrix takes 0.3 MB
+GAP_COLUMNS = 500  # columns up to which the gap is estimated: a site's matrix takes 2 MB
 GAP_NUMBERS = 2 * 10**7  # of all sites' matrices together
 HEAVY = 1e5  # multipliers beyond this are scaled down where only the directions of rows matter
 SCOPES = ("local", "global", "coupled")
@@ -55,6 +56,7 @@ class Certificate:
     rows: tuple[Row, ...] = ()
     gap: float | None = None  # an estimate of the objective that is still to be had, None where it is not measured
     gap_bound: float | None = None  # a proved bound on it, where a ridge gives one
+    gap_note: str = ""  # why the gap is not measured, where it could be for fewer columns
     kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
     clients: int = 0  # how many sites there are, where some did not measure
@@ -62,6 +64,7 @@ class Certificate:
     contradiction: Contradiction | None = None  # evidence that the terms cannot be met, where they are not
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
+    private: PrivateCertificate | None = None  # the caps as they were measured under noise
 
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
@@ -86,9 +89,12 @@ class Certificate:
         """How far the objective is above the best possible one, in words; None where that is not measured."""
         if self.kind != "minimum":
             return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
-        for gap, how, note in ((self.gap_bound, "at most", ""), (self.gap, "about", " (an estimate)")):
+        for gap, how, note in ((self.gap_bound, "at most", "proved"), (self.gap, "about", "an estimate")):
             if gap is not None and math.isfinite(gap) and not math.isnan(objective):
-                return f"the objective is {how} {gap:.2g} above the best possible one, {objective - gap:.6g}{note}"
+                best = f"{objective - gap:.6g} ({note})"
+                return f"the objective is {how} {gap:.2g} above the best possible objective of {best}"
+        if self.gap_note:
+            return f"how far the objective is above the best possible one was not measured: {self.gap_note}"
         return "the objective still falls along a direction without curvature" if self.gap == math.inf else None
 
     def explain(self, reason: str) -> str:
@@ -156,6 +162,7 @@ class Certificate:
         found["silent"], found["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
         found["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
         found["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
+        found["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
         return Certificate(**found)
 
 
@@ -188,9 +195,9 @@ class SitePart:
     push: Array  # Σ z∇c over the local rows for z = μ, and for z = the violations. (2, dim)
     steep: Array  # Σ (∇c)² over the local rows
     coupled_slopes: Array  # ∇c̃_i of each coupled row
+    strong: Array  # σ: the least curvature that a ridge gives f_i
     hessian: PyTree = ()  # of the Lagrangian's part; () where there are too many columns or sites
     pull: PyTree = ()  # Σ (μ∇c)(μ∇c)ᵀ over the local rows
-    strong: PyTree = ()  # σ: the least curvature that a ridge gives f_i
 
 
 def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:
@@ -211,7 +218,6 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
         second = {
             "hessian": hessian_of_losses(terms, w, mu, nu, data) if sums_losses(terms) else hessian(gradient, w),
             "pull": local.T @ local,
-            "strong": ridge_of(terms, data),
         }
     return SitePart(
         f=terms.value(w, data),
@@ -224,14 +230,18 @@ def site_part(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SiteP
         push=jnp.stack([mu, jnp.where(np.array(equal, bool), local_rows, jnp.maximum(local_rows, 0.0))]) @ slopes,
         steep=jnp.sum(slopes**2, axis=0),
         coupled_slopes=jax.jacrev(lambda u: _rows(terms, "coupled", u, data))(w),
+        strong=ridge_of(terms, data),
         **second,
     )
 
 
 def measures_gap(terms: Terms) -> bool:
     """Whether the gap is measured: sites then send a matrix, and all sites' matrices are held at once."""
-    smooth = terms.loss is None or terms.loss.curvature is not None
-    return smooth and terms.dim <= GAP_COLUMNS and terms.clients * terms.dim**2 <= GAP_NUMBERS
+    return _is_smooth(terms) and terms.dim <= GAP_COLUMNS and terms.clients * terms.dim**2 <= GAP_NUMBERS
+
+
+def _is_smooth(terms: Terms) -> bool:
+    return terms.loss is None or terms.loss.curvature is not None
 
 
 def ridge_of(terms: Terms, data: Data) -> Array:
@@ -280,8 +290,9 @@ def _joined(terms: Terms, w: Array, parts: SitePart, own: Data, mu: Array, nu: A
         weighed, coupled = mu[:, None] * own_slopes, nu[:, None] * coupled_slopes
         bend = jax.hessian(lambda u: jnp.sum(mu * _rows(terms, "global", u, own)))(w)
         pull = jnp.sum(parts.pull, axis=0) + weighed.T @ weighed + coupled.T @ coupled
-        second = (gradient, jnp.sum(parts.hessian, axis=0) + bend, pull, jnp.mean(parts.strong))
-    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, slopes, second
+        second = (jnp.sum(parts.hessian, axis=0) + bend, pull)
+    first = gradient, jnp.mean(parts.strong)
+    return jnp.mean(parts.f) + h.value(w), h.distance(w, gradient), c, caps, slopes, first, second
 
 
 def join_parts(
@@ -308,24 +319,28 @@ def join_parts(
         "coupled": device_array(multipliers.get("coupled", np.zeros(parts.coupled.shape[1]))),
     }
     measured = _joined(terms, w, parts, own, mu["global"], mu["coupled"])
-    objective, stationarity, c, caps, slopes, second = jax.tree.map(np.asarray, measured)
+    objective, stationarity, c, caps, slopes, first, second = jax.tree.map(np.asarray, measured)
     weights = {k: np.asarray(v) for k, v in mu.items()}
     made = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
     unseen = unseen or UnseenRows()
     if made.feasibility > eps2 or unseen.broken:
-        bend = np.abs(np.diag(second[1])) if second else 0.0
+        curvature = np.abs(np.diag(second[0])) if second else 0.0
         evidence = contradiction_of(
-            made.rows, slopes, bend, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
+            made.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
         )
         made = replace(made, contradiction=evidence)
+    slack = unseen.slack + sum(row.complementarity for row in made.rows if row.kind == "<=")
+    signs = all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
+    convex = _is_convex(terms) and math.isfinite(slack) and signs
+    (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
-        gradient, bend, pull, strong = second
-        slack = unseen.slack + sum(row.complementarity for row in made.rows if row.kind == "<=")
-        priced = all(row.multiplier >= 0 for row in made.rows if row.kind == "<=")
-        convex = _is_convex(terms) and math.isfinite(slack) and priced
-        curves = Curves(gradient, bend, pull, slack, float(strong), convex)
-        gap = measure_gap(curves, terms.regularizer, np.asarray(w))
+        bend, pull = second
+        gap = measure_gap(Curves(gradient, bend, pull, slack, float(strong), convex), h, at)
         made = replace(made, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
+    elif convex and made.feasibility <= eps2:
+        made = replace(made, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
+    if not second and made.gap_bound is None and _is_smooth(terms):
+        made = replace(made, gap_note=f"{terms.dim} columns at {terms.clients} sites are too many")
     return float(objective), made
 
 

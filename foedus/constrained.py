@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import Algorithm
+from foedus.private_certificate import PrivateCertificate
 from foedus.pytrees import PyTree
 from foedus.terms import Terms
 
@@ -20,6 +21,14 @@ class Constrained(Algorithm):
 
     def server_multipliers(self, terms: Terms, server: PyTree) -> dict[str, Array]:
         """The multipliers of the global and the coupled rows, from the server's final state."""
+        raise NotImplementedError
+
+
+class MeasuresCaps(Algorithm):
+    """An algorithm whose clients release what they measure of the caps, with noise."""
+
+    def private_certificate(self, terms: Terms, server: PyTree, names: list[str]) -> PrivateCertificate | None:
+        """What was measured of the caps under noise, from the server's final state; None where there are none."""
         raise NotImplementedError
 
 

@@ -23,7 +23,7 @@ from foedus.regularizers import Box, L1Ball, L2Ball, Leading, Regularizer, Simpl
 from foedus.row import Row
 
 TINY = 1e-300
-EVIDENT = 1e2  # the least reach that is called evidence
+EVIDENT = 10.0  # the least reach that is called evidence
 NAMED = 0.01  # rows with at least this share of the largest weight are named
 SURE = 1e12  # a reach beyond which nothing is said of distances
 MOST_NAMED = 6  # rows in a sentence

@@ -107,6 +107,15 @@ def residual(h: Regularizer, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, 
     return None
 
 
+def ridge_bound(gradient: np.ndarray, h: Regularizer, w: np.ndarray, slack: float, strong: float) -> float | None:
+    """The proved bound ‖r‖²/2σ + Σμ|c| of a convex Lagrangian, None where no ridge gives one; it needs no matrix."""
+    there = residual(h, w, gradient)
+    sigma = strong + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
+    if there is None or sigma <= 0 or not np.all(np.isfinite(gradient)):
+        return None
+    return float(there[0] @ there[0]) / (2.0 * sigma) + slack
+
+
 def measure_gap(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
     """The gap at w."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # a run that has diverged ends at such numbers
@@ -119,9 +128,7 @@ def _measure(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
         return Gap(None, None, "minimum")
     r, free = there
     ridge = h.lam2 if isinstance(h, ElasticNet) else 0.0
-    bound = None
-    if curves.convex and curves.strong + ridge > 0:
-        bound = float(r @ r) / (2.0 * (curves.strong + ridge)) + curves.slack
+    bound = ridge_bound(curves.gradient, h, w, curves.slack, curves.strong) if curves.convex else None
     K = curves.hessian + ridge * np.eye(len(w))
     K, pull, r = K[np.ix_(free, free)], curves.pull[np.ix_(free, free)], r[free]
     # columns in units in which each has curvature 1; a column without curvature keeps its own

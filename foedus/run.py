@@ -111,8 +111,10 @@ class Run:
         ]
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
-            lines.insert(1, optimality)
+            lines.insert(0, optimality)
         lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]
+        if self.certificate.private is not None:
+            lines.append(str(self.certificate.private))
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]

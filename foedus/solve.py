@@ -54,7 +54,8 @@ def solve(
             boolean array (rounds, clients).
         progress: show a progress bar.
         checkpoint: a file to keep the run in while it goes; if the file is there, the run goes on from it.
-        privacy: `fd.Local(epsilon=, delta=)`, a total for each client over the whole run; or the noise of one release,
+        privacy: `fd.Local(epsilon=, delta=)`, a total for each client over the whole run; `fd.Central(...)`, such a
+            total with the noise in shares, which needs `secure`; or the noise of one release,
             `fd.Laplace(...)` or `fd.Gaussian(...)`, which FedEPM, SFedAvg and SFedProx take as their `noise` too.
             `run.ledger` says what it adds up to.
         budget: the most privacy one client may spend, a total ε or a `fd.Budget`; it takes no further part then.

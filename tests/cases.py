@@ -126,6 +126,13 @@ ROBUST: dict[str, tuple[Case, ...]] = {
     "WAFLGradient": (Case(fd.WAFLGradient(), problem="logistic"),),
 }
 
+# private algorithms end near an optimum with noise; test_private_newton says how near
+PRIVATE: dict[str, tuple[Case, ...]] = {
+    "PrivateNewton": (
+        Case(fd.PrivateNewton(rounds=4, noise=fd.Gaussian(epsilon=50.0, delta=1e-5, clip=1.0)), problem="logistic"),
+    ),
+}
+
 ALL = [case for cases in CASES.values() for case in cases]
 
 

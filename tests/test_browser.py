@@ -15,8 +15,9 @@ import pytest
 import runs
 
 import foedus as fd
-from foedus.report import html, live, words
+from foedus.report import html, live, operator, words
 from foedus.report.server import serve
+from foedus.runtime.flare.console import JobStatus
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -207,3 +208,35 @@ def test_page_of_a_running_job_becomes_its_report(tmp_path: Path, monkeypatch: p
     assert looks[0] == "running"
     assert "done" in looks
     assert words.verdict(run).title in dom
+
+
+def federation_page(sites: int = 4) -> str:
+    """The page of a running federation, with a row for each site."""
+    names = [f"clinic-{i}" for i in range(sites)]
+    sight = {"replies": 40, "faults": 1, "bytes": 64000, "time": 0.0, "seconds": 0.21, "age": 0.4, "releases": None}
+    run = {
+        "run": "r1", "algorithm": "InteriorPoint", "clients": names, "max_rounds": 50, "stage": "rounds",
+        "stage_seconds": 12.0, "rounds": 40, "record": {"objective": 0.2, "gap": 1e-3, "feasibility": 0.0},
+        "at": [*range(1, 41)], "series": {key: [1.0 / k for k in range(1, 41)] for key in ("objective", "gap")},
+        "sites": dict.fromkeys(names, sight), "waiting": names[:1], "refusals": [], "refusal_count": 0,
+    }  # fmt: skip
+    job = JobStatus("1234", "r1-aa", "running", "2026-11-18 10:00:00", "0:00:12")
+    return operator.render(operator.Scene(0.0, names, [job], [run]))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_of_a_federation_is_drawn_without_errors_and_fits(tmp_path: Path, width: int):
+    found = asked_of(
+        tmp_path,
+        federation_page().replace("</head>", f"<style>body {{ max-width: {width}px }}</style></head>", 1),
+        "return {errors: errors, rows: document.querySelectorAll('#sites tbody tr').length,"
+        "drawn: Array.from(document.querySelectorAll('.by-rounds .line')).filter(p => p.getBBox().width > 50).length,"
+        "waits: document.querySelector('.hero').textContent.includes('waiting for clinic-0'),"
+        "forms: document.querySelectorAll('form, button[type=submit]').length};",
+    )
+    assert isinstance(found, dict)
+    assert found["errors"] == []
+    assert found["rows"] == 4
+    assert found["drawn"] >= 2
+    assert found["waits"]
+    assert found["forms"] == 0, "it only looks"

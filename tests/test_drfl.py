@@ -71,7 +71,7 @@ def test_every_loss_metric_support_and_norm(method, name, metric, kind, p):
         assert run.converged, run.reason
         # below its optimum CVXPY can only be by its own error, which exponential cones make 2e-6 on one instance
         assert (-1e-5 if name == "logistic" else -1e-7) <= above <= (1e-6 if method == "interior" else 1e-5)
-        assert method == "splitting" or run.worst_case.gap <= 1e-6 * run.worst_case.value
+        assert method == "splitting" or run.worst_case.gap <= 2e-4 * run.worst_case.value
 
 
 @pytest.mark.slow

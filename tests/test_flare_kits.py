@@ -489,3 +489,13 @@ def test_a_certificate_is_renewed_for_the_same_key_and_its_end_is_spoken_of_thir
 def test_the_authority_outlives_its_certificates_by_years(project):
     root = x509.load_pem_x509_certificate((kits_of(project)["site-1"] / "startup/rootCA.pem").read_bytes())
     assert root.not_valid_after_utc - root.not_valid_before_utc >= datetime.timedelta(days=3600)
+
+
+def test_a_site_file_leaves_out_what_is_not_stated(kit, tmp_path):
+    """TOML has no null: an experiment that states no separator makes a site file that can be read."""
+    write_site_file(
+        kit, tmp_path / "table.csv", {"min_subset": 1}, {"separator": None, "labels": ["ill"], "groups": []}
+    )
+    site, _ = read_terms(kit)
+    assert site.data is not None
+    assert (site.data.separator, site.data.labels) == (None, ("ill",))

@@ -178,6 +178,7 @@ def test_without_a_quorum_delays_change_the_clock_and_no_iterate():
     assert run.certificate.stationarity == pytest.approx(plain.certificate.stationarity, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_callback_ends_a_simulation_with_delays():
     slow = fd.Fraction(delays=seconds())
     run = fd.solve(problem(), fd.FedAvg(tol=0.0), participation=slow, callback=lambda rounds, record: rounds >= 5)

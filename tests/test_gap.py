@@ -72,7 +72,8 @@ def test_with_a_ridge_the_bound_holds_and_is_told():
         objective, found = measure(problem, w)
         assert objective - least <= found.gap_bound
     run = fd.solve(problem, fd.FedGiA(tol=1e-6))
-    assert "at most" in str(run).splitlines()[1]
+    assert "at most" in str(run).splitlines()[0]
+    assert "(proved)" in str(run).splitlines()[0]
 
 
 def test_a_column_that_repeats_another_leaves_the_gap_as_it_is():
@@ -131,3 +132,27 @@ def test_separable_data_have_a_gap_that_is_not_small_at_a_loose_certificate():
     tight = fd.solve(case.problem(), fd.InteriorPoint(eps1=1e-7, eps2=1e-7))
     left = loose.objective - tight.objective
     assert left / 5 < loose.certificate.gap < 5 * left
+
+
+@pytest.mark.parametrize("units", [1e-6, 1e6, "mixed"])
+def test_the_gap_of_a_run_does_not_change_with_units(units, best):
+    """Uniform scales and one mixed between columns, at a point that a loose run returns."""
+    scale = 10.0 ** np.linspace(-6, 6, 4) if units == "mixed" else np.full(4, units)
+    w = fd.solve(capped(), fd.ProxAL()).w
+    _, plain = measure(capped(), w, best.multipliers)
+    _, other = measure(capped(scale), w / scale, best.multipliers)
+    assert other.gap == pytest.approx(plain.gap, rel=1e-6)
+
+
+def test_beyond_the_columns_for_a_matrix_a_ridge_still_proves_a_bound_and_else_the_sentence_says_why():
+    rng = np.random.default_rng(0)
+    sites = [(rng.normal(size=(12, 510)), (rng.random(12) < 0.5).astype(float)) for _ in range(2)]
+    with_ridge = fd.Problem(sites, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.5, per_example=False))
+    run = fd.solve(with_ridge, fd.InteriorPoint(eps1=1e-4))
+    assert run.certificate.gap is None
+    assert 0 <= run.certificate.gap_bound < 1e-5
+    objective, rough = measure(with_ridge, np.zeros(510))
+    assert objective - run.objective <= rough.gap_bound
+    _, plain = measure(fd.Problem(sites, loss=fd.losses.logistic), np.zeros(510))
+    assert plain.gap is None
+    assert "was not measured: 510 columns at 2 sites are too many" in plain.optimality(0.7)

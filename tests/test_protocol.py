@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from cases import ALL as CONVERGENT
 from cases import CASES as ORDINARY
-from cases import DIM, NAMES, ROBUST, VARIANTS, problem
+from cases import DIM, NAMES, PRIVATE, ROBUST, VARIANTS, problem
 
 import foedus as fd
 from foedus.algorithm import RUNNING, Algorithm, Each, Present, name_of
 from foedus.runtime.spine import message_for
 
-CASES = ORDINARY | ROBUST
-ALL = CONVERGENT + [case for cases in ROBUST.values() for case in cases]
+CASES = ORDINARY | ROBUST | PRIVATE
+ALL = CONVERGENT + [case for cases in (ROBUST | PRIVATE).values() for case in cases]
 EXPORTED = {
     name: thing
     for name, thing in ((name, getattr(fd, name)) for name in fd.__all__)

@@ -149,7 +149,9 @@ def test_a_run_that_states_no_number_of_offences_pauses_with_the_sites_name(tmp_
         hall.play(wrong_from(hall, "site-2", 4, lambda v: 1e6 * v), QUICK)
 
 
-@pytest.mark.parametrize("what", ["scaled", "negative curvature", "wrong product"])
+@pytest.mark.parametrize(
+    "what", [pytest.param("scaled", marks=pytest.mark.slow), "negative curvature", "wrong product"]
+)
 def test_the_interior_point_method_refuses_curvature_that_does_not_fit(tmp_path, what):
     """Its reply is a packed matrix K, the gradient, K·w, f and more; K has six numbers here."""
 
@@ -203,6 +205,7 @@ def test_a_measurement_that_contradicts_the_rounds_is_refused(tmp_path):
         hall.play(ask)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_without_those_who_were_left_out(tmp_path):
     hall = Hall(tmp_path, problem(), fd.FedAvg(k0=1, tol=1e-12), max_rounds=4000)
     wrong = wrong_from(hall, "site-2", 4, lambda v: 1e6 * v)
@@ -281,3 +284,13 @@ def test_an_order_without_a_site_is_the_order_of_the_others(tmp_path):
     assert rest.names == ("h0", "h2", "h3", "h4")
     np.testing.assert_array_equal(rest.uids, np.delete(hall.order.uids, 1, axis=0))
     np.testing.assert_array_equal(np.asarray(rest.participation.table)[1], [1, 2, 4])
+
+
+@pytest.mark.slow
+def test_under_masked_sums_the_sites_own_gate_keeps_the_announced_norm(tmp_path):
+    """The server sees no reply; a site whose honest one is too large sends no vector, and says why."""
+    from test_secure_sessions import MaskedHall
+
+    hall = MaskedHall(tmp_path, problem(), fd.FedAvg(k0=1, lr=0.1), max_rounds=3)
+    with pytest.raises(Paused, match="its reply would have a norm beyond the 1e-06 that the terms allow"):
+        hall.play(patience=Patience(timeout=1.0, hello=0.0, keep_every=1e9, norm=1e-6))

@@ -17,6 +17,7 @@ from foedus.algorithms.fedprox import FedProx
 from foedus.algorithms.inexact_admm import InexactADMM
 from foedus.algorithms.interior_point import InteriorPoint
 from foedus.algorithms.localsgd import LocalSGD
+from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 from foedus.algorithms.sfedavg import SFedAvg
@@ -38,6 +39,7 @@ __all__ = [
     "InexactADMM",
     "InteriorPoint",
     "LocalSGD",
+    "PrivateNewton",
     "ProxAL",
     "SFedAvg",
     "SFedProx",

@@ -8,6 +8,7 @@ from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.inexact_admm import InexactADMM
 from foedus.algorithms.interior_point import InteriorPoint
+from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 from foedus.errors import FoedusError
@@ -35,7 +36,11 @@ class Auto(Releasing):
         return replace(algorithm.fit(problem), note=f"{name_of(algorithm)} was chosen because {why}")
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
-        return FedAvg(k0=1).with_noise(noise, problem)
+        plain = PrivateNewton() if problem.terms.constraints else FedAvg(k0=1)
+        return plain.with_noise(noise, problem)
+
+    def private_rounds(self, problem: Problem) -> int | None:
+        return PrivateNewton().private_rounds(problem) if problem.terms.constraints else None
 
 
 def choose(problem: Problem) -> tuple[Algorithm, str]:

@@ -279,7 +279,7 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
     dx = -scale * cholesky_solve(lower, scale * r)
     # Along directions without curvature, rounding would be divided by SHIFT. A larger shift, undone by refinement
     # wherever there is curvature, keeps it small: the same data in another order give the same model.
-    gentle = factor(GENTLE)
+    gentle = factor(jnp.asarray(GENTLE))
     y = cholesky_solve(gentle, scale * r)
     for _ in range(REFINEMENTS):
         y = y + cholesky_solve(gentle, scale * r - scaled @ y)

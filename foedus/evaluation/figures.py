@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from foedus.constraints import LossCap, LossGap
 from foedus.evaluation import intervals
@@ -99,6 +98,8 @@ def _errors(sums: Tally) -> dict[str, Figure]:
         cross = (sums["cross"][1] - 2 * mean * sums["cross"][0]) / n + mean**2 * square.value
         # the variance of log(e² mean / variance of y), by its influence function e²/A − (y − ȳ)²/B
         spread = sums["square"][2] / n / square.value**2 - 2 * cross / (square.value * variance) + fourth / variance**2
+        from scipy.special import stdtrit  # SciPy takes long to import
+
         q = float(stdtrit(n - 1, 0.5 + LEVEL / 2.0))
         # as for a mean: what n rows need not have shown counts too
         reach = q * math.sqrt(max(spread, 0.0) / n) + 2 * intervals.UNSEEN / n * max(

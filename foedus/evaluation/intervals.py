@@ -19,7 +19,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, ndtri, stdtrit
 
 LEVEL = 0.95
 FEWEST = 60  # rows below which a mean has no interval: a skewed loss is then covered too rarely
@@ -65,6 +64,8 @@ def rate(count: float, rows: float) -> Figure:
     if n == 0:
         return NOTHING
     tail = (1.0 - LEVEL) / 2.0
+    from scipy.special import betaincinv  # here and below where it is used: SciPy takes long to import
+
     low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
     high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1.0 - tail))
     return Figure(k / n, low, high, n)
@@ -75,6 +76,8 @@ def area(value: float, least: float, most: float, positives: float, negatives: f
     n = min(round(positives), round(negatives))
     if n == 0:
         return NOTHING
+    from scipy.special import ndtri
+
     z = float(ndtri(0.5 + LEVEL / 2.0))
 
     def wilson(a: float) -> tuple[float, float]:
@@ -104,6 +107,8 @@ def mean(sums: np.ndarray, *, low: float = -math.inf, high: float = math.inf) ->
     skew = 0.0
     if deviation > 0:
         skew = (third - 3 * centre * second + 3 * centre**2 * first - n * centre**3) / (n * deviation**3)
+    from scipy.special import stdtrit
+
     q = float(stdtrit(n - 1, 0.5 + LEVEL / 2.0))
     bend = abs(skew) * (1 + 2 * q * q) / (6 * math.sqrt(n)) * error
     unseen = UNSEEN * sixth ** (1 / 6) / n

@@ -143,8 +143,7 @@ def privacy_of(settings: Settings) -> PrivacyArguments:
 
 def rounds_of(settings: Settings, algorithm: Algorithm, problem: Problem) -> int:
     """Return the most rounds of the run."""
-    usual = rounds_with(privacy_of(settings).get("privacy"), 0)
-    return int(settings["run"]["max_rounds"] or usual or algorithm.fit(problem).max_rounds)
+    return int(settings["run"]["max_rounds"] or rounds_with(privacy_of(settings).get("privacy"), algorithm, problem))
 
 
 def runtime_of(settings: Settings) -> RuntimeArguments:

@@ -98,7 +98,8 @@ def place_data(experiment: Experiment, federation: Federation, screen: Screen) -
             f"{experiment.path} names {len(files)} files and the federation has {len(blank)} sites; "
             f"'foedus federation up --sites {len(files)}' starts as many, after 'foedus federation down'."
         )
-    more = {"separator": data["separator"], "labels": [data["label"]] if data["label"] else []}
+    more = {key: data.get(key) for key in ("separator", "encoding", "decimal")}
+    more |= {"labels": [data["label"]] if data["label"] else []}
     more["groups"] = [data["group"]] if data["group"] else []
     for site, path in zip(federation.sites, files.values(), strict=True):
         check_file(path, str(path))

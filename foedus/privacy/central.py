@@ -6,7 +6,7 @@ server, or vanish before the sum. What is proved for the sum, and why the exact 
 docs/privacy.md, "Noise in shares".
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
-from foedus.privacy.noise import RELATIONS, Gaussian, Sound
+from foedus.privacy.noise import Gaussian, Sound
 from foedus.privacy.total import Local
 from foedus.problem import Problem
 
@@ -69,6 +69,10 @@ class NoiseShares(Gaussian):
     def ledger_note(self) -> str:
         least = self.sites - self.tolerate
         return f", in a sum with shares of noise of at least {least} of {self.sites} sites that do not collude"
+
+    @property
+    def alone(self) -> "NoiseShares":
+        return replace(self, tolerate=self.sites - 1)  # one share is the whole
 
     def divisor(self, count: Array) -> Array:
         return jnp.maximum(count, self.least_rows)
@@ -127,8 +131,7 @@ class NoiseShares(Gaussian):
         return (
             f"discrete Gaussian noise in shares of {self.sites} clients, of which {self.tolerate} may collude or "
             f"vanish in all; gradients clipped at {self.clip:g} in the 2-norm and divided by {self.least_rows} "
-            f"examples or more: epsilon {self.epsilon:.4g}, delta {self.delta:.4g} a release, for "
-            f"{RELATIONS[self.neighbours]}"
+            f"examples or more: {self.promise}"
         )
 
 

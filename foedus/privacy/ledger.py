@@ -193,6 +193,7 @@ class Ledger:
         # where one is replaced and C where one is left out: so the ratio for one relation gives that for the other.
         factor = {"replace": 2.0, "add-or-remove": 1.0}
         times = factor[relation] / factor[self.noise["neighbours"]]
+        times = times if self.noise.get("halves", True) else max(times, 1.0)
         kind, at = self.noise["kind"].lower(), self.delta if delta is None else delta
         here = self.made[:, i] > 0
         ratios = composition.tally_ratios(zip(times * self._ratios(i)[here], self.made[here, i], strict=True))
@@ -390,7 +391,7 @@ def ledger_of(
     record |= {"sound": noise.sound, "delta": getattr(noise, "delta", 0.0)}
     if isinstance(noise, Sound):
         record |= {"neighbours": noise.neighbours, "clip": noise.clip, "rows": noise.rows, "sampler": noise.sampler}
-        record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total}
+        record |= {"ratio": 1.0 / noise.multiplier, "total": noise.total, "halves": noise.halves}
     most = noise.most if isinstance(noise, Sound) else None
     delta = noise.total[1] if isinstance(noise, Sound) and noise.total is not None else DELTA
     what = noise.released if isinstance(noise, Sound) else what

@@ -100,6 +100,8 @@ class Sound(Noise):
     most: int | None = None
     sampler: str = "simulation"
     total: tuple[float, float] | None = field(default=None, metadata={"hidden": True})  # (ε, δ) that `Local` shared out
+    # whether leaving an example out moves every release half as far as replacing one can
+    halves: bool = field(default=True, metadata={"hidden": True})
 
     sound: ClassVar[bool] = True
     order: ClassVar[int]  # of the norm
@@ -134,6 +136,11 @@ class Sound(Noise):
     def ledger_note(self) -> str:
         """What a site's ledger says behind the name of a release, where the noise is not all its own."""
         return ""
+
+    @property
+    def alone(self) -> "Sound":
+        """The noise with which a client protects what it sends without any other client's noise."""
+        return self
 
     def divisor(self, count: Array) -> Array:
         """The number by which a client with so many examples divides a sum over them; a public constant."""

@@ -1,5 +1,6 @@
 """One release of a client: noise of the right scale, the client's own record of it, and the limit of a budget."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -53,6 +54,35 @@ def release(
     record = select(speaking, after, before)
     increment = jnp.where(noise.within(reach), increment, 0.0)
     return record, noise.beside(w, noise.release(increment, scale, key))
+
+
+def release_vector(
+    noise: Sound,
+    before: Spent,
+    reach: Array,
+    shared: Array,
+    own: Array,
+    sensitivity: Array,
+    key: Array,
+) -> tuple[Spent, Array, Array, Array]:
+    """Release two vectors at once: one that is summed over clients, and one that only this client has.
+
+    `sensitivity` bounds by how far both together move, in the norm of the noise. Where the noise comes in shares, the
+    second vector gets all of it from this client alone. A client whose releases are used up sends noise alone.
+
+    Returns:
+        The record afterwards, whether the client speaks, and the two vectors.
+    """
+    speaking = speaks(noise, before, jnp.ones((), bool))
+    reach = jnp.maximum(before.reach, reach)
+    sensitivity = sensitivity + noise.allowance(reach, shared.size + own.size)
+    scale = noise.scale(sensitivity)
+    after = Spent(before.releases + 1, sensitivity, scale, jnp.zeros(()), reach)
+    good = speaking & noise.within(reach)
+    one, two = jax.random.split(key)
+    sent = noise.release(jnp.where(good, shared, 0.0), scale, one)
+    alone = noise.alone.release(jnp.where(good, own, 0.0), scale, two) if own.size else own
+    return select(speaking, after, before), speaking, sent, alone
 
 
 def release_columns(records: PyTree) -> dict[str, Array]:

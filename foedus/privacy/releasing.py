@@ -32,6 +32,10 @@ class Releasing(Algorithm):
         """Whether the sensitivity of a release rests on a bound on the rows of X."""
         return False
 
+    def private_rounds(self, problem: Problem) -> int | None:
+        """How many rounds a run with a total plays where nobody says; None: the usual number."""
+        return None
+
     def release_record(self, clients: PyTree) -> Mapping[str, Array]:
         """Return what the simulator notes of the clients' states after a round, for the ledger; none of it is sent."""
         return {}
@@ -101,6 +105,10 @@ def check_data(problem: Problem, algorithm: Algorithm, w0: ArrayLike) -> None:
         check_examples(problem, jnp.asarray(w0))
 
 
-def rounds_of(privacy: object, usual: int) -> int:
+def rounds_of(privacy: object, algorithm: Algorithm, problem: Problem) -> int:
     """Return how many rounds are played where nobody says: few with a total, for each takes its share of it."""
-    return ROUNDS if isinstance(privacy, Local) else usual
+    if isinstance(privacy, Noise | Local) and isinstance(algorithm, Releasing):
+        own = algorithm.private_rounds(problem)
+        if own is not None:
+            return own
+    return ROUNDS if isinstance(privacy, Local) else algorithm.fit(problem).max_rounds

@@ -107,8 +107,9 @@ def _certificate(run: Run) -> list[str]:
         return [words.not_measured(run)]
     if not c.rows:
         return [
+            *(f"{line}\n" for line in words.optimality(run)),
             f"No terms were set. Stationarity, the largest entry of the gradient at the returned model: "
-            f"{number(c.stationarity)}."
+            f"{number(c.stationarity)}.",
         ]
     lines = [
         "Measured after training, at the returned model and over all sites, by code that the training has no part in.",

@@ -53,7 +53,7 @@ def look(console: "Console") -> Scene:
                 runs.append(console.overview(job.number) | {"job": job.number})
             except Unreachable:  # it has not begun, or is just over
                 continue
-    return Scene(time.time(), console.sites(), jobs, runs)
+    return Scene(time.time(), console.sites(), jobs, sorted(runs, key=lambda run: -run["rounds"]))
 
 
 class FederationShow:

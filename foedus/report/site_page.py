@@ -5,6 +5,7 @@ from pathlib import Path
 
 from foedus.files import Json
 from foedus.report import html, words
+from foedus.report.operator import cell_of
 from foedus.report.words import number, size
 from foedus.runtime.flare.gate import MessageLog
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
@@ -27,10 +28,11 @@ def page(kit: Path, records: Path) -> str:
         what = "Every term holds here" if last["rows"] else "A model was measured here"
         verdict = words.Verdict("good", what, (f"In run {last['run']}, the last one, at this site.",))
     total = ledger.total(policy.max_delta)
+    remark = f"in {number(len(ledger.lines))} releases, δ = {policy.max_delta:g}; runs without noise are not in it"
     tiles = [
         ("Runs", number(len(runs)), "that ended with a measurement"),
         ("Sent", size(sum(int(line["bytes"]) for line in messages)), f"in {number(len(messages))} messages"),
-        ("Privacy spent", f"ε = {total:.3g}", f"in {number(len(ledger.lines))} releases, δ = {policy.max_delta:g}"),
+        ("Privacy spent", f"ε = {total:.3g}", remark),
     ]
     parts = [(f"run-{i}", f"Run {run['run']}", _run(run, messages)) for i, run in enumerate(runs)]
     name = kit.resolve().name
@@ -69,7 +71,9 @@ def _run(run: Json, messages: list[Json]) -> str:
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     titles = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(cell_of(head, cell) for head, cell in zip(heads, row, strict=True)) + "</tr>" for row in rows
+    )
     return (
         f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
     )

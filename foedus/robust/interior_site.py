@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.losses import Huber, signed
+from foedus.losses import Huber, SmoothHinge, signed
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.pytrees import select, state
 from foedus.robust import interior_huber
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
+from foedus.robust.interior_huber import Elastic
 from foedus.robust.interior_rows import (
     LEAST,
     Multipliers,
@@ -52,7 +53,7 @@ class SitePosition:
 
     y: Array
     m: Array
-    alpha: Array  # of each sample; for Huber's loss its (r, p)
+    alpha: Array  # of each sample; for Huber's loss and the smooth hinge its (r, p)
     z: Array  # (pieces, rows)
     rows: Multipliers
     answer: Array  # of the own y: to the shared y, and its constant, to m and to μ (own, shared + 3)
@@ -116,14 +117,16 @@ class RobustSite:
         return u, self.form.pieces(u, e, self.radius.kappa)
 
     def smooth(self, u: Array) -> Smooth | None:
-        """The smooth part of the loss, but for Huber's, which has variables of its own."""
-        return None if self.eps else self.form.smooth(u)
+        """The smooth part of the loss, but for losses that have variables of their own."""
+        return None if self.elastic is not None else self.form.smooth(u)
 
     @property
-    def eps(self) -> float:
-        """ε of Huber's loss, 0 for others."""
+    def elastic(self) -> Elastic | None:
+        """The loss as `interior_huber` has it; None for losses with curvature or pieces of their own."""
         loss = self.form.ball.loss
-        return loss.eps if isinstance(loss, Huber) else 0.0
+        if isinstance(loss, Huber):
+            return Elastic(-loss.eps, loss.eps, 1.0, 0.0)
+        return Elastic(0.0, 1.0, -1.0, 1.0) if isinstance(loss, SmoothHinge) and not self.form.turns else None
 
     def start(self, shared: Array, m: Array) -> SitePosition:
         """The first place, at w and m, with products in proportion to the loss there."""
@@ -139,8 +142,8 @@ class RobustSite:
             alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]
             inverse = 1.0 / (alpha - pieces.value)
             z = m * inverse / jnp.sum(inverse, axis=0)
-        if self.eps:
-            alpha = interior_huber.start(u[0], self.eps, product)
+        if (elastic := self.elastic) is not None:
+            alpha = interior_huber.start(elastic.of(u[0]), elastic, product)
         rows = centred(self.rows(maps), y, self.nu * product)
         return SitePosition(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
 
@@ -172,9 +175,10 @@ class RobustSite:
         alpha, z = at.alpha, at.z
         u, pieces = self.pieces(maps, at.y)
         here = self.omega > 0
-        if self.eps:
-            du, there = form.moves(maps.R @ dy, self.x, self.y)[0], self.pieces(maps, new)[0][0]
-            alpha, inverse = interior_huber.step(alpha, u[0], there, du, self.eps, at.m, dm, own_mu, t)
+        if (elastic := self.elastic) is not None:
+            dv = elastic.sign * form.moves(maps.R @ dy, self.x, self.y)[0]
+            v, there = elastic.of(u[0]), elastic.of(self.pieces(maps, new)[0][0])
+            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t)
             primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
         if pieces is not None:
             s = at.alpha - pieces.value
@@ -216,8 +220,8 @@ class RobustSite:
             v = v + jnp.dot(omega, smooth.value)
             slopes = slopes.at[:, 0].add(jnp.stack([m, jnp.ones(()), jnp.zeros(()), m])[:, None] * smooth.slope)
             bends = bends + m * smooth.bend
-        if self.eps:
-            part = interior_huber.springs(at.alpha, u[0], self.eps, m)
+        if (elastic := self.elastic) is not None:
+            part = interior_huber.springs(at.alpha, elastic.of(u[0]), elastic, m)
             slopes = slopes.at[:, 0].add(part.slopes.at[2].multiply(self.share))
             v, shift, bends = v + jnp.dot(omega, part.value), -jnp.dot(omega, part.v_m), bends + part.bend
             v_mu, gap = self.share * jnp.dot(omega, part.v_mu), jnp.dot(omega, part.gap)

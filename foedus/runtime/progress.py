@@ -5,8 +5,6 @@ import time
 from html import escape
 from typing import Protocol
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 EVERY = 0.1  # seconds between two pictures of a bar in a notebook
 
 
@@ -44,6 +42,9 @@ class ProgressBar:
     """A rich bar that names what matters in the last round's record."""
 
     def __init__(self, total: int, title: str):
+        # rich is imported where a bar is shown: most runs show none
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

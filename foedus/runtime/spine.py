@@ -21,7 +21,7 @@ from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, Algorithm, Each, Fit, Kind, Present, name_of
 from foedus.certificate import Certificate, SitePart, join_parts
-from foedus.constrained import Constrained, tolerances
+from foedus.constrained import Constrained, MeasuresCaps, tolerances
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.interpreter.dispatch import play
@@ -107,7 +107,7 @@ def prepare(
     problem = problem.over(w0)
     limit = max_rounds
     if limit is None:
-        limit = rounds_of(privacy, 0) or algorithm.fit(problem).max_rounds
+        limit = rounds_of(privacy, algorithm, problem)
     for name, value, least in (("max_rounds", limit, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
             raise FoedusError(
@@ -242,7 +242,6 @@ class HistorySoFar(Protocol):
 Watch: TypeAlias = Callable[[HistorySoFar], bool | None]
 """Called between rounds with the history so far; a true result ends the run."""
 
-
 # --- after the rounds ---
 
 
@@ -325,8 +324,10 @@ def conclude(
         objective, certificate = float("nan"), Certificate.unmeasured(parts, terms.clients, eps1, eps2)
     if isinstance(algorithm, Constrained):
         multipliers = {"local": local} | multipliers
-    converged = (finite := bool(carry.finite)) and int(carry.ended) == CONVERGED
-    last = jax.tree.map(np.asarray, carry.server)
+    finite, last = bool(carry.finite), jax.tree.map(np.asarray, carry.server)
+    converged = finite and int(carry.ended) == CONVERGED
+    if isinstance(algorithm, MeasuresCaps):
+        certificate = replace(certificate, private=algorithm.private_certificate(terms, last, list(names)))
     why = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
     return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, certificate.explain(why))
 

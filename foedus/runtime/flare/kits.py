@@ -338,11 +338,8 @@ def is_filled_in(kit: Path) -> bool:
 
 def write_site_file(kit: Path, data: Path | None, policy: Json, more: Json | None = None) -> None:
     """Write the site file of a kit on this machine; `more` are further keys of [data]."""
-    lines = (
-        []
-        if data is None
-        else ["[data]", *(f"{k} = {json.dumps(v)}" for k, v in {"file": str(data), **(more or {})}.items()), ""]
-    )
+    keys = {} if data is None else {"file": str(data), **(more or {})}
+    lines = ["[data]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items() if v is not None), ""] if keys else []
     lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
     path = kit / "local" / SITE_FILE
     write_whole(path, ("\n".join(lines) + "\n").encode())

@@ -1,0 +1,62 @@
+"""Caps under privacy, counted: in how many of a hundred seeds every cap holds, as measured on the rows."""
+
+import os
+
+import numpy as np
+import pytest
+from test_local_privacy import adult_of
+
+import foedus as fd
+
+
+def generated(seed: int = 5, rows: int = 30162, dim: int = 39) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated columns, most of them 0/1 and some rare, standardised, with a constant; labels of a logistic model."""
+    rng = np.random.default_rng(seed)
+    mixture = rng.normal(size=(dim - 1, dim - 1)) * (rng.random((dim - 1, dim - 1)) < 0.15) + np.eye(dim - 1)
+    z = rng.normal(size=(2 * rows, dim - 1)) @ mixture
+    words = np.column_stack([z[:, j] > np.quantile(z[:, j], q) for j, q in enumerate(rng.uniform(0.5, 0.99, 25))])
+    x = np.column_stack([words.astype(float), z[:, 25:]])
+    x = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(2 * rows)])
+    y = (rng.random(2 * rows) < 1 / (1 + np.exp(-x @ (rng.normal(size=dim) * 0.4)))).astype(float)
+    return x[:rows], y[:rows]
+
+
+def pooled_adult() -> tuple[np.ndarray, np.ndarray]:
+    made, _, _ = adult_of(0)
+    rows = [made.client(i) for i in range(10)]
+    x, y = (np.concatenate([np.asarray(r[name]) for r in rows]) for name in ("x", "y"))
+    return x, y
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("FOEDUS_DATA" not in os.environ, reason="needs Adult; set FOEDUS_DATA")
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("epsilon", [2.0, 4.0])
+@pytest.mark.parametrize("rows", [pooled_adult, generated])
+def test_in_95_of_a_hundred_seeds_every_cap_holds(rows, epsilon, secure):
+    x, y = rows()
+    rare = 1.0 if y.mean() < 0.5 else 0.0
+    sites = fd.data.split(x, y, clients=10, seed=0)
+    cap = fd.constraints.LossCap(fd.label(rare), at_most=1e6)
+    free = fd.solve(fd.Problem(sites, loss=fd.losses.logistic, constraints=[cap]), fd.InteriorPoint())
+    caps = [0.8 * row.value for row in free.certificate.rows]
+    cap = fd.constraints.LossCap(fd.label(rare), at_most=caps)
+    problem = fd.Problem(sites, loss=fd.losses.logistic, constraints=[cap])
+    exact = fd.solve(problem, fd.InteriorPoint())
+    assert exact.certificate.holds()
+    total = (fd.Central if secure else fd.Local)(epsilon=epsilon, delta=1e-5)
+    holds, objectives = 0, []
+    for seed in range(100):
+        run = fd.solve(problem, fd.PrivateNewton(), privacy=total, secure=secure, seed=seed)
+        losses = [client_loss(problem.client(i), run.w, rare) for i in range(10)]
+        holds += all(value <= limit for value, limit in zip(losses, caps, strict=True))
+        objectives.append(run.objective / exact.objective)
+    assert holds >= 95
+    if epsilon == 4.0:
+        assert np.mean(objectives) <= 1.05
+
+
+def client_loss(data, w, label):
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    z = x[y == label] @ w
+    return float(np.mean(np.logaddexp(0, z) - y[y == label] * z))
