@@ -24,8 +24,10 @@ from foedus.estimators.rows import (
     are_sites,
     distinct,
     has_weights,
+    merge_copies,
     one_per_row,
     weigh_classes,
+    with_all_weights,
 )
 from foedus.terms import group as in_group
 
@@ -174,15 +176,11 @@ class FairClassifier(LinearClassifierOverSites):
             )
         # "local" is a constraint at each site, "global" one on the server's own data
         scopes = ["local", "global"][: 1 + len(own)]
-        masks = [in_group(i, str(name)) for i, name in enumerate(self.groups_.tolist())]
-        masks = [WeightedMask(mask) for mask in masks] if has_weights(everyone) else masks
-        gap, loss = float(self.max_gap), SURROGATES.get(self.of)
-        masks = [Positives(mask) for mask in masks] if self.of == "miss" else masks
-        pairs = list(combinations(masks, 2))
-        constraints = [LossGap(a, b, gap, scope=scope, loss=loss) for scope in scopes for a, b in pairs]
-        runs, sites_of_class = [], []
+        loss, runs, sites_of_class = SURROGATES.get(self.of), [], []
         for label, _ in self._codes():
-            recoding = [replace(site, y=(site.y == label).astype(float)) for site in everyone]
+            recoding = [merge_copies(replace(site, y=(site.y == label).astype(float))) for site in everyone]
+            recoding = with_all_weights(recoding)
+            constraints = self._constraints(scopes, has_weights(recoding))
             server_rows = recoding[-1] if own else None
             training = recoding[: len(members)]
             sites_of_class.append(training)
@@ -236,6 +234,14 @@ class FairClassifier(LinearClassifierOverSites):
             if value not in known:
                 raise FoedusError(f"predict: no row of the group {value!r} was in training, only {known}.")
         return np.array([self.cuts_[value] for value in groups.tolist()])
+
+    def _constraints(self, scopes: Sequence[str], weighted: bool) -> list[LossGap]:
+        """The bounds on the gaps of any two groups, in which rows count by their weights where they have some."""
+        masks = [in_group(i, str(name)) for i, name in enumerate(self.groups_.tolist())]
+        masks = [WeightedMask(mask) for mask in masks] if weighted else masks
+        masks = [Positives(mask) for mask in masks] if self.of == "miss" else masks
+        gap, loss = float(self.max_gap), SURROGATES.get(self.of)
+        return [LossGap(a, b, gap, scope=scope, loss=loss) for scope in scopes for a, b in combinations(masks, 2)]
 
     def _choose_cuts(self, sites: Sequence[Site]) -> None:
         """Choose the thresholds from the sum of the sites' counts, and measure the gaps that are left at each site."""

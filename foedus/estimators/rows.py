@@ -146,11 +146,12 @@ def with_all_weights(sites: Sequence[Site]) -> list[Site]:
 def merge_copies(site: Site) -> Site:
     """Return the site with copies of a row merged into one of their total weight, and its rows in a fixed order.
 
-    A worst case around the rows depends on their distribution alone. Its interior-point method has variables for each
-    row, so this saves work, and a weight of 2 gives exactly what two copies give. A site without copies and without
+    A model depends on the distribution of the rows alone. This saves work, and a weight of 2 gives exactly what two
+    copies give, to the last bit: sums are added up in the same order. A site without copies and without
     weights is returned as it is.
     """
-    table = np.ascontiguousarray(np.column_stack([site.x, site.y]) + 0.0)  # + 0.0 turns −0 into 0
+    parts = [site.x, site.y] if site.group is None else [site.x, site.y, site.group]
+    table = np.ascontiguousarray(np.column_stack(parts) + 0.0)  # + 0.0 turns −0 into 0
     rows = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1])))[:, 0]
     _, first, place = np.unique(rows, return_index=True, return_inverse=True)
     if site.weight is None and len(first) == len(rows):
