@@ -40,6 +40,7 @@ class Case:
     def optimum(self) -> float:
         """The least objective, infinite where no point meets the terms; with columns in units in which they are 1."""
         units = np.max([np.sqrt(np.mean(site[0] ** 2, axis=0)) for site in self.sites.values()], axis=0)
+        units = units if np.max(units) > 100.0 * np.min(units) else np.ones(DIM)
         v = cp.Variable(DIM)
         w = cp.multiply(v, 1.0 / units)
         f = sum(loss(site, self.where, w) for site in self.sites.values()) / len(self.sites)
