@@ -136,6 +136,7 @@ def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[
         ("asked", "What was asked", sections.request_section([run], request)),
         ("evidence", "How good it is on new rows", evidence.section(run)),
         ("terms", "The terms, site by site", sections.certificate(run)),
+        ("caps", "The caps, as measured under noise", privacy.caps(run)),
         ("model", "What the model is", evidence.coefficients(run)),
         ("convergence", "How it got there", sections.convergence(page_charts, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),

@@ -11,6 +11,7 @@ import numpy as np
 
 from foedus.certificate import Row
 from foedus.files import Json
+from foedus.private_certificate import BROKEN, KEPT, UNTOLD
 from foedus.run import Run
 
 LOSSES = {
@@ -65,6 +66,10 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _cap_words(caps: list[float]) -> str:
+    return number(caps[0]) if len(caps) == 1 else f"its own cap, from {number(caps[0])} to {number(caps[-1])}"
 
 
 def join_names(names: list[str], most: int = 4) -> str:
@@ -123,6 +128,9 @@ def objective(run: Run) -> str:
 
 def terms(run: Run) -> list[str]:
     """Return a sentence for each constraint, from the rows of the certificate; only its kind if none were measured."""
+    private = run.certificate.private
+    if private is not None and not run.certificate.rows:
+        return [f"{name} at most {_cap_words(private.caps(name))}, at every site" for name in private.constraints]
     if run.certificate.silent:
         constraints = run.settings.get("problem", {}).get("constraints") or ()
         kinds = [str(c.get("name")) if isinstance(c, Mapping) else str(c) for c in constraints]
@@ -134,14 +142,28 @@ def terms(run: Run) -> list[str]:
     sentences = []
     for (constraint, kind, place), rows in groups.items():
         caps = sorted({row.cap for row in rows})
-        cap = number(caps[0]) if len(caps) == 1 else f"its own cap, from {number(caps[0])} to {number(caps[-1])}"
         place_words = {
             "server": "on the server's own data",
             "all sites": "on average over all sites",
             "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
         }[place]
-        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap}, {place_words}")
+        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {_cap_words(caps)}, {place_words}")
     return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
+
+
+def caps_under_noise(run: Run) -> tuple[str, ...]:
+    """Return sentences on the caps as they were measured under noise; none where they were not."""
+    private = run.certificate.private
+    if private is None:
+        return ()
+    counts = [sum(row.standing == name for row in private.rows) for name in (KEPT, BROKEN, UNTOLD)]
+    return (
+        f"Measured under noise, {number(counts[0])} of {count(len(private.rows), 'cap')} are kept, {number(counts[1])} "
+        f"broken, and of {number(counts[2])} it cannot be told at this epsilon; each verdict by itself has "
+        f"{100 * private.confidence:g} % confidence.",
+        f"Measuring spent ε = {private.epsilon:.3g} at δ = {private.delta:g}, which is part of the total. Losses of "
+        f"single examples are cut at L = {number(private.loss_clip)}: what one loses beyond that does not count.",
+    )
 
 
 def uncertified(run: Run) -> str | None:
@@ -185,12 +207,9 @@ def verdict(run: Run) -> Verdict:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
         sites = list(dict.fromkeys(row.site for row in violations))
         hopeless = run.reason.startswith("no point was found")
-        first = (
-            f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} was "
-        )
-        first += (
-            f"asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} ({join_names(sites)})."
-        )
+        first = f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} "
+        first += f"was asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} "
+        first += f"({join_names(sites)})."
         advice = (
             f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here keeps, and run "
             "again."
@@ -260,6 +279,8 @@ def _without_terms(run: Run, ending: str) -> Verdict:
             else f"No model has a worst case that is lower by more than {number(stress.gap)}."
         )
     if run.certificate.silent:
+        if run.certificate.private is not None:
+            return _under_noise(run, {row.standing for row in run.certificate.private.rows}, ending)
         standing_of_terms = "Whether the terms hold is not known." if terms(run) else "No terms were set."
         return Verdict("fair", "Ended under noise", (f"{standing_of_terms} {ending}", not_measured(run)))
     if not math.isfinite(run.objective):
@@ -269,10 +290,8 @@ def _without_terms(run: Run, ending: str) -> Verdict:
     if run.converged:
         return Verdict("good", "Converged", (f"No terms were set. {ending}", residual))
     if getattr(run, "ledger", None) is not None:
-        advice = (
-            "With noise on what is sent there is no exact optimum to reach: look at the objective over the rounds, "
-        )
-        advice += "and at fewer rounds with less noise in each."
+        advice = "With noise on what is sent there is no exact optimum to reach: look at the objective over the "
+        advice += "rounds, and at fewer rounds with less noise in each."
         return Verdict("fair", "Ended under noise", (f"No terms were set. {ending}", residual), (advice,))
     if stress is None and run.certificate.stationarity <= run.certificate.eps1:
         near = f"{residual} A certificate would count this as optimal (up to {number(run.certificate.eps1)}), but the "
@@ -288,6 +307,15 @@ def _without_terms(run: Run, ending: str) -> Verdict:
         (f"No terms were set. {ending}", residual),
         ("Allow more rounds, or try an algorithm that ends at the optimum, such as FedGiA.",),
     )
+
+
+def _under_noise(run: Run, standings: set[str], ending: str) -> Verdict:
+    """Return the verdict on caps that were measured under noise alone."""
+    title = "A cap is broken" if BROKEN in standings else "Some caps cannot be told"
+    title = ("Every cap is kept" if standings == {KEPT} else title) + ", as measured under noise"
+    level = "bad" if BROKEN in standings else "fair"
+    advice = ("Raise epsilon, or bring more rows: the intervals are then narrower.",) if UNTOLD in standings else ()
+    return Verdict(level, title, (*caps_under_noise(run), ending, not_measured(run)), advice)
 
 
 def _price(run: Run) -> tuple[str, ...]:
