@@ -10,6 +10,7 @@ import runs
 from foedus.certificate import Certificate
 from foedus.private_certificate import PrivateCertificate, PrivateRow
 from foedus.report import card, html, words
+from foedus.row import RowCount
 
 KEPT = PrivateRow("north", "loss on label 1", 0.5, -0.0213, 0.0051, -0.0313, -0.0113, 0.4217, 0.3717, 0.4717, 0.1)
 BROKEN = replace(KEPT, site=runs.NASTY, excess=0.0222, low=0.0122, high=0.0322, value=0.6117, value_high=0.6617)
@@ -68,3 +69,23 @@ def test_a_run_without_such_a_measurement_has_no_such_section():
     run = runs.certified()
     assert 'id="caps"' not in html.page({"one": run}, {})
     assert "measured under noise" not in card.card("one", run)
+
+
+@pytest.mark.parametrize(
+    ("kept", "feasibility", "stationarity", "level"),
+    [(3, 1e-3, 0.0, "good"), (2, math.inf, 0.0, "bad"), (3, 1e-3, 1.0, "fair")],
+)
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_terms_that_masked_sums_only_count_are_not_called_unset(kept, feasibility, stationarity, level, with_rows):
+    exact = runs.certified().certificate
+    count = RowCount("loss on label 1", "<=", kept, 3)
+    changes = {"stationarity": stationarity, "feasibility": feasibility, "counts": (count,), "eps1": 1e-3, "eps2": 1e-3}
+    rows = exact.rows[:1] if with_rows else ()
+    run = replace(runs.certified(), certificate=replace(exact, rows=rows, complementarity=0.0, distance=0.0, **changes))
+    assert words.verdict(run).level == level
+    for text in (html.page({"one": run}, {}), card.card("one", run)):
+        assert "No terms were set" not in text
+        assert "no terms were set" not in text
+        assert f"oss on label 1 is kept at {kept} of 3 sites" in text
+    both = html.page({"one": run, "two": run}, {})
+    assert ("runs certified" in both) == (level == "good")

@@ -109,6 +109,9 @@ def _certificate(run: Run) -> list[str]:
     c = run.certificate
     if c.silent:
         return [words.not_measured(run)]
+    counts = [plain(sentence) for sentence in words.counts_of_terms(run)]
+    if counts and not c.rows:
+        return [*counts, *map(plain, words.optimality(run))]
     if not c.rows:
         return [
             *(f"{line}\n" for line in words.optimality(run)),
@@ -117,6 +120,7 @@ def _certificate(run: Run) -> list[str]:
         ]
     lines = [
         "Measured after training, at the returned model and over all sites, by code that the training has no part in.",
+        *counts,
         "",
         *(f"{line}\n" for line in words.optimality(run)),
         "| | measured | counts as reached up to |",
@@ -170,7 +174,7 @@ def limits(run: Run) -> list[str]:
         else "The figures are about the examples that the model was trained on. How it does on new ones has to be "
         "measured on examples that were kept out."
     ]
-    if run.certificate.rows:
+    if run.certificate.rows or run.certificate.counts:
         limitations.append(
             f"A term counts as kept up to {number(run.certificate.eps2)}, and the conditions of optimality are of the "
             "first order: for a convex problem they make the model the best there is, up to the tolerance; otherwise "

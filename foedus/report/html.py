@@ -154,7 +154,7 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
     usable = {name: run for name, run in (successes or runs).items() if math.isfinite(run.objective)} or dict(runs)
     best = min(usable, key=lambda name: usable[name].objective)
     fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
-    with_terms = any(run.certificate.rows for run in runs.values())
+    with_terms = any(run.certificate.rows or run.certificate.counts for run in runs.values())
     success = "is certified" if with_terms else "reached its stopping test"
     first = f"{len(successes)} of {len(runs)} runs {'certified' if with_terms else 'reached their stopping test'}."
     sentence = (

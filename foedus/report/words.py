@@ -12,6 +12,7 @@ import numpy as np
 from foedus.certificate import Row
 from foedus.files import Json
 from foedus.private_certificate import BROKEN, KEPT, UNTOLD
+from foedus.report.phrases import cap_words, count, join_names, number
 from foedus.run import Run
 
 LOSSES = {
@@ -38,19 +39,6 @@ class Verdict:
     advice: tuple[str, ...] = ()
 
 
-def number(value: float) -> str:
-    """Return a number as people write it: four digits, and no exponent unless it is needed."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "not a number"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0:
-        return "0"
-    if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) < 1e6):
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
-
-
 def size(count: float) -> str:
     """Return a number of bytes with a unit that leaves a readable number."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -68,26 +56,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _cap_words(caps: list[float]) -> str:
-    return number(caps[0]) if len(caps) == 1 else f"its own cap, from {number(caps[0])} to {number(caps[-1])}"
-
-
-def join_names(names: list[str], most: int = 4) -> str:
-    """Join the first few names for a sentence: "a, b and 3 others"."""
-    items = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
-
-
 def group_names(remarks: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Join the names that have the same remark; return pairs of joined names and a remark."""
     together: dict[str, list[str]] = {}
     for name, text in remarks:
         together.setdefault(text, []).append(name)
     return [(join_names(names), text) for text, names in together.items()]
-
-
-def count(n: int, thing: str) -> str:
-    return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
 
 
 def objective(run: Run) -> str:
@@ -130,7 +104,7 @@ def terms(run: Run) -> list[str]:
     """Return a sentence for each constraint, from the rows of the certificate; only its kind if none were measured."""
     private = run.certificate.private
     if private is not None and not run.certificate.rows:
-        return [f"{name} at most {_cap_words(private.caps(name))}, at every site" for name in private.constraints]
+        return [f"{name} at most {cap_words(private.caps(name))}, at every site" for name in private.constraints]
     if run.certificate.silent:
         constraints = run.settings.get("problem", {}).get("constraints") or ()
         kinds = [str(c.get("name")) if isinstance(c, Mapping) else str(c) for c in constraints]
@@ -147,7 +121,9 @@ def terms(run: Run) -> list[str]:
             "all sites": "on average over all sites",
             "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
         }[place]
-        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {_cap_words(caps)}, {place_words}")
+        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap_words(caps)}, {place_words}")
+    for row in run.certificate.counts:
+        sentences.append(f"{row.constraint} {'equal to' if row.kind == '==' else 'at most'} its cap, at every site")
     return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
 
 
@@ -184,6 +160,8 @@ def worst(run: Run) -> Row | None:
 def verdict(run: Run) -> Verdict:
     """Return in words what came out of a run."""
     certificate, ending = run.certificate, _sentence(run.reason)
+    if certificate.counts:
+        return _of_counts(run, ending)
     if not certificate.rows:
         return _without_terms(run, ending)
     tightest = worst(run)
@@ -240,6 +218,23 @@ def verdict(run: Run) -> Verdict:
         (f"Every term is kept at every site, but {join_names(short)}: a better model may exist.", ending),
         ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
     )
+
+
+def counts_of_terms(run: Run) -> tuple[str, ...]:
+    """Return at how many sites each term is kept, where masked sums show no more than that; none otherwise."""
+    counts = [f"{c.constraint} is kept at {number(c.kept)} of {count(c.sites, 'site')}" for c in run.certificate.counts]
+    remark = "Which sites these are, and their figures, only the sites know: a yes or no of each was added up."
+    return (_sentence("; ".join(counts)), remark) if counts else ()
+
+
+def _of_counts(run: Run, ending: str) -> Verdict:
+    """Return the verdict on terms of which only the number of sites that keep them is known."""
+    c, counts = run.certificate, counts_of_terms(run)
+    if c.holds():
+        return Verdict("good", "Certified", (*optimality(run), *counts, ending))
+    if not c.feasibility <= c.eps2:
+        return Verdict("bad", "Not certified: terms are broken", (*counts, ending), ("Raise the cap, and run again.",))
+    return Verdict("fair", "Terms kept, optimality not shown", (*counts, ending))
 
 
 def gap_tile(run: Run) -> tuple[str, str, str]:
