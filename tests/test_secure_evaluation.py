@@ -22,7 +22,7 @@ from foedus.report import card
 from foedus.report import evidence as pages
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.order import Patience, Result
 from foedus.runtime.flare.policy import Policy, SiteFile
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.site import SiteSession
@@ -192,6 +192,41 @@ def test_a_second_model_is_refused_and_the_same_one_gets_the_same_bytes(tmp_path
 
     assert play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False).evaluation
     assert answers == [True, *["it evaluates one model in a run, and has evaluated another"] * 3]
+
+
+def test_a_site_that_vanishes_after_masking_is_in_the_figures(tmp_path):
+    ward = MaskedWard(tmp_path)
+    request, real, has_masked = ward.request(), ward.ask, []
+
+    def ask(messages, timeout):
+        replies = dict(real(messages, timeout))
+        kind = packing.unseal(next(iter(messages.values())))[0]["ask"]
+        if kind == "evaluate":
+            has_masked.append(kind)
+        if has_masked and kind in ("reveal", "end"):
+            replies.pop(ward.names[1], None)
+        return replies
+
+    patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=3)
+    result = play(request, tmp_path / "server", ask, patience, ward.notes.append, lambda: False)
+    figures = Evaluation.from_json(result.evaluation)
+    assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
+
+
+def test_a_site_that_is_silent_in_the_evaluation_pauses_the_run_which_can_be_resumed(tmp_path):
+    ward = MaskedWard(tmp_path)
+    request, real = ward.request(), ward.ask
+
+    def ask(messages, timeout):
+        replies = dict(real(messages, timeout))
+        if packing.unseal(next(iter(messages.values())))[0]["ask"] == "evaluate":
+            replies.pop(ward.names[1], None)
+        return replies
+
+    with pytest.raises(Paused, match=f"client {ward.names[1]!r} does not answer in round 3"):
+        play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
+    result = ward.play()
+    near(Evaluation.from_json(result.evaluation), simulated(ward, result.conclusion.w))
 
 
 def test_figures_that_are_not_finite_leave_the_run_without_an_evaluation(tmp_path, monkeypatch):

@@ -6,8 +6,10 @@ that could ask for many models would learn more than how good the last one is. I
 sends is its part of one more such sum, and the figures are those over all rows alone.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,7 +19,7 @@ from foedus.errors import FoedusError
 from foedus.evaluation import summed, tally
 from foedus.evaluation.evaluate import Evaluation, evaluation_of
 from foedus.evaluation.tally import Rule, Tally
-from foedus.files import Json
+from foedus.files import Json, write_whole
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import layout, packing
 from foedus.runtime.flare.exchange import Exchange, Paused
@@ -91,26 +93,32 @@ def shares_of(record: object, policy: Policy) -> Shares:
 
 
 class Examiner:
-    """A site's held-out rows, as arrays, and the one model that they are used on."""
+    """A site's held-out rows, as arrays, and what may be told about them."""
 
     def __init__(self, arrays: tuple[np.ndarray, ...], policy: Policy):
         self.arrays, self.policy = arrays, policy
-        self.model: bytes | None = None
 
-    def evaluate(self, payload: bytes, terms: Terms, mask: Callable[[PyTree], bytes] | None = None) -> Outgoing:
+    def evaluate(
+        self, payload: bytes, terms: Terms, record: Path, mask: Callable[[PyTree], bytes] | None = None
+    ) -> Outgoing:
         """Answer with the tally of the held-out rows; parts of fewer rows than the policy allows are left out.
 
-        `mask` returns the bytes of a tree under masks, in a run whose server sees sums alone.
+        Args:
+            payload: the model.
+            terms: the terms of the run.
+            record: the file that says which model was evaluated in this run; written before anything is sent, so that
+                a site that starts again, or is asked to prepare its data again, still knows.
+            mask: returns the bytes of a tree under masks, in a run whose server sees sums alone.
         """
         if terms.loss is None:
             raise Refusal("unknown", "a problem with an objective of its own has no predictions to evaluate")
-        if self.model not in (None, payload):
+        digest = hashlib.sha256(payload).hexdigest().encode()
+        if record.exists() and record.read_bytes() != digest:
             raise Refusal("policy", "it evaluates one model in a run, and has evaluated another")
         w = packing.from_bytes(payload, layout.vector(terms.dim))
         check_moderate(w, False)
         if not np.all(np.isfinite(w)):
             raise Refusal("unknown", "the model to evaluate is not finite")
-        self.model = payload
         own = tally.tally(terms, np.asarray(w), self.arrays, Rule(), max(1, self.policy.min_subset))
         content = packing.to_bytes(dict(own.sums), shapes(terms)) if mask is None else mask(summed.parts(terms, own))
-        return Outgoing(payload=content, exact=True)
+        return Outgoing(payload=content, exact=True, before=lambda: write_whole(record, digest, private=True))
