@@ -12,7 +12,7 @@ from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation import umbrella
 from foedus.evaluation.coefficients import CoefficientTable, coefficients
-from foedus.evaluation.evaluate import HELD_OUT, evaluation_of
+from foedus.evaluation.evaluate import HELD_OUT, evaluation_of, masked_evaluation_of
 from foedus.evaluation.rates import Decision, RateTerm, check_terms, decide, scores_for
 from foedus.evaluation.rates import check_counts as check_rate
 from foedus.evaluation.tally import Rule, tally
@@ -20,6 +20,7 @@ from foedus.experiment import build, catalogue
 from foedus.experiment.build import RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.run import Run
+from foedus.runtime.flare.driver import Flare
 
 
 def rates_of(settings: Settings) -> list[RateTerm]:
@@ -74,7 +75,9 @@ def add(run: Run, setup: RunSetup) -> None:
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
         rule = Rule() if run.decision is None else run.decision.rule
         tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
-        run.evaluations[HELD_OUT] = evaluation_of(setup.problem.terms, tallies, run.decision)
+        runtime = build.runtime_of(setup.settings).get("runtime")
+        join = masked_evaluation_of if isinstance(runtime, Flare) and runtime.secure else evaluation_of
+        run.evaluations[HELD_OUT] = join(setup.problem.terms, tallies, run.decision)
 
 
 def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
