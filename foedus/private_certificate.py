@@ -58,6 +58,15 @@ class PrivateCertificate:
         """Whether every cap is kept, each with the stated confidence."""
         return all(row.standing == KEPT for row in self.rows)
 
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The names of the caps, each once, in their order."""
+        return tuple(dict.fromkeys(row.constraint for row in self.rows))
+
+    def caps(self, constraint: str) -> list[float]:
+        """The limits of one cap at the sites, each once, from the smallest."""
+        return sorted({row.cap for row in self.rows if row.constraint == constraint})
+
     def verdict(self, row: PrivateRow) -> str:
         """The standing of a row with the confidence: "kept (95 %)"."""
         return row.standing if row.standing == UNTOLD else f"{row.standing} ({100 * self.confidence:g} %)"

@@ -18,6 +18,7 @@ from foedus.algorithms import private_newton_site as site
 from foedus.algorithms.private_newton_server import LARGEST, LONGEST, CapEstimate, newton_step, whitening
 from foedus.privacy.releasing import make_private
 from foedus.private_certificate import BROKEN, KEPT, UNTOLD, PrivateCertificate, PrivateRow
+from foedus.report import html
 from foedus.runtime.flare.policy import Policy
 
 LOCAL = fd.Local(epsilon=4.0, delta=1e-5)
@@ -245,6 +246,8 @@ def test_caps_hold_on_the_rows_and_the_certificate_tells_what_it_can(capped, sec
         assert "part of the total" in text
     again = fd.load(run.save(tmp_path / "run"))
     assert again.certificate.private == private
+    caps = html.page({"run": again}, {}).partition('id="caps"')[2].partition("</section>")[0]
+    assert sum(caps.count(f" {verdict}</span>") for verdict in {private.verdict(row) for row in private.rows}) == 5
 
 
 def test_a_capped_problem_with_a_total_and_no_algorithm_gets_this_one(capped):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Order, Patience, Result, order_of
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
 from foedus.runtime.flare.secure_server import SecureServerSession
+from foedus.runtime.flare.secure_site import identity_of
 from foedus.runtime.flare.server import Missing, Paused
 from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.masking import by_sums
@@ -171,12 +174,54 @@ def test_policies_on_masked_sums(tmp_path):
         hall.play()
 
 
-def test_a_certificate_of_another_project_is_refused_by_the_sites(tmp_path):
+def refused(hall: MaskedHall, sentence: str) -> list[str]:
+    """The kinds of messages that sites got before the run ended with a sentence."""
+    kinds: list[str] = []
+
+    def ask(messages, timeout):
+        kinds.extend(packing.unseal(message)[0]["ask"] for message in messages.values())
+        return hall.ask(messages, timeout)
+
+    with pytest.raises(Missing, match=sentence):
+        hall.play(ask)
+    return sorted(set(kinds))
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        trial_identities(NAMES)["site-3"],  # of another project
+        replace(IDENTITIES["site-3"], key=IDENTITIES["site-2"].key),  # a key that is not the certificate's
+        replace(IDENTITIES["site-2"], site="site-3"),  # a certificate in another name
+    ],
+    ids=["project", "key", "name"],
+)
+def test_a_certificate_that_does_not_match_is_refused_by_the_sites_before_a_sum_is_asked_for(tmp_path, identity):
     algorithm, more = SCAFFOLD
     hall = MaskedHall(tmp_path, five(), algorithm, **more)
-    hall.site["site-3"].masks.identity = trial_identities(NAMES)["site-3"]
-    with pytest.raises(Missing, match="the key of 'site-3' is not signed by a certificate of this project"):
-        hall.play()
+    hall.site["site-3"].masks.identity = identity
+    kinds = refused(hall, "the key of 'site-3' is not signed by a certificate of this project for 'site-3'")
+    assert kinds == ["hello", "join", "keys", "roster"]
+
+
+def test_one_sites_own_minimum_beyond_the_federation_ends_the_run_at_the_greeting(tmp_path):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    masks = hall.site["site-4"].masks
+    masks.policy = replace(masks.policy, secure_min=7)
+    sentence = (
+        r"client 'd' refuses: its policy \(secure_min\) asks for sums with at least 7 other sites, and this run has 4"
+    )
+    assert refused(hall, sentence) == ["hello"]
+
+
+def test_a_site_without_cryptography_says_what_to_install_and_nothing_is_sent(tmp_path, monkeypatch):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, **more)
+    monkeypatch.setitem(sys.modules, "cryptography", None)  # an import of it now raises ImportError
+    hall.site["site-3"].masks.identity = identity_of(tmp_path, "site-3")
+    sentence = "client 'c' refuses: it cannot take part: masked sums need the package cryptography; install it with"
+    assert refused(hall, sentence) == ["hello"]
 
 
 class Liar:

@@ -104,7 +104,8 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
         >>> x = rng.normal(size=(20000, 3))
         >>> y = (x @ np.array([1.0, -1.0, 0.5]) + rng.logistic(size=20000) > 0) * 1.0
         >>> problem = fd.Problem(fd.data.split(x, y, clients=5), loss=fd.losses.logistic)
-        >>> run = fd.solve(problem, fd.PrivateNewton(), privacy=fd.Central(epsilon=1.0, delta=1e-5), secure=True)
+        >>> total = fd.Central(epsilon=1.0, delta=1e-5, clip=3.0)  # the usual clip, 1 here, would make w a third longer
+        >>> run = fd.solve(problem, fd.PrivateNewton(), privacy=total, secure=True)
         >>> run.rounds, bool(np.linalg.norm(run.w - [1.0, -1.0, 0.5]) < 0.2)
         (9, True)
     """

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-import numpy as np
-
 from foedus.algorithm import Algorithm
 from foedus.constraints import Constraint
 from foedus.data import preprocess, tables
@@ -22,9 +20,10 @@ from foedus.experiment import catalogue
 from foedus.experiment.sweep import Settings
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
+from foedus.privacy.central import Central
 from foedus.privacy.ledger import Ledger, with_preparation
 from foedus.privacy.noise import Noise
-from foedus.privacy.releasing import check_data, make_private
+from foedus.privacy.releasing import Releasing
 from foedus.privacy.releasing import rounds_of as rounds_with
 from foedus.privacy.total import Local, usual_clip
 from foedus.problem import Problem
@@ -44,9 +43,10 @@ class PrivacyArguments(TypedDict, total=False):
 
 
 class RuntimeArguments(TypedDict, total=False):
-    """The argument of `solve` that says where rounds are played; empty for this process."""
+    """The arguments of `solve` that say where rounds are played, and who sees what; empty for this process."""
 
     runtime: Flare
+    secure: bool
 
 
 class FitArguments(TypedDict):
@@ -124,7 +124,13 @@ def privacy_of(settings: Settings) -> PrivacyArguments:
     request = dict(settings["privacy"])
     if request["noise"] is None:
         del request["noise"], request["budget"]
-        total = catalogue.totals()["Local"].build(request, "[privacy]")
+        offer = catalogue.find_offer(request.pop("kind", "local"), catalogue.totals(), "[privacy] kind")
+        total = offer.build(request, "[privacy]")
+        if isinstance(total, Central) and not secure_of(settings):
+            raise FoedusError(
+                '[privacy] kind = "central": each site adds a share of the noise, which does not protect its reply '
+                'alone; write secure = true in [run], so that only sums are seen, or kind = "local".'
+            )
         preparation = fit_arguments(settings)
         figures = FIGURES * len(preparation["bounds"])
         if preparation["epsilon"] is not None and figures:
@@ -147,11 +153,20 @@ def rounds_of(settings: Settings, algorithm: Algorithm, problem: Problem) -> int
 
 
 def runtime_of(settings: Settings) -> RuntimeArguments:
-    """Return the argument of `solve` that says where rounds are played; none for this process."""
+    """Return the arguments of `solve` that say where rounds are played, and whether only sums over sites are seen."""
     request = dict(settings["run"]["runtime"])
     offer = catalogue.find_offer(request.pop("name"), catalogue.runtimes(), "[run] runtime")
     runtime = offer.build(request, "[run] runtime")
-    return {} if runtime is None else {"runtime": runtime}
+    secure = settings["run"].get("secure") is True
+    if runtime is None:
+        return {"secure": True} if secure else {}
+    return {"runtime": replace(runtime, secure=runtime.secure or secure)}
+
+
+def secure_of(settings: Settings) -> bool:
+    """Return whether the server sees masked sums alone."""
+    arguments = runtime_of(settings)
+    return arguments["runtime"].secure if "runtime" in arguments else arguments.get("secure", False)
 
 
 def split_mask(words: object, place: str) -> tuple[str, str]:
@@ -305,11 +320,13 @@ def build(
     except FoedusError as error:
         # the library speaks of clients; whoever writes an experiment file knows them as sites
         raise FoedusError(str(error).replace("client ", "site ", 1)) from None
-    if runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
+    if "runtime" in runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)
+    private = privacy_of(settings)
     try:
-        algorithm = algorithm.fit(problem).algorithm
+        # one that has a private form is fitted together with its noise: some are for private training alone
+        algorithm = algorithm if private and isinstance(algorithm, Releasing) else algorithm.fit(problem).algorithm
     except FoedusError as error:
         # `Leading` only takes the intercept out of the regulariser; the file knows the one inside it
         name = (request["regularizer"] or {}).get("name", "")
@@ -319,21 +336,8 @@ def build(
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    privacy = _with_clip(_less_preparation(privacy_of(settings), rules), rules)
+    privacy = _with_clip(_less_preparation(private, rules), rules)
     return RunSetup(settings, cohort, rules, problem, algorithm, who, privacy)
-
-
-def check_privacy(setup: RunSetup) -> None:
-    """Raise, before any round, where `solve` would refuse the privacy that [privacy] asks for."""
-    if not setup.privacy:
-        return
-    problem, limit = setup.problem, rounds_of(setup.settings, setup.algorithm, setup.problem)
-    try:
-        arguments = (setup.privacy.get("privacy"), setup.privacy.get("budget"))
-        private = make_private(setup.algorithm, *arguments, problem, limit)
-        check_data(problem, private.fit(problem).algorithm, np.zeros(problem.terms.dim))
-    except FoedusError as error:
-        raise FoedusError(f"[privacy]: {error}") from None
 
 
 def _with_clip(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:

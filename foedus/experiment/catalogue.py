@@ -22,6 +22,7 @@ from foedus.errors import FoedusError, did_you_mean
 from foedus.evaluation.rates import KINDS, RateTerm
 from foedus.losses import Loss
 from foedus.penalties import Penalty
+from foedus.privacy.central import Central
 from foedus.privacy.noise import Noise
 from foedus.privacy.total import Local
 from foedus.regularizers import Regularizer
@@ -277,8 +278,8 @@ def noises() -> dict[str, Offer[Noise]]:
 
 @cache
 def totals() -> dict[str, Offer[Local]]:
-    """Return the ways to state a privacy total for each site."""
-    return {"Local": _of_dataclass(Local, "privacy")}
+    """Return the ways to state a privacy total: noise of each site's own, or in shares that add up to a curator's."""
+    return {"Local": _of_dataclass(Local, "kind of total"), "Central": _of_dataclass(Central, "kind of total")}
 
 
 @cache

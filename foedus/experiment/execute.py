@@ -9,7 +9,7 @@ from foedus.data.holdout import KeptOut, split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
 from foedus.errors import FoedusError
-from foedus.experiment import build, evidence
+from foedus.experiment import build, evidence, ready
 from foedus.experiment.build import RunSetup
 from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.folder import Folder, folder_of
@@ -78,7 +78,7 @@ class Builder:
             if kept_out.whole is not cohort:
                 kept_out = replace(kept_out, whole=replace(kept_out.whole, tables={}))
         setup = replace(build.build(case.settings, cohort, rules, release=release), kept_out=kept_out)
-        build.check_privacy(setup)
+        ready.check(setup)
         return setup
 
 

@@ -92,10 +92,14 @@ RUN = {
     "runtime": Key(
         "offer", "where the rounds are played: in this process, or by sites of their own", {"name": "simulate"}
     ),
+    "secure": Key("flag", "whether the server sees sums over sites alone (masked sums)", False),
 }
 PRIVACY = {
+    "kind": Key("text", "of a total: noise of each site's own, or in shares of one curator's", "local"),
     "epsilon": Key("number", "the total for each site over the whole run; with noise, that of one release"),
     "delta": Key("number", "the delta that goes with it; 0 when left out"),
+    "tolerate": Key("whole", "of kind central: how many sites may collude or vanish in all", least=0),
+    "least_rows": Key("whole", "of kind central: the rows of a site that the sensitivity is computed for", least=1),
     "noise": Key("text", "the noise of one release, in place of a total"),
     "budget": Key("number", "with noise: the total after which a site takes no further part"),
 }

@@ -16,6 +16,7 @@ from foedus.data.preprocess import Category, Number
 from foedus.data.side_by_side import side_by_side
 from foedus.experiment import build, evidence
 from foedus.experiment.build import RunSetup
+from foedus.experiment.ready import fit_of
 from foedus.experiment.screen import size
 from foedus.pooled import Pooled
 from foedus.pytrees import nbytes
@@ -50,7 +51,7 @@ class Messages:
 
 def messages(setup: RunSetup) -> Messages:
     """Return the sizes of the messages, from their shapes alone; nothing is computed."""
-    fit = setup.algorithm.fit(setup.problem)
+    fit = fit_of(setup)
     algorithm, problem, terms = fit.algorithm, fit.problem, fit.problem.terms
     w0 = jax.ShapeDtypeStruct((terms.dim,), float)
     if isinstance(problem, Pooled):

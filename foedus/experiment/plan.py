@@ -19,10 +19,10 @@ from foedus.experiment import build, evidence, sources
 from foedus.experiment.build import PrivacyArguments, RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
+from foedus.privacy.central import Central
 from foedus.privacy.releasing import make_private
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
-from foedus.runtime.flare.driver import Flare
 from foedus.runtime.flare.order import Order, order_of
 from foedus.runtime.masking import by_sums, masking_of
 from foedus.terms import label
@@ -58,6 +58,11 @@ class Plan:
                 f"[algorithm] {name_of(algorithm)} needs to know the sites' numbers of rows or whether they are within "
                 "the support, and sites do not tell; say q_hat = 'uniform' and leave the support out."
             )
+        if isinstance(build.privacy_of(settings).get("privacy"), Central):
+            raise FoedusError(
+                '[privacy] kind = "central": its noise is made for the number of sites and of their rows, which a '
+                "submitted run does not know; run it with 'foedus run', or write kind = \"local\"."
+            )
         if settings["privacy"] is not None and isinstance(algorithm, FedGiA):
             raise FoedusError(
                 "[privacy]: FedGiA with noise needs the number of all rows, and sites do not tell theirs."
@@ -91,7 +96,7 @@ class Plan:
     @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
-        return build.runtime_of(self.settings).get("runtime", Flare()).secure
+        return build.secure_of(self.settings)
 
     @property
     def shares(self) -> Shares:

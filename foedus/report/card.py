@@ -1,12 +1,14 @@
 """The model card: a page of Markdown that describes a model, its certificate and its limits, to pass on with it."""
 
+import math
 import re
 
 from foedus.evaluation.coefficients import CoefficientTable
 from foedus.evaluation.evaluate import figure_text, term_text
 from foedus.evaluation.figures import TITLES
 from foedus.files import Json
-from foedus.report import evidence, privacy, sections, words
+from foedus.private_certificate import PrivateCertificate
+from foedus.report import evidence, privacy, sections, sites, words
 from foedus.report.words import number, size
 from foedus.run import Run
 
@@ -50,6 +52,8 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
     if run.coefficients is not None:
         lines += ["", "## What the model is", "", *_coefficients(run.coefficients)]
     lines += ["", "## The certificate", "", *_certificate(run)]
+    if run.certificate.private is not None:
+        lines += ["", "## The caps, as measured under noise", "", *_caps(run.certificate.private, run)]
     ledger = getattr(run, "ledger", None)
     lines += ["", "## Privacy", ""]
     if ledger is None:
@@ -104,6 +108,9 @@ def _certificate(run: Run) -> list[str]:
     c = run.certificate
     if c.silent:
         return [words.not_measured(run)]
+    counts = [plain(sentence) for sentence in words.counts_of_terms(run)]
+    if counts and not c.rows:
+        return [*counts, *map(plain, words.optimality(run))]
     if not c.rows:
         return [
             *(f"{line}\n" for line in words.optimality(run)),
@@ -112,6 +119,7 @@ def _certificate(run: Run) -> list[str]:
         ]
     lines = [
         "Measured after training, at the returned model and over all sites, by code that the training has no part in.",
+        *counts,
         "",
         *(f"{line}\n" for line in words.optimality(run)),
         "| | measured | counts as reached up to |",
@@ -135,6 +143,27 @@ def _certificate(run: Run) -> list[str]:
     return lines
 
 
+def _caps(certificate: PrivateCertificate, run: Run) -> list[str]:
+    rows = certificate.rows
+    rows = sorted(rows, key=lambda row: -row.high)[:MOST] if len(rows) > MOST else rows
+    lines = [*map(plain, words.caps_under_noise(run)), "", privacy.EXCESS, ""]
+    lines += ["| site | term | value about | interval | cap | excess | interval | noise | verdict |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---:|---|"]
+    lines += [
+        f"| {plain(r.site)} | {plain(r.constraint)} | {_figure(r.value)} | {sites.span(r.value_low, r.value_high)} | "
+        f"{number(r.cap)} | {number(r.excess)} | {sites.span(r.low, r.high)} | {number(r.noise)} | "
+        f"{certificate.verdict(r)} |"
+        for r in rows
+    ]
+    if len(certificate.rows) > MOST:
+        lines += ["", f"Of {number(len(certificate.rows))} caps these are the {MOST} with the largest excess."]
+    return lines
+
+
+def _figure(value: float) -> str:
+    return number(value) if math.isfinite(value) else "–"
+
+
 def limits(run: Run) -> list[str]:
     """Return sentences on what the certificate does not say."""
     limitations = [
@@ -144,7 +173,7 @@ def limits(run: Run) -> list[str]:
         else "The figures are about the examples that the model was trained on. How it does on new ones has to be "
         "measured on examples that were kept out."
     ]
-    if run.certificate.rows:
+    if run.certificate.rows or run.certificate.counts:
         limitations.append(
             f"A term counts as kept up to {number(run.certificate.eps2)}, and the conditions of optimality are of the "
             "first order: for a convex problem they make the model the best there is, up to the tolerance; otherwise "

@@ -136,6 +136,7 @@ def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[
         ("asked", "What was asked", sections.request_section([run], request)),
         ("evidence", "How good it is on new rows", evidence.section(run)),
         ("terms", "The terms, site by site", sections.certificate(run)),
+        ("caps", "The caps, as measured under noise", privacy.caps(run)),
         ("model", "What the model is", evidence.coefficients(run)),
         ("convergence", "How it got there", sections.convergence(page_charts, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),
@@ -153,7 +154,7 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
     usable = {name: run for name, run in (successes or runs).items() if math.isfinite(run.objective)} or dict(runs)
     best = min(usable, key=lambda name: usable[name].objective)
     fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
-    with_terms = any(run.certificate.rows for run in runs.values())
+    with_terms = any(run.certificate.rows or run.certificate.counts for run in runs.values())
     success = "is certified" if with_terms else "reached its stopping test"
     first = f"{len(successes)} of {len(runs)} runs {'certified' if with_terms else 'reached their stopping test'}."
     sentence = (

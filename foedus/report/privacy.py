@@ -7,13 +7,19 @@ import numpy as np
 
 from foedus.files import Json
 from foedus.privacy.ledger import NOT_TOLD, SIMULATED, TIGHT
-from foedus.report import sites
+from foedus.report import sites, words
 from foedus.report.words import number
 from foedus.run import Run
 
 NO_SEED = (
     "The seed of this run is not shown: the noise was drawn from it, so that whoever knows it can run two guesses of "
     "the data and see which of them gives this model."
+)
+
+EXCESS = (
+    "The verdict follows from the excess: the mean over all rows of a site of loss minus cap on the rows that the cap "
+    "is about, and 0 on the others. It is at most 0 where the cap is kept; the noise is its standard deviation. The "
+    "value is the mean loss on the cap's own rows, whose number is measured with noise as well."
 )
 
 
@@ -50,6 +56,15 @@ def ledger(run: Run) -> str:
             ],
         )
     return f'{text}<details><summary>The whole ledger</summary><pre class="ledger">{escape(str(book))}</pre></details>'
+
+
+def caps(run: Run) -> str:
+    """Return the caps as they were measured under noise: sentences and a table; empty where they were not."""
+    certificate = run.certificate.private
+    if certificate is None:
+        return ""
+    sentences = "".join(f"<p>{escape(text)}</p>" for text in words.caps_under_noise(run))
+    return f'{sentences}{sites.noisy_table(certificate)}<p class="note">{escape(EXCESS)}</p>'
 
 
 def public_settings(run: Run) -> Json:

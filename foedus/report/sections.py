@@ -104,6 +104,9 @@ def certificate(run: Run) -> str:
     c = run.certificate
     if c.silent:
         return f"<p>{escape(words.not_measured(run))}</p>"
+    counts = "".join(f"<p>{escape(text)}</p>" for text in words.counts_of_terms(run))
+    if counts and not c.rows:
+        return counts
     if not c.rows and getattr(run, "worst_case", None) is not None:
         return "<p>No terms were set, so there is nothing to hold each site to.</p>"
     if not c.rows:
@@ -123,7 +126,7 @@ def certificate(run: Run) -> str:
         f"<small>{'within' if value <= eps else 'over'} {number(eps)}</small></li>"
         for name, value, eps in figures
     )
-    return f'<ul class="figures">{items}</ul>{sites.table(run)}'
+    return f'{counts}<ul class="figures">{items}</ul>{sites.table(run)}'
 
 
 def charts_of(runs: Mapping[str, Run], alike: bool = True) -> list[Chart]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from foedus.certificate import Row
+from foedus.private_certificate import BROKEN, KEPT, PrivateCertificate
 from foedus.report.words import number
 from foedus.run import Run
 
@@ -121,6 +122,50 @@ def bars(titles: Sequence[str], rows: Sequence[tuple[str, float, tuple[str, ...]
     return (
         f'<div class="{_scroll(len(rows))}"><table class="sites sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def span(low: float, high: float) -> str:
+    """Return an interval in words, as "0.37 to 0.47"; "no interval" where an end is not finite."""
+    return f"{number(low)} to {number(high)}" if math.isfinite(low) and math.isfinite(high) else "no interval"
+
+
+def noisy_table(certificate: PrivateCertificate) -> str:
+    """Return a table of every cap as it was measured under noise: intervals of value and excess, noise, verdict."""
+    rows = sorted(certificate.rows, key=lambda row: -row.high)[:MOST]
+    rows = rows if len(certificate.rows) > MOST else list(certificate.rows)
+    several = len(certificate.constraints) > 1
+    top = max((v for row in rows for v in (row.cap, row.value_high) if math.isfinite(v)), default=0.0)
+    scale = (0.0, 1.12 * top if top > 0 else 1.0)
+    body = []
+    for place, row in enumerate(rows):
+        verdict = {KEPT: "met", BROKEN: "broken"}.get(row.standing, "binding")
+        mark = {KEPT: "✓", BROKEN: "✕"}.get(row.standing, "?")
+        start = _percent(row.value_low, scale) if math.isfinite(row.value_low) else 0.0
+        wide = max(_percent(row.value_high, scale) - start, 0.4)
+        value = number(row.value) if math.isfinite(row.value) else "–"
+        cap, verdict_words = _percent(row.cap, scale), f"{mark} {certificate.verdict(row)}"
+        middle = f'<b style="left:{_percent(row.value, scale):.2f}%"></b>' if math.isfinite(row.value) else ""
+        term = f'<td data-v="{escape(row.constraint)}">{escape(row.constraint)}</td>' if several else ""
+        body.append(
+            f'<tr class="{verdict}" data-place="{place}"><th scope="row" data-v="{escape(row.site)}">{escape(row.site)}'
+            f'</th>{term}<td class="wide" data-v="{row.value!r}"><div class="bar range {verdict}">'
+            f'<i style="left:{start:.2f}%;width:{wide:.2f}%"></i>{middle}<u style="left:{cap:.2f}%">'
+            f'</u></div></td><td class="n" data-v="{row.value!r}"><span class="mini">value about</span>'
+            f"{value}<small>{span(row.value_low, row.value_high)}</small></td>"
+            f'<td class="n" data-v="{row.cap!r}"><span class="mini">cap</span>{number(row.cap)}</td>'
+            f'<td class="n" data-v="{row.excess!r}"><span class="mini">excess</span>{number(row.excess)}'
+            f"<small>{span(row.low, row.high)}</small></td>"
+            f'<td class="n" data-v="{row.noise!r}"><span class="mini">noise</span>{number(row.noise)}</td>'
+            f'<td class="v" data-v="{row.high!r}"><span class="badge {verdict}">{verdict_words}</span>'
+            "</td></tr>"
+        )
+    heads = ["Site", *(["Term"] if several else []), "Value against cap", "Value about", "Cap", "Excess", "Noise"]
+    note = f"Of {number(len(certificate.rows))} caps, the {MOST} with the largest excess are shown."
+    return (
+        f'<div class="{_scroll(len(rows))}"><table class="sites noisy sortable{" terms" if several else ""}"><thead>'
+        f"<tr>{_heads([*heads, 'Verdict'])}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        + (f'<p class="note">{note}</p>' if len(certificate.rows) > MOST else "")
     )
 
 

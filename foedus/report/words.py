@@ -11,6 +11,8 @@ import numpy as np
 
 from foedus.certificate import Row
 from foedus.files import Json
+from foedus.private_certificate import BROKEN, KEPT, UNTOLD
+from foedus.report.phrases import cap_words, count, join_names, number
 from foedus.run import Run
 
 LOSSES = {
@@ -37,19 +39,6 @@ class Verdict:
     advice: tuple[str, ...] = ()
 
 
-def number(value: float) -> str:
-    """Return a number as people write it: four digits, and no exponent unless it is needed."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "not a number"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0:
-        return "0"
-    if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) < 1e6):
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
-
-
 def size(count: float) -> str:
     """Return a number of bytes with a unit that leaves a readable number."""
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -67,22 +56,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def join_names(names: list[str], most: int = 4) -> str:
-    """Join the first few names for a sentence: "a, b and 3 others"."""
-    items = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
-
-
 def group_names(remarks: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Join the names that have the same remark; return pairs of joined names and a remark."""
     together: dict[str, list[str]] = {}
     for name, text in remarks:
         together.setdefault(text, []).append(name)
     return [(join_names(names), text) for text, names in together.items()]
-
-
-def count(n: int, thing: str) -> str:
-    return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
 
 
 def objective(run: Run) -> str:
@@ -123,6 +102,9 @@ def objective(run: Run) -> str:
 
 def terms(run: Run) -> list[str]:
     """Return a sentence for each constraint, from the rows of the certificate; only its kind if none were measured."""
+    private = run.certificate.private
+    if private is not None and not run.certificate.rows:
+        return [f"{name} at most {cap_words(private.caps(name))}, at every site" for name in private.constraints]
     if run.certificate.silent:
         constraints = run.settings.get("problem", {}).get("constraints") or ()
         kinds = [str(c.get("name")) if isinstance(c, Mapping) else str(c) for c in constraints]
@@ -134,14 +116,30 @@ def terms(run: Run) -> list[str]:
     sentences = []
     for (constraint, kind, place), rows in groups.items():
         caps = sorted({row.cap for row in rows})
-        cap = number(caps[0]) if len(caps) == 1 else f"its own cap, from {number(caps[0])} to {number(caps[-1])}"
         place_words = {
             "server": "on the server's own data",
             "all sites": "on average over all sites",
             "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
         }[place]
-        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap}, {place_words}")
+        sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap_words(caps)}, {place_words}")
+    for row in run.certificate.counts:
+        sentences.append(f"{row.constraint} {'equal to' if row.kind == '==' else 'at most'} its cap, at every site")
     return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
+
+
+def caps_under_noise(run: Run) -> tuple[str, ...]:
+    """Return sentences on the caps as they were measured under noise; none where they were not."""
+    private = run.certificate.private
+    if private is None:
+        return ()
+    counts = [sum(row.standing == name for row in private.rows) for name in (KEPT, BROKEN, UNTOLD)]
+    return (
+        f"Measured under noise, {number(counts[0])} of {count(len(private.rows), 'cap')} are kept, {number(counts[1])} "
+        f"broken, and of {number(counts[2])} it cannot be told at this epsilon; each verdict by itself has "
+        f"{100 * private.confidence:g} % confidence.",
+        f"Measuring spent ε = {private.epsilon:.3g} at δ = {private.delta:g}, which is part of the total. Losses of "
+        f"single examples are cut at L = {number(private.loss_clip)}: what one loses beyond that does not count.",
+    )
 
 
 def uncertified(run: Run) -> str | None:
@@ -162,6 +160,8 @@ def worst(run: Run) -> Row | None:
 def verdict(run: Run) -> Verdict:
     """Return in words what came out of a run."""
     certificate, ending = run.certificate, _sentence(run.reason)
+    if certificate.counts:
+        return _of_counts(run, ending)
     if not certificate.rows:
         return _without_terms(run, ending)
     tightest = worst(run)
@@ -185,12 +185,9 @@ def verdict(run: Run) -> Verdict:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
         sites = list(dict.fromkeys(row.site for row in violations))
         hopeless = run.reason.startswith("no point was found")
-        first = (
-            f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} was "
-        )
-        first += (
-            f"asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} ({join_names(sites)})."
-        )
+        first = f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} "
+        first += f"was asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} "
+        first += f"({join_names(sites)})."
         advice = (
             f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here keeps, and run "
             "again."
@@ -221,6 +218,23 @@ def verdict(run: Run) -> Verdict:
         (f"Every term is kept at every site, but {join_names(short)}: a better model may exist.", ending),
         ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
     )
+
+
+def counts_of_terms(run: Run) -> tuple[str, ...]:
+    """Return at how many sites each term is kept, where masked sums show no more than that; none otherwise."""
+    counts = [f"{c.constraint} is kept at {number(c.kept)} of {count(c.sites, 'site')}" for c in run.certificate.counts]
+    remark = "Which sites these are, and their figures, only the sites know: a yes or no of each was added up."
+    return (_sentence("; ".join(counts)), remark) if counts else ()
+
+
+def _of_counts(run: Run, ending: str) -> Verdict:
+    """Return the verdict on terms of which only the number of sites that keep them is known."""
+    c, counts = run.certificate, counts_of_terms(run)
+    if c.holds():
+        return Verdict("good", "Certified", (*optimality(run), *counts, ending))
+    if not c.feasibility <= c.eps2:
+        return Verdict("bad", "Not certified: terms are broken", (*counts, ending), ("Raise the cap, and run again.",))
+    return Verdict("fair", "Terms kept, optimality not shown", (*counts, ending))
 
 
 def gap_tile(run: Run) -> tuple[str, str, str]:
@@ -260,6 +274,8 @@ def _without_terms(run: Run, ending: str) -> Verdict:
             else f"No model has a worst case that is lower by more than {number(stress.gap)}."
         )
     if run.certificate.silent:
+        if run.certificate.private is not None:
+            return _under_noise(run, {row.standing for row in run.certificate.private.rows}, ending)
         standing_of_terms = "Whether the terms hold is not known." if terms(run) else "No terms were set."
         return Verdict("fair", "Ended under noise", (f"{standing_of_terms} {ending}", not_measured(run)))
     if not math.isfinite(run.objective):
@@ -269,10 +285,8 @@ def _without_terms(run: Run, ending: str) -> Verdict:
     if run.converged:
         return Verdict("good", "Converged", (f"No terms were set. {ending}", residual))
     if getattr(run, "ledger", None) is not None:
-        advice = (
-            "With noise on what is sent there is no exact optimum to reach: look at the objective over the rounds, "
-        )
-        advice += "and at fewer rounds with less noise in each."
+        advice = "With noise on what is sent there is no exact optimum to reach: look at the objective over the "
+        advice += "rounds, and at fewer rounds with less noise in each."
         return Verdict("fair", "Ended under noise", (f"No terms were set. {ending}", residual), (advice,))
     if stress is None and run.certificate.stationarity <= run.certificate.eps1:
         near = f"{residual} A certificate would count this as optimal (up to {number(run.certificate.eps1)}), but the "
@@ -288,6 +302,15 @@ def _without_terms(run: Run, ending: str) -> Verdict:
         (f"No terms were set. {ending}", residual),
         ("Allow more rounds, or try an algorithm that ends at the optimum, such as FedGiA.",),
     )
+
+
+def _under_noise(run: Run, standings: set[str], ending: str) -> Verdict:
+    """Return the verdict on caps that were measured under noise alone."""
+    title = "A cap is broken" if BROKEN in standings else "Some caps cannot be told"
+    title = ("Every cap is kept" if standings == {KEPT} else title) + ", as measured under noise"
+    level = "bad" if BROKEN in standings else "fair"
+    advice = ("Raise epsilon, or bring more rows: the intervals are then narrower.",) if UNTOLD in standings else ()
+    return Verdict(level, title, (*caps_under_noise(run), ending, not_measured(run)), advice)
 
 
 def _price(run: Run) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.masking import Masking, masking_of
 from foedus.secure.identity import SiteIdentity
+from foedus.secure.masks import require_cryptography
 from foedus.secure.messages import MaskOrder, RevealOrder, Roster
 from foedus.secure.site import MaskingSite, NoKeys
 from foedus.summed_certificate import summed_part
@@ -34,6 +35,15 @@ def identity_of(kit: Path, name: str) -> SiteIdentity | None:
         return SiteIdentity.of_kit(kit, name)
     except FoedusError:
         return None
+
+
+def why_no_identity() -> str:
+    """Return why a site cannot sign its part of masked sums, to go behind its name."""
+    try:
+        require_cryptography()
+    except FoedusError as error:
+        return f"it cannot take part: {str(error).removesuffix('.')}"
+    return "it has no key and certificate to sign its part of masked sums with"
 
 
 class SummedRounds(MutableMapping[str, str]):
@@ -87,7 +97,7 @@ class SiteMasks:
                 raise Refusal("policy", "its policy lets replies leave as masked sums alone (secure)")
             return
         if self.identity is None:
-            raise Refusal("policy", "it has no key and certificate to sign its part of masked sums with")
+            raise Refusal("policy", why_no_identity())
         others = whole(clients, 1, 10**6, "sites") - 1
         if others < self.policy.secure_min:
             raise Refusal(
@@ -111,7 +121,7 @@ class SiteMasks:
         """Take new keys for the run, and return the public one."""
         self.check_run(header)
         if self.identity is None:
-            raise Refusal("policy", "it has no key and certificate to sign its part of masked sums with")
+            raise Refusal("policy", why_no_identity())
         if self.site is None or self.run != header["run"]:
             self.run = str(header["run"])
             record = SummedRounds(self.folder / f"summed-{self.run}.txt")
