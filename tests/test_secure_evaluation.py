@@ -100,8 +100,9 @@ def test_the_figures_are_those_of_plain_sums_and_name_no_site(tmp_path):
             assert not (numbers | words) - {bytes(8)} & {vector[k : k + 8] for k in range(0, len(vector), 8)}
 
 
-def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_path):
-    ward = MaskedWard(tmp_path)
+@pytest.mark.parametrize("text", [SECURE, HELD.replace("[run]\n", "[run]\nsecure = true\n")], ids=["flare", "here"])
+def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_path, text):
+    ward = MaskedWard(tmp_path, text)
     cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))
     setup = replace(build.build(ward.case.settings, cohort), kept_out=kept_out)
     run = fd.solve(setup.problem, setup.algorithm, max_rounds=2, secure=True)

@@ -20,7 +20,6 @@ from foedus.experiment import build, catalogue
 from foedus.experiment.build import RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.run import Run
-from foedus.runtime.flare.driver import Flare
 
 
 def rates_of(settings: Settings) -> list[RateTerm]:
@@ -75,8 +74,7 @@ def add(run: Run, setup: RunSetup) -> None:
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
         rule = Rule() if run.decision is None else run.decision.rule
         tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
-        runtime = build.runtime_of(setup.settings).get("runtime")
-        join = masked_evaluation_of if isinstance(runtime, Flare) and runtime.secure else evaluation_of
+        join = masked_evaluation_of if build.secure_of(setup.settings) else evaluation_of
         run.evaluations[HELD_OUT] = join(setup.problem.terms, tallies, run.decision)
 
 
