@@ -154,8 +154,9 @@ class Study:
             return row | {"status": ABSENT, "why": self.refusals[place]}
         try:
             instance = instance_of(cell.problem, cell.data, cell.seed, self.scale.quick)
-            why = methods.refusal(cell.problem, cell.algorithm, instance.problem)
-            if why is None and PROBLEMS[cell.problem].epsilon is not None:
+            if PROBLEMS[cell.problem].epsilon is None:
+                why = methods.refusal(cell.problem, cell.algorithm, instance.problem)
+            else:  # some algorithms fit a problem only with noise
                 why = self._without_private_form(cell, instance)
         except FoedusError as error:
             return row | self._leave_out(place, str(error))
