@@ -55,8 +55,8 @@ def test_in_95_of_a_hundred_seeds_every_cap_holds(rows, epsilon, secure):
         assert np.mean(objectives) <= 1.05
     if rows is generated and epsilon == 4.0 and not secure and holds == 94:
         pytest.xfail(
-            "94 of 100 were measured (objective 1.035, worst 1.044), which is less than the 95 that the margin aims at: "
-            "it is a model, and on this set a little too small"
+            "94 of 100 were measured (objective 1.035, worst 1.044), which is less than the 95 that the margin aims "
+            "at: it is a model, and on this set a little too small"
         )
     assert holds >= 95
 
