@@ -107,6 +107,7 @@ def test_the_splitting_method_goes_over_these_supports_too(name, metric, kind):
     assert -1e-7 <= above <= 1e-5
 
 
+@pytest.mark.slow
 def test_a_polyhedron_goes_through_the_same_rounds():
     sites = clients("pinball", 3, 3, 3, (17, 25))
     above, run = gap("pinball", "linf", "polyhedron", 1, sites, drfl("linf", "polyhedron", 1, 3))

@@ -110,7 +110,8 @@ def test_the_iterates_are_the_simulators(tmp_path, name):
     agree(run, Hall(tmp_path, five(), algorithm, **told).play())
 
 
-@pytest.mark.parametrize("inner", [pytest.param("admm", marks=pytest.mark.slow), "newton"])
+@pytest.mark.slow
+@pytest.mark.parametrize("inner", ["admm", "newton"])
 def test_the_certified_answer_is_the_simulators(tmp_path, inner):
     case = breast_cancer()
     run = fd.solve(case.problem(), CAPPED[inner])

@@ -108,7 +108,8 @@ def test_a_loss_without_a_worst_case_is_refused():
         fd.robust.worst_case_cap(None, 0.5, 0.1, loss=fd.losses.hinge, smoothing=0)
 
 
-@pytest.mark.parametrize("loss", [fd.losses.logistic, pytest.param(fd.losses.hinge, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [fd.losses.logistic, fd.losses.hinge])
 def test_a_robust_cap_over_sessions_is_the_simulators(tmp_path, loss):
     """A cap on label 1, between a server and sites that talk in messages."""
     cap = fd.robust.worst_case_cap(fd.label(1), 0.6, RHO, loss=loss, intercept=True)

@@ -294,6 +294,8 @@ class InteriorPoint(Accountable, Constrained, Summing):
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller)]), 0, server.idle + 1)
         close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
         stalled = (((idle[0] > IDLE) & close) | (idle[1] > LONG_IDLE)) & complete & exact
+        if self.learns(terms):  # what L-BFGS says of the gap is too rough to end a run by
+            stalled = jnp.zeros((), bool)
         ending = self.ending(following, server, finite, steeper & (shift > 1e8), contradicts & complete & exact)
         ending = jnp.where((ending == 0) & stalled, STALLED, ending)
         moving = replace(

@@ -26,6 +26,7 @@ from foedus.algorithms import private_newton_site as site_side
 from foedus.algorithms.private_newton_server import CapEstimate
 from foedus.constrained import Constrained, MeasuresCaps
 from foedus.errors import FoedusError
+from foedus.numerics.lapack import lu_solve
 from foedus.privacy import clipping
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.composition import gaussian_epsilon
@@ -306,7 +307,7 @@ class Moments(Round):
         spread = spread / jnp.maximum(speakers, 1)
         root = server_side.whitening(total.z / jnp.maximum(speakers, 1), spread, terms.dim)
         root = jnp.where(speakers > 0, root, server.root)
-        return replace(server, root=root, u=jnp.linalg.solve(root, server.w), round=server.round + 1, caps=total.caps)
+        return replace(server, root=root, u=lu_solve(root, server.w), round=server.round + 1, caps=total.caps)
 
 
 class Looks(Round):

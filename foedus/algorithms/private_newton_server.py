@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.numerics.lapack import eigh
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Sound
 from foedus.private_certificate import PrivateRow
@@ -37,7 +38,7 @@ def whitening(packed: Array, spread: Array, dim: int) -> Array:
     """
     rows, columns = jnp.triu_indices(dim)
     half = jnp.zeros((dim, dim)).at[rows, columns].set(packed * jnp.where(rows == columns, 0.5, 0.5**0.5))
-    values, vectors = jnp.linalg.eigh(half + half.T)
+    values, vectors = eigh(half + half.T)
     return vectors / jnp.sqrt(jnp.maximum(values, 0.0) + jnp.maximum(spread * (2.0 * dim) ** 0.5, 1e-12))
 
 

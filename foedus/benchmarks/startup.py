@@ -16,24 +16,11 @@ jax.jit(lambda a, b: a @ b)(jnp.ones((50, 50)), jnp.ones((50, 50))).block_until_
 """
 LIBRARIES = """
 import foedus
-from sklearn.datasets import load_breast_cancer
-from sklearn.preprocessing import scale
 """
 SITES = """
 import foedus as fd
-from sklearn.datasets import load_breast_cancer
-from sklearn.preprocessing import scale
-X, y = load_breast_cancer(return_X_y=True)
-sites = fd.data.split(scale(X), 1 - y, clients=5, seed=0)
-"""
-PLAIN_SITES = """
-import importlib.util, pathlib
-import numpy as np
-import foedus as fd
-folder = pathlib.Path(importlib.util.find_spec("sklearn").origin).parent
-rows = np.loadtxt(folder / "datasets" / "data" / "breast_cancer.csv", delimiter=",", skiprows=1)
-X, y = (rows[:, :-1] - rows[:, :-1].mean(axis=0)) / rows[:, :-1].std(axis=0), rows[:, -1]
-sites = fd.data.split(X, 1 - y, clients=5, seed=0)
+X, y = fd.data.breast_cancer()
+sites = fd.data.split(X, y, clients=5, seed=0)
 """
 README = """
 cap = fd.constraints.LossCap(fd.label(1), at_most=0.2)
@@ -48,7 +35,7 @@ compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None)
 for rows, clients in ((500, 5), (400, 5), (400, 8)):
-    sites = fd.data.split(scale(X)[:rows], 1 - y[:rows], clients=clients, seed=0)
+    sites = fd.data.split(X[:rows], y[:rows], clients=clients, seed=0)
     fd.solve(fd.Problem(sites, loss=fd.losses.logistic))
 print("programs compiled:", len(compiled))
 """
@@ -67,8 +54,7 @@ def _spent(code: str, cache: str, bytecode: str) -> tuple[float, str]:
 def startup(quick: bool) -> list[Measurement]:
     """Measure first answers beside `import jax` and one compiled matrix product, the least that JAX programs pay.
 
-    Modules are read as bytecode, as they are where a package has been installed. The examples load their data with
-    scikit-learn, whose import alone costs about as much as everything else; the same example is measured without it.
+    Modules are read as bytecode, as they are where a package has been installed.
     """
     repeats = 1 if quick else 5
     times: dict[str, list[float]] = {}
@@ -80,25 +66,21 @@ def startup(quick: bool) -> list[Measurement]:
             times.setdefault(name, []).append(seconds)
             return output
 
-        for code in (JAX_ALONE, SITES + README, SITES + DRFL, PLAIN_SITES):
+        for code in (JAX_ALONE, SITES + README, SITES + DRFL):
             _spent(code, warm_cache, bytecode)
         for _ in range(repeats):  # in turn, so that a busy moment of the machine hits all
             spend("alone", JAX_ALONE, "off")
             spend("libraries", LIBRARIES, "off")
             spend("cold", SITES + README, None)
             spend("warm", SITES + README, warm_cache)
-            spend("plain", PLAIN_SITES + README, None)
             spend("robust", SITES + DRFL, None)
-            spend("plain robust", PLAIN_SITES + DRFL, None)
         other = spend("other", SITES + OTHER_ROWS, warm_cache)
     match = re.search(r"compiled: (\d+)", other)
     least = {name: min(values) for name, values in times.items()}
-    imports: dict[str, object] = {"CPU-s of its imports": round(least["libraries"], 2)}
     against, alone = "import jax and a matrix product", least["alone"]
     return [
-        Measurement("import foedus and scikit-learn, CPU-s", least["libraries"], against, alone),
-        Measurement("README example, cold cache, CPU-s", least["cold"], against, alone, limit=3.0, extra=imports),
-        Measurement("... with its data read without scikit-learn", least["plain"], against, alone, limit=3.0),
+        Measurement("import foedus, CPU-s", least["libraries"], against, alone),
+        Measurement("README example, cold cache, CPU-s", least["cold"], against, alone, limit=3.0),
         Measurement("the same against the clock, CPU-s", least["cold"], "a second", 1.0, limit=2.5),
         Measurement(
             "README example beyond imports, warm", least["warm"] - least["libraries"], "a second", 1.0, limit=0.5
@@ -107,5 +89,4 @@ def startup(quick: bool) -> list[Measurement]:
             "DRFL, cold cache, CPU-s", least["robust"], "a second", 1.0, limit=5.0,
             extra={"programs compiled for other rows and sites": match.group(1) if match else "?"},
         ),
-        Measurement("... with its data read without scikit-learn", least["plain robust"], against, alone),
     ]  # fmt: skip

@@ -4,10 +4,12 @@ The exception is `loaders`, which fetches a set of OpenML where one is named. Wh
 a preprocessing is stated here, in `sums` and `sketch`; who carries it over a network is in `foedus.runtime.flare`.
 """
 
+from foedus.data.breast_cancer import breast_cancer
 from foedus.data.partition import by_column, dirichlet, iid, natural, power_law, shards, split
 from foedus.data.prepare import Prepared, prepare
 from foedus.stacked import Stacked
 
 __all__ = [
-    "Prepared", "Stacked", "by_column", "dirichlet", "iid", "natural", "power_law", "prepare", "shards", "split",
+    "Prepared", "Stacked", "breast_cancer", "by_column", "dirichlet", "iid", "natural", "power_law", "prepare",
+    "shards", "split",
 ]  # fmt: skip
