@@ -14,8 +14,9 @@ from foedus.runtime.flare import evaluating, layout, packing
 from foedus.runtime.flare.approval import Statement
 from foedus.runtime.flare.exchange import Missing, Paused
 from foedus.runtime.flare.order import Result
-from foedus.runtime.flare.policy import Policy
+from foedus.runtime.flare.policy import Policy, SiteFile
 from foedus.runtime.flare.secure_server import play
+from foedus.runtime.flare.site import SiteSession
 
 HELD = STUDY + "[evaluate]\nholdout = 0.3\n"
 CAPPED = HELD + '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.9\n'
@@ -85,14 +86,10 @@ def test_a_policy_forbids_it_before_anything_is_read(tmp_path, policy, sentence)
 
 
 def test_the_coordinator_refuses_what_cannot_be(tmp_path):
-    for more, sentence in (
-        ('[[constraints]]\ntype = "MissRate"\nat_most = 0.4\nconfidence = 0.5\n', "choose no threshold together"),
-        ('[run]\nruntime = { name = "flare", secure = true }\n', "with secure = true nothing is asked of single sites"),
-    ):
-        text = HELD.replace("[run]\nmax_rounds = 8\n", "") + more
-        (tmp_path / "one.toml").write_text(text)
-        with pytest.raises(FoedusError, match=sentence):
-            Plan.of(file.load(tmp_path / "one.toml").cases[0].settings)
+    term = '[[constraints]]\ntype = "MissRate"\nat_most = 0.4\nconfidence = 0.5\n'
+    (tmp_path / "one.toml").write_text(HELD + term)
+    with pytest.raises(FoedusError, match="choose no threshold together"):
+        Plan.of(file.load(tmp_path / "one.toml").cases[0].settings)
 
 
 # --- a server that does not keep to the protocol ---
@@ -132,6 +129,38 @@ def test_a_site_evaluates_one_model_in_a_run(tmp_path):
     ward.play()
     assert [a["code"] for a in ward.answers] == ["ok", "policy", "ok"]
     assert ward.answers[1]["sentence"] == "it evaluates one model in a run, and has evaluated another"
+
+
+def test_a_site_that_prepares_its_data_anew_still_knows_the_model_it_has_evaluated(tmp_path):
+    class Again(Attack):
+        """A ward whose server repeats all that came before the rounds, and then asks about another model."""
+
+        past: tuple = ()
+
+        def ask(self, messages, timeout):
+            name = self.names[0]
+            kinds = ("columns", "sums", "squares", "prepare", "hello", "join")
+            if name in messages and packing.unseal(messages[name])[0]["ask"] in kinds:
+                self.past += (messages[name],)
+            return super().ask(messages, timeout)
+
+    def forge(header, payload):
+        w = np.frombuffer(payload)
+        yield header, payload
+        for session in ("the same", "a new one"):
+            if session == "a new one":
+                name = ward.names[0]
+                site = SiteFile(ward.sources[name], ward.policy)
+                ward.site[name] = SiteSession(name, site, tmp_path / name, ward.notes.append)
+            yield from (packing.unseal(message) for message in ward.past)
+            yield header, (w + 1e-9).tobytes()
+            yield header, payload
+
+    ward = Again(tmp_path, HELD, forge)
+    ward.play()
+    codes = [a["code"] for a in ward.answers if a["ask"] == "evaluate"]
+    assert codes == ["ok", "policy", "ok", "policy", "ok"]
+    assert all(a["code"] == "ok" for a in ward.answers if a["ask"] != "evaluate")
 
 
 def test_wild_models_are_refused(tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.errors import FoedusError
+from foedus.evaluation import summed
 from foedus.evaluation.figures import (
     ALL_ROWS,
     SHARES,
@@ -38,11 +39,12 @@ class Evaluation:
         source: the rows: "held-out rows", or the names of files.
         sites: the figures of each site by name: "accuracy", "miss_rate", "false_alarms", "auc", "loss", "brier" and
             "calibration" of a classifier (the last two with the logistic loss), "r2", "rmse", "mae" and "loss" of a
-            regression. A `Figure` has `value`, and `low` and `high`, its interval at 95 %.
+            regression. A `Figure` has `value`, and `low` and `high`, its interval at 95 %. None of a site's own are
+            there with masked sums.
         overall: the same over the rows of all sites together.
         terms: the loss behind each cap, or the rate, on these rows.
         tenths: what happened to the rows of each tenth of the predicted probabilities.
-        rows: the number of rows of each site; 0 where a site told nothing.
+        rows: the number of rows of each site; 0 where a site told nothing; None where only sums were seen.
         auc_error: the area under the curve is known to within this much, because scores are counted in cells.
         cut: the threshold on the score, where a term chose one.
     """
@@ -61,6 +63,11 @@ class Evaluation:
         """The number of rows at all sites."""
         return self.overall["loss"].rows
 
+    @property
+    def everyone(self) -> dict[str, dict[str, Figure]]:
+        """The figures of each site, and over all rows where that is not the same."""
+        return {**self.sites, ALL_ROWS: self.overall} if len(self.sites) != 1 else self.sites
+
     def __getitem__(self, name: str) -> Figure:
         return self.overall[name]
 
@@ -70,8 +77,7 @@ class Evaluation:
         head = f"on {self.source}{kept} ({self.total:,} rows){unseen}; intervals at 95 %"
         names = [name for name in TITLES if name in self.overall]
         rows = [("site", "rows", *(TITLES[name][0].lower() for name in names))]
-        everyone = {**self.sites, ALL_ROWS: self.overall} if len(self.sites) != 1 else self.sites
-        for site, figures in everyone.items():
+        for site, figures in self.everyone.items():
             rows.append((site, f"{figures['loss'].rows:,}", *(figure_text(n, figures[n]) for n in names)))
         widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
         lines = [
@@ -148,6 +154,7 @@ def evaluate(
     *,
     decision: Decision | None = None,
     source: str = "new rows",
+    secure: bool = False,
 ) -> Evaluation:
     """Measure a model on rows that took no part in training.
 
@@ -159,9 +166,11 @@ def evaluate(
         sites: the new rows of each site, (X, y) or (X, y, group), by name or in a list.
         decision: `run.decision`, where a term on a rate chose a threshold.
         source: what to call the rows.
+        secure: add up the sites' sums and histograms as masked sums do, in the same integers: figures over all rows
+            alone.
 
     Returns:
-        The figures of each site and over all rows, each with its interval at 95 %.
+        The figures of each site (none with `secure`) and over all rows, each with its interval at 95 %.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -183,7 +192,8 @@ def evaluate(
     for name, arrays in rows_by_site.items():
         _check_rows(name, arrays, len(vector), terms)
     tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in rows_by_site.items()}
-    return evaluation_of(terms, tallies, decision, source)
+    join = masked_evaluation_of if secure else evaluation_of
+    return join(terms, tallies, decision, source)
 
 
 def check_linear(terms: Terms, w: np.ndarray) -> None:
@@ -211,8 +221,36 @@ def evaluation_of(
     terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
 ) -> Evaluation:
     """Return the evaluation that follows from the sites' tallies; this is the coordinator's part."""
-    together = sum_of(tallies)
     sites = {name: figures_of(one) for name, one in tallies.items()}
+    return _evaluation(terms_of(terms, list(tallies), tallies), sum_of(tallies), sites, decision, source)
+
+
+def masked_evaluation_of(
+    terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
+) -> Evaluation:
+    """Return the evaluation that the sites' tallies give as masked sums, in the same integers."""
+    return evaluation_of_sum(terms, list(tallies), summed.add_up(terms, tallies), decision, source)
+
+
+def evaluation_of_sum(
+    terms: Terms,
+    names: Sequence[str],
+    total: Mapping[str, np.ndarray],
+    decision: Decision | None = None,
+    source: str = HELD_OUT,
+) -> Evaluation:
+    """Return the evaluation that follows from the sum of what sites add to it; no site has figures of its own."""
+    own = summed.terms_of_sum(terms, names, total)
+    return _evaluation(own, summed.tally_of(terms, total), {}, decision, source)
+
+
+def _evaluation(
+    terms: tuple[TermFigure, ...],
+    together: Tally,
+    sites: dict[str, dict[str, Figure]],
+    decision: Decision | None,
+    source: str,
+) -> Evaluation:
     overall = figures_of(together)
     error = 0.0
     if "auc" in overall and overall["auc"].known:
@@ -223,9 +261,9 @@ def evaluation_of(
         source=source,
         sites=sites,
         overall=overall,
-        terms=(*rates, *terms_of(terms, list(tallies), tallies)),
+        terms=(*rates, *terms),
         tenths=tenths_of(together),
-        rows={name: figures["loss"].rows for name, figures in sites.items()},
+        rows={name: figures["loss"].rows for name, figures in sites.items()} if sites else None,
         auc_error=error,
         cut=None if decision is None else decision.cut,
     )
@@ -236,5 +274,5 @@ def _rates(
 ) -> list[TermFigure]:
     """The rate that a term caps, at each site and over all rows."""
     name = "miss_rate" if record.type == "MissRate" else "false_alarms"
-    everyone = {**sites, ALL_ROWS: overall} if len(sites) > 1 else sites
+    everyone = {**sites, ALL_ROWS: overall} if len(sites) != 1 else sites
     return [TermFigure(site, record.title, record.at_most, figures[name]) for site, figures in everyone.items()]

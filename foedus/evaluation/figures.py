@@ -145,7 +145,7 @@ def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tu
     for k in dict.fromkeys(number for number, *_ in subsets(terms)):
         term = terms.constraints[k]
         assert isinstance(term, LossCap | LossGap)
-        sites = {name: _rows_of(term, k, tallies[name]) for name in names}
+        sites = {name: rows_of(term, k, tallies[name]) for name in names}
         for row, label in enumerate(term.labels(terms, Data({}))):
             if term.scope == "coupled":
                 values = [rows[row] for rows in sites.values() if rows[row].known]
@@ -153,10 +153,10 @@ def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tu
                 assert isinstance(limit, int | float)
                 results.append(TermFigure("all sites", label, float(limit), intervals.average(values), term.kind))
                 continue
-            caps = {name: cap for name in names if (cap := _cap(term, name)) is not None}
+            caps = {name: cap for name in names if (cap := cap_at(term, name)) is not None}
             results += [TermFigure(name, label, cap, sites[name][row], term.kind) for name, cap in caps.items()]
             if len(caps) > 1 and len(set(caps.values())) == 1:
-                together = _rows_of(term, k, sum_of({name: tallies[name] for name in caps}))[row]
+                together = rows_of(term, k, sum_of({name: tallies[name] for name in caps}))[row]
                 results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together, term.kind))
     return tuple(results)
 
@@ -169,8 +169,8 @@ def sum_of(tallies: Mapping[str, Tally]) -> Tally:
     return first
 
 
-def _rows_of(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:
-    """The value of each row of a term."""
+def rows_of(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:
+    """Return the value of each row of a term."""
     parts = [intervals.mean(sums[f"term {k}.{side}"], low=0.0) for side in range(len(term.masks()))]
     if isinstance(term, LossCap):
         return parts
@@ -180,8 +180,8 @@ def _rows_of(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:
     return [intervals.difference(first, second), intervals.difference(second, first)]
 
 
-def _cap(term: LossCap | LossGap, name: str) -> float | None:
-    """The cap at a site; None where the term names caps for sites of which this is none."""
+def cap_at(term: LossCap | LossGap, name: str) -> float | None:
+    """Return the cap at a site; None where the term names caps for sites of which this is none."""
     limit = term.limit
     one = limit.get(name) if isinstance(limit, Mapping) else limit
     return float(one) if isinstance(one, int | float) else None

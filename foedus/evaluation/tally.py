@@ -69,6 +69,11 @@ def shapes(terms: Terms) -> dict[str, tuple[int, ...]]:
     return sizes | {f"term {k}.{side}": (5,) for k, side, _, _ in subsets(terms)}
 
 
+def is_count(name: str) -> bool:
+    """Return whether an array of a tally holds numbers of rows alone."""
+    return name == "outcomes" or name.startswith(("positives", "negatives"))
+
+
 def subsets(terms: Terms) -> list[tuple[int, int, LossCap | LossGap, int]]:
     """Return the subsets of rows that terms cap the loss of: number of the term, side, term, place of its mask."""
     return [

@@ -12,7 +12,7 @@ from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation import umbrella
 from foedus.evaluation.coefficients import CoefficientTable, coefficients
-from foedus.evaluation.evaluate import HELD_OUT, evaluation_of
+from foedus.evaluation.evaluate import HELD_OUT, evaluation_of, masked_evaluation_of
 from foedus.evaluation.rates import Decision, RateTerm, check_terms, decide, scores_for
 from foedus.evaluation.rates import check_counts as check_rate
 from foedus.evaluation.tally import Rule, tally
@@ -74,7 +74,8 @@ def add(run: Run, setup: RunSetup) -> None:
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
         rule = Rule() if run.decision is None else run.decision.rule
         tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
-        run.evaluations[HELD_OUT] = evaluation_of(setup.problem.terms, tallies, run.decision)
+        join = masked_evaluation_of if build.secure_of(setup.settings) else evaluation_of
+        run.evaluations[HELD_OUT] = join(setup.problem.terms, tallies, run.decision)
 
 
 def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:

@@ -47,11 +47,6 @@ class Plan:
                 f"[[constraints]] {rates[0].name}: sites that bring their own rows choose no threshold together; run "
                 "it with 'foedus run', or cap the loss with LossCap."
             )
-        if evidence.shares_of(settings) and build.secure_of(settings):
-            raise FoedusError(
-                "[evaluate] holdout: with secure = true nothing is asked of single sites, and an evaluation would be; "
-                "leave it out, and let each site measure the model with 'foedus evaluate'."
-            )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})

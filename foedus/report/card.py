@@ -5,7 +5,7 @@ import re
 
 from foedus.evaluation.coefficients import CoefficientTable
 from foedus.evaluation.evaluate import figure_text, term_text
-from foedus.evaluation.figures import ALL_ROWS, TITLES
+from foedus.evaluation.figures import TITLES
 from foedus.files import Json
 from foedus.private_certificate import PrivateCertificate
 from foedus.report import evidence, privacy, sections, sites, words
@@ -86,8 +86,7 @@ def _evidence(run: Run) -> list[str]:
         lines += ["", f"On {plain(evaluation.source)}, with intervals at 95 %:", ""]
         lines += ["| site | rows | " + " | ".join(TITLES[name][0] for name in names) + " |"]
         lines += ["|---|---:|" + "---:|" * len(names)]
-        everyone = {**evaluation.sites, ALL_ROWS: evaluation.overall} if len(evaluation.sites) > 1 else evaluation.sites
-        for site, figures in everyone.items():
+        for site, figures in evaluation.everyone.items():
             cells = " | ".join(figure_text(name, figures[name]) for name in names)
             lines.append(f"| {plain(site)} | {number(figures['loss'].rows)} | {cells} |")
         lines += [""] if evaluation.terms else []

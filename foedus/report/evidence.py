@@ -59,19 +59,22 @@ def _between(figure: Figure, text: Callable[[float], str]) -> str:
 
 def _caps(evaluation: Evaluation) -> tuple[str, ...]:
     """Whether each cap holds on new rows, in one or two sentences."""
-    terms = [term for term in evaluation.terms if term.site != ALL_ROWS and term.figure.known]
+    single = bool(evaluation.sites)  # with masked sums there are no figures of single sites
+    terms = [term for term in evaluation.terms if not (single and term.site == ALL_ROWS) and term.figure.known]
     if not terms:
         return ()
     by = {key: [t for t in terms if t.standing == key] for key in ("holds", "broken", "open")}
     if len(by["holds"]) == len(terms):
-        return ("Every cap holds there too, at every site, with 95 % confidence at each.",)
+        where = "at every site" if single else "over all sites (single ones are not seen)"
+        return (f"Every cap holds there too, {where}, with 95 % confidence at each.",)
     words = []
     if by["broken"]:
         worst = max(by["broken"], key=lambda t: t.figure.value - t.cap)
         sites = join_names(list(dict.fromkeys(t.site for t in by["broken"])))
+        where, list_of_sites = (f"at {worst.site}", f" (broken at {sites})") if single else (f"over {worst.site}", "")
         words.append(
-            f"Not every cap holds there: {worst.constraint} is {_value(worst, worst.figure.value)} at {worst.site}, "
-            f"where {_value(worst, worst.cap)} was asked for (broken at {sites})."
+            f"Not every cap holds there: {worst.constraint} is {_value(worst, worst.figure.value)} {where}, "
+            f"where {_value(worst, worst.cap)} was asked for{list_of_sites}."
         )
     if by["open"]:
         over = sum(t.figure.value > t.cap for t in by["open"])
@@ -158,8 +161,7 @@ def _decision(decision: Decision | None) -> str:
 def _evaluation(evaluation: Evaluation, with_title: bool) -> str:
     names = [name for name in TITLES if name in evaluation.overall]
     heads = "".join(f'<th scope="col" class="n" title="{escape(TITLES[n][1])}">{TITLES[n][0]}</th>' for n in names)
-    everyone = {**evaluation.sites, ALL_ROWS: evaluation.overall} if len(evaluation.sites) > 1 else evaluation.sites
-    body = "".join(_row(site, figures, names) for site, figures in everyone.items())
+    body = "".join(_row(site, figures, names) for site, figures in evaluation.everyone.items())
     title = f"<h3>On {escape(evaluation.source)}</h3>" if with_title else ""
     note = "Below each figure is its interval at 95 %."
     if evaluation.auc_error:

@@ -16,7 +16,7 @@ from foedus.study.methods import CANDIDATES, DEFAULT, KINDS, PUBLISHED, TUNED
 from foedus.study.networks import NETWORKS
 from foedus.study.pictures import profile_picture
 from foedus.study.profiles import by, number, profiles, summary, winner, with_figures
-from foedus.study.rows import ABSENT, ACCURACIES, FAILED, tag, to_csv
+from foedus.study.rows import ABSENT, ACCURACIES, FAILED, KEY, tag, to_csv
 
 BEGIN, END = "<!-- conclusions: written by hand, kept by foedus study --write -->", "<!-- end of the conclusions -->"
 NO_CONCLUSIONS = "None have been written for these results yet."
@@ -67,7 +67,9 @@ def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folde
 
 
 def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
-    count, whole = len(rows), sum(1 for _ in cells(scale))
+    grid = {cell.key for cell in cells(scale)}
+    count = sum(tuple(row[name] for name in KEY) in grid for row in rows)
+    more = f", and {len(rows) - count} further ones" if len(rows) > count else ""
     compiling = sum(float(r.get("compile_seconds", 0.0)) for r in rows)
     accuracies = ", ".join(map(tag, ACCURACIES))
     networks = "; ".join(network.title for network in NETWORKS)
@@ -83,7 +85,7 @@ def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
         else f"    FOEDUS_DATA=folder {command}",
         f"    {command} --only logistic/breast-cancer/FedGiA      # one row again",
         f"    {command} --algorithm my_module:MyAlgorithm         # an algorithm of yours takes part\n",
-        f"The results have {count} of the {whole} rows of the **{scale.name} grid** ({used}; {compiling:.0f} "
+        f"The results have {count} of the {len(grid)} rows of the **{scale.name} grid**{more} ({used}; {compiling:.0f} "
         f"processor "
         "seconds of compiling in all). "
         + (

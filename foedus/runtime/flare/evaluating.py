@@ -2,20 +2,25 @@
 
 The share of rows is stated before any data are read, and a site's policy may forbid it (`evaluate`). A site draws the
 rows itself, from the seed of the run and its own name, as a simulation does. It evaluates one model in a run: a server
-that could ask for many models would learn more than how good the last one is.
+that could ask for many models would learn more than how good the last one is. In a run with masked sums what a site
+sends is its part of one more such sum, and the figures are those over all rows alone.
 """
 
+import hashlib
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from foedus.data.holdout import Shares
 from foedus.errors import FoedusError
-from foedus.evaluation import tally
+from foedus.evaluation import summed, tally
 from foedus.evaluation.evaluate import Evaluation, evaluation_of
 from foedus.evaluation.tally import Rule, Tally
-from foedus.files import Json
+from foedus.files import Json, write_whole
+from foedus.pytrees import PyTree
 from foedus.runtime.flare import layout, packing
 from foedus.runtime.flare.exchange import Exchange, Paused
 from foedus.runtime.flare.gate import Outgoing
@@ -24,6 +29,11 @@ from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.terms import Terms
 
 EVALUATE = "evaluate"  # the kind of message
+
+
+def masked_shapes(terms: Terms) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the layout of what a site adds to a masked sum."""
+    return {name: jax.ShapeDtypeStruct(shape, float) for name, shape in summed.layout(terms).items()}
 
 
 def shapes(terms: Terms) -> dict[str, jax.ShapeDtypeStruct]:
@@ -60,8 +70,7 @@ def collect(exchange: Exchange, sites: dict[str, str], terms: Terms, w: np.ndarr
 def _checked(sums: dict[str, np.ndarray], plan: dict[str, jax.ShapeDtypeStruct]) -> Tally:
     """The tally of a site; raise where a number is not finite, or a count is negative."""
     packing.check_finite(sums, [False] * len(plan))
-    counts = [name for name in sums if name.startswith(("positives", "negatives")) or name == "outcomes"]
-    if any(np.any(sums[name] < 0) for name in counts):
+    if any(np.any(sums[name] < 0) for name in sums if tally.is_count(name)):
         raise FoedusError("its evaluation holds a negative count")
     return Tally(sums)
 
@@ -80,28 +89,36 @@ def shares_of(record: object, policy: Policy) -> Shares:
         raise Refusal("policy", "its policy (evaluate) lets no figures of rows leave that are held out of training")
     if policy.limits_privacy:
         raise Refusal("policy", "its policy asks for privacy, and an evaluation would send exact figures")
-    if policy.secure:
-        raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
     return Shares(share, 0.0, packing.whole(seed, 0, 2**63 - 1, "seed"))
 
 
 class Examiner:
-    """A site's held-out rows, as arrays, and the one model that they are used on."""
+    """A site's held-out rows, as arrays, and what may be told about them."""
 
     def __init__(self, arrays: tuple[np.ndarray, ...], policy: Policy):
         self.arrays, self.policy = arrays, policy
-        self.model: bytes | None = None
 
-    def evaluate(self, payload: bytes, terms: Terms) -> Outgoing:
-        """Answer with the tally of the held-out rows; parts of fewer rows than the policy allows are left out."""
+    def evaluate(
+        self, payload: bytes, terms: Terms, record: Path, mask: Callable[[PyTree], bytes] | None = None
+    ) -> Outgoing:
+        """Answer with the tally of the held-out rows; parts of fewer rows than the policy allows are left out.
+
+        Args:
+            payload: the model.
+            terms: the terms of the run.
+            record: the file that says which model was evaluated in this run; written before anything is sent, so that
+                a site that starts again, or is asked to prepare its data again, still knows.
+            mask: returns the bytes of a tree under masks, in a run whose server sees sums alone.
+        """
         if terms.loss is None:
             raise Refusal("unknown", "a problem with an objective of its own has no predictions to evaluate")
-        if self.model not in (None, payload):
+        digest = hashlib.sha256(payload).hexdigest().encode()
+        if record.exists() and record.read_bytes() != digest:
             raise Refusal("policy", "it evaluates one model in a run, and has evaluated another")
         w = packing.from_bytes(payload, layout.vector(terms.dim))
         check_moderate(w, False)
         if not np.all(np.isfinite(w)):
             raise Refusal("unknown", "the model to evaluate is not finite")
-        self.model = payload
-        sums = tally.tally(terms, np.asarray(w), self.arrays, Rule(), max(1, self.policy.min_subset)).sums
-        return Outgoing(payload=packing.to_bytes(dict(sums), shapes(terms)), exact=True)
+        own = tally.tally(terms, np.asarray(w), self.arrays, Rule(), max(1, self.policy.min_subset))
+        content = packing.to_bytes(dict(own.sums), shapes(terms)) if mask is None else mask(summed.parts(terms, own))
+        return Outgoing(payload=content, exact=True, before=lambda: write_whole(record, digest, private=True))

@@ -98,8 +98,8 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 class Apart:
     """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
-    def __init__(self, exchange: Exchange, noise: Json | None, secure: bool = False):
-        self.exchange, self.noise, self.secure = exchange, noise, secure
+    def __init__(self, exchange: Exchange, noise: Json | None, roles: Roles, secure: bool = False):
+        self.exchange, self.noise, self.roles, self.secure = exchange, noise, roles, secure
 
     @property
     def sites(self) -> int:
@@ -107,6 +107,9 @@ class Apart:
 
     def first(self, request: FiguresRequest) -> list[Sums]:
         if self.secure and self.noise is None:
+            if not (request.sums or request.ranges or {*request.words} - {self.roles.label, self.roles.group}):
+                # the values of label and group are known: every site has told them with its columns
+                return [Sums(words=dict.fromkeys(request.words, ())) for _ in range(self.sites)]
             raise FoedusError(
                 "[run] runtime: with secure = true nothing is asked of single sites, and the scale or the words of a "
                 "column would be; state bounds and categories in [preprocess], or scale = 'none'."
@@ -139,7 +142,7 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
     }
     headers = exchange.greet("columns", statement_of_run)
     cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
-    rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.secure))
+    rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.roles, plan.secure))
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
 

@@ -15,12 +15,13 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
+from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum
 from foedus.files import Json
 from foedus.pytrees import PyTree
 from foedus.runtime import spine
-from foedus.runtime.flare import layout, packing
+from foedus.runtime.flare import evaluating, layout, packing
 from foedus.runtime.flare.departures import Departures
-from foedus.runtime.flare.exchange import AskSites, Exchange, LeftOut, Missing, Paused
+from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
@@ -203,6 +204,10 @@ class SecureServerSession(ServerSession):
     def _join(self) -> dict[str, set[int]]:
         order = self.order
         self.masking = masking_of(order.algorithm, order.terms)
+        if order.evaluate:
+            self.exchange.most = max(
+                self.exchange.most, packing.size_of(evaluating.masked_shapes(order.terms)) + HEADERS
+            )
         self.exchange.most *= 3  # vectors of two words a number, with shares
         self.traffic = tuple(
             self.masking.traffic(packing.size_of(down), _count(up), order.terms.clients)
@@ -269,6 +274,27 @@ class SecureServerSession(ServerSession):
         total, clip_count, broken_count = measuring.tree_of(words, shapes)
         check_clipped(measuring, clip_count)
         return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken_count else total
+
+    def _evaluation(self, w: np.ndarray) -> Evaluation | None:
+        """Return the figures over all rows; None, with a line in the log, where the sum is none of figures."""
+        order, terms = self.order, self.order.terms
+        payload = packing.to_bytes(w, layout.vector(terms.dim))
+        messages = dict.fromkeys(order.sites, (self.exchange.header(evaluating.EVALUATE), payload))
+        measuring, shapes = self.masking.measuring, evaluating.masked_shapes(terms)
+        words, _ = self.sums.add_up(
+            evaluating.EVALUATE, order.max_rounds + 1, messages, measuring.size(shapes), len(messages), number=None
+        )
+        if words is None:
+            raise Paused("the sum of the sites' evaluations could not be unmasked")
+        total, clip_count, broken_count = measuring.tree_of(words, shapes)
+        try:
+            check_clipped(measuring, clip_count)
+            if broken_count:
+                raise FoedusError(f"{broken_count} of the sites have figures that are not finite.")
+            return evaluation_of_sum(terms, list(order.names), total)
+        except FoedusError as error:
+            self.note(f"the model is not evaluated: {error}")
+            return None
 
 
 def _count(tree: PyTree) -> int:

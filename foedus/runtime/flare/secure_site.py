@@ -167,6 +167,12 @@ class SiteMasks:
             header, round, self.masking.measuring.words_of(summed_part(self.terms, part, self.eps2, data))
         )
 
+    def evaluation(self, header: Json, round: int) -> Callable[[PyTree], bytes] | None:
+        """Return what puts the site's part of an evaluation under masks; None in a run without them."""
+        if (masking := self.masking) is None:
+            return None
+        return lambda tree: self.vector(header, round, masking.measuring.words_of(tree))
+
     def _masking_site(self) -> MaskingSite:
         if self.site is None:
             raise NoKeys("it has no keys for this run yet")

@@ -16,6 +16,7 @@ import numpy as np
 from foedus.algorithm import name_of
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
+from foedus.evaluation.evaluate import Evaluation
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
@@ -236,7 +237,8 @@ class ServerSession:
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         evaluation = None
         if order.evaluate and bool(carry.finite) and not interrupted:
-            evaluation = evaluating.collect(self.exchange, self.client, terms, np.asarray(carry.w)).to_json()
+            figures = self._evaluation(np.asarray(carry.w))
+            evaluation = None if figures is None else figures.to_json()
         if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
@@ -249,6 +251,10 @@ class ServerSession:
             refused=self.exchange.refusals,
             evaluation=evaluation,
         )
+
+    def _evaluation(self, w: np.ndarray) -> Evaluation | None:
+        """Return the figures of a model on the rows that the sites have held out."""
+        return evaluating.collect(self.exchange, self.client, self.order.terms, w)
 
     def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
         """Return what the sites measure at the last model; or the names of those that do not measure."""

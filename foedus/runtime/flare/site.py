@@ -356,9 +356,10 @@ class SiteSession:
     def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)
         examiner = self._desk(header).examiner
-        if examiner is None or self.masks.masking is not None or self.noise is not None:
+        if examiner is None or self.noise is not None:
             raise Refusal("policy", "it has agreed to no evaluation in this run")
-        return examiner.evaluate(payload, self.terms)
+        record = self.folder / f"evaluated-{self.run}.txt"
+        return examiner.evaluate(payload, self.terms, record, self.masks.evaluation(header, self.rounds + 1))
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)

@@ -1,0 +1,337 @@
+"""Held-out figures as masked sums: those of plain sums, nothing of a single site, and servers that lie."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_flare_evaluation import simulated
+from test_flare_preparation import FREE, QUICK, STUDY, Ward
+
+import foedus as fd
+from foedus.data.holdout import split_cohort
+from foedus.errors import FoedusError
+from foedus.evaluation import summed
+from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum, masked_evaluation_of
+from foedus.evaluation.figures import ALL_ROWS, sum_of
+from foedus.evaluation.tally import Rule, Tally, is_count, shapes, tally
+from foedus.experiment import build, evidence
+from foedus.report import card
+from foedus.report import evidence as pages
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.exchange import Missing, Paused
+from foedus.runtime.flare.order import Patience, Result
+from foedus.runtime.flare.policy import Policy, SiteFile
+from foedus.runtime.flare.secure_server import play
+from foedus.runtime.flare.site import SiteSession
+from foedus.secure.fixed_point import MOST_TERMS, FixedPoint
+from foedus.secure.messages import MaskedVector, MaskOrder
+from foedus.secure.play import trial_identities
+
+pytest.importorskip("cryptography")
+STATED = """
+[preprocess]
+[preprocess.bounds]
+age = [0, 120]
+blood_pressure = [60, 240]
+creatinine = [0, 10]
+previous_stays = [0, 20]
+[preprocess.categories]
+ward = ["cardiology", "internal medicine", "surgery"]
+smoker = ["no", "yes"]
+[evaluate]
+holdout = 0.3
+"""  # with masked sums nothing is asked about columns, so bounds and categories are stated
+HELD = STUDY.replace("FedGiA", "FedAvg").replace("max_rounds = 8", "max_rounds = 2") + STATED
+SECURE = HELD.replace("[run]\n", '[run]\nruntime = { name = "flare", secure = true }\n')
+POLICY = Policy(**FREE, secure_min=3)
+
+
+class MaskedWard(Ward):
+    """Four hospitals that let sums alone be seen."""
+
+    def __init__(self, folder, text=SECURE, policy=POLICY):
+        super().__init__(folder, text, policy)
+        self.identities = trial_identities(self.names)
+
+    def request(self, run="r1"):
+        request = super().request(run)
+        for name, source in self.sources.items():
+            site = SiteFile(source, self.policy)
+            self.site[name] = SiteSession(name, site, self.folder / name, self.notes.append, self.identities[name])
+        return request
+
+    def tallies(self, w):
+        cohort, kept_out = split_cohort(self.cohort, evidence.shares_of(self.case.settings))
+        setup = build.build(self.case.settings, cohort)
+        arrays = {site: evidence._arrays(setup, table) for site, table in kept_out.held_out.items()}
+        return setup.problem.terms, {site: tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
+
+
+def near(one: Evaluation, other: Evaluation) -> None:
+    """The same figures over all rows: rates and areas, which are counts, to the bit, and means to rounding."""
+    assert one.overall.keys() == other.overall.keys()
+    for name in one.overall:
+        mine, theirs = vars(one[name]), vars(other[name])
+        if name in ("accuracy", "miss_rate", "false_alarms", "auc"):
+            assert mine == theirs, name
+        np.testing.assert_allclose(list(mine.values()), list(theirs.values()), rtol=1e-9, atol=1e-12)
+    assert one.auc_error == other.auc_error
+
+
+def test_the_figures_are_those_of_plain_sums_and_name_no_site(tmp_path):
+    ward = MaskedWard(tmp_path)
+    result = Result.from_bytes(ward.play().to_bytes())
+    assert result.evaluation is not None
+    figures = Evaluation.from_json(result.evaluation)
+    near(figures, simulated(ward, result.conclusion.w))
+    assert (figures.sites, figures.rows) == ({}, None)
+    assert "sums" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}  # nothing is asked about columns
+    terms, tallies = ward.tallies(result.conclusion.w)
+    assert figures == masked_evaluation_of(terms, tallies, None)  # the simulator's integers, to the bit
+    numbers = {n.tobytes() for own in tallies.values() for value in own.sums.values() for n in value.ravel()[:, None]}
+    words = {w.tobytes() for own in tallies.values() for w in _words(terms, own) if w}
+    for raw in ward.heard:
+        header, content = packing.unseal(raw)
+        if header["ask"] == "evaluate":
+            vector = MaskedVector.from_bytes(content).words
+            assert not (numbers | words) - {bytes(8)} & {vector[k : k + 8] for k in range(0, len(vector), 8)}
+
+
+@pytest.mark.parametrize("text", [SECURE, HELD.replace("[run]\n", "[run]\nsecure = true\n")], ids=["flare", "here"])
+def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_path, text):
+    ward = MaskedWard(tmp_path, text)
+    cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))
+    setup = replace(build.build(ward.case.settings, cohort), kept_out=kept_out)
+    run = fd.solve(setup.problem, setup.algorithm, max_rounds=2, secure=True)
+    evidence.add(run, setup)
+    assert run.evaluation is not None
+    result = ward.play()
+    np.testing.assert_allclose(result.conclusion.w, run.w, rtol=0, atol=1e-10)
+    near(run.evaluation, Evaluation.from_json(result.evaluation))
+    assert run.evaluation.sites == {}
+
+
+def _words(terms, own):
+    return FixedPoint(4, summed.BITS, summed.WORDS).encode(
+        np.concatenate([value.ravel() for value in summed.parts(terms, own).values()])
+    )[0].ravel()  # fmt: skip
+
+
+def test_a_site_whose_policy_allows_masked_sums_alone_evaluates_under_masks_alone(tmp_path):
+    only = Policy(**FREE, secure=True, secure_min=3)
+    with pytest.raises(Missing, match="lets replies leave as masked sums alone"):
+        MaskedWard(tmp_path, HELD, only).play()
+    assert MaskedWard(tmp_path, SECURE, only).play().evaluation is not None
+    never = Policy(**FREE, secure_min=3, evaluate=False)
+    with pytest.raises(Missing, match=r"its policy \(evaluate\) lets no figures"):
+        MaskedWard(tmp_path, SECURE, never).play()
+
+
+class Liar(MaskedWard):
+    """A ward whose server changes the messages of the evaluation, and notes what the first site says to them."""
+
+    def __init__(self, folder, change):
+        super().__init__(folder)
+        self.change, self.sentences = change, []
+
+    def ask(self, messages, timeout):
+        forged = {}
+        for name, message in messages.items():
+            header, payload = packing.unseal(message)
+            if header.get("ask") == "evaluate" and name == self.names[0]:
+                header, payload = self.change(header, payload)
+            forged[name] = packing.seal(header, payload)
+        replies = super().ask(forged, timeout)
+        if (first := replies.get(self.names[0])) is not None:
+            header = packing.unseal(first)[0]
+            if header["ask"] == "evaluate" and header["code"] != "ok":
+                self.sentences.append((header["code"], header["sentence"]))
+        return replies
+
+
+def _order(header, **more):
+    order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
+    return header | {"mask": MaskOrder(**vars(order) | more).to_bytes().hex()}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda h, p: ({k: v for k, v in h.items() if k != "mask"}, p), "in no form that it knows"),
+        (lambda h, p: (_order(h, round=0), p), "the sum is of another round than the message"),
+        (lambda h, p: (_order(h, sites=MaskOrder.from_bytes(bytes.fromhex(h["mask"])).sites[:3]), p), "this one has 2|"
+         "this site among them"),
+        (lambda h, p: (h, (np.frombuffer(p) * np.nan).tobytes()), "a message holds NaN"),
+    ],
+    ids=["no masks", "another round", "fewer sites", "nan"],
+)  # fmt: skip
+def test_a_site_sends_its_tally_under_the_masks_of_this_sum_alone(tmp_path, change, sentence):
+    ward = Liar(tmp_path, change)
+    with pytest.raises((Paused, Missing), match=f"client {ward.names[0]!r}"):
+        ward.play()
+    assert ward.sentences
+    assert all(re.search(sentence, said) for _, said in ward.sentences)
+
+
+def test_a_second_model_is_refused_and_the_same_one_gets_the_same_bytes(tmp_path):
+    ward = MaskedWard(tmp_path)
+    request, real, answers = ward.request(), ward.ask, []
+
+    def ask(messages, timeout):
+        replies = real(messages, timeout)
+        for name in ward.names[:1]:
+            header, payload = packing.unseal(messages.get(name, packing.seal({})))
+            if header.get("ask") == "evaluate":
+                other = (np.frombuffer(payload) + 1e-9).tobytes()
+                answers.append(replies[name] == ward.site[name].answer(messages[name]))
+                for one in (header, _order(header, attempt=1), _order(header, round=4)):
+                    answers.append(packing.unseal(ward.site[name].answer(packing.seal(one, other)))[0]["sentence"])
+        return replies
+
+    assert play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False).evaluation
+    assert answers == [True, *["it evaluates one model in a run, and has evaluated another"] * 3]
+
+
+def test_a_site_that_vanishes_after_masking_is_in_the_figures(tmp_path):
+    ward = MaskedWard(tmp_path)
+    request, real, has_masked = ward.request(), ward.ask, []
+
+    def ask(messages, timeout):
+        replies = dict(real(messages, timeout))
+        kind = packing.unseal(next(iter(messages.values())))[0]["ask"]
+        if kind == "evaluate":
+            has_masked.append(kind)
+        if has_masked and kind in ("reveal", "end"):
+            replies.pop(ward.names[1], None)
+        return replies
+
+    patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=3)
+    result = play(request, tmp_path / "server", ask, patience, ward.notes.append, lambda: False)
+    figures = Evaluation.from_json(result.evaluation)
+    assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
+
+
+def test_a_site_that_is_silent_in_the_evaluation_pauses_the_run_which_can_be_resumed(tmp_path):
+    ward = MaskedWard(tmp_path)
+    request, real = ward.request(), ward.ask
+
+    def ask(messages, timeout):
+        replies = dict(real(messages, timeout))
+        if packing.unseal(next(iter(messages.values())))[0]["ask"] == "evaluate":
+            replies.pop(ward.names[1], None)
+        return replies
+
+    with pytest.raises(Paused, match=f"client {ward.names[1]!r} does not answer in round 3"):
+        play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
+    result = ward.play()
+    near(Evaluation.from_json(result.evaluation), simulated(ward, result.conclusion.w))
+
+
+def test_figures_that_are_not_finite_leave_the_run_without_an_evaluation(tmp_path, monkeypatch):
+    ward, real = MaskedWard(tmp_path), summed.parts
+    broken = [True]
+
+    def parts(terms, own):
+        pieces = real(terms, own)
+        return pieces | {"loss": pieces["loss"] * np.nan} if broken and broken.pop() else pieces
+
+    monkeypatch.setattr(summed, "parts", parts)
+    result = ward.play()
+    assert result.evaluation is None
+    assert np.all(np.isfinite(result.conclusion.w))
+    assert "the model is not evaluated: 1 of the sites have figures that are not finite." in ward.notes
+
+
+# --- the arithmetic ---
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_limbs_hold_every_finite_number_within_the_range_of_a_sum(values):
+    x = np.array(values)
+    pieces = summed.limbs(x)
+    point = FixedPoint(MOST_TERMS, summed.BITS, summed.WORDS)
+    words, clip_count = point.encode(pieces)
+    assert clip_count == 0
+    np.testing.assert_allclose(summed.joined(point.decode(words)), x, rtol=0, atol=2.0**-60)
+    assert np.array_equal(pieces[:-1], np.rint(pieces[:-1]))
+
+
+def rows(draw, n, kind):
+    X = np.column_stack([draw.normal(size=n), np.ones(n)])
+    z = X @ [1.0, 0.3] + draw.normal(size=n)
+    group = (draw.uniform(size=n) < 0.5).astype(float)
+    return X, (z > 0).astype(float) if kind == "logistic" else 4e5 + 1e5 * z, group
+
+
+@pytest.mark.parametrize("kind", ["logistic", "least_squares"])
+def test_in_python_the_figures_are_those_of_plain_sums(kind):
+    draw = np.random.default_rng(1)
+    caps = [
+        fd.constraints.LossCap(at_most=0.9, where=fd.group(0)),
+        fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.5),
+    ]
+    wide = [fd.constraints.LossCap(at_most=0.9, where=fd.group(1), scope="coupled")]
+    problem = fd.Problem(
+        {s: rows(draw, 40, kind) for s in "abcd"}, loss=getattr(fd.losses, kind), constraints=[*caps, *wide]
+    )
+    new = {s: rows(draw, 150, kind) for s in "abcd"}
+    w = np.array([0.8, 0.2]) if kind == "logistic" else np.array([9e4, 4.1e5])
+    plain, masked = fd.evaluate(problem, w, new), fd.evaluate(problem, w, new, secure=True)
+    near(masked, plain)
+    assert masked.sites == {}
+    expected = [t for t in plain.terms if t.site in (ALL_ROWS, "all sites")]
+    assert [(t.site, t.constraint, t.cap) for t in masked.terms] == [(t.site, t.constraint, t.cap) for t in expected]
+    assert {t.site for t in masked.terms} == {ALL_ROWS, "all sites"}
+    for mine, theirs in zip(masked.terms, expected, strict=True):
+        np.testing.assert_allclose(list(vars(mine.figure).values()), list(vars(theirs.figure).values()), rtol=1e-9)
+    assert ALL_ROWS in str(masked)
+    assert "a  " not in str(masked)
+    own = {s: tally(problem.terms, w, one, Rule()) for s, one in new.items()}
+    total = sum_of(own)
+    parts = [summed.parts(problem.terms, one) for one in own.values()]
+    for name in shapes(problem.terms):
+        together = sum(part[name] for part in parts)
+        joint = together if is_count(name) else summed.joined(together)
+        np.testing.assert_allclose(joint, total[name], rtol=1e-12)
+        if is_count(name):
+            assert np.array_equal(joint, total[name])
+
+
+def test_few_sites_and_broken_sums_are_refused():
+    draw = np.random.default_rng(2)
+    sites = {s: rows(draw, 30, "logistic")[:2] for s in "abc"}
+    problem = fd.Problem(sites, loss=fd.losses.logistic)
+    with pytest.raises(FoedusError, match=r"need at least 4 sites.*Got 3 instead"):
+        fd.evaluate(problem, np.zeros(2), sites, secure=True)
+    own = tally(problem.terms, np.zeros(2), sites["a"], Rule())
+    total = {name: 4 * value for name, value in summed.parts(problem.terms, own).items()}
+    for name, value, sentence in (("outcomes", -1.0, "a negative count"), ("loss", np.nan, "NaN or inf")):
+        with pytest.raises(FoedusError, match=sentence):
+            evaluation_of_sum(problem.terms, list("abcd"), total | {name: total[name] * 0 + value})
+    broken = Tally({**own.sums, "loss": own["loss"] * np.inf})
+    with pytest.raises(FoedusError, match="finite numbers"):
+        masked_evaluation_of(problem.terms, {s: broken if s == "a" else own for s in "abcd"}, None)
+
+
+def test_pages_show_the_figures_over_all_rows():
+    draw = np.random.default_rng(3)
+    sites = {s: rows(draw, 80, "logistic") for s in ("north", "south", "east", "west")}
+    loose, tight = (fd.constraints.LossCap(at_most=cap, where=fd.group(0)) for cap in (5.0, 0.01))
+    run = fd.solve(fd.Problem(sites, loss=fd.losses.logistic), fd.FedAvg(), max_rounds=2)
+    for terms, words in (
+        ([loose], "Every cap holds there too, over all sites (single ones are not seen), with 95 % confidence"),
+        ([loose, tight], "Not every cap holds there: "),
+    ):
+        problem = fd.Problem(sites, loss=fd.losses.logistic, constraints=terms)
+        run.evaluations["held-out rows"] = fd.evaluate(problem, run.w, sites, secure=True, source="held-out rows")
+        first = " ".join(pages.sentences(run))
+        assert words in first
+        assert "over all rows" in first or len(terms) == 1
+        for text in (pages.section(run), "\n".join(card._evidence(run)), first):
+            assert not any(name in text for name in sites)
+        assert "all rows" in pages.section(run)
+        assert "| all rows | 320 |" in "\n".join(card._evidence(run))
