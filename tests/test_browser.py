@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+from test_private_report import BROKEN, KEPT, UNTOLD, measured
 
 import foedus as fd
 from foedus.report import html, live, operator, words
@@ -83,8 +84,13 @@ def test_page_is_drawn_without_errors(tmp_path: Path, one: str):
     assert found == {"errors": [], "alive": True, "drawn": 3, "hidden": True, "title": "Certified"}
 
 
-@pytest.mark.parametrize("width", [400, 800, 1400])
-@pytest.mark.parametrize("kind", ["one", "both"])
+@pytest.fixture
+def noisy() -> str:
+    return html.page({"noisy": measured(KEPT, BROKEN, UNTOLD)}, {})
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+@pytest.mark.parametrize("kind", ["one", "both", "noisy"])
 def test_no_width_scrolls_sideways(tmp_path: Path, width: int, kind: str, request: pytest.FixtureRequest):
     page = request.getfixturevalue(kind)
     frame = f'<iframe id="f" style="width:{width}px;height:3000px;border:0" srcdoc="{text.escape(page)}"></iframe>'
