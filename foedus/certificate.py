@@ -91,6 +91,8 @@ class Certificate:
             return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
         for gap, how, note in ((self.gap_bound, "at most", "proved"), (self.gap, "about", "an estimate")):
             if gap is not None and math.isfinite(gap) and not math.isnan(objective):
+                if note == "an estimate" and gap > abs(objective):  # no quadratic model reaches that far
+                    return f"the objective is far from the best possible one: about {gap:.2g} by a rough estimate"
                 best = f"{objective - gap:.6g} ({note})"
                 return f"the objective is {how} {gap:.2g} above the best possible objective of {best}"
         if self.gap_note:

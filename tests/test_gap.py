@@ -1,5 +1,7 @@
 """The gap of a certificate: near the truth, the same in any units, and honest about points that are no minimum."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from constrained_cases import breast_cancer
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foedus as fd
-from foedus.certificate import measure
+from foedus.certificate import Certificate, measure
 
 
 def drawn(seed: int = 0, columns: int = 4) -> list:
@@ -156,3 +158,12 @@ def test_beyond_the_columns_for_a_matrix_a_ridge_still_proves_a_bound_and_else_t
     _, plain = measure(fd.Problem(sites, loss=fd.losses.logistic), np.zeros(510))
     assert plain.gap is None
     assert "was not measured: 510 columns at 2 sites are too many" in plain.optimality(0.7)
+
+
+def test_an_estimate_beyond_the_objective_itself_names_no_best_objective():
+    """A quadratic model far from the minimum once promised a logistic loss of −10.4."""
+    certificate = replace(Certificate.unmeasured((), 2, 1e-6, 1e-6), gap=11.0)
+    told = certificate.optimality(0.6)
+    assert told is not None
+    assert "far from the best possible one: about 11" in told
+    assert "-10.4" not in told
