@@ -99,6 +99,14 @@ def test_an_objective_without_a_lower_bound_is_called_unbounded(algorithm, objec
     assert run.rounds <= 100
 
 
+def test_a_gentle_slope_without_a_lower_bound_is_called_unbounded_too():
+    """One of 1e-5, along which steps of one length would take more rounds than anybody waits for."""
+    problem = fd.Problem([{"b": np.full(2, 1e-5)}], objective=slope)
+    run = fd.solve(problem, INTERIOR, w0=np.zeros(2))
+    assert "the objective is unbounded" in run.reason
+    assert run.rounds <= 40
+
+
 @pytest.mark.parametrize("algorithm", [INTERIOR, PROXAL, None])
 def test_a_loss_with_kinks_under_a_cap_is_refused(algorithm):
     signs = {name: (x, 2.0 * y - 1.0) for name, (x, y) in sites().items()}

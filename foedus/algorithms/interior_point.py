@@ -63,6 +63,7 @@ SHORTEST = 1e-3  # instead of a shorter step, the matrix is shifted
 MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
 FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
 SAME = 0.9  # a violation that is still above this share of that MEMORY points ago does not shrink
+STRAIGHT, LONGER = 1e-3, 10.0  # a step is straight up to this share of its fall; the next one is so many times longer
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
 SMALLER, FALLS = 0.7, 1e-9  # a residual below this share is smaller; f where it has fallen by this share of 1 + |f|
 IDLE, LONG_IDLE = 20, 60  # rounds without a smaller stationarity at a small gap, and without anything smaller: a stall
@@ -142,6 +143,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             alpha=jnp.ones(()),
             mu=zero,
             shift=zero,
+            stretch=jnp.ones(()),
             id=count,
             rejected=count - 1,
             whole=~no,
@@ -250,8 +252,11 @@ class InteriorPoint(Accountable, Constrained, Summing):
         mu = jnp.where(falls, jnp.maximum(jnp.minimum(FALL * mu, mu**POWER), jnp.minimum(lowest, mu)), mu)
 
         # the parabola through the merit and its slope −2·decrement at the base and the merit at the point
-        slope = 2.0 * (server.gap - base.number("product")) * server.alpha
-        guess = 0.5 * slope / jnp.maximum(merit - base.merit @ weigh + slope, 1e-300)
+        slope = 2.0 * (server.gap - base.number("product")) * server.alpha * server.stretch
+        fall = base.merit @ weigh - merit
+        straight = ~first & (server.alpha == 1.0) & (jnp.abs(fall - slope) <= STRAIGHT * slope)
+        stretch = jnp.where(accept, jnp.where(straight, LONGER * server.stretch, 1.0), server.stretch)
+        guess = 0.5 * slope / jnp.maximum(slope - fall, 1e-300)
         back = jnp.where(finite & jnp.isfinite(guess), jnp.clip(guess, *BACK), BACK[0])
         alpha = jnp.where(accept | server.snapped, 1.0, back * server.alpha)
         steeper = alpha < SHORTEST
@@ -264,7 +269,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             longer = memory.add(new.x[:dim] - base.x[:dim], new.change)
             memory = select(accept & ~first, longer, memory)
         dx, decrement = direction(following, memory, mu, shift)
-        gap = decrement + following.number("product")
+        gap, dx = decrement + following.number("product"), stretch * dx
         change = office.along(following, dx)
         if office.form.snaps:  # the server knows how far its many rows let it go
             alpha = jnp.where(fresh_start, jnp.minimum(alpha, office.room(following, change, mu)), alpha)
@@ -308,6 +313,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             alpha=alpha,
             mu=mu,
             shift=shift,
+            stretch=stretch,
             id=server.id + 1,
             rejected=jnp.where(accept, server.rejected, server.id),
             whole=office.learns | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),

@@ -22,6 +22,7 @@ class InteriorServer:
     alpha: Array
     mu: Array
     shift: Array  # of the matrix, beyond what makes it positive definite
+    stretch: Array  # how many times longer than Newton's a step is, while the objective falls along straight lines
     id: Array
     rejected: Array
     whole: Array
