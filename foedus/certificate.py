@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.constraints import Linear
 from foedus.contradiction import Contradiction, RowSlopes, UnseenRows, contradiction_of
-from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, ridge_bound, sums_losses
+from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, price_of, ridge_bound, rows_convex, sums_losses
 from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
 from foedus.interpreter.threads import threads_for
 from foedus.notebook import html_of
@@ -26,8 +25,9 @@ from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
 from foedus.row import Row, RowCount, table_of
 from foedus.terms import Constraint, Data, Terms, rows
+from foedus.wide_gap import at_point, measure_wide
 
-GAP_COLUMNS = 500  # columns up to which the gap is estimated: a site's matrix takes 2 MB
+GAP_COLUMNS = 500  # columns up to which the gap is estimated from matrices: a site's takes 2 MB
 GAP_NUMBERS = 2 * 10**7  # of all sites' matrices together
 HEAVY = 1e5  # multipliers beyond this are scaled down where only the directions of rows matter
 SCOPES = ("local", "global", "coupled")
@@ -314,12 +314,10 @@ def join_parts(
     if certificate.feasibility > eps2 or unseen.broken:
         curvature = np.abs(np.diag(second[0])) if second else 0.0
         evidence = contradiction_of(
-            certificate.rows, slopes, curvature, terms.regularizer, np.asarray(w), _rows_convex(terms), unseen
+            certificate.rows, slopes, curvature, terms.regularizer, np.asarray(w), rows_convex(terms), unseen
         )
         certificate = replace(certificate, contradiction=evidence)
-    slack = unseen.slack + sum(row.complementarity for row in certificate.rows if row.kind == "<=")
-    signs = all(row.multiplier >= 0 for row in certificate.rows if row.kind == "<=")
-    convex = _is_convex(terms) and math.isfinite(slack) and signs
+    slack, convex = price_of(certificate.rows, terms, unseen.slack)
     (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
         bend, pull = second
@@ -328,18 +326,9 @@ def join_parts(
     elif convex and certificate.feasibility <= eps2:
         certificate = replace(certificate, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
     if not second and certificate.gap_bound is None and _is_smooth(terms):
-        certificate = replace(certificate, gap_note=f"{terms.dim} columns at {terms.clients} sites are too many")
+        note = f"{terms.dim} columns at {terms.clients} sites are too many for matrices"
+        certificate = replace(certificate, gap_note=note)
     return float(objective), certificate
-
-
-def _is_convex(terms: Terms) -> bool:
-    """Whether the Lagrangian is known to be convex for multipliers that are not negative."""
-    objective = terms.loss is not None and terms.loss.convex and (terms.penalty is None or terms.penalty.convex)
-    return objective and _rows_convex(terms)
-
-
-def _rows_convex(terms: Terms) -> bool:
-    return all(c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
 
 
 def measure(
@@ -352,7 +341,23 @@ def measure(
     mu = device_array(given.get("local", np.zeros((terms.clients, counts["local"]))))
     nu, w = device_array(given.get("coupled", np.zeros(counts["coupled"]))), device_array(w)
     parts = site_parts(terms, w, mu, nu, problem.data)
-    return join_parts(terms, problem.names, w, parts, one, problem.server, given, eps1, eps2)
+    objective, certificate = join_parts(terms, problem.names, w, parts, one, problem.server, given, eps1, eps2)
+    return objective, widened(certificate, problem, w, parts, given)
+
+
+def widened(c: Certificate, problem: Problem, w: Array, parts: SitePart, multipliers: Multipliers) -> Certificate:
+    """The certificate with an estimate of the gap where there are too many columns for matrices."""
+    terms = problem.terms
+    if measures_gap(terms) or not _is_smooth(terms):
+        return c
+    own, nu = (
+        device_array(multipliers.get(scope, np.zeros(terms.rows[k]))) for k, scope in ((1, "global"), (2, "coupled"))
+    )
+    gradient, slopes = np.sum(np.asarray(parts.gradient), axis=0), np.mean(np.asarray(parts.coupled_slopes), axis=0)
+    slack, convex = price_of(c.rows, terms)
+    at = at_point(problem, w, parts.mu, nu, own, gradient, slopes)
+    gap = measure_wide(at, terms.regularizer, slack, c.gap_bound, convex)
+    return replace(c, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind, gap_note=gap.note)
 
 
 def certified(

@@ -10,7 +10,7 @@ the best possible objective: ‖r‖²/2σ + Σμ|c| is a bound.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.constraints import LossRows
+from foedus.constraints import Linear, LossRows
 from foedus.regularizers import Box, ElasticNet, Regularizer, Zero
+from foedus.row import Row
 from foedus.terms import Data, Terms
 
 FLAT = 1e-11  # of the largest eigenvalue: directions in which there is no curvature, or on which no row acts
@@ -31,12 +32,14 @@ CURVED = 1e-7  # of the largest eigenvalue: negative curvature beyond this is no
 class Gap:
     """What is still to be had: an `estimate` and a proved `bound`, None where they are not known; what the point is.
 
-    `kind` is "minimum", "saddle point" or "maximum", as the curvature on the binding face says.
+    `kind` is "minimum", "saddle point" or "maximum", as the curvature on the binding face says; `note` says why there
+    is no estimate.
     """
 
     estimate: float | None
     bound: float | None
     kind: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,29 @@ def sums_losses(terms: Terms) -> bool:
     return terms.loss is not None and all(isinstance(c, LossRows) for c in terms.constraints if c.scope != "global")
 
 
+def rows_convex(terms: Terms) -> bool:
+    """Whether every row is convex, and every equation linear."""
+    return all(c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
+
+
+def price_of(measured: Sequence[Row], terms: Terms, unseen: float = 0.0) -> tuple[float, bool]:
+    """Σμ|c| over the inequalities, and whether the Lagrangian is known to be convex."""
+    inequalities = [row for row in measured if row.kind == "<="]
+    slack = unseen + sum(row.complementarity for row in inequalities)
+    objective = terms.loss is not None and terms.loss.convex and (terms.penalty is None or terms.penalty.convex)
+    signs = math.isfinite(slack) and all(row.multiplier >= 0 for row in inequalities)
+    return slack, objective and signs and rows_convex(terms)
+
+
 def hessian(gradient: Callable[[Array], Array], w: Array) -> Array:
     """The derivative of a gradient, one column after the other: a smaller program than the whole matrix at once."""
     return jax.lax.map(lambda e: jax.jvp(gradient, (w,), (e,))[1], jnp.eye(w.size))
 
 
-def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Array:
-    """The Hessian XᵀDX of a site's Lagrangian, where `sums_losses` holds; two passes over X, not two for each column.
+def bends_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Array:
+    """The second derivative of a site's Lagrangian in each example's score, where `sums_losses` holds. (rows,)
 
-    D is found by automatic differentiation of the stated losses in the scores z = Xw: the Lagrangian is separable in
+    It is found by automatic differentiation of the stated losses in the scores z = Xw: the Lagrangian is separable in
     them, so its Hessian in z is diagonal and the product with a vector of ones is that diagonal.
     """
 
@@ -81,10 +98,14 @@ def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) 
                     start += weights.shape[0]
         return total
 
+    z = data["x"] @ w
+    return jax.jvp(jax.grad(of_scores), (z,), (jnp.ones_like(z),))[1]
+
+
+def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Array:
+    """The Hessian XᵀDX of a site's Lagrangian, where `sums_losses` holds: two passes over X, not two a column."""
     x = data["x"]
-    z = x @ w
-    bend = jax.jvp(jax.grad(of_scores), (z,), (jnp.ones_like(z),))[1]
-    gram = (x * bend[:, None]).T @ x
+    gram = (x * bends_of_losses(terms, w, mu, nu, data)[:, None]).T @ x
     if terms.penalty is None:
         return gram
     penalty = terms.penalty
@@ -142,16 +163,20 @@ def _measure(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
     if not (np.all(np.isfinite(K)) and np.all(np.isfinite(r))):
         return Gap(None, None, "minimum")
     values, vectors = np.linalg.eigh(0.5 * (K + K.T))
+    kind, gain = gain_along(values, vectors.T @ r)
+    return Gap(None if gain is None else gain + curves.slack, None if gain is None else bound, kind)
+
+
+def gain_along(values: np.ndarray, along: np.ndarray) -> tuple[str, float | None]:
+    """What the point is, and ½rᵀK⁺r, from the eigenvalues of K and the components of r; None at no minimum."""
     top = float(np.max(np.abs(values)))
     if np.min(values) < -CURVED * top:
-        return Gap(None, None, "maximum" if np.all(values < CURVED * top) else "saddle point")
-    along = vectors.T @ r
+        return "maximum" if np.all(values < CURVED * top) else "saddle point", None
     curved = values > FLAT * max(top, 1e-300)
     flat = float(np.linalg.norm(along[~curved]))
     if flat > LEFT_OVER * max(float(np.linalg.norm(along)), 1e-300) and flat > np.sqrt(np.finfo(float).eps):
-        return Gap(math.inf, bound, "minimum")
-    gain = 0.5 * float(np.sum(along[curved] ** 2 / values[curved]))
-    return Gap(gain + curves.slack, bound, "minimum")
+        return "minimum", math.inf
+    return "minimum", 0.5 * float(np.sum(along[curved] ** 2 / values[curved]))
 
 
 def _null_space(pull: np.ndarray) -> np.ndarray:

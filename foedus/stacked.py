@@ -135,7 +135,7 @@ def _arrays_of(name: str, client: object) -> dict[str, np.ndarray]:
         if key == "weight":
             raise FoedusError(f"client {name!r}: the array name 'weight' is taken; call yours something else.")
         try:
-            array = np.asarray(value)
+            array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)  # a sparse table of SciPy
             if array.dtype.kind == "c":
                 raise TypeError
             if array.dtype.kind not in "biuf":

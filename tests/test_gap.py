@@ -1,7 +1,9 @@
 """The gap of a certificate: near the truth, the same in any units, and honest about points that are no minimum."""
 
+from collections import OrderedDict
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from constrained_cases import breast_cancer
@@ -146,18 +148,86 @@ def test_the_gap_of_a_run_does_not_change_with_units(units, best):
     assert other.gap == pytest.approx(plain.gap, rel=1e-6)
 
 
-def test_beyond_the_columns_for_a_matrix_a_ridge_still_proves_a_bound_and_else_the_sentence_says_why():
+def wide(scale=1.0, columns: int = 510, **stated) -> fd.Problem:
     rng = np.random.default_rng(0)
-    sites = [(rng.normal(size=(12, 510)), (rng.random(12) < 0.5).astype(float)) for _ in range(2)]
-    with_ridge = fd.Problem(sites, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.5, per_example=False))
-    run = fd.solve(with_ridge, fd.InteriorPoint(eps1=1e-4))
-    assert run.certificate.gap is None
-    assert 0 <= run.certificate.gap_bound < 1e-5
-    objective, rough = measure(with_ridge, np.zeros(510))
+    sites = [(scale * rng.normal(size=(12, columns)), (rng.random(12) < 0.5).astype(float)) for _ in range(2)]
+    return fd.Problem(sites, **({"loss": fd.losses.logistic} | stated))
+
+
+RIDGE = fd.penalties.Ridge(0.5, per_example=False)
+CAP = fd.constraints.LossCap(fd.label(1), at_most=0.3)
+
+
+def test_beyond_the_columns_for_a_matrix_a_ridge_still_proves_a_bound():
+    problem = wide(penalty=RIDGE)
+    run = fd.solve(problem, fd.InteriorPoint(eps1=1e-4))
+    assert 0 <= run.certificate.gap <= run.certificate.gap_bound < 1e-5
+    objective, rough = measure(problem, np.zeros(510))
     assert objective - run.objective <= rough.gap_bound
-    _, plain = measure(fd.Problem(sites, loss=fd.losses.logistic), np.zeros(510))
-    assert plain.gap is None
-    assert "was not measured: 510 columns at 2 sites are too many" in plain.optimality(0.7)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {},
+        {"penalty": RIDGE, "constraints": [CAP]},
+        {"penalty": RIDGE, "constraints": [replace(CAP, scope="coupled")]},
+        {"penalty": RIDGE, "constraints": [fd.constraints.Linear(np.ones((1, 510)), [0.1], scope="global")]},
+        {"regularizer": fd.regularizers.ElasticNet(0.01, 0.1), "constraints": [CAP]},
+        {"regularizer": fd.regularizers.Box(-0.01, 0.01)},
+    ],
+    ids=["nothing", "caps", "coupled", "global", "elastic net", "box"],
+)
+def test_from_products_the_gap_is_that_from_matrices(monkeypatch, stated):
+    """At a point that no method returned, with multipliers that are not the best ones."""
+    problem, rng = wide(**stated), np.random.default_rng(3)
+    w = np.where(rng.random(510) < 0.3, 0.0, 0.01 * rng.normal(size=510)).clip(-0.01, 0.01)
+    local, own, coupled = problem.terms.rows
+    given = {"local": np.full((2, local), 0.7), "global": np.full(own, 0.2), "coupled": np.full(coupled, 0.4)}
+    _, by_products = measure(problem, w, given)
+    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", 510)
+    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    _, by_matrix = measure(problem, w, given)
+    assert by_matrix.gap > 1e-4
+    assert by_products.gap == pytest.approx(by_matrix.gap, rel=0.02)
+    assert by_products.kind == by_matrix.kind == "minimum"
+
+
+@pytest.mark.parametrize("units", [1e-6, 1e6, "mixed"])
+def test_from_products_the_gap_does_not_change_with_units(units):
+    scale = 10.0 ** np.linspace(-6, 6, 510) if units == "mixed" else np.full(510, units)
+    w = 0.01 * np.random.default_rng(3).normal(size=510)
+    given = {"local": np.full((2, 1), 0.7)}
+    _, plain = measure(wide(constraints=[CAP]), w, given)
+    _, other = measure(wide(scale, constraints=[CAP]), w / scale, given)
+    assert other.gap == pytest.approx(plain.gap, rel=1e-6)
+
+
+def valley(w, data):
+    """With a saddle at 0 in one of many directions."""
+    return 0.5 * jnp.sum(w**2) - w[3] ** 2 + data.mean((data["x"] @ w) ** 4)
+
+
+@pytest.mark.parametrize(("sign", "kind"), [(1.0, "saddle point"), (-1.0, "minimum")])
+def test_from_products_a_saddle_is_called_one(sign, kind):
+    """Also where the residual is 0, and sees no direction at all."""
+    problem = wide(objective=valley, loss=None) if sign > 0 else wide(objective=bowl, loss=None)
+    _, found = measure(problem.over(np.zeros(510)), np.zeros(510))
+    assert found.stationarity == 0
+    assert found.kind == kind
+
+
+def bowl(w, data):
+    return 0.5 * jnp.sum(w**2) + data.mean((data["x"] @ w) ** 4)
+
+
+def test_an_estimate_that_does_not_settle_is_not_told(monkeypatch):
+    monkeypatch.setattr("foedus.wide_gap.MOST", 3)
+    _, found = measure(wide(), 0.01 * np.ones(510))
+    assert found.gap is None
+    told = found.optimality(0.7)
+    assert told is not None
+    assert "was not measured: its estimate did not settle within 3 products with the Hessian" in told
 
 
 def test_an_estimate_beyond_the_objective_itself_names_no_best_objective():

@@ -8,12 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from constrained_cases import DIM, Coupled, Quadratic, breast_cancer
+from scipy.sparse import csr_array
 from test_flare_sessions import Hall, agree
 from test_proxal import confirmed
 
 import foedus as fd
+from foedus.algorithms import interior_point_learnt
 from foedus.algorithms.interior_point_form import Blocks, Form
-from foedus.algorithms.interior_point_learnt import LearntShare, learnt, learnt_share, products_of, solve_learnt
+from foedus.algorithms.interior_point_learnt import (
+    LearntShare,
+    is_partial,
+    learnt,
+    learnt_share,
+    products_of,
+    rounds_of,
+    solve_learnt,
+)
 from foedus.algorithms.interior_point_rows import Rows, stiffness
 from foedus.numerics.limited_memory import LimitedMemory
 
@@ -21,15 +31,21 @@ POINT, LEARNT = fd.InteriorPoint(), fd.InteriorPoint(curvature="learnt")
 KEY = jax.random.key(0)
 
 
-def wide(columns: int, *, sites: int = 5, rows: int = 200, **stated) -> fd.Problem:
-    """More columns than rows, a ridge that makes the minimum unique, and labels that a plane explains in part."""
+def wide(columns: int, *, sites: int = 5, rows: int = 200, density: float = 1.0, **stated) -> fd.Problem:
+    """More columns than rows, a ridge that makes the minimum unique, and labels that a plane explains in part.
+
+    With a `density` below 1 the sites' tables are sparse ones of SciPy.
+    """
     rng = np.random.default_rng(0)
     plane = 3.0 * rng.normal(size=columns) / np.sqrt(columns)
     clients = {}
     for i in range(sites):
         X = rng.normal(size=(rows, columns))
+        if density < 1:
+            X *= rng.uniform(size=X.shape) < density
         X[:, -1] = 1.0
-        clients[f"s{i}"] = (X, (X @ plane + rng.normal(size=rows) > 0).astype(float))
+        y = (X @ plane + density * rng.normal(size=rows) > 0).astype(float)
+        clients[f"s{i}"] = (X if density == 1 else csr_array(X), y)
     ridge = fd.penalties.Ridge(1e-2, per_example=False)
     return fd.Problem(clients, loss=fd.losses.logistic, penalty=ridge, **stated)
 
@@ -56,32 +72,55 @@ def system(clients: int, rows: int, columns: int = 12) -> tuple[fd.Problem, list
 
 
 def summed(problem: fd.Problem, J: list[np.ndarray], rows: list[Rows], scale: np.ndarray) -> LearntShare:
-    equal, nothing = np.zeros(problem.terms.rows[0], bool), jnp.zeros(problem.terms.dim)
+    terms = problem.terms
+    equal, nothing = np.zeros(terms.rows[0], bool), jnp.zeros(terms.dim)
     shares = [
-        learnt_share(problem.terms, nothing, nothing, own, jnp.asarray(a), equal, jnp.asarray(scale))
+        learnt_share(terms, nothing, nothing, own, jnp.asarray(a), equal, jnp.asarray(scale), part).placed(terms, part)
         for a, own in zip(J, rows, strict=True)
+        for part in jnp.arange(rounds_of(terms))
     ]
     return jax.tree.map(lambda *parts: sum(parts), *shares)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_a_few_products_determine_the_matrix_of_all_sites_rows(scaled):
-    problem, J, rows = system(3, 2)
+def matrices(problem: fd.Problem, J: list[np.ndarray], rows: list[Rows], scale: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Σ Jᵀ D J as the server has it from sums, and itself."""
     terms = problem.terms
-    assert products_of(terms) == 10
-    scale = 10.0 ** np.linspace(-3, 3, 12) if scaled else np.ones(12)
     J = [a / scale for a in J]
     D = [np.asarray(stiffness(own, np.zeros(2, bool))) for own in rows]
     exact = sum(a.T @ (d[:, None] * a) for a, d in zip(J, D, strict=True))
     none = Blocks(jnp.zeros(12), jnp.zeros(0), jnp.zeros(0), jnp.zeros((0, 12)))
     K = learnt(terms, summed(problem, J, rows, scale), jnp.asarray(scale), none, jnp.zeros((0, 12)), jnp.ones(12))
-    np.testing.assert_allclose(scale * K.blocks.dense() * scale[:, None], scale * exact * scale[:, None], atol=1e-7)
+    return scale * np.asarray(K.blocks.dense()) * scale[:, None], scale * exact * scale[:, None]
 
 
-def test_of_more_rows_than_products_the_stiffest_count_and_the_others_with_their_diagonal():
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("a_round", [128, 4])
+def test_a_few_products_determine_the_matrix_of_all_sites_rows(monkeypatch, scaled, a_round):
+    """In one round, and in three rounds of four products."""
+    monkeypatch.setattr(interior_point_learnt, "PRODUCTS", a_round)
+    problem, J, rows = system(3, 2)
+    assert products_of(problem.terms) == min(10, a_round)
+    assert rounds_of(problem.terms) == (3 if a_round == 4 else 1)
+    found, exact = matrices(problem, J, rows, 10.0 ** np.linspace(-3, 3, 12) if scaled else np.ones(12))
+    np.testing.assert_allclose(found, exact, atol=1e-7)
+
+
+def test_more_rows_than_columns_are_determined_by_as_many_products_as_columns():
     problem, J, rows = system(30, 2)
     assert products_of(problem.terms) == 12
-    assert summed(problem, J, rows, np.ones(12)).rows.shape == (12,)
+    assert not is_partial(problem.terms)
+    found, exact = matrices(problem, J, rows, np.ones(12))
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6 * np.max(exact))
+
+
+def test_of_more_rows_than_products_the_stiffest_count_and_the_others_with_their_diagonal(monkeypatch):
+    monkeypatch.setattr(interior_point_learnt, "PRODUCTS", 8)
+    monkeypatch.setattr(interior_point_learnt, "MOST_ROUNDS", 1)
+    problem, J, rows = system(30, 2)
+    assert is_partial(problem.terms)
+    found, exact = matrices(problem, J, rows, np.ones(12))
+    assert np.linalg.norm(found - exact, 2) < np.linalg.norm(exact, 2)
+    np.testing.assert_allclose(np.diag(found), np.diag(exact), rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -107,7 +146,7 @@ def test_the_learnt_system_is_solved_as_the_dense_one():
 
 
 def test_a_reply_has_vectors_and_no_matrix_and_does_not_grow_with_rows():
-    """60 rows at each of 5 sites, or 600: as many products, and nothing of the size of a row of data."""
+    """60 rows at each of 5 sites, or 600: as many products of a message, and nothing of the size of a row of data."""
     sent = []
     for rows in (60, 600):
         C = np.zeros((rows, 501))
@@ -123,7 +162,7 @@ def test_a_reply_has_vectors_and_no_matrix_and_does_not_grow_with_rows():
         reply = jax.eval_shape(lambda c, a, d, t=terms: POINT.local(t, c, a, d, KEY)[1], client, ask, data)
         sent.append([leaf.shape for leaf in jax.tree.leaves(reply)])
     assert sent[0] == sent[1]
-    assert max(int(np.prod(shape)) for shape in sent[0]) == 40 * 501
+    assert max(int(np.prod(shape)) for shape in sent[0]) == 128 * 501
 
 
 # --- whole runs ---
@@ -163,6 +202,28 @@ def test_sessions_of_server_and_sites_play_the_same_rounds(tmp_path):
     agree(run, Hall(tmp_path, case.problem(), LEARNT).play(), 1e-6)
 
 
+def test_a_sparse_table_is_the_dense_one():
+    dense, thin = np.eye(4)[:, :3], csr_array(np.eye(4)[:, :3])
+    y = np.array([0.0, 1.0, 1.0, 0.0])
+    first = fd.Problem([(dense, y)], loss=fd.losses.logistic)
+    second = fd.Problem([(thin, y)], loss=fd.losses.logistic)
+    np.testing.assert_array_equal(first.data["x"], second.data["x"])
+
+
+@pytest.mark.slow
+def test_more_rows_than_one_message_tells_of_are_told_in_several_rounds(monkeypatch):
+    """Sixty caps of which a message tells ten: seven rounds a point, and the same points."""
+    problem = capped(520, sites=60, rows=20)
+    few = fd.InteriorPoint(eps1=1e-3, eps2=1e-3)
+    run = fd.solve(problem, few)
+    monkeypatch.setattr(interior_point_learnt, "PRODUCTS", 10)
+    jax.clear_caches()
+    parted = fd.solve(problem, few)
+    assert parted.converged, parted.reason
+    assert parted.rounds == 7 * run.rounds
+    np.testing.assert_allclose(parted.w, run.w, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stated", "most"),
@@ -170,10 +231,11 @@ def test_sessions_of_server_and_sites_play_the_same_rounds(tmp_path):
         (capped, 25),
         (lambda columns: capped(columns, sites=20), 25),
         (lambda columns: capped(columns, sites=60, rows=60), 25),
+        (lambda columns: capped(columns, density=0.05), 25),
         (lambda columns: wide(columns, regularizer=fd.regularizers.L1(1e-2)), 40),
         (lambda columns: wide(columns, regularizer=fd.regularizers.Box(-0.02, 0.02)), 40),
     ],
-    ids=["caps", "caps at 20 sites", "caps at 60 sites", "l1", "box"],
+    ids=["caps", "caps at 20 sites", "caps at 60 sites", "sparse tables", "l1", "box"],
 )
 def test_two_thousand_columns_take_few_rounds(stated, most):
     run = fd.solve(stated(2000), fd.InteriorPoint(eps1=1e-3, eps2=1e-3))
@@ -183,12 +245,19 @@ def test_two_thousand_columns_take_few_rounds(stated, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["InteriorPoint(eps1=1e-3, eps2=1e-3)", "ProxAL(inner='lbfgs')"])
-def test_ten_thousand_columns_take_less_than_a_gigabyte(algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "density"),
+    [
+        ("InteriorPoint(eps1=1e-3, eps2=1e-3)", 1.0),
+        ("InteriorPoint(eps1=1e-3, eps2=1e-3)", 0.02),
+        ("ProxAL(inner='lbfgs')", 1.0),
+    ],
+)
+def test_ten_thousand_columns_take_less_than_a_gigabyte(algorithm, density):
     """In a process of its own, whose largest size is what VmHWM says; `ru_maxrss` would be that of its parent, too."""
     code = (
         "import re, foedus as fd; from test_interior_point_learnt import capped\n"
-        f"run = fd.solve(capped(10_000), fd.{algorithm}, max_rounds=60)\n"
+        f"run = fd.solve(capped(10_000, density={density}), fd.{algorithm}, max_rounds=60)\n"
         f"assert run.converged or {algorithm.startswith('ProxAL')}, run.reason\n"
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
     )

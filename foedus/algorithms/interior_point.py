@@ -24,7 +24,7 @@ from foedus.accountable import Account, Accountable
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Kind, Present
 from foedus.algorithms.interior_point_confirm import Confirmation, expects
 from foedus.algorithms.interior_point_form import Form
-from foedus.algorithms.interior_point_learnt import DEPTH
+from foedus.algorithms.interior_point_learnt import DEPTH, rounds_of
 from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import (
@@ -153,6 +153,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             heard=zero,
             broken=zero,
             lasts=count,
+            part=count,
             running=nothing,
             streak=count,
             data=own,
@@ -184,6 +185,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             rejected=server.rejected,
             whole=server.whole,
             scale=server.base.scale if self.learns(terms) else (),
+            part=server.part if self.learns(terms) else (),
         )
 
     def local(
@@ -207,12 +209,17 @@ class InteriorPoint(Accountable, Constrained, Summing):
             heard=server.heard + jnp.round(total.heard),
             broken=server.broken + jnp.round(total.broken),
         )
-        whole = server.whole
-        fresh = jax.tree.map(jnp.add, server.fresh, total.model)
-        summed = jax.tree.map(jnp.add, server.running, total.model)
-        complete = jnp.where(whole, server.heard >= n, full)
+        whole, model, last = server.whole, total.model, jnp.ones((), bool)
+        if self.learns(terms):
+            model = replace(model, curvature=model.curvature.placed(terms, server.part))
+            last = server.part == rounds_of(terms) - 1
+        fresh = jax.tree.map(jnp.add, server.fresh, model)
+        summed = jax.tree.map(jnp.add, server.running, model)
+        everybody = server.heard >= n
+        complete = jnp.where(whole, everybody & last, full)
         at = select(whole, fresh, summed)
-        waiting = replace(server, fresh=fresh)
+        more = jnp.where(everybody, 1, 0)  # the next of the point's rounds, or the same one for those who were silent
+        waiting = replace(server, fresh=fresh, part=server.part + more, heard=jnp.where(everybody, 0.0, server.heard))
         judged = self.judge(terms, replace(server, running=at), at, complete)
         return select(whole & ~complete, waiting, judged)
 
@@ -324,6 +331,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             heard=jnp.zeros(()),
             broken=jnp.zeros(()),
             lasts=jnp.zeros((), int),
+            part=jnp.zeros((), int),
             gap=gap,
             step=jnp.max(jnp.abs(dx / units)[:dim]) / (1.0 + jnp.max(jnp.abs(following.x / units)[:dim])),
             top=jnp.where(first, new.f, server.top),

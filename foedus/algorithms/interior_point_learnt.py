@@ -5,9 +5,12 @@ A site then sends, in place of its matrix K_i = ∇²(f_i/n + zᵀc) + Jᵀ D J,
     k products of Jᵀ D J with directions Ω that everybody can draw.
 The server adds these up. From the steps and the changes of the gradient it keeps L-BFGS's approximation of the smooth
 part, started from the diagonal. The products determine Σ Jᵀ D J exactly if all sites have at most k rows together: with
-Y = ΩA it is Yᵀ(YΩᵀ)⁻¹Y (Nyström); of more rows, the stiffest ones count, and the others with their diagonal. So rows
-that bind act with their exact weight, and no row is sent: a sum over all sites and rows is.
+Y = ΩA it is Yᵀ(YΩᵀ)⁻¹Y (Nyström). Where there are more rows, a point is asked about in several rounds, each with
+other directions; of more rows than MOST_ROUNDS such rounds can tell, the stiffest ones count, and the others with their
+diagonal. So rows that bind act with their exact weight, and no row is sent: a sum over all sites and rows is.
 """
+
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +24,9 @@ from foedus.numerics.limited_memory import Factors, LimitedMemory
 from foedus.pytrees import PyTree, state
 from foedus.terms import Terms
 
-PRODUCTS = 40  # products with Jᵀ D J at most: k vectors of a message
+PRODUCTS = 128  # products with Jᵀ D J at most: k vectors of a message
+NUMBERS = 25_000_000  # in all sites' products of a round, which a simulation holds at once
+MOST_ROUNDS = 8  # for which a point is asked about
 SPARE = 4  # products beyond the number of rows, which keep the core YΩᵀ well conditioned
 NO_RANK = 1e-13  # of the core's largest eigenvalue: directions in which no row acts
 DEPTH = 60  # pairs of L-BFGS that are kept: as many as there may be rounds
@@ -35,14 +40,20 @@ class LearntShare:
 
     diagonal: Array  # of the smooth part's matrix
     change: Array  # of the smooth part's gradient since the last point, with the multipliers of the new one
-    products: Array  # Ω Jᵀ D J, (k, dim); (0, dim) without local rows
+    products: Array  # Ω Jᵀ D J, (k, dim), of one round; at the server of all rounds; (0, dim) without local rows
     rows: PyTree  # the diagonal of Jᵀ D J, where there are more rows than products; else ()
 
     @staticmethod
     def zero(terms: Terms) -> "LearntShare":
         vector = jnp.zeros(terms.dim)
-        products = jnp.zeros((products_of(terms), terms.dim))
+        products = jnp.zeros((rounds_of(terms) * products_of(terms), terms.dim))
         return LearntShare(vector, vector, products, vector if is_partial(terms) else ())
+
+    def placed(self, terms: Terms, part: Array) -> "LearntShare":
+        """The share of one round of a point, as the share in what the server collects over all of its rounds."""
+        k, dim = products_of(terms), terms.dim
+        whole = jnp.zeros((rounds_of(terms), k, dim)).at[part].set(self.products)
+        return replace(self, products=whole.reshape(-1, dim))
 
 
 @state
@@ -58,28 +69,40 @@ class Learnt:
         return 1.0 / jnp.sqrt(self.diagonal)
 
 
+def _wanted(terms: Terms) -> int:
+    rows = terms.clients * terms.rows[0]
+    return min(rows + SPARE, terms.dim) if rows else 0
+
+
 def products_of(terms: Terms) -> int:
     """The number k of products that a site sends: known to all, and independent of anybody's data."""
-    rows = terms.clients * terms.rows[0]
-    return min(rows + SPARE, PRODUCTS, terms.dim) if rows else 0
+    return min(_wanted(terms), PRODUCTS, max(SPARE, NUMBERS // (terms.clients * terms.dim)))
+
+
+def rounds_of(terms: Terms) -> int:
+    """In how many rounds a point is asked about."""
+    return min(-(-_wanted(terms) // products_of(terms)), MOST_ROUNDS) if terms.rows[0] else 1
 
 
 def is_partial(terms: Terms) -> bool:
     """Whether the products may miss some of the rows."""
-    return terms.clients * terms.rows[0] > products_of(terms)
+    return _wanted(terms) > rounds_of(terms) * products_of(terms)
 
 
 def directions(terms: Terms) -> Array:
-    """Ω: the same for all parties and in all rounds. (k, dim)"""
-    return jax.random.normal(jax.random.key(0), (products_of(terms), terms.dim))
+    """Ω: the same for all parties and at all points. (rounds, k, dim)"""
+    return jax.random.normal(jax.random.key(0), (rounds_of(terms), products_of(terms), terms.dim))
 
 
 def learnt_share(
-    terms: Terms, diagonal: Array, change: Array, rows: Rows, J: Array, equal: np.ndarray, scale: Array
+    terms: Terms, diagonal: Array, change: Array, rows: Rows, J: Array, equal: np.ndarray, scale: Array, part: Array
 ) -> LearntShare:
-    """A site's share, with its rows' slacks, multipliers and Jacobian; `scale` are the units for Ω."""
+    """A site's share, with its rows' slacks, multipliers and Jacobian; `scale` are the units for Ω.
+
+    `part` is the round of those for which a point is asked about.
+    """
     D = stiffness(rows, equal)
-    products = ((directions(terms) * scale) @ J.T * D) @ J if terms.rows[0] else jnp.zeros((0, terms.dim))
+    products = ((directions(terms)[part] * scale) @ J.T * D) @ J if terms.rows[0] else jnp.zeros((0, terms.dim))
     return LearntShare(diagonal, change, products, D @ J**2 if is_partial(terms) else ())
 
 
@@ -92,7 +115,7 @@ def learnt(terms: Terms, at: LearntShare, scale: Array, blocks: Blocks, own: Arr
     extra = blocks.tt.shape[0]
     if terms.rows[0]:
         Y = at.products * scale
-        core = Y @ directions(terms).T
+        core = Y @ directions(terms).reshape(-1, terms.dim).T
         values, vectors = eigh(0.5 * (core + core.T))
         acts = values > NO_RANK * jnp.max(values)
         roots = jnp.where(acts, 1.0 / jnp.sqrt(jnp.where(acts, values, 1.0)), 0.0)

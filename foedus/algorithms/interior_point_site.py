@@ -7,6 +7,7 @@ the model that they sent last. Where curvature is learnt, there is no matrix and
 for the whole, and the server waits for everybody.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from foedus.accountable import Account
-from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share
+from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share, rounds_of
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.pytrees import select, state
@@ -95,7 +96,7 @@ class InteriorClient:
     base: Place  # the last place that the server went on from, as far as the site knows
     trial: Place  # the place it was asked about last
     sent: Any  # the QuadraticModel that the server's sum has of this site; () where curvature is learnt
-    whole: Array  # the number of the last point about which it sent the whole
+    whole: Array  # the number of the last point about which it sent the whole, or of the last round of such a point
 
 
 @state
@@ -111,6 +112,7 @@ class InteriorAsk:
     rejected: Array  # the last point that the server went back from
     whole: Array  # whether to send the model itself, and not its change
     scale: Any  # units for the products with Jᵀ D J, where curvature is learnt; else ()
+    part: Any  # which of the rounds for which this point is asked about, where curvature is learnt; else ()
 
 
 @state
@@ -158,7 +160,7 @@ def answer(
         slopes = (shares.g, Q)
         moved_by = shares.g - base.slopes[0] + rows.z @ (J - base.J) + terms.clients * nu @ (Q - base.slopes[1])
         moved_by = jnp.where(first, 0.0, moved_by)
-        curvature: Any = learnt_share(terms, bends.diagonal(weights), moved_by, rows, J, equal, ask.scale)
+        curvature: Any = learnt_share(terms, bends.diagonal(weights), moved_by, rows, J, equal, ask.scale, ask.part)
         bent: Any = ()
     else:
         K = bends.matrix(weights) + (matrix(rows, J, equal) if count else 0.0)
@@ -179,8 +181,12 @@ def answer(
         coupled=Coupled(q / terms.clients, Q, Q @ ask.w) if terms.rows[2] else (),
     )
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((model, rows))]))
-    heard = client.whole != ask.id
+    tag = ask.id * rounds_of(terms) + ask.part if learns else ask.id
+    heard = client.whole != tag
     told = jax.tree.map(lambda new: jnp.where(finite & heard, new, 0.0), model)
+    if learns:  # everything but the products was sent in the first of the point's rounds
+        rest = jax.tree.map(lambda new: jnp.where(ask.part == 0, new, 0.0), told)
+        told = replace(rest, curvature=replace(rest.curvature, products=told.curvature.products))
     if not learns:
         news = jax.tree.map(lambda new, old: jnp.where(finite, new - old, 0.0), model, client.sent)
         told = select(ask.whole, told, news)
@@ -190,7 +196,7 @@ def answer(
         base=select(first, place, base),
         trial=place,
         sent=() if learns else model,
-        whole=jnp.where(ask.whole, ask.id, client.whole),
+        whole=jnp.where(ask.whole, tag, client.whole),
     )
     unable = InteriorClient(base, client.trial, client.sent, here.whole)
     return select(finite, here, unable), reply
@@ -200,6 +206,8 @@ def account_of(terms: Terms, ask: InteriorAsk, reply: InteriorReply) -> Account 
     """What a reply with a whole model says of the site's function; its gradient is known where it has no rows."""
     model, n = reply.model, terms.clients
     if not bool(ask.whole) or float(reply.broken) or not float(reply.heard):
+        return None
+    if not isinstance(ask.part, tuple) and int(ask.part):  # products alone
         return None
     w, size = np.asarray(ask.w), n * np.atleast_1d(model.force)
     g = n * np.asarray(model.lag) if isinstance(model.local, tuple) else None

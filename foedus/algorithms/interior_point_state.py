@@ -32,6 +32,7 @@ class InteriorServer:
     heard: Array  # from how many sites there is one
     broken: Array  # how many of these are not finite
     lasts: Array  # rounds for which x has been asked about
+    part: Array  # which of the rounds comes next in which x is asked about; 0 where one is enough
     running: QuadraticModel  # the sum of all sites' last models
     streak: Array  # rounds in a row that everybody answered
     data: Data | None

@@ -1,12 +1,13 @@
 """The end of a simulated run: what is measured at its clients, and what their states say of a worst case."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.certificate import SitePart, site_parts
+from foedus.certificate import SitePart, site_parts, widened
 from foedus.constrained import tolerances
 from foedus.interpreter.dispatch import play
 from foedus.pooled import Pooled
@@ -45,10 +46,13 @@ def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
     one = problem.first_client
     each = site_parts(problem.terms, carry.w, mu, nu, problem.data)
     parts = each if job.masking is None else summed_parts(job, each)
-    return spine.conclude(
+    end = spine.conclude(
         algorithm, problem.terms, problem.names, carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,
     )  # fmt: skip
+    if job.masking is not None or not end.finite:
+        return end
+    return replace(end, certificate=widened(end.certificate, problem, carry.w, each, multipliers))
 
 
 def summed_parts(job: Job, parts: SitePart) -> SummedPart:
