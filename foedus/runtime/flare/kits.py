@@ -265,6 +265,9 @@ max_delta = 1e-5      # the delta at which these totals are computed
 max_message = 100000000     # bytes in one message
 max_words = 50        # different words of one column that are told to the server
 evaluate = true       # whether sums and histograms of rows held out of training may be told, to say how good a model is
+secure = false        # true: replies leave as masked sums alone, so that nobody sees the one of this site
+secure_min = 3        # the fewest other sites in a masked sum
+secure_checks = 5     # how often in a run sums may be looked at by halves, to find a wrong site
 """
 
 README = """\
