@@ -79,7 +79,7 @@ def limit_frames(is_too_long: Any) -> None:
     def read_frame(self: Any) -> bytearray:
         start = bytearray(PREFIX_LEN)
         self.read_into(start, 0, PREFIX_LEN)
-        prefix = Prefix.from_bytes(start)
+        prefix = Prefix.from_bytes(bytes(start))
         if prefix.length == PREFIX_LEN:
             return start
         if prefix.length < PREFIX_LEN + prefix.header_len:

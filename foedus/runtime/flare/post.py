@@ -49,8 +49,15 @@ class Answer:
 class Post(Protocol):
     """Sends messages without waiting, and gives out answers in the order in which they arrive."""
 
-    most: int  # bytes of an answer; a longer one is dropped as it arrives
     missing: set[str]  # sites that have not answered what they were asked last
+
+    @property
+    def most(self) -> int:
+        """The bytes of an answer; a longer one is dropped as it arrives."""
+        ...
+
+    @most.setter
+    def most(self, value: int) -> None: ...
 
     def send(self, messages: Mapping[str, bytes]) -> int:
         """Send each site its message; return the number that their answers will carry."""
