@@ -35,8 +35,8 @@ from foedus.algorithms.ens import ens  # noqa: E402
 from foedus.check import check_algorithm  # noqa: E402
 from foedus.errors import FoedusError  # noqa: E402
 from foedus.evaluation import evaluate  # noqa: E402
+from foedus.privacy.budget import Budget  # noqa: E402
 from foedus.privacy.central import Central  # noqa: E402
-from foedus.privacy.ledger import Budget  # noqa: E402
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
 from foedus.privacy.total import Local  # noqa: E402
 from foedus.problem import Problem  # noqa: E402

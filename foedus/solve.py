@@ -10,7 +10,7 @@ from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms.auto import Auto
 from foedus.engine import relieve
 from foedus.errors import FoedusError
-from foedus.privacy.ledger import Budget
+from foedus.privacy.budget import Budget
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.run import Run

@@ -163,12 +163,14 @@ def test_a_wrong_request_is_refused_before_anything_is_written(foedus: Command, 
 
 
 @pytest.mark.parametrize("part", ["[evaluate]", "[[constraints]]"])
-def test_a_submitted_run_refuses_to_choose_a_threshold_instead_of_forgetting_it(foedus: Command, part: str):
+def test_a_submitted_run_states_its_terms_on_rates(foedus: Command, part: str):
     head, _, rest = STUDY.partition("[evaluate]")
     Path("study.toml").write_text(STUDY if part == "[evaluate]" else head + rest[rest.index("[[") :])
-    settings = load(Path("study.toml")).cases[0].settings
-    with pytest.raises(fd.FoedusError, match=r"\[\[constraints\]\] MissRate: sites .* choose no threshold together"):
-        Plan.of(settings)
+    stated = Plan.of(load(Path("study.toml")).cases[0].settings).holdout.to_json()
+    assert stated is not None
+    assert stated["rates"] == [{"type": "MissRate", "at_most": 0.3, "confidence": 0.8}]
+    assert stated["threshold"] == 0.3
+    assert stated["share"] == (0.3 if part == "[evaluate]" else 0.0)
 
 
 def test_each_site_draws_its_own_rows_class_by_class(tmp_path: Path):

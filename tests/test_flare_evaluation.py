@@ -7,7 +7,9 @@ from test_flare_preparation import FREE, QUICK, STUDY, Ward
 from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
-from foedus.evaluation.evaluate import Evaluation
+from foedus.evaluation import tally
+from foedus.evaluation.evaluate import Evaluation, evaluation_of
+from foedus.evaluation.tally import Rule
 from foedus.experiment import build, evidence, file
 from foedus.experiment.plan import Plan
 from foedus.runtime.flare import evaluating, layout, packing
@@ -28,10 +30,8 @@ def simulated(ward: Ward, w: np.ndarray) -> Evaluation:
     cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(settings))
     setup = build.build(settings, cohort)
     arrays = {site: evidence._arrays(setup, table) for site, table in kept_out.held_out.items()}
-    tallies = {
-        site: evaluating.tally.tally(setup.problem.terms, w, rows, evaluating.Rule()) for site, rows in arrays.items()
-    }
-    return evaluating.evaluation_of(setup.problem.terms, tallies, None)
+    tallies = {site: tally.tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
+    return evaluation_of(setup.problem.terms, tallies, None)
 
 
 def test_the_figures_are_those_of_a_simulation(tmp_path):
@@ -54,9 +54,9 @@ def test_a_site_lets_no_figure_about_few_rows_leave(tmp_path):
     exact = simulated(ward, result.conclusion.w)
     figures = Evaluation.from_json(result.evaluation)
     site = ward.names[0]
-    tally = packing.from_bytes(packing.unseal(ward.heard[-2 * len(ward.names)])[1], evaluating.shapes(_terms(ward)))
+    sent = packing.from_bytes(packing.unseal(ward.heard[-2 * len(ward.names)])[1], evaluating.shapes(_terms(ward)))
     for name in ("positives.first", "positives.last", "negatives.first", "negatives.last"):
-        assert set(np.unique(tally[name])) <= {0.0} | set(range(7, 61)), name
+        assert set(np.unique(sent[name])) <= {0.0} | set(range(7, 61)), name
     assert figures.sites[site]["accuracy"] == exact.sites[site]["accuracy"]
     assert abs(figures["auc"].value - exact["auc"].value) <= figures.auc_error + exact.auc_error
 
@@ -85,10 +85,16 @@ def test_a_policy_forbids_it_before_anything_is_read(tmp_path, policy, sentence)
     assert len(ward.heard) <= len(ward.names)  # nobody said more than no
 
 
-def test_the_coordinator_refuses_what_cannot_be(tmp_path):
-    term = '[[constraints]]\ntype = "MissRate"\nat_most = 0.4\nconfidence = 0.5\n'
-    (tmp_path / "one.toml").write_text(HELD + term)
-    with pytest.raises(FoedusError, match="choose no threshold together"):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (HELD + '[[constraints]]\ntype = "MissRate"\nat_most = 0.4\nconfidence = 0.5\n', "which thresholds they admit"),
+        (HELD.replace("FedGiA", "FedAvg") + "[privacy]\nepsilon = 2\n", "each site adds noise to figures of its own"),
+    ],
+)
+def test_the_coordinator_refuses_what_masked_sums_cannot_do(tmp_path, text, sentence):
+    (tmp_path / "one.toml").write_text(text.replace("[run]", "[run]\nsecure = true"))
+    with pytest.raises(FoedusError, match=sentence):
         Plan.of(file.load(tmp_path / "one.toml").cases[0].settings)
 
 
@@ -223,6 +229,6 @@ def test_a_person_reads_that_rows_are_held_out():
 def test_the_layout_follows_from_the_terms_alone(tmp_path):
     ward = Ward(tmp_path, CAPPED.replace("FedGiA", "InteriorPoint"))
     sizes = packing.size_of(evaluating.shapes(_terms(ward)))
-    assert sizes == 8 * sum(int(np.prod(s)) for s in evaluating.tally.shapes(_terms(ward)).values())
+    assert sizes == 8 * sum(int(np.prod(s)) for s in tally.shapes(_terms(ward)).values())
     assert "term 0.0" in evaluating.shapes(_terms(ward))
     assert layout.vector(3).shape == (3,)

@@ -5,8 +5,8 @@ import pytest
 from cases import DIM, NAMES, problem
 
 import foedus as fd
+from foedus.privacy.beside_training import with_preparation
 from foedus.privacy.composition import total
-from foedus.privacy.ledger import with_preparation
 
 LAPLACE = fd.Laplace(epsilon=0.5, clip=1.0)
 GAUSSIAN = fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0)

@@ -3,6 +3,10 @@
 Each site draws them itself, from the seed of the run and its own name, so that the draw does not depend on which other
 sites there are, and is the same wherever the site's rows are. It draws class by class and group by group: the rows that
 train the model keep the proportions of all rows, and the probabilities that it predicts stay calibrated.
+
+Under privacy it draws from all rows alike, by their places in the table alone. What is in a row then has no influence
+on which rows are held out, so that replacing one row changes one row of the training or one that is held out, and no
+other: the rounds and the evaluation are about different rows, and each row pays for one of them.
 """
 
 import math
@@ -24,6 +28,7 @@ class Shares:
     evaluate: float = 0.0
     threshold: float = 0.0
     seed: int = 0
+    by_class: bool = True  # whether rows are drawn class by class and group by group; not under privacy
 
     def __bool__(self) -> bool:
         return max(self.evaluate, self.threshold) > 0
@@ -41,7 +46,7 @@ class Split:
 def split(table: Table, roles: Roles, name: str, shares: Shares) -> Split:
     """Divide the rows of one site; of a class and group with two rows or more, at least one stays in training."""
     draw = np.random.default_rng([shares.seed, zlib.crc32(name.encode())])
-    strata = _strata(table, roles)
+    strata = _strata(table, roles) if shares.by_class else np.zeros(table.rows, dtype=int)
     rows = np.arange(table.rows)
     held_out = _draw(rows, strata, shares.evaluate, draw)
     rest = np.setdiff1d(rows, held_out)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.errors import FoedusError
-from foedus.evaluation import summed
+from foedus.evaluation import noisy, noisy_figures, summed
 from foedus.evaluation.figures import (
     ALL_ROWS,
     SHARES,
@@ -21,9 +21,11 @@ from foedus.evaluation.figures import (
     terms_of,
 )
 from foedus.evaluation.intervals import Figure
+from foedus.evaluation.noisy import EvaluationNoise
 from foedus.evaluation.rates import Decision, RateRecord
 from foedus.evaluation.tally import Rule, Tally, tally
 from foedus.files import Json
+from foedus.privacy.total import Local
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.terms import Terms
@@ -47,6 +49,7 @@ class Evaluation:
         rows: the number of rows of each site; 0 where a site told nothing; None where only sums were seen.
         auc_error: the area under the curve is known to within this much, because scores are counted in cells.
         cut: the threshold on the score, where a term chose one.
+        noise: what the figures spent of each row's privacy, where noise was added to them.
     """
 
     source: str
@@ -57,6 +60,7 @@ class Evaluation:
     rows: dict[str, int] | None = None
     auc_error: float = 0.0
     cut: float | None = None
+    noise: EvaluationNoise | None = None
 
     @property
     def total(self) -> int:
@@ -85,6 +89,7 @@ class Evaluation:
             *("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows),
         ]
         lines += [f"{t.constraint} at {t.site}: {term_text(t)}" for t in self.terms]
+        lines += [] if self.noise is None else [self.noise.words]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -100,11 +105,13 @@ class Evaluation:
             "rows": self.rows,
             "auc_error": self.auc_error,
             "cut": self.cut if self.cut is None or math.isfinite(self.cut) else str(self.cut),
+            "noise": None if self.noise is None else self.noise.to_json(),
         }
 
     @staticmethod
     def from_json(record: Json) -> "Evaluation":
         """Read what `to_json` wrote."""
+        noise = record.get("noise")
         return Evaluation(
             source=record["source"],
             sites={site: _read(figures) for site, figures in record["sites"].items()},
@@ -114,6 +121,7 @@ class Evaluation:
             rows=record["rows"],
             auc_error=record["auc_error"],
             cut=None if record["cut"] is None else float(record["cut"]),
+            noise=None if noise is None else EvaluationNoise(**noise),
         )
 
 
@@ -155,6 +163,8 @@ def evaluate(
     decision: Decision | None = None,
     source: str = "new rows",
     secure: bool = False,
+    privacy: Local | None = None,
+    seed: int = 0,
 ) -> Evaluation:
     """Measure a model on rows that took no part in training.
 
@@ -168,6 +178,9 @@ def evaluate(
         source: what to call the rows.
         secure: add up the sites' sums and histograms as masked sums do, in the same integers: figures over all rows
             alone.
+        privacy: the total ε and δ that the figures spend of each of these rows; each site then adds noise to a few
+            counts and sums, and the intervals include it.
+        seed: keys the noise, where it is simulated.
 
     Returns:
         The figures of each site (none with `secure`) and over all rows, each with its interval at 95 %.
@@ -191,6 +204,10 @@ def evaluate(
     rule = Rule() if decision is None else decision.rule
     for name, arrays in rows_by_site.items():
         _check_rows(name, arrays, len(vector), terms)
+    if privacy is not None:
+        noise = EvaluationNoise(privacy.epsilon, privacy.delta, privacy.sampler)
+        replies = noisy_replies(terms, vector, rows_by_site, rule, noise, seed)
+        return noisy_evaluation_of(terms, replies, noise, decision, source, secure=secure)
     tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in rows_by_site.items()}
     join = masked_evaluation_of if secure else evaluation_of
     return join(terms, tallies, decision, source)
@@ -242,6 +259,51 @@ def evaluation_of_sum(
     """Return the evaluation that follows from the sum of what sites add to it; no site has figures of its own."""
     own = summed.terms_of_sum(terms, names, total)
     return _evaluation(own, summed.tally_of(terms, total), {}, decision, source)
+
+
+def noisy_replies(
+    terms: Terms,
+    w: np.ndarray,
+    sites: Mapping[str, Sequence[np.ndarray]],
+    rule: Rule,
+    noise: EvaluationNoise,
+    seed: int,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return what each site sends under privacy."""
+    return {
+        name: noisy.release(terms, noise, noisy.exact_parts(terms, w, arrays, rule), noisy.drawing(noise, seed, name))
+        for name, arrays in sites.items()
+    }
+
+
+def noisy_evaluation_of(
+    terms: Terms,
+    replies: Mapping[str, Mapping[str, np.ndarray]],
+    noise: EvaluationNoise,
+    decision: Decision | None = None,
+    source: str = HELD_OUT,
+    *,
+    secure: bool = False,
+) -> Evaluation:
+    """Return the evaluation that follows from counts and sums with noise; with `secure` from their sum alone."""
+    tallies = {name: noisy_figures.tally_of(terms, noise, sums) for name, sums in replies.items()}
+    first, *others = tallies.values()
+    total = sum(others, first)
+    own = {} if secure else tallies
+    sites = {name: noisy_figures.figures_of(one) for name, one in own.items()}
+    overall = noisy_figures.figures_of(total)
+    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]
+    return Evaluation(
+        source=source,
+        sites=sites,
+        overall=overall,
+        terms=(*rates, *noisy_figures.terms_of(terms, own, total)),
+        tenths=noisy_figures.tenths_of(total),
+        rows={name: figures["accuracy"].rows for name, figures in sites.items()} if sites else None,
+        auc_error=noisy_figures.area(total)[1],
+        cut=None if decision is None else decision.cut,
+        noise=noise,
+    )
 
 
 def _evaluation(

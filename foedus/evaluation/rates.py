@@ -132,8 +132,8 @@ class Decision:
 
     def to_json(self) -> Json:
         """Return the decision as JSON holds it; JSON has no infinite numbers, so these are texts."""
-        terms = [{**vars(term), "cut": _text(term.cut)} for term in self.terms]
-        return {**vars(self), "cut": _text(self.cut), "terms": terms}
+        terms = [{**vars(term), "cut": text_of(term.cut)} for term in self.terms]
+        return {**vars(self), "cut": text_of(self.cut), "terms": terms}
 
     @staticmethod
     def from_json(record: Json) -> "Decision":
@@ -145,7 +145,8 @@ class Decision:
         return Decision(**{**record, "cut": float(record["cut"]), "terms": tuple(terms)})
 
 
-def _text(number: float) -> float | str:
+def text_of(number: float) -> float | str:
+    """Return a number as JSON holds it, which has no infinite ones."""
     return number if abs(number) < float("inf") else str(number)
 
 
@@ -172,6 +173,16 @@ def check_counts(term: RateTerm, counts: Mapping[str, int]) -> None:
                 f"{term.at_most:g} with confidence {term.confidence:g} needs at least {least} at each site; raise "
                 f"holdout of {term.name} (now {term.holdout:g}), or merge the site with another."
             )
+
+
+def rank_of(term: RateTerm, rows: int) -> int:
+    """Return k: a site with so many rows admits a threshold with fewer than k of them wrong."""
+    return umbrella.rank(rows, term.at_most, term.confidence)
+
+
+def proposal_of(term: RateTerm, cut: float) -> float:
+    """Return the proposal that a term's limit on the threshold was, in the scores of `scores_for`."""
+    return cut if term.positive else umbrella.STEP - cut
 
 
 def scores_for(term: RateTerm, scores: np.ndarray, y: np.ndarray) -> np.ndarray:

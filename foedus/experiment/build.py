@@ -20,8 +20,9 @@ from foedus.experiment import catalogue
 from foedus.experiment.sweep import Settings
 from foedus.losses import Loss
 from foedus.penalties import BesideIntercept, Penalty
+from foedus.privacy.beside_training import with_preparation
 from foedus.privacy.central import Central
-from foedus.privacy.ledger import Ledger, with_preparation
+from foedus.privacy.ledger import Ledger
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing
 from foedus.privacy.releasing import rounds_of as rounds_with

@@ -12,14 +12,28 @@ from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation import umbrella
 from foedus.evaluation.coefficients import CoefficientTable, coefficients
-from foedus.evaluation.evaluate import HELD_OUT, evaluation_of, masked_evaluation_of
+from foedus.evaluation.evaluate import (
+    HELD_OUT,
+    evaluation_of,
+    masked_evaluation_of,
+    noisy_evaluation_of,
+    noisy_replies,
+)
+from foedus.evaluation.noisy import EvaluationNoise
 from foedus.evaluation.rates import Decision, RateTerm, check_terms, decide, scores_for
 from foedus.evaluation.rates import check_counts as check_rate
 from foedus.evaluation.tally import Rule, tally
 from foedus.experiment import build, catalogue
 from foedus.experiment.build import RunSetup
 from foedus.experiment.sweep import Settings
+from foedus.privacy.beside_training import with_evaluation
+from foedus.privacy.ledger import Ledger
+from foedus.privacy.noise import Sound
+from foedus.privacy.total import Local
 from foedus.run import Run
+from foedus.terms import Terms
+
+LIMITS = ("epsilon", "delta")
 
 
 def rates_of(settings: Settings) -> list[RateTerm]:
@@ -36,7 +50,51 @@ def rates_of(settings: Settings) -> list[RateTerm]:
 def shares_of(settings: Settings) -> Shares:
     """Return the shares of rows that the sites keep out of training."""
     threshold = max((term.holdout for term in rates_of(settings)), default=0.0)
-    return Shares(float(settings["evaluate"]["holdout"] or 0.0), threshold, int(settings["seed"]))
+    share = float(settings["evaluate"]["holdout"] or 0.0)
+    return Shares(share, threshold, int(settings["seed"]), by_class=settings["privacy"] is None)
+
+
+def noise_of(settings: Settings) -> EvaluationNoise | None:
+    """Return what an evaluation spends of the rows that are held out; None where its figures are exact.
+
+    A row is either trained on or held out, so the whole of the run's total is there for the evaluation too.
+    """
+    request, total = settings["evaluate"], build.privacy_of(settings).get("privacy")
+    if total is None or request["holdout"] is None:
+        if request["epsilon"] is not None or request["delta"] is not None:
+            name = "epsilon" if request["epsilon"] is not None else "delta"
+            raise FoedusError(f"[evaluate] {name} goes with [privacy] and with holdout; leave it out, or add them.")
+        return None
+    if isinstance(total, Local):
+        epsilon, delta = (request[key] if request[key] is not None else getattr(total, key) for key in LIMITS)
+        for key, value in zip(LIMITS, (epsilon, delta), strict=True):
+            if value > getattr(total, key):
+                raise FoedusError(
+                    f"[evaluate] {key} must be at most the {key} of [privacy], {getattr(total, key):g}: a row that is "
+                    f"held out is promised the same total. Got {value!r} instead."
+                )
+        if delta == 0 < total.delta:
+            raise FoedusError("[evaluate] delta must be > 0 where that of [privacy] is. Got 0 instead.")
+    else:
+        if not isinstance(total, Sound):
+            raise FoedusError("[evaluate] holdout: this noise has no guarantee, which the figures could be part of.")
+        epsilon, delta = request["epsilon"], request["delta"] or 0.0
+        if epsilon is None:
+            raise FoedusError(
+                "[evaluate] epsilon is missing: [privacy] states the noise of one release and no total, so say what "
+                "the figures may spend of each row that is held out."
+            )
+    try:
+        return EvaluationNoise(float(epsilon), float(delta), total.sampler)
+    except FoedusError as error:
+        raise FoedusError(f"[evaluate]: {error}") from None
+
+
+def with_figures(ledger: Ledger | None, terms: Terms, noise: EvaluationNoise | None) -> Ledger | None:
+    """Return the ledger of a run with what the evaluation spent of the rows that were held out."""
+    if ledger is None or noise is None:
+        return ledger
+    return with_evaluation(ledger, noise.releases(terms), noise.delta)
 
 
 def check_settings(settings: Settings) -> None:
@@ -47,11 +105,15 @@ def check_settings(settings: Settings) -> None:
     check_terms(rates)
     if rates and build.loss_of(settings).kind != "classification":
         raise FoedusError(f"[[constraints]]: {rates[0].name} is about two classes, and this loss predicts a number.")
-    if settings["privacy"] is not None and (share is not None or rates):
-        what = "[evaluate] holdout" if share is not None else f"[[constraints]] {rates[0].name}"
+    if settings["privacy"] is not None and rates:
         raise FoedusError(
-            f"{what}: the sites would send exact counts and sums of the rows they keep out, and under [privacy] no "
-            "exact figure leaves a site; leave it out, or leave [privacy] out."
+            f"[[constraints]] {rates[0].name}: the sites would send exact counts of the rows they keep out, and under "
+            "[privacy] no exact figure leaves a site; cap the loss with LossCap, or leave [privacy] out."
+        )
+    if noise_of(settings) is not None and build.loss_of(settings).kind != "classification":
+        raise FoedusError(
+            "[evaluate] holdout: under [privacy] a model is evaluated on two classes; the errors of a predicted number "
+            "have no bound, so that no noise of a fixed size covers them. Leave it out, or leave [privacy] out."
         )
 
 
@@ -73,8 +135,15 @@ def add(run: Run, setup: RunSetup) -> None:
     if any(table.rows for table in kept_out.held_out.values()):
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
         rule = Rule() if run.decision is None else run.decision.rule
+        secure, noise = build.secure_of(setup.settings), noise_of(setup.settings)
+        if noise is not None:
+            terms = setup.problem.terms
+            replies = noisy_replies(terms, w, arrays, rule, noise, int(setup.settings["seed"]))
+            run.evaluations[HELD_OUT] = noisy_evaluation_of(terms, replies, noise, secure=secure)
+            run.ledger = with_figures(run.ledger, terms, noise)
+            return
         tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
-        join = masked_evaluation_of if build.secure_of(setup.settings) else evaluation_of
+        join = masked_evaluation_of if secure else evaluation_of
         run.evaluations[HELD_OUT] = join(setup.problem.terms, tallies, run.decision)
 
 

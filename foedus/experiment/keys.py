@@ -86,6 +86,8 @@ PARTICIPATION = {
 }
 EVALUATE = {
     "holdout": Key("number", "the share of each site's rows that is kept out of training to evaluate the model on"),
+    "epsilon": Key("number", "under [privacy]: what the figures spend of a held-out row; all when left out"),
+    "delta": Key("number", "the delta that goes with it; that of [privacy] when left out"),
 }
 RUN = {
     "max_rounds": Key("whole", "the most rounds; the algorithm's own limit when left out", None, least=1, sweeps=True),

@@ -10,7 +10,6 @@ import numpy as np
 from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms import CentralProxAL, FedGiA
 from foedus.algorithms.minimax import Minimax
-from foedus.data.holdout import Shares
 from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
@@ -23,6 +22,7 @@ from foedus.privacy.central import Central
 from foedus.privacy.releasing import make_private
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
+from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.order import Order, order_of
 from foedus.runtime.masking import by_sums, masking_of
 from foedus.terms import label
@@ -42,10 +42,16 @@ class Plan:
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
-        if rates := evidence.rates_of(settings):
+        secure = build.secure_of(settings)
+        if secure and (rates := evidence.rates_of(settings)):
             raise FoedusError(
-                f"[[constraints]] {rates[0].name}: sites that bring their own rows choose no threshold together; run "
-                "it with 'foedus run', or cap the loss with LossCap."
+                f"[[constraints]] {rates[0].name}: sites say which thresholds they admit one by one, and with secure = "
+                "true nothing is asked of single sites; leave secure out, or cap the loss with LossCap."
+            )
+        if secure and evidence.noise_of(settings) is not None:
+            raise FoedusError(
+                "[evaluate] holdout: under [privacy] each site adds noise to figures of its own, and with secure = "
+                "true nothing is asked of single sites; leave secure out, or run it with 'foedus run'."
             )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
@@ -99,9 +105,10 @@ class Plan:
         return build.secure_of(self.settings)
 
     @property
-    def shares(self) -> Shares:
-        """The shares of rows that the sites hold out of training."""
-        return evidence.shares_of(self.settings)
+    def holdout(self) -> Holdout:
+        """Which rows the sites keep out of training, and what they tell about them."""
+        noise = evidence.noise_of(self.settings)
+        return Holdout(evidence.shares_of(self.settings), noise, tuple(evidence.rates_of(self.settings)))
 
     @property
     def noise(self) -> Json | None:
@@ -159,4 +166,4 @@ class Plan:
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
-        return replace(order, evaluate=bool(self.shares))
+        return replace(order, holdout=self.holdout.to_json())

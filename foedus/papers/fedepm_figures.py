@@ -12,7 +12,7 @@ from foedus.papers import drawing
 from foedus.papers.experiment import Options, PaperExperiment, progress
 from foedus.papers.fedepm_examples import EPSILON, RHO, RULES, STEPS, algorithms, even, instance, optimum
 from foedus.papers.table import PaperTable
-from foedus.privacy.ledger import Budget
+from foedus.privacy.budget import Budget
 from foedus.privacy.noise import Gaussian, Laplace
 from foedus.problem import Problem
 from foedus.run import Run

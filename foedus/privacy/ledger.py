@@ -1,7 +1,7 @@
 """The privacy ledger: what each client released in each round, with how much noise, and what it adds up to."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,62 +20,6 @@ SIMULATED = (
 NOT_TOLD = "not told"
 DELTA = 1e-5  # at which totals are given where no total was asked for; a usual choice, below 1/(number of examples)
 SHOWN = 12  # clients in the printed table
-ROUNDING = 1 + 1e-9  # a total that exceeds a budget by rounding alone is within it
-MOST_RELEASES = 2**20  # where the search for the largest number of releases stops
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most privacy loss of one client over a run; it takes no further part before a release would exceed it.
-
-    Args:
-        epsilon: in the noise's own neighbouring relation.
-        delta: 0 for Laplace noise with basic composition.
-        composition: "basic", "advanced", "rdp" or "pld".
-
-    Example:
-        >>> import foedus as fd
-        >>> fd.Budget(epsilon=2.0).limit(fd.Laplace(epsilon=0.5, clip=1.0)).most
-        4
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    composition: str = "basic"
-
-    def __post_init__(self) -> None:
-        for name, low, high in (("epsilon", 0.0, np.inf), ("delta", -1e-300, 1.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-                allowed_range = "> 0" if name == "epsilon" else "in [0, 1)"
-                raise FoedusError(f"The {name!r} of a Budget must be a number {allowed_range}. Got {value!r} instead.")
-        if self.composition not in composition.METHODS:
-            words = ", ".join(map(repr, composition.METHODS))
-            raise FoedusError(
-                f"The 'composition' of a Budget must be one of {words}. Got {self.composition!r} instead."
-            )
-
-    def limit(self, noise: Sound) -> Sound:
-        """Return the noise with the largest number of releases that this budget allows."""
-        kind, ratio = type(noise).__name__.lower(), 1.0 / noise.multiplier
-        if self.delta == 0 and (kind != "laplace" or self.composition != "basic"):
-            raise FoedusError(
-                f"{type(noise).__name__} noise with {self.composition} composition needs Budget(delta=...)."
-            )
-
-        def fits(count: int) -> bool:
-            return composition.total(kind, {ratio: count}, self.delta, self.composition) <= self.epsilon * ROUNDING
-
-        if not fits(1):
-            cost = composition.total(kind, {ratio: 1}, self.delta, self.composition)
-            raise FoedusError(f"one release costs epsilon {cost:.4g}, more than the budget of {self.epsilon:g}.")
-        low, high = 1, 2
-        while fits(high) and high < MOST_RELEASES:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return replace(noise, most=low if noise.most is None else min(low, noise.most))
 
 
 @dataclass(frozen=True)
@@ -100,7 +44,8 @@ class Ledger:
 
     `sensitivity` and `scale` are what the clients used, (rounds, clients): 0 where nothing was released, and NaN where
     a real site does not tell them; their quotient is then the one that the settings fix. `before` are the releases
-    that prepared the data; their ε is the same for both kinds of neighbours.
+    that prepared the data; their ε is the same for both kinds of neighbours. `after` are releases about rows that are
+    held out of training, which cost the rows that train the model nothing.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -122,6 +67,7 @@ class Ledger:
     counted: np.ndarray | None = None  # releases of each round and client, where it is not one for each scale
     before: tuple[LedgerEntry, ...] = ()
     exact: tuple[str, ...] = ()  # columns about which exact figures were sent before the training
+    after: tuple[LedgerEntry, ...] = ()  # about rows that took no part in training
 
     @property
     def sound(self) -> bool:
@@ -144,7 +90,7 @@ class Ledger:
         return np.sum(self.made, axis=0)
 
     def entries(self, client: str | None = None) -> list[LedgerEntry]:
-        """Return the releases in order.
+        """Return the releases in order, those about rows held out of training last.
 
         Args:
             client: the name of the client; all clients when left out.
@@ -152,25 +98,31 @@ class Ledger:
         if client is not None and client not in self.names:
             raise FoedusError(f"the ledger has no client {client!r}; there are {', '.join(self.names[:5])} ….")
         clients = range(len(self.names)) if client is None else [self.names.index(client)]
-        return [entry for entry in self.before if client in (None, entry.client)] + [
-            LedgerEntry(
-                self.names[i],
-                int(r) + 1,
-                self.what,
-                float(self.sensitivity[r, i]),
-                float(self.scale[r, i]),
-                self.noise["epsilon"],
-                self.noise["delta"],
-            )
-            for r in range(len(self.scale))
-            for i in clients
-            for _ in range(int(self.made[r, i]))
-        ]
+        return (
+            [entry for entry in self.before if client in (None, entry.client)]
+            + [
+                LedgerEntry(
+                    self.names[i],
+                    int(r) + 1,
+                    self.what,
+                    float(self.sensitivity[r, i]),
+                    float(self.scale[r, i]),
+                    self.noise["epsilon"],
+                    self.noise["delta"],
+                )
+                for r in range(len(self.scale))
+                for i in clients
+                for _ in range(int(self.made[r, i]))
+            ]
+            + [entry for entry in self.after if client in (None, entry.client)]
+        )
 
     def total(
         self, client: str | int, method: str = "basic", *, neighbours: str | None = None, delta: float | None = None
     ) -> float:
         """Return the total ε of one client, from the sensitivities and scales it used.
+
+        It is that of one row. A row either trains the model or is held out, so the larger of both totals counts.
 
         Args:
             client: its name or place.
@@ -202,8 +154,8 @@ class Ledger:
             before = composition.tally_ratios((entry.epsilon, 1) for entry in own)
             mixture = Counter({(kind, ratio): count for ratio, count in ratios.items()})
             mixture.update({("laplace", ratio): count for ratio, count in before.items()})
-            return composition.tightest(mixture, at)
-        return composition.total(kind, ratios, at, method) + self.prepared(i)
+            return max(composition.tightest(mixture, at), self.evaluated(i, method, at))
+        return max(composition.total(kind, ratios, at, method) + self.prepared(i), self.evaluated(i, method, at))
 
     def _ratios(self, client: int) -> np.ndarray:
         """Return sensitivity over scale of a client's release in each round; the settings' own where it is unknown."""
@@ -214,6 +166,41 @@ class Ledger:
     def prepared(self, client: int) -> float:
         """Return the ε that preparing the data cost one client: the sum over its releases before the training."""
         return sum(entry.epsilon for entry in self.before if entry.client == self.names[client])
+
+    def evaluated(self, client: int, method: str = TIGHT, delta: float | None = None) -> float:
+        """Return the total ε of a client's rows that are held out of training; 0 where nothing was said of them."""
+        own = [entry for entry in self.after if entry.client == self.names[client]]
+        if not own:
+            return 0.0
+        at, kind = self.delta if delta is None else delta, "gaussian" if own[0].delta > 0 else "laplace"
+        ratios = composition.tally_ratios((entry.sensitivity / entry.scale, 1) for entry in own)
+        if method == TIGHT:
+            return composition.tightest({(kind, ratio): count for ratio, count in ratios.items()}, at)
+        return composition.total(kind, ratios, at, method)
+
+    def _notes_beside(self, first: int) -> list[str]:
+        """What was sent before the training, and about rows held out of it."""
+        notes, source = [], ", drawn from the seed, for simulation only" if self.simulated else ""
+        if self.before:
+            figures = sum(entry.client == self.names[first] for entry in self.before)
+            notes.append(
+                f"epsilon {self.prepared(first):.4g} of every total went to preparing the data, before the training: "
+                f"{figures} figures of each client with Laplace noise{source}"
+            )
+        if self.exact:
+            columns = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
+            notes.append(
+                f"NOT covered: to prepare the data, clients sent exact sums, ranges or words of {len(self.exact)} "
+                f"columns ({columns}); state bounds and categories in [preprocess], with an epsilon, to cover them"
+            )
+        if self.after:
+            figures = sum(entry.client == self.names[first] for entry in self.after)
+            notes.append(
+                f"epsilon {self.evaluated(first):.4g} at delta {self.delta:g} of the rows that are held out of "
+                f"training went to the evaluation: {figures} releases of each client{source}; a row is either trained "
+                "on or held out, by its place in the table, so a total is the larger of both and not their sum"
+            )
+        return notes
 
     def summary(self, measured: bool = True) -> str:
         """Return the privacy of the run in a line or two.
@@ -235,6 +222,8 @@ class Ledger:
             line += f"; epsilon {self.prepared(worst):.4g} of it, by basic composition, went to preparing the data"
         if self.exact:
             line += "; what was sent to prepare the data was exact, and is not covered"
+        if self.after:
+            line += f"; epsilon {self.evaluated(worst):.4g} of the rows held out of training went to the evaluation"
         if self.most is not None:
             line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
         lines = [line]
@@ -293,20 +282,7 @@ class Ledger:
             "no amplification by sampling is claimed: who takes part in a round is not secret",
             "covered is what clients send in the protocol; an objective or certificate printed beside it is not",
         ]
-        if self.before:
-            first = int(order[0])
-            figures = sum(entry.client == self.names[first] for entry in self.before)
-            source = ", drawn from the seed, for simulation only" if self.simulated else ""
-            notes.append(
-                f"epsilon {self.prepared(first):.4g} of every total went to preparing the data, before the training: "
-                f"{figures} figures of each client with Laplace noise{source}"
-            )
-        if self.exact:
-            columns = ", ".join(self.exact[:3]) + (" …" if len(self.exact) > 3 else "")
-            notes.append(
-                f"NOT covered: to prepare the data, clients sent exact sums, ranges or words of {len(self.exact)} "
-                f"columns ({columns}); state bounds and categories in [preprocess], with an epsilon, to cover them"
-            )
+        notes += self._notes_beside(int(order[0]))
         if self.most is not None:
             finished = int(np.sum(self.releases >= self.most))
             notes.append(
@@ -320,7 +296,7 @@ class Ledger:
 
         note = {"noise": self.noise, "names": list(self.names), "counts": list(self.counts), "what": self.what}
         note |= {"most": self.most, "delta": self.delta, "exact": list(self.exact)}
-        note["before"] = [asdict(entry) for entry in self.before]
+        note |= {key: [asdict(entry) for entry in getattr(self, key)] for key in ("before", "after")}
         arrays = {"sensitivity": self.sensitivity, "scale": self.scale}
         arrays |= {} if self.counted is None else {"counted": self.counted}
         write_whole(path, pack(arrays, note))
@@ -332,29 +308,13 @@ class Ledger:
 
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}
-        note["before"] = tuple(LedgerEntry(**entry) for entry in note.get("before", ()))
+        note |= {key: tuple(LedgerEntry(**entry) for entry in note.get(key, ())) for key in ("before", "after")}
         return Ledger(
             **note,
             sensitivity=arrays["sensitivity"],
             scale=arrays["scale"],
             counted=arrays.get("counted"),
         )
-
-
-def with_preparation(
-    ledger: Ledger, figures: tuple[tuple[str, float, float], ...], exact: tuple[str, ...] = ()
-) -> Ledger:
-    """Return the ledger with what every client sent to prepare the data.
-
-    `figures` are (what, sensitivity, scale), each with Laplace noise, so that it costs sensitivity/scale; `exact` are
-    the columns about which exact figures were sent.
-    """
-    before = tuple(
-        LedgerEntry(name, 0, f"preprocessing: {what}", sensitivity, scale, sensitivity / scale, 0.0)
-        for name in ledger.names
-        for what, sensitivity, scale in figures
-    )
-    return replace(ledger, before=before, exact=exact)
 
 
 def _range(values: np.ndarray) -> str:

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
+from foedus.privacy.budget import Budget
 from foedus.privacy.clipping import check_examples
-from foedus.privacy.ledger import Budget
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.total import ROUNDS, Local
 from foedus.problem import Problem

@@ -33,7 +33,12 @@ def sentences(run: Run) -> tuple[str, ...]:
     evaluation = run.evaluation
     if evaluation is None:
         return (NOT_MEASURED,)
-    return (_quality(evaluation), *_caps(evaluation))
+    noise = (f"{_capital(evaluation.noise.words)}.",) if evaluation.noise is not None else ()
+    return (_quality(evaluation), *_caps(evaluation), *noise)
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _quality(evaluation: Evaluation) -> str:
@@ -44,6 +49,8 @@ def _quality(evaluation: Evaluation) -> str:
         text = f"{rows} its answers are off by {number(error.value)} on average{_between(error, number)}"
         return text + (f", and it explains {percent(r2.value)} of the variance." if r2.known else ".")
     right, misses, alarms, area = (evaluation[name] for name in ("accuracy", "miss_rate", "false_alarms", "auc"))
+    if not right.known:
+        return "How good the model is on rows it has not seen is hidden by the noise: there are too few of them."
     text = f"{rows} it gives the right answer to {percent(right.value)}{_between(right, percent)}"
     if misses.known and alarms.known:
         text += (
@@ -167,7 +174,9 @@ def _evaluation(evaluation: Evaluation, with_title: bool) -> str:
     if evaluation.auc_error:
         note += f" The AUC comes from histograms, and is exact to within {evaluation.auc_error:.1g}."
     silent = [site for site, rows in (evaluation.rows or {}).items() if not rows]
-    note += f" {join_names(silent)} told nothing: the rows held out there are too few." if silent else ""
+    too_few = "the noise hides the rows held out there" if evaluation.noise else "the rows held out there are too few"
+    note += f" {join_names(silent)} told nothing: {too_few}." if silent else ""
+    note += f" {_capital(evaluation.noise.words)}." if evaluation.noise else ""
     meanings = "; ".join(f"{TITLES[n][0]}: {TITLES[n][1]}" for n in names)
     return (
         f'{title}<div class="scroll"><table class="sites sortable evidence"><thead><tr><th scope="col">Site</th>'

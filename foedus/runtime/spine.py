@@ -26,7 +26,8 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.interpreter.dispatch import play
 from foedus.pooled import Pooled
-from foedus.privacy.ledger import Budget, Ledger, ledger_of
+from foedus.privacy.budget import Budget
+from foedus.privacy.ledger import Ledger, ledger_of
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
 from foedus.privacy.total import Local

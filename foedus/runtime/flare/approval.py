@@ -7,7 +7,6 @@ statement, to the letter; a server that changes the algorithm, the rounds or the
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,10 +14,10 @@ from pathlib import Path
 from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
-from foedus.privacy import composition
 from foedus.privacy.noise import Noise, Sound
+from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.policy import Policy, Refusal
-from foedus.runtime.flare.site_ledger import Release, SiteLedger
+from foedus.runtime.flare.site_ledger import Release, SiteLedger, total_of
 from foedus.terms import Constraint, Terms
 
 FOLDER = "requests"
@@ -39,7 +38,8 @@ class Statement:
     settings: str = ""  # the algorithm with all its settings
     noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
     preparation: float = 0.0  # the epsilon of what is sent before the first round
-    holdout: float = 0.0  # the share of rows that is held out, of which sums and histograms are sent at the end
+    holdout: Json | None = None  # the rows that are kept out of training, and what is told about them at the end
+    roles: Json | None = field(default=None, compare=False)  # of the columns; with `holdout` they name its rows
 
     @staticmethod
     def of_table(header: Json, algorithm: Algorithm) -> "Statement":
@@ -54,7 +54,8 @@ class Statement:
             terms=tuple(sorted(map(str, problem["terms"]))),
             columns=tuple(columns),
             preparation=float(epsilon),
-            holdout=float((header.get("holdout") or {}).get("share", 0.0)),
+            holdout=header.get("holdout"),
+            roles=roles,
         )
 
     @staticmethod
@@ -74,7 +75,7 @@ class Statement:
     @property
     def id(self) -> str:
         """A short digest of everything stated, by which a person names the request."""
-        fields = asdict(replace(self, noise=None))
+        fields = asdict(replace(self, noise=None, roles=None))
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
     def summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
@@ -85,11 +86,8 @@ class Statement:
             f"Algorithm: {self.algorithm}, at most {self.rounds} rounds; loss: {self.loss}.",
             f"Terms: {'; '.join(self.terms)}." if self.terms else "Terms: none beside the loss.",
         ]
-        if self.holdout:
-            lines.append(
-                f"Evaluation: {100 * self.holdout:g} % of the rows are held out of training; at the end sums and "
-                "histograms of the model's scores and losses on them leave."
-            )
+        holdout = Holdout.from_json(self.holdout)
+        lines += _holdout_in_words(holdout)
         if not isinstance(self.noise, Sound):
             return [
                 *lines,
@@ -98,11 +96,14 @@ class Statement:
             ]
         noise = self.noise
         one = Release("", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
-        releases = [one] * self.rounds
+        training, held_out = (holdout.rows(part, self.roles or {}) for part in ("training", "held-out"))
+        releases = [replace(one, rows=training)] * self.rounds
         if self.preparation:
-            releases.append(Release("", "laplace", self.preparation, 1.0))
+            releases.append(Release("", "laplace", self.preparation, 1.0, rows=training))
+        if (evaluation := holdout.release(held_out)) is not None:
+            releases.append(evaluation)
         at = policy.max_delta
-        now, before, after = _epsilon(releases, at), ledger.total(at), ledger.total(at, None, releases, self.run)
+        now, before, after = total_of(releases, at), ledger.total(at), ledger.total(at, None, releases, self.run)
         return [
             *lines,
             "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
@@ -111,8 +112,20 @@ class Statement:
         ]
 
 
-def _epsilon(releases: list[Release], delta: float) -> float:
-    return composition.tightest(Counter((one.kind, one.ratio) for one in releases), delta)
+def _holdout_in_words(holdout: Holdout) -> list[str]:
+    lines = []
+    if holdout.evaluates:
+        noise = holdout.noise
+        what = "at the end sums and histograms of the model's scores and losses on them leave"
+        if noise is not None:
+            what += f", with noise added here (epsilon {noise.epsilon:g}, delta {noise.delta:g} of each of these rows)"
+        lines.append(f"Evaluation: {100 * holdout.shares.evaluate:g} % of the rows are held out of training; {what}.")
+    for term in holdout.rates:
+        lines.append(
+            f"Threshold: {100 * holdout.shares.threshold:g} % of the other rows are kept out for the {term.title}; "
+            "their number, yes or no to thresholds, and the number of wrong answers at the last one leave."
+        )
+    return lines
 
 
 def _common(header: Json, algorithm: Algorithm, sites: int) -> Json:

@@ -138,9 +138,9 @@ class Exchange:
                 raise Paused(f"client {self.client[silent]!r}: {words}")
             time.sleep(1.0 if self.waiting else 0.2)  # a person's approval takes longer than a site's start
 
-    def everyone(self, ask: str, more: Json) -> dict[str, Json]:
+    def everyone(self, ask: str, more: Json, payload: bytes = b"") -> dict[str, Json]:
         """Send one message to all sites, which all must answer; return the headers of the answers."""
-        messages = {site: packing.seal(self.header(ask) | dict(more)) for site in self.client}
+        messages = {site: packing.seal(self.header(ask) | dict(more), payload) for site in self.client}
         headers: dict[str, Json] = {}
         for _ in range(1 + self.patience.misses):
             missing = {site: message for site, message in messages.items() if site not in headers}

@@ -37,7 +37,7 @@ class Order:
     own: Data | None = None  # the server's own data
     extra: tuple[dict[str, np.ndarray], ...] = ()  # arrays of the terms themselves, client by client
     secure: bool = False  # whether the server sees masked sums alone
-    evaluate: bool = False  # whether the sites evaluate the last model on rows that they have held out
+    holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
 
     def to_bytes(self) -> bytes:
         """Return the order as bytes."""
@@ -47,7 +47,7 @@ class Order:
         for i, extra in enumerate(self.extra):
             arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
         note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
-        return pack(arrays, note | {k: getattr(self, k) for k in ("run", "seed", "max_rounds", "secure", "evaluate")})
+        return pack(arrays, note | {k: getattr(self, k) for k in ("run", "seed", "max_rounds", "secure", "holdout")})
 
     @staticmethod
     def from_bytes(content: bytes, modules: tuple[str, ...] = ()) -> "Order":
@@ -69,7 +69,7 @@ class Order:
             own=Data(own) if own else None,
             extra=tuple(extra),
             secure=bool(note.get("secure", False)),
-            evaluate=bool(note.get("evaluate", False)),
+            holdout=note.get("holdout"),
             **fields,
         )
 
@@ -186,6 +186,7 @@ class Result:
     rules: Json | None = None  # how the sites' tables became arrays, where the run prepared them
     left_out: dict[str, str] = field(default_factory=dict)  # clients that the run went on without, and why
     evaluation: Json | None = None  # the figures on the rows that the sites have held out
+    decision: Json | None = None  # the threshold, where terms on rates chose one
 
     def to_bytes(self) -> bytes:
         """Return the result as bytes."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from foedus.algorithm import Algorithm
 from foedus.data.columns import missing_in
-from foedus.data.holdout import Shares, split
+from foedus.data.holdout import split
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
@@ -24,9 +24,10 @@ from foedus.errors import FoedusError
 from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.flare import spec
-from foedus.runtime.flare.evaluating import Examiner, statement
+from foedus.runtime.flare.examiner import Examiner
 from foedus.runtime.flare.exchange import Exchange
 from foedus.runtime.flare.gate import Outgoing, unfit
+from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.order import Order, over_a_network
 from foedus.runtime.flare.policy import Policy, Refusal, Source
 from foedus.runtime.flare.site_ledger import Release
@@ -57,8 +58,8 @@ class RunPlan(Protocol):
         ...
 
     @property
-    def shares(self) -> Shares:
-        """The shares of rows that the sites hold out of training."""
+    def holdout(self) -> Holdout:
+        """Which rows the sites keep out of training, and what they tell about them."""
         ...
 
     @property
@@ -138,7 +139,7 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "problem": plan.problem,
         "noise": plan.noise,
         "secure": plan.secure,
-        "holdout": statement(plan.shares),
+        "holdout": plan.holdout.to_json(),
     }
     headers = exchange.greet("columns", statement_of_run)
     cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
@@ -165,10 +166,11 @@ class Desk:
     """A site's answers before the first round, from its own table."""
 
     def __init__(
-        self, site: str, run: str, source: Source, policy: Policy, shares: Shares, note: Callable[[str], None]
+        self, site: str, run: str, source: Source, policy: Policy, holdout: Holdout, note: Callable[[str], None]
     ):
         self.site, self.run, self.source, self.policy = site, run, source, policy
-        self.shares, self.note = shares, note
+        self.holdout, self.note = holdout, note
+        self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
         self.replies: Replies | None = None
         self.examiner: Examiner | None = None
 
@@ -176,14 +178,16 @@ class Desk:
         """Answer which columns the site has, and which labels and groups occur in enough rows."""
         fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
         self.roles = Roles(**fields)
+        self.stated_roles: Json = header["roles"]
+        self.rows = {part: self.holdout.rows(part, self.stated_roles) for part in self.rows}
         try:
             table = self.source.table(self.roles)
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
             table, self.sketch = sketch(table, self.roles)
-            rows = split(table, self.roles, self.site, self.shares) if self.shares else None
-            self.table, self.held_out = (table, None) if rows is None else (rows.training, rows.held_out)
+            self.split = split(table, self.roles, self.site, self.holdout.shares) if self.holdout else None
+            self.table = table if self.split is None else self.split.training
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         if self.table.rows < max(self.policy.min_rows, self.policy.min_subset):
@@ -254,13 +258,13 @@ class Desk:
             raise Refusal("unknown", "noise on sums needs an epsilon > 0 and the number of figures it is for")
         return FigureNoise(bounds, epsilon, figures, exact_laplace)
 
-    @staticmethod
-    def _releases(noise: FigureNoise | None) -> tuple[Release, ...]:
+    def _releases(self, noise: FigureNoise | None) -> tuple[Release, ...]:
         """Return the releases since the last call, for the site's ledger."""
         if noise is None:
             return ()
         releases = tuple(
-            Release(f"preparation: {what}", "laplace", change, scale) for what, change, scale in noise.noted
+            Release(f"preparation: {what}", "laplace", change, scale, rows=self.rows["training"])
+            for what, change, scale in noise.noted
         )
         noise.noted.clear()
         return releases
@@ -289,8 +293,13 @@ class Desk:
         try:
             cohort, own = cohort_of(rules, self.roles), self._without_rare(rules)
             arrays = arrays_of(cohort, own, self.table)
-            if self.held_out is not None:
-                self.examiner = Examiner(arrays_of(cohort, own, self.held_out), self.policy)
+            if self.split is not None:
+                held_out, threshold = self.split.held_out, self.split.threshold
+                parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
+                self.examiner = Examiner(
+                    parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy, self.note
+                )
+                self.examiner.check_counts()
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
         return dict(zip(("x", "y", "group"), arrays, strict=False))

@@ -16,6 +16,7 @@ from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum
+from foedus.evaluation.rates import Decision
 from foedus.files import Json
 from foedus.pytrees import PyTree
 from foedus.runtime import spine
@@ -205,7 +206,7 @@ class SecureServerSession(ServerSession):
     def _join(self) -> dict[str, set[int]]:
         order = self.order
         self.masking = masking_of(order.algorithm, order.terms)
-        if order.evaluate:
+        if self.holdout.evaluates:
             self.exchange.most = max(
                 self.exchange.most, packing.size_of(evaluating.masked_shapes(order.terms)) + HEADERS
             )
@@ -286,7 +287,7 @@ class SecureServerSession(ServerSession):
         check_clipped(measuring, clip_count)
         return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken_count else total
 
-    def _evaluation(self, w: np.ndarray) -> Evaluation | None:
+    def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures over all rows; None, with a line in the log, where the sum is none of figures."""
         order, terms = self.order, self.order.terms
         payload = packing.to_bytes(w, layout.vector(terms.dim))
@@ -302,7 +303,7 @@ class SecureServerSession(ServerSession):
             check_clipped(measuring, clip_count)
             if broken_count:
                 raise FoedusError(f"{broken_count} of the sites have figures that are not finite.")
-            return evaluation_of_sum(terms, list(order.names), total)
+            return evaluation_of_sum(terms, list(order.names), total, decision)
         except FoedusError as error:
             self.note(f"the model is not evaluated: {error}")
             return None

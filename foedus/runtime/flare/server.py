@@ -17,11 +17,13 @@ from foedus.algorithm import name_of
 from foedus.certificate import SitePart
 from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation
+from foedus.evaluation.rates import Decision
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
 from foedus.runtime.flare import evaluating, layout, packing, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
+from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.keeping import ServerCheckpoints
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
@@ -84,7 +86,8 @@ class ServerSession:
         own_shapes = None if order.own is None else packing.structure(order.own)
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
-        more = [evaluating.shapes(terms)] if order.evaluate else []
+        self.holdout = Holdout.from_json(order.holdout)
+        more = [evaluating.shapes(terms, self.holdout.noise)] if self.holdout.evaluates else []
         largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party), *more))
         self.exchange.most = largest + HEADERS
         self.traffic = tuple(
@@ -235,10 +238,12 @@ class ServerSession:
         parts_or_names = self._measurement(at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
-        evaluation = None
-        if order.evaluate and bool(carry.finite) and not interrupted:
-            figures = self._evaluation(np.asarray(carry.w))
-            evaluation = None if figures is None else figures.to_json()
+        evaluation, decision, w = None, None, np.asarray(carry.w)
+        if self.holdout and bool(carry.finite) and not interrupted:
+            if self.holdout.rates:
+                rates = self.holdout.rates
+                decision = evaluating.choose_threshold(self.exchange, self.client, terms, w, rates)
+            evaluation = self._evaluation(w, decision) if self.holdout.evaluates else None
         if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
@@ -249,12 +254,12 @@ class ServerSession:
             interrupted=interrupted,
             pace=np.array(self.pace),
             refused=self.exchange.refusals,
-            evaluation=evaluation,
+            **evaluating.results(evaluation, decision),
         )
 
-    def _evaluation(self, w: np.ndarray) -> Evaluation | None:
+    def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures of a model on the rows that the sites have held out."""
-        return evaluating.collect(self.exchange, self.client, self.order.terms, w)
+        return evaluating.collect(self.exchange, self.client, self.order.terms, w, self.holdout, decision)
 
     def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
         """Return what the sites measure at the last model; or the names of those that do not measure."""

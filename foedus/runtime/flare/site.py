@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, name_of
+from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
 from foedus.errors import FoedusError
 from foedus.files import Json
@@ -30,7 +30,7 @@ from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import agreement, layout, packing, spec
+from foedus.runtime.flare import agreement, layout, packing, releases, spec
 from foedus.runtime.flare.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -41,14 +41,14 @@ from foedus.runtime.flare.agreement import (
     statement,
 )
 from foedus.runtime.flare.approval import Approvals, Statement
-from foedus.runtime.flare.evaluating import shares_of
+from foedus.runtime.flare.examiner import NOT_AGREED, Examiner
 from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
+from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.packing import check_moderate, whole
 from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.flare.secure_site import SiteMasks
-from foedus.runtime.flare.site_ledger import Release
 from foedus.runtime.flare.site_record import write_record
 from foedus.runtime.participation import LOCAL, client_key, round_key
 from foedus.runtime.workload import condense_data
@@ -127,6 +127,7 @@ class SiteSession:
             "keep": self._keep,
             "measure": self._measure,
             "evaluate": self._evaluate,
+            "rate": self._rate,
             "end": self._end,
             **self.masks.answers,
         }
@@ -138,7 +139,7 @@ class SiteSession:
 
     # --- before the rounds ---
 
-    def _accept_algorithm(self, header: Json, sites: int) -> Algorithm:
+    def _accept_algorithm(self, header: Json, sites: int, holdout: Holdout, roles: Json) -> Algorithm:
         """Return the algorithm where the policy and the ledger allow it; no data are read for that."""
         algorithm = self._decode(header["algorithm"])
         if not isinstance(algorithm, Algorithm):
@@ -146,21 +147,9 @@ class SiteSession:
         rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         if no := self.policy.refuse(algorithm, sites):
             raise Refusal("policy", no)
-        self.gate.check(header["run"], self._releases_to_come(header["run"], algorithm, rounds))
+        ahead = releases.to_come(self.gate.ledger, header["run"], algorithm, rounds, holdout, roles)
+        self.gate.check(header["run"], ahead)
         return algorithm
-
-    def _releases_to_come(self, run: str, algorithm: Algorithm, rounds: int) -> list[Release]:
-        """Return the releases that a run may still ask for."""
-        noise = sound_noise(algorithm)
-        if noise is None:
-            return []
-        most = rounds if noise.most is None else min(rounds, noise.most)
-        one = Release("a round", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta)
-        return [one] * max(0, most - self._release_count(run))
-
-    def _release_count(self, run: str) -> int:
-        """Return how many rounds of a run are in the ledger."""
-        return sum(line.run == run and line.what.startswith("round ") for line in self.gate.ledger.lines)
 
     def _decode(self, text: object) -> object:
         try:
@@ -169,15 +158,21 @@ class SiteSession:
             raise Refusal("policy", str(error).removesuffix(".")) from None
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
-        algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
+        holdout, sites = Holdout.from_json(header.get("holdout")), whole(header["sites"], 1, 10**6, "sites")
+        algorithm = self._accept_algorithm(header, sites, holdout, header["roles"])
+        holdout.check(self.policy, sound_noise(algorithm) is not None)
         self.masks.check(header, header["sites"], algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
-        shares = shares_of(header.get("holdout"), self.policy)
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
-        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, shares, self.note)
+        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, holdout, self.note)
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
+
+    def _holdout(self, run: str) -> tuple[Holdout, Json]:
+        """Return what this site has agreed to hold out in a run, and the roles of the columns there."""
+        desk = self.desk if self.desk is not None and self.desk.run == run else None
+        return (Holdout(), {}) if desk is None else (desk.holdout, desk.stated_roles)
 
     def _desk(self, header: Json) -> Desk:
         if self.desk is None or self.desk.run != header["run"]:
@@ -200,7 +195,8 @@ class SiteSession:
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
-        algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
+        accepted = self._accept_algorithm(header, terms.clients, *self._holdout(header["run"]))
+        algorithm = fitting(accepted, terms).algorithm
         self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared:
@@ -233,7 +229,7 @@ class SiteSession:
         if self.agreement != (header["run"], statement(header)):
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(header)
-        fit = fitting(self._accept_algorithm(header, terms.clients), terms)
+        fit = fitting(self._accept_algorithm(header, terms.clients, *self._holdout(header["run"])), terms)
         algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
@@ -285,31 +281,18 @@ class SiteSession:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
         fresh = int(following.spent.releases) > int(client.spent.releases)
-        if fresh and self._release_count(str(self.run)) >= self.rounds:
+        count = releases.count_of(self.gate.ledger, str(self.run))
+        if fresh and count >= self.rounds:
             raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
-        releases = (self._release(round, following, self.noise),) if fresh else ()
+        rows = "" if self.desk is None else self.desk.rows["training"]
+        own = (releases.of_round(self.algorithm, self.noise, round, following, rows),) if fresh else ()
 
         # the gate calls this once the ledger is written: a state that counts a release must not exist before its charge
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
 
-        return Outgoing({"releases": self._release_count(str(self.run)) + fresh}, content, False, releases, keep)
-
-    def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
-        """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
-        release = Release(
-            f"round {round} of {name_of(self.algorithm)}{noise.ledger_note}",
-            noise.kind.lower(),
-            float(following.spent.sensitivity),
-            float(following.spent.scale),
-            noise.neighbours,
-            noise.delta,
-        )
-        promise = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
-        if not release.ratio <= promise.ratio * (1 + 1e-6):  # both are computed in floating point
-            raise Refusal("policy", "the noise would be smaller than the experiment states")
-        return release
+        return Outgoing({"releases": count + fresh}, content, False, own, keep)
 
     def _state(self, number: int) -> PyTree:
         """Return the client state after a round: the one in memory, or the one on disk."""
@@ -353,13 +336,21 @@ class SiteSession:
         content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 
-    def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
+    def _examiner(self, header: Json) -> tuple[Examiner, Path]:
         self._check_run(header)
         examiner = self._desk(header).examiner
-        if examiner is None or self.noise is not None:
-            raise Refusal("policy", "it has agreed to no evaluation in this run")
-        record = self.folder / f"evaluated-{self.run}.txt"
-        return examiner.evaluate(payload, self.terms, record, self.masks.evaluation(header, self.rounds + 1))
+        if examiner is None:
+            raise Refusal("policy", NOT_AGREED)
+        return examiner, self.folder / f"evaluated-{self.run}.txt"
+
+    def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
+        examiner, record = self._examiner(header)
+        mask = self.masks.evaluation(header, self.rounds + 1)
+        return examiner.evaluate(header, payload, self.terms, record, mask)
+
+    def _rate(self, header: Json, payload: bytes) -> Outgoing:
+        examiner, record = self._examiner(header)
+        return examiner.rate(header, payload, self.terms, record)
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self._check_run(header)

@@ -4,6 +4,10 @@ A line is written and flushed to the disk before its release is sent, so the led
 release that was perhaps sent is in it. Each line holds the digest of the one before, and a second file holds the number
 of lines and the digest of the last, so a ledger that was cut, changed or deleted is noticed. Such a ledger stops the
 site: it must not start from zero. Nothing depends on the clock; the time in a line is for the reader.
+
+In a run that holds rows out, a line says behind its text whether it is about rows that train the model or about those
+that are held out, and by which split. A row is one or the other, so within one split the larger of both totals counts.
+Lines of another split of the same run, or without one, count in full.
 """
 
 import fcntl
@@ -11,9 +15,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +30,7 @@ from foedus.privacy import composition
 FILE, HEAD, LOCK = "ledger.jsonl", "ledger.head", "ledger.lock"
 BEFORE = "privacy.json"  # the record that version 0.1 kept: epsilon by the name of a run
 DIGITS = ".9g"  # of a ratio: releases with the same noise are counted together
+ROWS = re.compile(r" \[((?:training|held-out) rows of split [0-9a-f]{12})\]$")  # at the end of a line's text
 ROUNDING = 1 + 1e-9  # a total that is equal to its limit but for rounding is within it
 
 
@@ -41,6 +47,7 @@ class Release:
     scale: float
     neighbours: str = "replace"
     delta: float = 0.0
+    rows: str = ""  # the rows that it is about, as "training rows of split 0123456789ab"; empty: any row
 
     @property
     def ratio(self) -> float:
@@ -165,7 +172,8 @@ class SiteLedger:
         now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for r in releases:
             noise = (r.kind, r.neighbours, float(r.sensitivity), float(r.scale), float(r.ratio), float(r.delta))
-            lines.append(Line(now, run, request, r.what, *noise, previous))
+            what = f"{r.what} [{r.rows}]" if r.rows else r.what
+            lines.append(Line(now, run, request, what, *noise, previous))
             previous = _digest(lines[-1].text())
         content = "".join(line.text() + "\n" for line in lines).encode()
         with open(self.path, "r+b") as file:
@@ -188,13 +196,16 @@ class SiteLedger:
             limits.check(self, run, releases)
             self._append(run, request, releases)
 
-    def counts(self, run: str | None = None, more: Iterable[Release] = ()) -> Counter[tuple[str, float]]:
-        """Count how often each kind of release with each ratio occurs, in one run or in all."""
-        tally = Counter(
-            (line.kind, float(format(line.ratio, DIGITS))) for line in self.lines if run in (None, line.run)
-        )
-        tally.update((one.kind, float(format(one.ratio, DIGITS))) for one in more)
-        return tally
+    def counts(self, run: str, more: Iterable[Release] = ()) -> dict[str, Counter[tuple[str, float]]]:
+        """Count how often each kind of release with each ratio occurs in a run, by the rows that it is about."""
+        parts: dict[str, Counter[tuple[str, float]]] = {}
+        for line in self.lines:
+            if line.run == run:
+                rows = match[1] if (match := ROWS.search(line.what)) else ""
+                parts.setdefault(rows, Counter())[line.kind, float(format(line.ratio, DIGITS))] += 1
+        for one in more:
+            parts.setdefault(one.rows, Counter())[one.kind, float(format(one.ratio, DIGITS))] += 1
+        return parts
 
     def total(self, delta: float, run: str | None = None, more: Iterable[Release] = (), by: str | None = None) -> float:
         """Return the total ε at δ for replacing one row, of one run or of all, with `more` releases of the run `by`.
@@ -202,12 +213,52 @@ class SiteLedger:
         Within a run the noise is fixed before it begins. Over several runs it is adaptive: a later run's noise may have
         been chosen after seeing the answers of earlier ones, so only bounds that allow that are used.
         """
-        several = run is None and len({line.run for line in self.lines} | ({by} if by else set())) > 1
-        return composition.tightest(self.counts(run, more), delta, adaptive=several)
+        more, others = list(more), [] if by is None else [by]
+        runs = [run] if run is not None else list(dict.fromkeys([*(line.run for line in self.lines), *others]))
+        own = {one: alternatives(self.counts(one, more if one in (run, by) else ())) for one in runs}
+        if len(own) == 1:
+            return max(composition.tightest(part, delta) for part in next(iter(own.values())))
+        together: Counter[tuple[str, float]] = Counter()
+        for parts in own.values():
+            together.update(heaviest(parts))
+        return composition.tightest(together, delta, adaptive=True)
 
     def runs(self) -> dict[str, int]:
         """Return the number of releases of each run, in the order of their first."""
         return dict(Counter(line.run for line in self.lines))
+
+
+def total_of(releases: Iterable[Release], delta: float) -> float:
+    """Return the total ε at δ of the releases of one run."""
+    parts: dict[str, Counter[tuple[str, float]]] = {}
+    for one in releases:
+        parts.setdefault(one.rows, Counter())[one.kind, one.ratio] += 1
+    return max(composition.tightest(part, delta) for part in alternatives(parts))
+
+
+def alternatives(parts: Mapping[str, Counter[tuple[str, float]]]) -> list[Counter[tuple[str, float]]]:
+    """Return what a row may have paid in a run: one of two parts where all is about one split, or else everything."""
+    splits = {rows.partition(" rows of ")[2] for rows in parts}
+    if len(splits) == 1 and "" not in splits:
+        return list(parts.values())
+    return [sum(parts.values(), Counter())]
+
+
+def heaviest(parts: list[Counter[tuple[str, float]]]) -> Counter[tuple[str, float]]:
+    """Return releases that cost at least as much as each of the parts, whatever is composed with them.
+
+    Gaussian releases together are one, so the larger sum of squared ratios dominates. Laplace releases all count.
+    """
+    laplace = sum((_of(part, "laplace") for part in parts), Counter())
+    return laplace + max((_of(part, "gaussian") for part in parts), key=_squares, default=Counter())
+
+
+def _of(part: Counter[tuple[str, float]], kind: str) -> Counter[tuple[str, float]]:
+    return Counter({key: count for key, count in part.items() if key[0] == kind})
+
+
+def _squares(part: Counter[tuple[str, float]]) -> float:
+    return sum(count * ratio**2 for (_, ratio), count in part.items())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""Holdout: which rows sites keep out of training, and what they tell about them; stated before any data are read."""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from foedus.data.holdout import Shares
+from foedus.errors import FoedusError
+from foedus.evaluation.noisy import EvaluationNoise
+from foedus.evaluation.rates import KINDS, RateTerm, check_terms
+from foedus.files import Json
+from foedus.privacy.noise import gaussian_multiplier
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.policy import Policy, Refusal
+from foedus.runtime.flare.site_ledger import Release
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """What a run says about rows that take no part in training; false where there are none.
+
+    Attributes:
+        shares: the shares of rows to evaluate the model on, and to choose a threshold by.
+        noise: what the figures spend of each row that is held out; None where they are exact.
+        rates: the terms on rates, for which the threshold is chosen.
+    """
+
+    shares: Shares = field(default_factory=Shares)
+    noise: EvaluationNoise | None = None
+    rates: tuple[RateTerm, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.shares)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the sites evaluate the last model."""
+        return self.shares.evaluate > 0
+
+    def to_json(self) -> Json | None:
+        """Return what the sites are told; None where nothing is kept out."""
+        if not self:
+            return None
+        noise = None if self.noise is None else {"epsilon": self.noise.epsilon, "delta": self.noise.delta}
+        rates = [{"type": r.name, "at_most": r.at_most, "confidence": r.confidence} for r in self.rates]
+        shares = {"share": self.shares.evaluate, "threshold": self.shares.threshold, "seed": self.shares.seed}
+        return shares | {"noise": noise, "rates": rates}
+
+    @staticmethod
+    def from_json(record: object) -> "Holdout":
+        """Read what `to_json` wrote, from a party that is not trusted."""
+        if record is None:
+            return Holdout()
+        if not isinstance(record, dict):
+            raise Refusal("unknown", "the rows to hold out must be stated as a share and a seed")
+        share, threshold = record.get("share"), record.get("threshold", 0.0)
+        if not (_is_share(share) and _is_share(threshold) and (share or threshold)):
+            raise Refusal("unknown", "the share of rows to hold out must be a number > 0 and < 1")
+        seed = packing.whole(record.get("seed"), 0, 2**63 - 1, "seed")
+        try:
+            stated = record.get("noise")
+            limits = None if stated is None else (_number(stated, "epsilon"), _number(stated, "delta"))
+            noise = None if limits is None else EvaluationNoise(*limits, "opendp")
+            rates = tuple(_rate(one) for one in record.get("rates", ()))
+            check_terms(rates)
+        except (FoedusError, TypeError, ValueError, KeyError) as error:
+            raise Refusal("unknown", f"what is stated about rows to hold out is wrong: {error}") from None
+        return Holdout(Shares(share, threshold, seed, by_class=noise is None), noise, rates)
+
+    def check(self, policy: Policy, is_private: bool) -> None:
+        """Refuse what a policy does not let leave; `is_private` says that the rounds have noise."""
+        if not self:
+            return
+        if not policy.evaluate:
+            raise Refusal("policy", "its policy (evaluate) lets no figures of rows leave that are held out of training")
+        if policy.limits_privacy and (self.noise is None or self.rates):
+            raise Refusal("policy", "its policy asks for privacy, and an evaluation would send exact figures")
+        if is_private and (self.noise is None or self.rates):
+            raise Refusal("unknown", "the rounds are private, and an evaluation would send exact figures")
+        if bool(self.shares.threshold) != bool(self.rates):
+            raise Refusal("unknown", "rows are kept out for a threshold, and no rate is stated that it is for")
+
+    def rows(self, part: str, roles: Json) -> str:
+        """Return how the ledger calls the rows of a part, "training" or "held-out"; empty where all count as one.
+
+        The name holds a digest of all that decides which rows these are, beside the table itself.
+        """
+        if self.noise is None:
+            return ""
+        digest = hashlib.sha256(json.dumps([self.to_json(), roles], sort_keys=True).encode()).hexdigest()[:12]
+        return f"{part} rows of split {digest}"
+
+    def release(self, rows: str) -> Release | None:
+        """Return one release that costs what all releases of the evaluation cost together."""
+        if self.noise is None:
+            return None
+        noise = self.noise
+        scale = gaussian_multiplier(noise.epsilon, noise.delta) if noise.delta else 1.0 / noise.epsilon
+        return Release("evaluation", noise.kind, 1.0, scale, delta=noise.delta, rows=rows)
+
+
+def _is_share(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and 0 <= value < 1
+
+
+def _number(record: Json, name: str) -> float:
+    value = record[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise FoedusError(f"{name} must be a number")
+    return float(value)
+
+
+def _rate(record: Json) -> RateTerm:
+    return KINDS[record["type"]](_number(record, "at_most"), _number(record, "confidence"))
