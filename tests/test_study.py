@@ -257,6 +257,37 @@ def test_a_results_file_that_is_not_one_is_refused(tmp_path):
         Results(tmp_path / "quick.jsonl")
 
 
+def test_a_torn_last_row_is_measured_again_and_all_others_stay(tmp_path):
+    path = tmp_path / "quick.jsonl"
+    results = Results(path)
+    for seed in range(3):
+        results.add(row("FedGiA", seed))
+    path.write_bytes(path.read_bytes()[:-20])
+    again = Results(path)
+    assert [key[-1] for key in again.rows] == [0, 1]
+    again.add(row("FedGiA", 2))
+    again.add(row("FedGiA", 0) | {"why": "anew"})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["seed"], line["why"]) for line in lines] == [(0, "anew"), (1, ""), (2, "")]
+
+
+def test_a_run_ends_where_it_stands_still_and_goes_on_while_it_falls():
+    class Line:  # the gap of a model is its first entry
+        def gap(self, models):
+            return models[:, 0]
+
+    def stretches(values):
+        verdict = grid.Verdict(Line())
+        return [verdict(np.full((256, 1), value)) for value in values]
+
+    assert stretches([1.0, 0.9, 0.89, 1e-9]) == [False, False, False, True]
+    assert stretches([1.0, 0.995]) == [False, True]
+    assert stretches([np.inf])[0]
+    verdict = grid.Verdict(Line())
+    assert not verdict(np.full((16, 1), 1.0))
+    assert not verdict(np.full((100, 1), 1.0)), "a short stretch says nothing"
+
+
 # --- the page ---
 
 

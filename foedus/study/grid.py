@@ -21,13 +21,14 @@ from foedus.study import methods
 from foedus.study.instances import PROBLEMS, Instance
 from foedus.study.methods import DEFAULT, KINDS, TUNED, Settings
 from foedus.study.networks import NETWORKS
-from foedus.study.play import Trace, trace
+from foedus.study.play import CAPACITY, Trace, trace
 from foedus.study.rows import ABSENT, ACCURACIES, FAILED, MEASURED, Results, tag
 from foedus.study.tables import SOURCES
 
 TUNING_SEED = 10_000  # the draw of the data on which settings are tuned; no measured seed reaches it
 DELTA = 1e-5  # of a private problem
 PRIVATE_ROUNDS = 40  # of a private run, over which its total is spread
+STILL = 0.99  # a run stands still whose least gap a further stretch of CAPACITY rounds does not bring below this share
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Scale:
         return self.name == "quick"
 
 
-QUICK = Scale("quick", seeds=3, rounds=1000, gradients=20_000, tries=1)
+QUICK = Scale("quick", seeds=10, rounds=1000, gradients=20_000, tries=2)
 FULL = Scale("full", seeds=10, rounds=10_000, gradients=200_000, tries=4)
 
 
@@ -229,8 +230,22 @@ class Study:
 
     def _trace(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> Trace:
         job = self._job(cell, instance, settings, dropout)
-        goal = ACCURACIES[-1]
-        return trace(job, lambda models: bool(np.any(instance.gap(models) <= goal)), self.scale.gradients)
+        return trace(job, Verdict(instance), self.scale.gradients)
+
+
+class Verdict:
+    """Says after each stretch of rounds whether a run may end: it has arrived, or it stands still."""
+
+    def __init__(self, instance: Instance):
+        self.instance, self.least = instance, np.inf
+
+    def __call__(self, models: np.ndarray) -> bool:
+        least = float(np.min(self.instance.gap(models)))
+        if least <= ACCURACIES[-1]:
+            return True
+        still = len(models) == CAPACITY and not least < STILL * self.least
+        self.least = min(least, self.least)
+        return still
 
 
 def score(gap: np.ndarray) -> tuple[float, ...]:

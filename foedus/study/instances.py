@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import jax
 import numpy as np
 
 from foedus import constraints, losses, penalties
@@ -23,7 +24,7 @@ RIDGE = 1e-2  # μ of (μ/2)‖w‖², which makes every logistic problem well p
 SATURATION = 1e-1  # μ of the non-convex penalty (μ/2)·Σ w²/(1 + w²)
 CAP, FAIR = 0.3, 0.1  # the cap on the loss of label 1, and on the gap between two groups' losses
 RADIUS, THETA, HUBER = 0.02, 0.3, 1.0  # the balls around rows, the ball around the sites' weights, Huber's ε
-BLOCK = 64  # models that are measured at a time, which bounds memory
+BLOCK, NUMBERS = 64, 2**26  # models that are measured at a time, and predictions, which bound memory
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Instance:
     def gap(self, models: np.ndarray) -> np.ndarray:
         """Return for each model the larger of its relative gap and its violation, and at least 0."""
         with np.errstate(over="ignore", invalid="ignore"):  # the models of a run that diverges
-            parts = [self.judge(models[start : start + BLOCK]) for start in range(0, len(models), BLOCK)]
+            rows = max(a.shape[0] * a.shape[1] for a in jax.tree.leaves(self.problem.data) if a.ndim > 1)
+            size = max(1, min(BLOCK, NUMBERS // rows))
+            parts = [self.judge(models[start : start + size]) for start in range(0, len(models), size)]
             f, violation = (np.concatenate(values) for values in zip(*parts, strict=True))
             gap = np.maximum(np.maximum((f - self.best.value) / abs(self.best.value), violation), 0.0)
         return np.where(np.isfinite(gap), gap, np.inf)
@@ -258,13 +261,14 @@ def robust(data: str, seed: int, quick: bool, loss: str) -> Instance:
 _GENERATED = ("generated-alike", "generated-apart", "generated-steep")
 _LIBSVM = ("phishing", "phishing-skewed", "a9a", "w8a")
 _BREAST = ("breast-cancer", "breast-cancer-skewed")
+_ROBUST = ("heart", "breast-cancer")
 
 PROBLEMS: dict[str, ProblemClass] = {
-    "least-squares": ProblemClass("least squares", least_squares, _GENERATED, (*_GENERATED, "diabetes")),
+    "least-squares": ProblemClass("least squares", least_squares, (*_GENERATED, "diabetes"), (*_GENERATED, "diabetes")),
     "logistic": ProblemClass(
         "logistic regression with a ridge",
         logistic,
-        (*_GENERATED[:2], *_BREAST),
+        (*_GENERATED, *_BREAST, *_LIBSVM),
         (*_GENERATED, *_BREAST, *_LIBSVM, "adult", "toxicity"),
     ),
     "nonconvex-logistic": ProblemClass(
@@ -276,24 +280,28 @@ PROBLEMS: dict[str, ProblemClass] = {
     "neyman-pearson": ProblemClass(
         "Neyman-Pearson: a cap on one class's loss at every site",
         neyman_pearson,
-        ("breast-cancer",),
+        ("breast-cancer", "monks-1", "breast-cancer-wisconsin"),
         ("breast-cancer", "monks-1", "breast-cancer-wisconsin"),
     ),
     "fairness": ProblemClass(
         "fairness: a small gap between two groups' losses at every site",
         fairness,
-        ("adult",),
+        ("adult", *_GENERATED[:2]),
         ("adult", *_GENERATED[:2]),
     ),
     "quadratic-programs": ProblemClass("quadratic programs under equations", quadratic, ("paper-25",), ("paper-25",)),
     "robust-hinge": ProblemClass(
-        "robust support vector machine", partial(robust, loss="hinge"), ("heart",), ("heart", "breast-cancer"), "robust"
+        "robust support vector machine", partial(robust, loss="hinge"), _ROBUST, _ROBUST, "robust"
     ),
     "robust-logistic": ProblemClass(
-        "robust logistic regression", partial(robust, loss="logistic"), ("heart",), ("heart", "breast-cancer"), "robust"
+        "robust logistic regression", partial(robust, loss="logistic"), _ROBUST, _ROBUST, "robust"
     ),
     "robust-huber": ProblemClass(
-        "robust Huber regression", partial(robust, loss="huber"), ("abalone",), ("abalone", "diabetes"), "robust"
+        "robust Huber regression",
+        partial(robust, loss="huber"),
+        ("abalone", "diabetes"),
+        ("abalone", "diabetes"),
+        "robust",
     ),
     "private-1": ProblemClass(
         "private logistic regression, ε = 1", logistic, ("adult-large",), ("adult-large",), "private", 1.0
