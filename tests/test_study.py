@@ -16,12 +16,12 @@ from foedus import cli
 from foedus.runtime.participation import Fraction
 from foedus.runtime.spine import prepare
 from foedus.study import grid, growth, methods, page, reference
-from foedus.study.instances import CAP, PROBLEMS, RIDGE, worst_mean
+from foedus.study.instances import CAP, PROBLEMS, RIDGE, logistic_instance, worst_mean
 from foedus.study.networks import Network
 from foedus.study.play import Trace, trace
 from foedus.study.profiles import confidence, profiles, summary, winner
 from foedus.study.rows import Results, to_csv
-from foedus.study.tables import SOURCES, split_by_label
+from foedus.study.tables import SOURCES, Sample, split_by_label
 
 
 def row(algorithm, seed=0, problem="logistic", data="generated-alike", settings="default", **figures):
@@ -59,6 +59,14 @@ def test_the_reference_under_caps_is_the_optimum_of_cvxpy():
     objective, violation = instance.judge(np.asarray(w.value)[None])
     assert objective[0] == pytest.approx(program.value, rel=1e-6)
     assert violation[0] < 1e-6
+
+
+def test_with_more_columns_than_rows_the_reference_has_no_slope():
+    draw = np.random.default_rng(0)
+    X, y = draw.standard_normal((12, 40)), (draw.random(12) < 0.5).astype(float)
+    best = logistic_instance(Sample(X, y, 3, 4)).best
+    slope = X.T @ (1.0 / (1.0 + np.exp(-X @ best.w)) - y) / 12 + RIDGE * best.w
+    assert np.max(np.abs(slope)) < 1e-12
 
 
 def test_a_reference_that_is_not_optimal_is_refused():

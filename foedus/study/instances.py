@@ -25,6 +25,8 @@ SATURATION = 1e-1  # μ of the non-convex penalty (μ/2)·Σ w²/(1 + w²)
 CAP, FAIR = 0.3, 0.1  # the cap on the loss of label 1, and on the gap between two groups' losses
 RADIUS, THETA, HUBER = 0.02, 0.3, 1.0  # the balls around rows, the ball around the sites' weights, Huber's ε
 BLOCK, NUMBERS = 64, 2**26  # models that are measured at a time, and predictions, which bound memory
+ROWS = 2**19  # rows whose curvature is computed at a time, for the same reason
+FEW = 1000  # sites up to which they have names; more are given as stacked arrays
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,19 @@ def _logistic_parts(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _mean_curve(sample: Sample, weight: np.ndarray) -> reference.Curve:
-    """Σ weight·logistic(xᵀw), with its gradient and Hessian."""
+    """Σ weight·logistic(xᵀw), with its gradient and Hessian; rows are taken in parts, which bounds memory."""
+
+    def part(w: np.ndarray, at: slice) -> tuple[float, np.ndarray, np.ndarray]:
+        X, share = sample.X[at], weight[at]
+        value, slope, bend = _logistic_parts(X @ w, sample.y[at])
+        return float(share @ value), X.T @ (share * slope), (X.T * (share * bend)) @ X
 
     def curve(w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        value, slope, bend = _logistic_parts(sample.X @ w, sample.y)
-        H = (sample.X.T * (weight * bend)) @ sample.X
-        return float(weight @ value), sample.X.T @ (weight * slope), H
+        parts = [part(w, slice(start, start + ROWS)) for start in range(0, len(weight), ROWS)]
+        f, g, H = parts[0]
+        for value, slope, bend in parts[1:]:
+            f, g, H = f + value, g + slope, H + bend
+        return f, g, H
 
     return curve
 
@@ -151,8 +160,16 @@ def logistic_instance(sample: Sample, saturation: float = 0.0) -> Instance:
         value = np.mean(_logistic(models @ sample.X.T, sample.y), axis=1)
         return value + _penalty(models, ridge, saturation), np.zeros(len(models))
 
-    problem = Problem(sample.clients(), loss=losses.logistic, penalty=penalty)
-    return Instance(problem, judge, reference.newton(curve, sample.X.shape[1]), curve)
+    clients = sample.clients() if sample.sites <= FEW else sample.stacked()
+    problem = Problem(clients, loss=losses.logistic, penalty=penalty)
+    rows, columns = sample.X.shape
+    if columns <= rows or saturation:
+        return Instance(problem, judge, reference.newton(curve, columns), curve)
+    # with a ridge the optimum is a sum of rows: w = Qv, where the columns of Q span them, and |w| = |v|
+    Q = np.linalg.qr(sample.X.T)[0]
+    short = Sample(sample.X @ Q, sample.y, sample.sites, sample.rows)
+    best = reference.newton(_with_penalty(_mean_curve(short, np.full(rows, 1.0 / rows)), ridge), rows)
+    return Instance(problem, judge, Reference(best.value, Q @ best.w, best.method), curve)
 
 
 def _site_means(sample: Sample, mask: np.ndarray) -> np.ndarray:
