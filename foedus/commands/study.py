@@ -46,7 +46,7 @@ def study(
             raise FoedusError(f"{name} {folder}: this is a file; expected a folder.")
     own, scale = find_own(algorithm or []), grid.QUICK if quick else grid.FULL
     results = Results(out / f"{scale.name}.jsonl")
-    laws = Results(out / f"growth-{scale.name}.jsonl", growing.FIELDS)
+    laws = Results(out / "growth.jsonl", growing.FIELDS)
     if write:
         from foedus.study.page import write_page
 

@@ -10,7 +10,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.run import versions
 from foedus.study.grid import DELTA, FULL, PRIVATE_ROUNDS, QUICK, Scale, cells
-from foedus.study.growth import growth_section
+from foedus.study.growth_page import growth_section
 from foedus.study.instances import CAP, FAIR, PROBLEMS, RADIUS, RIDGE, THETA
 from foedus.study.methods import CANDIDATES, DEFAULT, KINDS, PUBLISHED, TUNED
 from foedus.study.networks import NETWORKS
