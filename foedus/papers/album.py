@@ -146,7 +146,8 @@ def _page(experiments: Mapping[str, PaperExperiment], records: Sequence[Record],
         "<h1>The papers' tables and figures, reproduced</h1>"
         f'<p class="soft">{len(records)} of {len(experiments)} experiments, {size}, seed {options.seed}; '
         f"{escape(software)}. Printed figures stand beside ours in every table.</p>"
-        f'<div class="wide"><table><tr><th>experiment</th><th></th><th>processor</th><th>in full</th><th></th></tr>{rows}</table></div>'
+        '<div class="wide"><table><tr><th>experiment</th><th></th><th>processor</th><th>in full</th><th></th>'
+        f"</tr>{rows}</table></div>"
         + "".join(_section(experiments[r.name], r, options) for r in records)
         + "</body></html>\n"
     )

@@ -1,8 +1,8 @@
 """How long the experiments take, in processor seconds, as `foedus reproduce NAME` says at its end.
 
 Measured on two cores of an x86-64 machine with compiled programs in the cache or not, whichever was the case; other
-machines differ by a factor of two. Where a full experiment was not run as a whole, its time is computed from a part that
-was, and `part` names it.
+machines differ by a factor of two. Where a full experiment was not run as a whole, its time is computed from a part
+that was, and `part` names it.
 """
 
 from dataclasses import dataclass
