@@ -257,7 +257,8 @@ def _boxes(
                 options.echo(f"{words}, {algorithm}, {unit}, medians for {label} = {values}: {' '.join(middle)}")
             axes.set_xticks([4.0 * i + 1 for i in range(len(values))], [f"{value:g}" for value in values])
             axes.set(xlabel=label, ylabel=unit, xlim=(-1.0, 4.0 * len(values) - 1.0))
-            axes.set_ylim(bottom=None if field == "snr" else 0)
+            if field != "snr":
+                axes.set_ylim(0, 1.12 * axes.get_ylim()[1])  # room for words above
             axes.set_title(words, fontsize=10)
             # a signal-to-noise ratio rises with ε, so there is room for text below
             _silent(axes, [line for line in results if line.rule == rule], 0.04 if field == "snr" else 0.96)

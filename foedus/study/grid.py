@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from foedus.engine import relieve
 from foedus.errors import FoedusError, did_you_mean
@@ -134,11 +135,12 @@ class Study:
 
     def run(self, selection: list[Cell], again: bool, begin: Callable[[str], None]) -> None:
         """Measure the cells; those with a row are passed over unless they are to be measured `again`."""
-        for cell in selection:
-            begin(str(cell))
-            if again or cell.key not in self.results:
-                relieve()
-                self.results.add(self.measure(cell))
+        with threadpool_limits(1):  # matrices are small; on busy cores more threads wait for each other
+            for cell in selection:
+                begin(str(cell))
+                if again or cell.key not in self.results:
+                    relieve()
+                    self.results.add(self.measure(cell))
 
     def measure(self, cell: Cell) -> Json:
         """Return the row of a cell: its figures, or a sentence on why there are none."""
@@ -186,15 +188,15 @@ class Study:
 
     def _figures(self, cell: Cell, instance: Instance) -> Json:
         settings = self._settings(cell)
-        steady = self._trace(cell, instance, settings, 0.0)
+        steady, gap = self._trace(cell, instance, settings, 0.0)
         row: Json = {"status": MEASURED, "why": "", "with": dict(settings), "best": instance.best.value}
-        row |= {"reference": instance.best.method} | figures(instance, steady)
+        row |= {"reference": instance.best.method} | figures(steady, gap)
         for network in NETWORKS:
             if network.dropout == 0:
-                row |= network_figures(instance, steady, network.name, network.seconds(steady))
+                row |= network_figures(gap, network.name, network.seconds(steady))
             elif cell.settings == DEFAULT and PROBLEMS[cell.problem].objective != "private":
-                lossy = self._trace(cell, instance, settings, network.dropout)
-                row |= network_figures(instance, lossy, network.name, network.seconds(lossy))
+                lossy, lossy_gap = self._trace(cell, instance, settings, network.dropout)
+                row |= network_figures(lossy_gap, network.name, network.seconds(lossy))
                 row["rounds_played_" + network.name] = lossy.rounds
         return row
 
@@ -209,10 +211,10 @@ class Study:
             scores: list[tuple[tuple[float, ...], int, Settings]] = []
             for number, settings in enumerate([{}, *tries]):
                 try:
-                    result = self._trace(cell, instance, settings, 0.0)
+                    _, gap = self._trace(cell, instance, settings, 0.0)
                 except FoedusError:
                     continue  # a candidate that does not fit this problem
-                scores.append((score(instance.gap(result.models)), number, settings))
+                scores.append((score(gap), number, settings))
             self.choices[place] = min(scores)[2] if scores else {}
         return self.choices[place]
 
@@ -228,9 +230,11 @@ class Study:
             privacy=None if epsilon is None else Local(epsilon=epsilon, delta=DELTA),
         )
 
-    def _trace(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> Trace:
-        job = self._job(cell, instance, settings, dropout)
-        return trace(job, Verdict(instance), self.scale.gradients)
+    def _trace(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> tuple[Trace, np.ndarray]:
+        """The record of a run, and the gap of the model after each of its rounds."""
+        verdict = Verdict(instance)
+        result = trace(self._job(cell, instance, settings, dropout), verdict, self.scale.gradients)
+        return result, np.concatenate(verdict.gaps)
 
 
 class Verdict:
@@ -238,9 +242,11 @@ class Verdict:
 
     def __init__(self, instance: Instance):
         self.instance, self.least = instance, np.inf
+        self.gaps: list[np.ndarray] = []  # of the models that were judged
 
     def __call__(self, models: np.ndarray) -> bool:
-        least = float(np.min(self.instance.gap(models)))
+        self.gaps.append(self.instance.gap(models))
+        least = float(np.min(self.gaps[-1]))
         if least <= ACCURACIES[-1]:
             return True
         still = len(models) == CAPACITY and not least < STILL * self.least
@@ -261,9 +267,8 @@ def first_hit(gap: np.ndarray, accuracy: float) -> int | None:
     return int(hits[0]) + 1 if len(hits) else None
 
 
-def figures(instance: Instance, trace: Trace) -> Json:
+def figures(trace: Trace, gap: np.ndarray) -> Json:
     """Return what a run cost up to each accuracy; a field is None where the run did not reach it."""
-    gap = instance.gap(trace.models)
     up = np.cumsum(np.asarray(trace.up)[trace.kinds] * trace.answers)
     down = np.cumsum(np.asarray(trace.down)[trace.kinds] * trace.requests)
     work = np.cumsum(np.asarray(trace.gradients)[trace.kinds])
@@ -284,9 +289,8 @@ def figures(instance: Instance, trace: Trace) -> Json:
     return row
 
 
-def network_figures(instance: Instance, trace: Trace, name: str, seconds: np.ndarray) -> Json:
+def network_figures(gap: np.ndarray, name: str, seconds: np.ndarray) -> Json:
     """Return the modelled seconds to each accuracy over a network."""
-    gap = instance.gap(trace.models)
     hits = {tag(accuracy): first_hit(gap, accuracy) for accuracy in ACCURACIES}
     return {f"{name}_{word}": None if hit is None else float(seconds[hit - 1]) for word, hit in hits.items()}
 
