@@ -16,6 +16,7 @@ from foedus import cli
 from foedus.runtime.participation import Fraction
 from foedus.runtime.spine import prepare
 from foedus.study import grid, growth, growth_page, methods, page, reference
+from foedus.study.forecast import Forecast
 from foedus.study.instances import CAP, PROBLEMS, RIDGE, logistic_instance, worst_mean
 from foedus.study.networks import Network
 from foedus.study.play import Trace, trace
@@ -28,6 +29,7 @@ def row(algorithm, seed=0, problem="logistic", data="generated-alike", settings=
     """A row as the grid writes it, with the same figure in every column that is not stated."""
     base = {"problem": problem, "data": data, "algorithm": algorithm, "settings": settings, "seed": seed}
     base |= {"status": "measured", "why": "", "sites": 10, "columns": 21, "with": {}, "gap_end": 0.1}
+    base |= {"measuring_seconds": 1.0, "compile_seconds": 0.5, "rounds_played": 50}
     columns = ("rounds", "bytes_up", "bytes_down", "gradients", "seconds", "data-centre", "hospitals", "phones")
     return base | {f"{c}_{a}": 7.0 for c in columns for a in ("1e-2", "1e-4", "1e-6", "1e-8")} | figures
 
@@ -248,6 +250,28 @@ def test_a_growth_point_has_rounds_bytes_and_memory_and_real_sites_need_flare(mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(fd.FoedusError, match="FLARE"):
         growth.real_figures(3)
+
+
+def timed(algorithm, seconds, compiling=0.0, played=50, hit=50.0, **more):
+    times = {"measuring_seconds": seconds, "compile_seconds": compiling, "rounds_played": played, "rounds_1e-8": hit}
+    return row(algorithm, **more) | times
+
+
+def test_the_full_grids_time_grows_with_its_data_and_with_the_limit_of_runs_on_their_way():
+    # diabetes has the same size in both grids, generated-alike ten times as many numbers in the full one
+    rows = [timed("FedAvg", 3.0, 1.0, problem="least-squares", data=d) for d in ("diabetes", "generated-alike")]
+    rows += [timed("FedGiA", 2.0, 0.0, 1000, None, problem="least-squares", data="diabetes")]
+    made = Forecast(rows)
+    cell = lambda name, data, seed=1: grid.Cell("least-squares", data, name, "default", seed)  # noqa: E731
+    assert made.seconds(cell("FedAvg", "diabetes")) == pytest.approx(2.0)
+    assert made.seconds(cell("FedAvg", "diabetes", seed=0)) == pytest.approx(3.0)  # compiled once
+    assert made.seconds(cell("FedAvg", "generated-alike")) == pytest.approx(20.0)
+    assert made.seconds(cell("FedGiA", "diabetes")) == pytest.approx(20.0)  # ten times the rounds
+    assert made.seconds(cell("FedDyn", "diabetes")) is None
+    full = [timed("FedAvg", 1.0, problem="least-squares", data="diabetes", seed=1)]
+    assert made.checks(full) == [pytest.approx(0.5)]
+    assert "took 0.5 times what was computed" in made.sentence(full)
+    assert "not measured" in made.sentence([])
 
 
 # --- the command ---

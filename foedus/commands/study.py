@@ -19,9 +19,7 @@ Own = Annotated[
 
 def study(
     only: Only = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small data, three seeds, one setting tried by tuning.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small data, and few settings tried by tuning.")] = False,
     growth: Annotated[bool, typer.Option("--growth", help="Measure how cost grows with the problem's size.")] = False,
     algorithm: Own = None,
     write: Annotated[
@@ -50,7 +48,8 @@ def study(
     if write:
         from foedus.study.page import write_page
 
-        for path in write_page(list(results), list(laws), scale, docs):
+        full = Results(out / f"{grid.FULL.name}.jsonl")
+        for path in write_page(list(results), list(laws), scale, docs, list(full)):
             typer.echo(f"written: {path}")
         return
     clock = grid.stopwatch()

@@ -9,12 +9,14 @@ from pathlib import Path
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.run import versions
-from foedus.study.grid import DELTA, FULL, PRIVATE_ROUNDS, QUICK, Scale, cells
+from foedus.study.forecast import Forecast
+from foedus.study.grid import DELTA, FULL, PRIVATE_ROUNDS, QUICK, STILL, Scale, cells
 from foedus.study.growth_page import growth_section
 from foedus.study.instances import CAP, FAIR, PROBLEMS, RADIUS, RIDGE, THETA
 from foedus.study.methods import CANDIDATES, DEFAULT, KINDS, PUBLISHED, TUNED
 from foedus.study.networks import NETWORKS
 from foedus.study.pictures import profile_picture
+from foedus.study.play import CAPACITY
 from foedus.study.profiles import by, number, profiles, summary, winner, with_figures
 from foedus.study.rows import ABSENT, ACCURACIES, FAILED, KEY, tag, to_csv
 
@@ -31,8 +33,13 @@ PICTURES = (
 GENERAL = ("least-squares", "logistic", "nonconvex-logistic")  # problems that every algorithm for smooth sums takes
 
 
-def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folder: Path) -> list[Path]:
-    """Write study.md, study/*.svg and study/NAME.csv into a folder of documentation, and return their paths."""
+def write_page(
+    rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folder: Path, full: Sequence[Json] = ()
+) -> list[Path]:
+    """Write study.md, study/*.svg and study/NAME.csv into a folder of documentation, and return their paths.
+
+    `full` are rows of the full grid, with which its computed time is compared.
+    """
     if not with_figures(rows):
         raise FoedusError(
             "there are no results to write about yet; run foedus study first, with the same --quick and --out."
@@ -49,7 +56,7 @@ def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folde
     if growth:
         files["study/growth.csv"] = to_csv(growth)
     parts = [
-        *_opening(rows, scale),
+        *_opening(rows, scale, full),
         "## What follows\n",
         f"{BEGIN}\n\n{conclusions}\n\n{END}\n",
         *_winners(rows),
@@ -66,11 +73,11 @@ def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folde
     return [folder / name for name in files]
 
 
-def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
+def _opening(rows: Sequence[Json], scale: Scale, full: Sequence[Json]) -> list[str]:
     grid = {cell.key for cell in cells(scale)}
     count = sum(tuple(row[name] for name in KEY) in grid for row in rows)
     more = f", and {len(rows) - count} further ones" if len(rows) > count else ""
-    compiling = sum(float(r.get("compile_seconds", 0.0)) for r in rows)
+    compiling, measuring = (sum(float(r.get(f"{k}_seconds", 0.0)) for r in rows) for k in ("compile", "measuring"))
     accuracies = ", ".join(map(tag, ACCURACIES))
     networks = "; ".join(network.title for network in NETWORKS)
     used = ", ".join(f"{name} {text}" for name, text in versions().items())
@@ -85,13 +92,11 @@ def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
         else f"    FOEDUS_DATA=folder {command}",
         f"    {command} --only logistic/breast-cancer/FedGiA      # one row again",
         f"    {command} --algorithm my_module:MyAlgorithm         # an algorithm of yours takes part\n",
-        f"The results have {count} of the {len(grid)} rows of the **{scale.name} grid**{more} ({used}; {compiling:.0f} "
-        f"processor "
-        "seconds of compiling in all). "
+        f"The results have {count} of the {len(grid)} rows of the **{scale.name} grid**{more} ({used}), "
+        f"which took {measuring / 60:.0f} processor minutes, {compiling / 60:.0f} of them compiling. "
         + (
             f"The full grid has larger data, {FULL.seeds} seeds, up to {FULL.rounds:,} rounds and {FULL.tries} "
-            f"settings tried in tuning: {sum(1 for _ in cells(FULL)):,} rows. It has not been run, so its time "
-            "is not known.\n"
+            f"settings tried in tuning: {sum(1 for _ in cells(FULL)):,} rows. {Forecast(rows).sentence(full)}\n"
             if scale.quick
             else "\n"
         ),
@@ -102,7 +107,8 @@ def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
         "Newton, least squares, SLSQP with a Newton finish, one linear system, CVXPY with Clarabel. An "
         "algorithm's own "
         "stopping test is set as strict as it goes. A dash means: not within "
-        f"{scale.rounds:,} rounds and {scale.gradients:,} local gradients.",
+        f"{scale.rounds:,} rounds and {scale.gradients:,} local gradients, or the run stood still and was ended: "
+        f"{CAPACITY} further rounds did not bring its least gap below {STILL:g} times what it was.",
         "- **Gradients** are passes over a site's data, two reads for one gradient, counted in the traced "
         "program; a loop "
         "whose length is known only when it runs counts as 8 turns.",
