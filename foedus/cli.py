@@ -93,12 +93,14 @@ def reproduce(
 ) -> None:
     """Repeat a table or figure of a paper: the printed value, ours, the difference. 'all' makes one page of them."""
     from foedus.papers import EXPERIMENTS, Options
-    from foedus.papers.album import reproduce_all
+    from foedus.papers.album import reproduce_all, reproduce_one
+    from foedus.papers.costs import COSTS, duration
 
     if list_:
         width = max(map(len, EXPERIMENTS), default=0)
         for key, experiment in EXPERIMENTS.items():
-            typer.echo(f"{key:{width}}  {experiment.title}")
+            time = f" ({duration(COSTS[key].quick)} with --quick, {duration(COSTS[key].full)} in full)"
+            typer.echo(f"{key:{width}}  {experiment.title}{time}")
         return
     if name is None:
         raise FoedusError("reproduce needs the name of an experiment; 'foedus reproduce --list' shows them.")
@@ -109,9 +111,9 @@ def reproduce(
         return
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, [*EXPERIMENTS, "all"])
-        raise FoedusError(f"there is no experiment {name!r}; 'foedus reproduce --list' shows those there are.{hint}")
+        raise FoedusError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}, and all.{hint}")
     _check_folder(out)
-    EXPERIMENTS[name].run(options)
+    reproduce_one(EXPERIMENTS[name], options)
 
 
 @app.command()

@@ -12,7 +12,7 @@ def test_the_choice_solves_the_problem_and_is_named():
     run = fd.solve(problem("logistic"))
     assert run.converged
     assert run.settings["algorithm"]["name"] == "InteriorPoint"
-    assert run.reason.endswith("InteriorPoint was chosen because it takes the fewest rounds")
+    assert run.reason.endswith("InteriorPoint was chosen because it takes the fewest rounds in the study")
 
 
 BALL, GROUPS = fd.constraints.NormBall(1.0), fd.regularizers.Group(0.1, (0, 0, 1, -1))

@@ -213,7 +213,9 @@ def test_reproduce_lists_its_experiments(command: Command):
 
 
 def test_unknown_experiment(command: Command):
-    refused(command("reproduce", "fedgia-tabel4"), "'fedgia-tabel4'", "--list", "Did you mean 'fedgia-table4'?")
+    refused(
+        command("reproduce", "fedgia-tabel4"), "'fedgia-tabel4'", "drfl-fig5, and all", "Did you mean 'fedgia-table4'?"
+    )
     refused(command("reproduce"), "--list")
 
 

@@ -11,7 +11,8 @@ from foedus.papers import EXPERIMENTS
 from foedus.papers.experiment import Options
 from foedus.papers.fedepm import PRINTED, measure
 from foedus.papers.fedepm_examples import STEPS, algorithms, even, examples, instance, optimum
-from foedus.papers.fedepm_figures import OBJECTIVES, TARGETS, gaussian_for, private_run
+from foedus.papers.fedepm_figures import OBJECTIVES, TARGETS
+from foedus.papers.fedepm_private import gaussian_for, private_run
 
 FOLDER = os.environ.get("FOEDUS_DATA", "")
 needs_adult = pytest.mark.skipif(

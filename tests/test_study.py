@@ -15,19 +15,21 @@ import foedus as fd
 from foedus import cli
 from foedus.runtime.participation import Fraction
 from foedus.runtime.spine import prepare
-from foedus.study import grid, growth, methods, page, reference
-from foedus.study.instances import CAP, PROBLEMS, RIDGE, worst_mean
+from foedus.study import grid, growth, growth_page, methods, page, reference
+from foedus.study.forecast import Forecast
+from foedus.study.instances import CAP, PROBLEMS, RIDGE, logistic_instance, worst_mean
 from foedus.study.networks import Network
 from foedus.study.play import Trace, trace
 from foedus.study.profiles import confidence, profiles, summary, winner
 from foedus.study.rows import Results, to_csv
-from foedus.study.tables import SOURCES, split_by_label
+from foedus.study.tables import SOURCES, Sample, split_by_label
 
 
 def row(algorithm, seed=0, problem="logistic", data="generated-alike", settings="default", **figures):
     """A row as the grid writes it, with the same figure in every column that is not stated."""
     base = {"problem": problem, "data": data, "algorithm": algorithm, "settings": settings, "seed": seed}
     base |= {"status": "measured", "why": "", "sites": 10, "columns": 21, "with": {}, "gap_end": 0.1}
+    base |= {"measuring_seconds": 1.0, "compile_seconds": 0.5, "rounds_played": 50}
     columns = ("rounds", "bytes_up", "bytes_down", "gradients", "seconds", "data-centre", "hospitals", "phones")
     return base | {f"{c}_{a}": 7.0 for c in columns for a in ("1e-2", "1e-4", "1e-6", "1e-8")} | figures
 
@@ -59,6 +61,14 @@ def test_the_reference_under_caps_is_the_optimum_of_cvxpy():
     objective, violation = instance.judge(np.asarray(w.value)[None])
     assert objective[0] == pytest.approx(program.value, rel=1e-6)
     assert violation[0] < 1e-6
+
+
+def test_with_more_columns_than_rows_the_reference_has_no_slope():
+    draw = np.random.default_rng(0)
+    X, y = draw.standard_normal((12, 40)), (draw.random(12) < 0.5).astype(float)
+    best = logistic_instance(Sample(X, y, 3, 4)).best
+    slope = X.T @ (1.0 / (1.0 + np.exp(-X @ best.w)) - y) / 12 + RIDGE * best.w
+    assert np.max(np.abs(slope)) < 1e-12
 
 
 def test_a_reference_that_is_not_optimal_is_refused():
@@ -186,11 +196,82 @@ def test_the_winner_solves_the_most_and_then_costs_the_least():
 @given(st.floats(-3, 3), st.floats(-2, 2))
 def test_a_power_law_is_fitted_exactly(log_factor, exponent):
     points = [(x, math.exp(log_factor) * x**exponent) for x in (1.0, 10.0, 50.0)]
-    fit = growth.fit_power(points)
+    fit = growth_page.fit_power(points)
     assert fit is not None
     assert fit.exponent == pytest.approx(exponent, abs=1e-9)
     assert fit.margin < 1e-6
-    assert growth.fit_power(points[:1]) is None
+    assert growth_page.fit_power(points[:1]) is None
+
+
+def growth_row(law, value, algorithm, seconds=1e-3, rounds=5, size=8):
+    columns = {f"rounds_{a}": rounds for a in ("1e-2", "1e-4", "1e-6", "1e-8")}
+    costs = {"bytes_up_a_round": size, "bytes_down_a_round": size, "rounds_played": 9, "why": ""}
+    return {"law": law, "value": value, "algorithm": algorithm, "seconds_a_round": seconds} | costs | columns
+
+
+def test_the_cache_ends_where_a_number_begins_to_cost_more():
+    # 20 columns: 1e-9 s a number up to 1e5 rows, 3e-9 beyond
+    rows = [growth_row("rows", v, "FedGiA", 20 * v * (1e-9 if v < 3e5 else 3e-9)) for v in (1e3, 1e4, 1e5, 1e6, 1e7)]
+    text = "\n".join(growth_page.growth_section(rows)[0])
+    assert "leaves the cache between 16 MB and 160 MB" in text
+    flat = [growth_row("rows", v, "FedGiA", 20 * v * 1e-9) for v in (1e3, 1e4, 1e5)]
+    assert "cannot be seen" in "\n".join(growth_page.growth_section(flat)[0])
+
+
+def test_a_dense_message_stops_paying_where_its_bytes_are_more():
+    rows = []
+    for d in (10, 100, 1000):
+        rows += [growth_row("columns", d, growth_page.DENSE, rounds=5, size=4 * d * d)]
+        rows += [growth_row("columns", d, "FedGiA", rounds=100, size=8 * d)]
+    text = "\n".join(growth_page.growth_section(rows)[0])
+    # 5·8·d² against 100·16·d bytes: more from d = 40 on; with 50 ms round trips and 100 Mbit/s: 5·(0.05 + 6.4e-7·d²)
+    # against 100·(0.05 + 1.28e-6·d): less still at d = 1000 (3.5 s against 5.1 s)
+    assert "in bytes: from 100 columns on" in text
+    assert "in time over hospitals: nowhere up to 1,000 columns" in text
+
+
+@pytest.mark.parametrize("rows", [1, 30, 300])
+def test_the_reference_under_many_linear_rows_meets_all_of_them_and_no_point_beats_it(rows):
+    instance = growth.instance_of(growth.Size(sites=2, rows=20, columns=5, constraints=rows))
+    assert instance.judge(instance.best.w[None])[1][0] <= 1e-9
+    w, value = instance.best.w, instance.best.value
+    near = w + 1e-3 * np.random.default_rng(0).standard_normal((2000, 5))
+    objective, violation = instance.judge(near)
+    assert np.any(violation <= 0)
+    assert np.min(objective[violation <= 0]) >= value
+
+
+def test_a_growth_point_has_rounds_bytes_and_memory_and_real_sites_need_flare(monkeypatch):
+    figures = growth.figures(growth.Size(sites=3, rows=10, columns=4), "FedGiA")
+    assert figures["data_bytes_a_site"] >= 8 * 10 * 5
+    assert figures["rounds_1e-8"] > figures["rounds_1e-2"]
+    assert figures["seconds_a_round"] > 0
+    assert figures["bytes_up_a_round"] >= 8 * 4
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(fd.FoedusError, match="FLARE"):
+        growth.real_figures(3)
+
+
+def timed(algorithm, seconds, compiling=0.0, played=50, hit=50.0, **more):
+    times = {"measuring_seconds": seconds, "compile_seconds": compiling, "rounds_played": played, "rounds_1e-8": hit}
+    return row(algorithm, **more) | times
+
+
+def test_the_full_grids_time_grows_with_its_data_and_with_the_limit_of_runs_on_their_way():
+    # diabetes has the same size in both grids, generated-alike ten times as many numbers in the full one
+    rows = [timed("FedAvg", 3.0, 1.0, problem="least-squares", data=d) for d in ("diabetes", "generated-alike")]
+    rows += [timed("FedGiA", 2.0, 0.0, 1000, None, problem="least-squares", data="diabetes")]
+    made = Forecast(rows)
+    cell = lambda name, data, seed=1: grid.Cell("least-squares", data, name, "default", seed)  # noqa: E731
+    assert made.seconds(cell("FedAvg", "diabetes")) == pytest.approx(2.0)
+    assert made.seconds(cell("FedAvg", "diabetes", seed=0)) == pytest.approx(3.0)  # compiled once
+    assert made.seconds(cell("FedAvg", "generated-alike")) == pytest.approx(20.0)
+    assert made.seconds(cell("FedGiA", "diabetes")) == pytest.approx(20.0)  # ten times the rounds
+    assert made.seconds(cell("FedDyn", "diabetes")) is None
+    full = [timed("FedAvg", 1.0, problem="least-squares", data="diabetes", seed=1)]
+    assert made.checks(full) == [pytest.approx(0.5)]
+    assert "took 0.5 times what was computed" in made.sentence(full)
+    assert "not measured" in made.sentence([])
 
 
 # --- the command ---
@@ -257,6 +338,37 @@ def test_a_results_file_that_is_not_one_is_refused(tmp_path):
         Results(tmp_path / "quick.jsonl")
 
 
+def test_a_torn_last_row_is_measured_again_and_all_others_stay(tmp_path):
+    path = tmp_path / "quick.jsonl"
+    results = Results(path)
+    for seed in range(3):
+        results.add(row("FedGiA", seed))
+    path.write_bytes(path.read_bytes()[:-20])
+    again = Results(path)
+    assert [key[-1] for key in again.rows] == [0, 1]
+    again.add(row("FedGiA", 2))
+    again.add(row("FedGiA", 0) | {"why": "anew"})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["seed"], line["why"]) for line in lines] == [(0, "anew"), (1, ""), (2, "")]
+
+
+def test_a_run_ends_where_it_stands_still_and_goes_on_while_it_falls():
+    class Line:  # the gap of a model is its first entry
+        def gap(self, models):
+            return models[:, 0]
+
+    def stretches(values):
+        verdict = grid.Verdict(Line())
+        return [verdict(np.full((256, 1), value)) for value in values]
+
+    assert stretches([1.0, 0.9, 0.89, 1e-9]) == [False, False, False, True]
+    assert stretches([1.0, 0.995]) == [False, True]
+    assert stretches([np.inf])[0]
+    verdict = grid.Verdict(Line())
+    assert not verdict(np.full((16, 1), 1.0))
+    assert not verdict(np.full((100, 1), 1.0)), "a short stretch says nothing"
+
+
 # --- the page ---
 
 
@@ -266,11 +378,13 @@ def test_the_page_has_winners_pictures_and_what_was_left_out_and_keeps_the_concl
     rows += [row("FedAvg", 0, settings="tuned") | {"with": {"k0": 1}}]
     rows += [row("FedGiA", 0, "fairness") | {"status": "left out", "why": "it takes no constraints"}]
     rows += [row("FedAvg", 0, "private-1", "adult-large")]
+    hits = {f"rounds_{a}": 5 for a in ("1e-2", "1e-4", "1e-6", "1e-8")}
+    costs = {"why": "", "bytes_up_a_round": 8, "bytes_down_a_round": 8, "rounds_played": 9} | hits
     laws = [
-        {"law": "sites", "value": v, "algorithm": "FedGiA", "why": "", "seconds_a_round": v / 10, "bytes_up_a_round": 8}
-        | {f"rounds_{a}": 5 for a in ("1e-2", "1e-4", "1e-6", "1e-8")}
-        for v in (3.0, 30.0, 300.0)
+        {"law": "sites", "value": v, "algorithm": "FedGiA", "seconds_a_round": v / 10} | costs for v in (3.0, 30.0, 3e4)
     ]
+    laws += [{"law": "real sites", "value": 30.0, "algorithm": "LocalSGD", "seconds_a_round": 0.06} | costs]
+    laws += [{"law": "columns", "value": 1e4, "algorithm": "FedGiA", "why": "no memory"}]
     page.write_page(rows, laws, grid.QUICK, tmp_path)
     text = (tmp_path / "study.md").read_text()
     assert "| logistic | 1e-8 |" in text
@@ -280,6 +394,8 @@ def test_the_page_has_winners_pictures_and_what_was_left_out_and_keeps_the_concl
     assert "it takes no constraints" in text
     assert "1.00 ± 0.00" in text
     assert "computed and not measured" in text
+    assert "| FedGiA | 5 | 80 kB | 20 s | 1.7 min |" in text  # 2 ms a site, 10,000 of them, five times
+    assert "Left out: columns = 10000, FedGiA: no memory" in text
     (tmp_path / "study.md").write_text(text.replace(page.NO_CONCLUSIONS, "Use what wins."))
     page.write_page(rows, laws, grid.QUICK, tmp_path)
     assert "Use what wins." in (tmp_path / "study.md").read_text()

@@ -1,4 +1,8 @@
-"""Auto: the algorithm that fits a problem, chosen as docs/howto/choosing.md says, with the reason in one sentence."""
+"""Auto: the algorithm that fits a problem, with the reason in one sentence.
+
+The choice is that of docs/howto/choosing.md and follows from the study (docs/study.md): where algorithms were compared,
+`tests/test_study.py` holds it to the winners of the study's table.
+"""
 
 from dataclasses import replace
 
@@ -60,7 +64,7 @@ def choose(problem: Problem) -> tuple[Algorithm, str]:
     if not network:
         try:
             InteriorPoint().fit(problem)
-            return InteriorPoint(), "it takes the fewest rounds"
+            return InteriorPoint(), "it takes the fewest rounds in the study"
         except FoedusError:
             pass
     if constrained:

@@ -19,9 +19,7 @@ Own = Annotated[
 
 def study(
     only: Only = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small data, three seeds, one setting tried by tuning.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small data, and few settings tried by tuning.")] = False,
     growth: Annotated[bool, typer.Option("--growth", help="Measure how cost grows with the problem's size.")] = False,
     algorithm: Own = None,
     write: Annotated[
@@ -46,11 +44,12 @@ def study(
             raise FoedusError(f"{name} {folder}: this is a file; expected a folder.")
     own, scale = find_own(algorithm or []), grid.QUICK if quick else grid.FULL
     results = Results(out / f"{scale.name}.jsonl")
-    laws = Results(out / f"growth-{scale.name}.jsonl", growing.FIELDS)
+    laws = Results(out / "growth.jsonl", growing.FIELDS)
     if write:
         from foedus.study.page import write_page
 
-        for path in write_page(list(results), list(laws), scale, docs):
+        full = Results(out / f"{grid.FULL.name}.jsonl")
+        for path in write_page(list(results), list(laws), scale, docs, list(full)):
             typer.echo(f"written: {path}")
         return
     clock = grid.stopwatch()

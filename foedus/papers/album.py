@@ -14,6 +14,7 @@ from pathlib import Path
 
 from foedus.errors import FoedusError
 from foedus.files import write_whole
+from foedus.papers.costs import COSTS, duration
 from foedus.papers.experiment import Options, PaperExperiment
 from foedus.run import versions
 
@@ -42,7 +43,7 @@ class Record:
     settings: dict[str, object]  # those that decide the figures; a record with others is not used again
     text: str
     pictures: list[str]
-    seconds: float
+    seconds: float  # of the processor
     left_out: str | None
 
     @property
@@ -52,7 +53,7 @@ class Record:
 
 
 def reproduce_all(
-    experiments: Mapping[str, PaperExperiment], options: Options, clock: Callable[[], float] = time.perf_counter
+    experiments: Mapping[str, PaperExperiment], options: Options, clock: Callable[[], float] = time.process_time
 ) -> Path:
     """Run all experiments that have not been run with these settings yet, and write them on one page.
 
@@ -61,14 +62,14 @@ def reproduce_all(
     Args:
         experiments: the experiments by name.
         options: how to run each of them; `options.out` receives their files, their records and the page.
-        clock: tells the time in seconds.
+        clock: tells processor seconds.
 
     Returns:
         The page.
     """
     records: list[Record] = []
     for place, (name, experiment) in enumerate(experiments.items(), start=1):
-        options.echo(f"[{place}/{len(experiments)}] {name}: {experiment.title}")
+        options.echo(f"[{place}/{len(experiments)}] {name}: {experiment.title}{_forecast(name)}")
         record = _finished(name, options)
         if record is None:
             record = _play(experiment, options, clock)
@@ -83,6 +84,18 @@ def reproduce_all(
         write_whole(options.out / PAGE, _page(experiments, records, options).encode())
     options.echo(f"written: {options.out / PAGE}")
     return options.out / PAGE
+
+
+def reproduce_one(experiment: PaperExperiment, options: Options) -> None:
+    """Run one experiment, and say before how long it takes and afterwards how long it took."""
+    options.echo(f"{experiment.name}: {experiment.title}{_forecast(experiment.name)}")
+    began = time.process_time()
+    experiment.run(options)
+    options.echo(f"{experiment.name} took {time.process_time() - began:.0f} processor seconds")
+
+
+def _forecast(name: str) -> str:
+    return f"; {COSTS[name].sentence()}" if name in COSTS else ""
 
 
 def _settings(options: Options) -> dict[str, object]:
@@ -122,7 +135,8 @@ def _page(experiments: Mapping[str, PaperExperiment], records: Sequence[Record],
     software = ", ".join(f"{name} {number}" for name, number in versions().items())
     rows = "".join(
         f'<tr><td><a href="#{r.name}">{escape(r.name)}</a></td><td>{escape(experiments[r.name].title)}</td>'
-        f'<td class="number">{r.seconds:.0f} s</td><td>{escape(r.state)}</td></tr>'
+        f'<td class="number">{r.seconds:.0f} s</td><td class="number">{_full(r.name)}</td>'
+        f"<td>{escape(r.state)}</td></tr>"
         for r in records
     )
     return (
@@ -132,10 +146,18 @@ def _page(experiments: Mapping[str, PaperExperiment], records: Sequence[Record],
         "<h1>The papers' tables and figures, reproduced</h1>"
         f'<p class="soft">{len(records)} of {len(experiments)} experiments, {size}, seed {options.seed}; '
         f"{escape(software)}. Printed figures stand beside ours in every table.</p>"
-        f'<div class="wide"><table><tr><th>experiment</th><th></th><th>time</th><th></th></tr>{rows}</table></div>'
+        '<div class="wide"><table><tr><th>experiment</th><th></th><th>processor</th><th>in full</th><th></th>'
+        f"</tr>{rows}</table></div>"
         + "".join(_section(experiments[r.name], r, options) for r in records)
         + "</body></html>\n"
     )
+
+
+def _full(name: str) -> str:
+    """How long the full experiment takes; "computed" where it was not run as a whole."""
+    if name not in COSTS:
+        return ""
+    return duration(COSTS[name].full) + (", computed" if COSTS[name].part else "")
 
 
 def _section(experiment: PaperExperiment, record: Record, options: Options) -> str:

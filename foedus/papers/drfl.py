@@ -17,7 +17,7 @@ from foedus.papers.drfl_examples import (
     TwoClientExample,
     resilience,
 )
-from foedus.papers.experiment import Options, PaperExperiment, progress
+from foedus.papers.experiment import Options, PaperExperiment, progress, tracked
 
 COLOURS = dict(zip(MODELS, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"), strict=True))
 # lines that coincide stay visible: DRFL's is the widest and lowest, and the others are dashed
@@ -39,7 +39,7 @@ def figure_one(options: Options) -> None:
     for line, apart, words in zip(panels, (0.0, 10.0), ("clients alike", "clients 10 apart"), strict=True):
         results = [
             _coverage(TwoClientExample.draw(options.seed + k, apart), (options.seed, k, 65), trials, volume)
-            for k in range(count)
+            for k in tracked(range(count), lambda k, words=words: f"{words}, example {k + 1} of {count}")
         ]
         need, least, sizes = (np.stack(part) for part in zip(*results, strict=True))
         coverage = np.mean(need[..., None] <= radii, axis=2)

@@ -1,13 +1,16 @@
 """An experiment of `foedus reproduce`, and the options that it runs with."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from foedus.errors import FoedusError
 from foedus.files import write_whole
+
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,11 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
             in_progress = True
 
         yield step
+
+
+def tracked(pieces: Sequence[Piece], words: Callable[[Piece], str]) -> Iterator[Piece]:
+    """Yield pieces of work one after the other under a bar, which shows the words for the current one."""
+    with progress(len(pieces)) as step:
+        for piece in pieces:
+            step(words(piece))
+            yield piece

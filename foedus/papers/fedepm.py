@@ -10,6 +10,7 @@ from jax import Array
 
 from foedus.algorithms.epm import EpmMethod
 from foedus.papers import fedepm_figures as figures
+from foedus.papers import fedepm_private as private
 from foedus.papers.drawing import keep_rows
 from foedus.papers.experiment import Options, PaperExperiment, progress
 from foedus.papers.fedepm_examples import STEPS, algorithms, instance
@@ -119,4 +120,5 @@ def table_one(options: Options) -> None:
 EXPERIMENTS = (
     PaperExperiment("fedepm-table1", "FedEPM, Table I: local compute time of three algorithms", table_one),
     *figures.EXPERIMENTS,
+    *private.EXPERIMENTS,
 )

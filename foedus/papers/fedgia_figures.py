@@ -10,7 +10,7 @@ from foedus.algorithms import FedGiA
 from foedus.algorithms.descent import FirstOrder
 from foedus.errors import FoedusError
 from foedus.papers import drawing
-from foedus.papers.experiment import Options, PaperExperiment
+from foedus.papers.experiment import Options, PaperExperiment, tracked
 from foedus.papers.fedgia_examples import CLIENTS, K0, V1, V2, V3, RegressionExample, linear_regression
 from foedus.problem import Problem
 from foedus.run import Run
@@ -62,15 +62,15 @@ def figure_one(options: Options) -> None:
     steps = (1, 5, 10) if options.quick else (1, 5, 10, 15, 20)
     problem = V1.instance(options.seed, 0)
     figure, (left, right) = _panels(10, 2)
-    for H in MATRICES:
-        for k0, colour in zip(steps, COLOURS, strict=False):
-            run = _solve(problem, FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol), 0, 1000)
-            options.echo(f"FedGiA, {H} H, k0 = {k0}: {run.rounds} rounds, {run.reason}")
-            # x stays the same between two communications, so the curve is a staircase, as in the paper
-            k = np.arange(run.rounds) * k0
-            look = {"color": colour, "linestyle": STYLES[H], "linewidth": 1.5, "where": "post"}
-            left.step(k, run.history["objective"], **look)
-            right.step(k, run.history["gradient"], **look)
+    pieces = [(H, *pair) for H in MATRICES for pair in zip(steps, COLOURS, strict=False)]
+    for H, k0, colour in tracked(pieces, lambda piece: f"{piece[0]} H, k0 = {piece[1]}"):
+        run = _solve(problem, FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol), 0, 1000)
+        options.echo(f"FedGiA, {H} H, k0 = {k0}: {run.rounds} rounds, {run.reason}")
+        # x stays the same between two communications, so the curve is a staircase, as in the paper
+        k = np.arange(run.rounds) * k0
+        look = {"color": colour, "linestyle": STYLES[H], "linewidth": 1.5, "where": "post"}
+        left.step(k, run.history["objective"], **look)
+        right.step(k, run.history["gradient"], **look)
     right.axhline(V1.tol, color="grey", linewidth=0.8)
     right.text(0.9, V1.tol, "tol of (35)", transform=right.get_yaxis_transform(), ha="right", va="top", fontsize=8)
     right.set_yscale("log")
@@ -104,16 +104,14 @@ def figure_two(options: Options) -> None:
     steps = (1, 5, 10) if options.quick else tuple(range(1, 21))
     trials = options.instances(5)
     figure, (left, right) = _panels(10, 2)
-    for m, colour in zip(sizes, COLOURS, strict=False):
-        for H in MATRICES:
-            algorithms = [FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol) for k0 in steps]
-            rounds, seconds = _averages(
-                lambda trial, m=m: linear_regression(options.seed, trial, m), algorithms, trials
-            )
-            options.echo(f"m = {m}, {H} H, k0 = {_list(steps)}: {_list(rounds)} rounds")
-            look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
-            left.plot(steps, rounds, **look)
-            right.plot(steps, seconds, **look)
+    pieces = [(*pair, H) for pair in zip(sizes, COLOURS, strict=False) for H in MATRICES]
+    for m, colour, H in tracked(pieces, lambda piece: f"m = {piece[0]}, {piece[2]} H"):
+        algorithms = [FedGiA(k0=k0, H=H, t=V1.t, tol=V1.tol) for k0 in steps]
+        rounds, seconds = _averages(lambda trial, m=m: linear_regression(options.seed, trial, m), algorithms, trials)
+        options.echo(f"m = {m}, {H} H, k0 = {_list(steps)}: {_list(rounds)} rounds")
+        look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
+        left.plot(steps, rounds, **look)
+        right.plot(steps, seconds, **look)
     left.set(xlabel="$k_0$", ylabel="communication rounds", ylim=(0, None), xticks=_ticks(steps))
     right.set(xlabel="$k_0$", ylabel="seconds (median)", ylim=(0, None), xticks=_ticks(steps))
     _key(figure, [str(m) for m in sizes], "$m$")
@@ -126,14 +124,14 @@ def figure_three(options: Options) -> None:
     steps = (1, 10) if options.quick else (1, 5, 10, 15, 20)
     trials = options.instances(5)
     figure, (left, right) = _panels(10, 2)
-    for k0, colour in zip(steps, COLOURS, strict=False):
-        for H in MATRICES:
-            algorithms = [FedGiA(k0=k0, H=H, alpha=alpha, t=V1.t, tol=V1.tol) for alpha in shares]
-            rounds, seconds = _averages(partial(V1.instance, options.seed), algorithms, trials)
-            options.echo(f"k0 = {k0}, {H} H, α = {_list(shares)}: {_list(rounds)} rounds")
-            look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
-            left.plot(shares, rounds, **look)
-            right.plot(shares, seconds, **look)
+    pieces = [(*pair, H) for pair in zip(steps, COLOURS, strict=False) for H in MATRICES]
+    for k0, colour, H in tracked(pieces, lambda piece: f"k0 = {piece[0]}, {piece[2]} H"):
+        algorithms = [FedGiA(k0=k0, H=H, alpha=alpha, t=V1.t, tol=V1.tol) for alpha in shares]
+        rounds, seconds = _averages(partial(V1.instance, options.seed), algorithms, trials)
+        options.echo(f"k0 = {k0}, {H} H, α = {_list(shares)}: {_list(rounds)} rounds")
+        look = {"color": colour, "linestyle": STYLES[H], "marker": ".", "markersize": 4, "linewidth": 1.3}
+        left.plot(shares, rounds, **look)
+        right.plot(shares, seconds, **look)
     left.set(xlabel="α, share of clients that take ADMM steps", ylabel="communication rounds", ylim=(0, None))
     right.set(xlabel="α, share of clients that take ADMM steps", ylabel="seconds (median)", ylim=(0, None))
     _key(figure, [str(k0) for k0 in steps], "$k_0$")
@@ -161,8 +159,8 @@ def comparison(example: RegressionExample, name: str, rounds: Sequence[int], opt
     figure, panels = _panels(12, len(K0), sharey=True)
     for axes, k0, far in zip(panels, K0, rounds, strict=True):
         most = max(10, far // 10) if options.quick else far
-        series = example.algorithms(k0, "gradient") | {"gradient descent": descent}
-        for label, algorithm in series.items():
+        series = list((example.algorithms(k0, "gradient") | {"gradient descent": descent}).items())
+        for label, algorithm in tracked(series, lambda piece, k0=k0: f"k0 = {k0}, {piece[0]}"):
             look = LOOKS[label]
             run = _solve(problem, algorithm, 0, most)
             f, error = run.history["objective"], run.history["gradient"]

@@ -14,7 +14,7 @@ import numpy as np
 from foedus.algorithms import ProxAL
 from foedus.papers import proxal_figures as figures
 from foedus.papers.drawing import keep_rows
-from foedus.papers.experiment import Options, PaperExperiment
+from foedus.papers.experiment import Options, PaperExperiment, tracked
 from foedus.papers.proxal_examples import (
     CLIENTS,
     FAIR,
@@ -202,7 +202,7 @@ def table_one(options: Options) -> None:
     sheet = Sheet(options, "proxal-qp", "Table 1: quadratic programs (25)", columns)
     has_cvxpy = _has_cvxpy()
     for n in (1, 5, 10):
-        for d in sizes:
+        for d in tracked(sizes, lambda d, n=n: f"n = {n}, d = {d}"):
             example = Quadratic.as_printed(d, n)
             problem = example.problem()
             # the optimum is unique, so the starts hardly matter: three of them suffice for large programs
@@ -269,7 +269,7 @@ def table_two(options: Options) -> None:
     sheet = Sheet(options, "proxal-np", "Table 2: Neyman-Pearson classification (26), r = 0.2", columns)
     sets, absent = available_sets()
     for examples in sets:
-        for n in (5,) if options.quick else CLIENTS:
+        for n in tracked((5,) if options.quick else CLIENTS, lambda n, name=examples.name: f"{name}, n = {n}"):
             problem = examples.problem(n, options.seed)
             points = starts(options.seed, options.instances(STARTS), problem.terms.dim)
             mine = solve_from(problem, PEARSON.ours(), points)
@@ -333,7 +333,7 @@ def table_three(options: Options) -> None:
                "stationarity", "certified", "spread", "printed")  # fmt: skip
     sheet = Sheet(options, "proxal-fair", "Table 3: classification with fairness constraints (28), r = 0.1", columns)
     notes = []
-    for n in (5,) if options.quick else CLIENTS:
+    for n in tracked((5,) if options.quick else CLIENTS, lambda n: f"n = {n}"):
         problem = fairness(n, options.seed)
         points = starts(options.seed, options.instances(STARTS), problem.terms.dim)
         mine = solve_from(problem, FAIR.ours(), points)

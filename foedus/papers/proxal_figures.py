@@ -8,7 +8,7 @@ import numpy as np
 from foedus.algorithms import ProxAL
 from foedus.errors import FoedusError
 from foedus.papers import drawing
-from foedus.papers.experiment import Options, PaperExperiment
+from foedus.papers.experiment import Options, PaperExperiment, tracked
 from foedus.papers.proxal_examples import (
     CAP,
     FAIR,
@@ -85,7 +85,7 @@ def figure_one(options: Options) -> None:
     """Draw Figure 1: the clients' losses on both classes over the outer iterations, n = 5."""
     sets, absent = available_sets()
     figure, panels = drawing.panels(4.2 * len(sets), 3.6, 1, len(sets))
-    for axes, examples in zip(panels[0], sets, strict=True):
+    for axes, examples in tracked(list(zip(panels[0], sets, strict=True)), lambda piece: piece[1].name):
         problem = examples.problem(5, options.seed)
         w0 = starts(options.seed, 1, problem.terms.dim)[0]
         run, points = outer_points(problem, PEARSON.ours(), w0)
@@ -108,7 +108,7 @@ def figure_two(options: Options) -> None:
     """Draw Figure 2: loss and loss gap of the clients, and the gap at the server, by outer iteration on adult-b."""
     sizes = SIZES[:1] if options.quick else SIZES
     figure, panels = drawing.panels(4.2 * len(sizes), 3.6, 1, len(sizes))
-    for axes, n in zip(panels[0], sizes, strict=True):
+    for axes, n in tracked(list(zip(panels[0], sizes, strict=True)), lambda piece: f"n = {piece[1]}"):
         problem = fairness(n, options.seed)
         w0 = starts(options.seed, 1, problem.terms.dim)[0]
         run, points = outer_points(problem, FAIR.ours(), w0)
@@ -173,7 +173,7 @@ def figure_three(options: Options) -> None:
     figure, panels = drawing.panels(3.3 * len(cases), 5.6, 2, len(cases))
     for (upper, lower), (name, make, settings, measure, limit) in zip(panels.T, cases, strict=True):
         least, constraint = [], []
-        for n in sizes:
+        for n in tracked(sizes, lambda n, name=name: f"{name}, n = {n}"):
             pair = []
             for problem, words in zip(make(n), ("constrained", "unconstrained"), strict=True):
                 run = _solve(problem, settings.ours(), starts(options.seed, 1, problem.terms.dim)[0])

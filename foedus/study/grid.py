@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from foedus.engine import relieve
 from foedus.errors import FoedusError, did_you_mean
@@ -21,13 +22,14 @@ from foedus.study import methods
 from foedus.study.instances import PROBLEMS, Instance
 from foedus.study.methods import DEFAULT, KINDS, TUNED, Settings
 from foedus.study.networks import NETWORKS
-from foedus.study.play import Trace, trace
+from foedus.study.play import CAPACITY, Trace, trace
 from foedus.study.rows import ABSENT, ACCURACIES, FAILED, MEASURED, Results, tag
 from foedus.study.tables import SOURCES
 
 TUNING_SEED = 10_000  # the draw of the data on which settings are tuned; no measured seed reaches it
 DELTA = 1e-5  # of a private problem
 PRIVATE_ROUNDS = 40  # of a private run, over which its total is spread
+STILL = 0.99  # a run stands still whose least gap a further stretch of CAPACITY rounds does not bring below this share
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Scale:
         return self.name == "quick"
 
 
-QUICK = Scale("quick", seeds=3, rounds=1000, gradients=20_000, tries=1)
+QUICK = Scale("quick", seeds=10, rounds=1000, gradients=20_000, tries=2)
 FULL = Scale("full", seeds=10, rounds=10_000, gradients=200_000, tries=4)
 
 
@@ -133,11 +135,12 @@ class Study:
 
     def run(self, selection: list[Cell], again: bool, begin: Callable[[str], None]) -> None:
         """Measure the cells; those with a row are passed over unless they are to be measured `again`."""
-        for cell in selection:
-            begin(str(cell))
-            if again or cell.key not in self.results:
-                relieve()
-                self.results.add(self.measure(cell))
+        with threadpool_limits(1):  # matrices are small; on busy cores more threads wait for each other
+            for cell in selection:
+                begin(str(cell))
+                if again or cell.key not in self.results:
+                    relieve()
+                    self.results.add(self.measure(cell))
 
     def measure(self, cell: Cell) -> Json:
         """Return the row of a cell: its figures, or a sentence on why there are none."""
@@ -185,15 +188,15 @@ class Study:
 
     def _figures(self, cell: Cell, instance: Instance) -> Json:
         settings = self._settings(cell)
-        steady = self._trace(cell, instance, settings, 0.0)
+        steady, gap = self._trace(cell, instance, settings, 0.0)
         row: Json = {"status": MEASURED, "why": "", "with": dict(settings), "best": instance.best.value}
-        row |= {"reference": instance.best.method} | figures(instance, steady)
+        row |= {"reference": instance.best.method} | figures(steady, gap)
         for network in NETWORKS:
             if network.dropout == 0:
-                row |= network_figures(instance, steady, network.name, network.seconds(steady))
+                row |= network_figures(gap, network.name, network.seconds(steady))
             elif cell.settings == DEFAULT and PROBLEMS[cell.problem].objective != "private":
-                lossy = self._trace(cell, instance, settings, network.dropout)
-                row |= network_figures(instance, lossy, network.name, network.seconds(lossy))
+                lossy, lossy_gap = self._trace(cell, instance, settings, network.dropout)
+                row |= network_figures(lossy_gap, network.name, network.seconds(lossy))
                 row["rounds_played_" + network.name] = lossy.rounds
         return row
 
@@ -208,10 +211,10 @@ class Study:
             scores: list[tuple[tuple[float, ...], int, Settings]] = []
             for number, settings in enumerate([{}, *tries]):
                 try:
-                    result = self._trace(cell, instance, settings, 0.0)
+                    _, gap = self._trace(cell, instance, settings, 0.0)
                 except FoedusError:
                     continue  # a candidate that does not fit this problem
-                scores.append((score(instance.gap(result.models)), number, settings))
+                scores.append((score(gap), number, settings))
             self.choices[place] = min(scores)[2] if scores else {}
         return self.choices[place]
 
@@ -227,10 +230,28 @@ class Study:
             privacy=None if epsilon is None else Local(epsilon=epsilon, delta=DELTA),
         )
 
-    def _trace(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> Trace:
-        job = self._job(cell, instance, settings, dropout)
-        goal = ACCURACIES[-1]
-        return trace(job, lambda models: bool(np.any(instance.gap(models) <= goal)), self.scale.gradients)
+    def _trace(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> tuple[Trace, np.ndarray]:
+        """The record of a run, and the gap of the model after each of its rounds."""
+        verdict = Verdict(instance)
+        result = trace(self._job(cell, instance, settings, dropout), verdict, self.scale.gradients)
+        return result, np.concatenate(verdict.gaps)
+
+
+class Verdict:
+    """Says after each stretch of rounds whether a run may end: it has arrived, or it stands still."""
+
+    def __init__(self, instance: Instance):
+        self.instance, self.least = instance, np.inf
+        self.gaps: list[np.ndarray] = []  # of the models that were judged
+
+    def __call__(self, models: np.ndarray) -> bool:
+        self.gaps.append(self.instance.gap(models))
+        least = float(np.min(self.gaps[-1]))
+        if least <= ACCURACIES[-1]:
+            return True
+        still = len(models) == CAPACITY and not least < STILL * self.least
+        self.least = min(least, self.least)
+        return still
 
 
 def score(gap: np.ndarray) -> tuple[float, ...]:
@@ -246,9 +267,8 @@ def first_hit(gap: np.ndarray, accuracy: float) -> int | None:
     return int(hits[0]) + 1 if len(hits) else None
 
 
-def figures(instance: Instance, trace: Trace) -> Json:
+def figures(trace: Trace, gap: np.ndarray) -> Json:
     """Return what a run cost up to each accuracy; a field is None where the run did not reach it."""
-    gap = instance.gap(trace.models)
     up = np.cumsum(np.asarray(trace.up)[trace.kinds] * trace.answers)
     down = np.cumsum(np.asarray(trace.down)[trace.kinds] * trace.requests)
     work = np.cumsum(np.asarray(trace.gradients)[trace.kinds])
@@ -269,9 +289,8 @@ def figures(instance: Instance, trace: Trace) -> Json:
     return row
 
 
-def network_figures(instance: Instance, trace: Trace, name: str, seconds: np.ndarray) -> Json:
+def network_figures(gap: np.ndarray, name: str, seconds: np.ndarray) -> Json:
     """Return the modelled seconds to each accuracy over a network."""
-    gap = instance.gap(trace.models)
     hits = {tag(accuracy): first_hit(gap, accuracy) for accuracy in ACCURACIES}
     return {f"{name}_{word}": None if hit is None else float(seconds[hit - 1]) for word, hit in hits.items()}
 

@@ -1,16 +1,18 @@
-"""How cost grows with sites, columns, rows, constraints, heterogeneity and accuracy: measured, and fitted by powers.
+"""How cost grows with sites, columns, rows, constraints, heterogeneity and accuracy: what is measured.
 
-One generated logistic problem is enlarged in one direction at a time. A power law y = a·x^b is fitted to logarithms;
-its exponent b and a 95 % interval are what the page shows, with the range that was measured: no further.
+One generated logistic problem is enlarged in one direction at a time. The simulator plays it, and real sites of NVIDIA
+FLARE play rounds with nothing to compute. `growth_page.py` fits the laws and writes them down.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from foedus import constraints, losses, penalties
+from foedus.engine import relieve
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.problem import Problem
@@ -20,10 +22,9 @@ from foedus.runtime.spine import prepare
 from foedus.study import reference
 from foedus.study.grid import first_hit
 from foedus.study.instances import RIDGE, Instance, logistic_instance
-from foedus.study.methods import make
-from foedus.study.pictures import growth_picture
+from foedus.study.methods import Settings, make
 from foedus.study.play import Trace, trace
-from foedus.study.profiles import by, number
+from foedus.study.reference import Reference
 from foedus.study.rows import ACCURACIES, Results, tag
 from foedus.study.tables import Dials, Sample, draw_sites
 
@@ -31,9 +32,15 @@ FIELDS = ("law", "value", "algorithm")  # the key of a row
 GOAL = 1e-6  # the gap at which rounds are compared
 SEED = 0
 LIMIT = 2000  # rounds of a run
-SITES = 10_000  # of the federation that is computed from measured parts
-FLARE_SECONDS = 0.0014
-"""The seconds of a round of NVIDIA FLARE on loopback for each site: 41 ms with thirty sites."""
+WORK = 1.5e10  # numbers of data that a run reads, rounds times sites times rows times columns, at the most
+TWICE = 3e6  # numbers of data up to which a problem is played twice: the first run warms the caches up
+REAL = "real sites"  # the law that NVIDIA FLARE measures, on this machine
+DENSE, LEARNT = "InteriorPoint, Hessians", "InteriorPoint, gradients"
+VARIANTS: Mapping[str, tuple[str, Settings]] = {
+    DENSE: ("InteriorPoint", {"curvature": "exact"}),
+    LEARNT: ("InteriorPoint", {"curvature": "learnt"}),
+}
+"""Algorithms that a law names with a setting."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,11 @@ class Size:
     shift: float = 1.0
     constraints: int = 0
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers all sites' rows have."""
+        return self.sites * self.rows * self.columns
+
 
 @dataclass(frozen=True)
 class Law:
@@ -57,26 +69,28 @@ class Law:
     quick: tuple[float, ...]
     full: tuple[float, ...]
     algorithms: tuple[str, ...]
+    most: Mapping[str, float] | None = None  # the largest value at which an algorithm is measured
 
 
 LAWS = (
     Law("sites", "sites, 10 rows of 10 columns each", lambda v: Size(sites=int(v), rows=10, columns=10),
-        (3, 30, 300, 3000), (1, 10, 100, 1e3, 1e4, 1e5, 1e6), ("FedGiA", "InteriorPoint")),
+        (1, 10, 100, 1e3), (1, 10, 100, 1e3, 1e4, 1e5, 1e6), ("FedGiA", "InteriorPoint")),
     Law("columns", "columns", lambda v: Size(columns=int(v)),
-        (10, 30, 100, 300), (10, 30, 100, 300, 1e3, 3e3, 1e4), ("FedGiA", "InteriorPoint")),
+        (10, 30, 100, 300), (10, 30, 100, 300, 1e3, 3e3, 1e4), ("FedGiA", DENSE, LEARNT), {DENSE: 1e3}),
     Law("rows", "rows in all, at 10 sites", lambda v: Size(rows=int(v) // 10),
-        (1e3, 1e4, 1e5), (1e3, 1e4, 1e5, 1e6, 1e7), ("FedGiA", "InteriorPoint")),
+        (1e3, 1e4, 1e5), (1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e7), ("FedGiA", "InteriorPoint")),
     Law("constraints", "linear rows at each of 10 sites", lambda v: Size(constraints=int(v)),
         (1, 10, 100), (1, 10, 100, 1e3, 1e4), ("InteriorPoint", "ProxAL")),
     Law("heterogeneity", "shift between the sites", lambda v: Size(shift=v),
         (0.25, 1.0, 4.0), (0.0625, 0.25, 1.0, 4.0, 16.0), ("FedGiA", "Scaffold", "FedDyn", "InteriorPoint")),
+    Law(REAL, "real sites on this machine", lambda v: Size(sites=int(v)), (3,), (3, 10, 20, 30), ("LocalSGD",)),
 )  # fmt: skip
 
 
 def instance_of(size: Size) -> Instance:
     """Return the generated problem of a size, with its pooled reference."""
-    dials = replace(Dials(lambda seed: (np.zeros(0), np.zeros(0), None), quick=(0, 0), full=(0, 0), deals=False),
-                    columns=size.columns - 1, shift=size.shift)  # fmt: skip
+    dials = Dials(lambda seed: (np.zeros(0), np.zeros(0), None), (0, 0), (0, 0), deals=False,
+                  columns=size.columns - 1, shift=size.shift)  # fmt: skip
     X, y, _ = draw_sites(dials, SEED, size.sites, size.rows)
     sample = Sample(X, (y > 0).astype(float), size.sites, size.rows)
     free = logistic_instance(sample)
@@ -98,8 +112,19 @@ def instance_of(size: Size) -> Instance:
         return free.judge(models)[0], np.max(models @ C.T - d, axis=1)
 
     assert free.curve is not None
-    best = reference.minimum_under(free.curve, LinearRowCurves(C, d), size.columns)
-    return Instance(problem, judge, best, free.curve)
+    return Instance(problem, judge, _within(free.curve, C, d, free.best), free.curve)
+
+
+def _within(curve: reference.Curve, C: np.ndarray, d: np.ndarray, best: Reference) -> Reference:
+    """The minimum under Cw ≤ d: under the rows that the last point breaks most, until it breaks none.
+
+    A minimum under some of the rows that meets all of them is the minimum under all of them.
+    """
+    chosen = np.zeros(len(d), bool)
+    while np.any((breaks := C @ best.w - d) > reference.PROVED):
+        chosen[np.argsort(breaks)[-20:]] = True
+        best = reference.minimum_under(curve, LinearRowCurves(C[chosen], d[chosen]), len(best.w))
+    return best
 
 
 @dataclass(frozen=True)
@@ -122,9 +147,10 @@ def measure(results: Results, quick: bool, begin: Callable[[str], None], echo: C
         begin(f"{law.name} {value:g}, {name}")
         if (law.name, value, name) in results:
             continue
+        relieve()
         row: Json = {"law": law.name, "value": value, "algorithm": name}
         try:
-            row |= _figures(law.size(value), name)
+            row |= real_figures(int(value)) if law.name == REAL else figures(law.size(value), name)
         except FoedusError as error:
             echo(f"{law.name} {value:g}, {name} left out: {error}")
             row |= {"why": str(error)}
@@ -134,146 +160,76 @@ def measure(results: Results, quick: bool, begin: Callable[[str], None], echo: C
 def points(quick: bool) -> Iterator[tuple[Law, float, str]]:
     """Yield every law with each of its values and algorithms."""
     for law in LAWS:
+        most = law.most or {}
         for value in law.quick if quick else law.full:
-            yield from ((law, float(value), name) for name in law.algorithms)
+            yield from ((law, float(value), name) for name in law.algorithms if value <= most.get(name, math.inf))
 
 
-def _figures(size: Size, name: str) -> Json:
+def figures(size: Size, label: str) -> Json:
+    """Return rounds to each accuracy, and the seconds, bytes and memory of a round, for an algorithm at a size."""
+    before = resident(peak=False)
+    forget_peak()
     instance = instance_of(size)
+    name, settings = VARIANTS.get(label, (label, {}))
+    limit = int(min(LIMIT, max(20, WORK // size.numbers)))
 
     def play() -> Trace:
         job = prepare(
-            instance.problem, make("logistic", name, {}), w0=np.zeros(size.columns), seed=SEED, max_rounds=LIMIT,
+            instance.problem, make("logistic", name, settings), w0=np.zeros(size.columns), seed=SEED, max_rounds=limit,
             participation=Fraction(),
         )  # fmt: skip
         return trace(job, lambda models: bool(np.any(instance.gap(models) <= ACCURACIES[-1])), math.inf)
 
-    play()  # the first run warms the caches up
     result = play()
+    if size.numbers <= TWICE:
+        result = play()
     gap = instance.gap(result.models)
-    kind = int(result.kinds[-1])
+    kind = int(np.bincount(result.kinds).argmax())
     return {
         "why": "",
         **{f"rounds_{tag(a)}": first_hit(gap, a) for a in ACCURACIES},
+        "rounds_played": result.rounds,
         "seconds_a_round": float(result.seconds[-1]) / result.rounds,
         "bytes_up_a_round": result.up[kind],
         "bytes_down_a_round": result.down[kind],
         "data_bytes_a_site": nbytes(instance.problem.data) // size.sites,
         "state_bytes_a_site": result.state_bytes,
+        "peak_bytes": max(0, resident(peak=True) - before),
     }
 
 
-@dataclass(frozen=True)
-class Power:
-    """The fit of y = a·x^b: the exponent and half the width of its 95 % interval, which two points do not have."""
+def real_figures(sites: int) -> Json:
+    """Return the median seconds of a round over so many processes of NVIDIA FLARE on this machine."""
+    from importlib.util import find_spec
+    from tempfile import TemporaryDirectory
 
-    exponent: float
-    margin: float
+    if find_spec("nvflare") is None:
+        raise FoedusError("rounds over real sites need NVIDIA FLARE: pip install 'foedus[flare]'.")
+    from foedus.benchmarks.federation import play
+    from foedus.runtime.flare.trial import Federation
 
-    def text(self) -> str:
-        """Return the exponent with its interval."""
-        return f"{self.exponent:.2f}" + ("" if math.isnan(self.margin) else f" ± {self.margin:.2f}")
-
-
-def fit_power(points: Sequence[tuple[float, float]]) -> Power | None:
-    """Return the power law through points with positive coordinates; None where there are fewer than two."""
-    if len({x for x, _ in points}) < 2:
-        return None
-    from scipy.stats import t
-
-    x, y = (np.log(np.array(v)) for v in zip(*points, strict=True))
-    x = x - x.mean()
-    slope = float(x @ y / (x @ x))
-    freedom = len(x) - 2
-    if freedom == 0:
-        return Power(slope, math.nan)
-    rest = y - y.mean() - slope * x
-    return Power(slope, float(t.ppf(0.975, freedom) * math.sqrt(rest @ rest / freedom / (x @ x))))
+    with TemporaryDirectory(prefix="foedus-") as folder:
+        federation = Federation.up(Path(folder), sites)
+        try:
+            pace = play(federation, "aux", 100)
+        finally:
+            federation.down()
+    return {"why": "", **{f"rounds_{tag(a)}": None for a in ACCURACIES}, "seconds_a_round": float(np.median(pace))}
 
 
-def growth_section(rows: Sequence[Json]) -> tuple[list[str], dict[str, bytes]]:
-    """Return the lines of the page on growth, and its pictures by name."""
-    rows = [row for row in rows if not row["why"]]
-    if not rows:
-        return [], {}
-    lines = ["## Growth laws\n"]
-    lines += ["One generated logistic problem (10 sites, 50 rows of 20 columns each, unless the line says "
-              "otherwise) is "
-              "enlarged in one direction at a time: `foedus study --quick --growth`. Exponents b of a·x^b with "
-              "their 95 % "
-              "intervals, fitted to the values of the third column and claimed for no others; seconds are "
-              "processor seconds "
-              f"of the simulator for all sites. Rounds are to a gap of {GOAL:g}.\n"]  # fmt: skip
-    lines += [
-        "| x | algorithm | values | rounds at each | exponent of rounds | s a round at each | exponent of s a round |"
-    ]
-    lines += ["|---|---|---|---|---:|---|---:|"]
-    pictures: dict[str, bytes] = {}
-    goal = f"rounds_{tag(GOAL)}"
-    for law in LAWS:
-        series: dict[str, list[tuple[float, float]]] = {}
-        for (name,), own in by([r for r in rows if r["law"] == law.name], "algorithm").items():
-            own = sorted(own, key=lambda r: r["value"])
-            times = [(r["value"], r["seconds_a_round"]) for r in own]
-            rounds = [(r["value"], float(r[goal])) for r in own if r[goal] is not None]
-            series[name] = times
-            texts = ["/".join(number(r["value"]) for r in own)]
-            texts += ["/".join("–" if r[goal] is None else str(r[goal]) for r in own), _exponent(rounds)]
-            texts += ["/".join(number(s, 2) for _, s in times), _exponent(times)]
-            lines.append(f"| {law.title} | {name} | {' | '.join(texts)} |")
-        if series and law.name != "heterogeneity":
-            pictures[f"growth-{law.name}"] = growth_picture(
-                f"Seconds a round against {law.title}", law.name, "processor seconds a round", series
-            )
-    lines += [
-        "",
-        *(f"![Seconds a round against {name.removeprefix('growth-')}](study/{name}.svg)\n" for name in pictures),
-    ]
-    return [*lines, *_accuracy(rows), *_large_federation(rows)], pictures
+def resident(peak: bool) -> int:
+    """Return the bytes of memory that this process has, or has had at most; 0 where the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    name = "VmHWM:" if peak else "VmRSS:"
+    return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith(name)), 0)
 
 
-def _exponent(points: Sequence[tuple[float, float]]) -> str:
-    fit = fit_power(points)
-    return "" if fit is None else fit.text()
-
-
-def _accuracy(rows: Sequence[Json]) -> list[str]:
-    """Rounds against accuracy: additional rounds for each further digit."""
-    lines = ["**Accuracy.** Rounds to each gap, by the shift between the sites:\n"]
-    lines += [
-        "| shift | algorithm | " + " | ".join(map(tag, ACCURACIES)) + " |",
-        "|---:|---|" + "---:|" * len(ACCURACIES),
-    ]
-    for row in (r for r in rows if r["law"] == "heterogeneity"):
-        hits = [row[f"rounds_{tag(a)}"] for a in ACCURACIES]
-        texts = ["–" if hit is None else str(hit) for hit in hits]
-        lines.append(f"| {row['value']:g} | {row['algorithm']} | {' | '.join(texts)} |")
-    return [*lines, ""]
-
-
-def _large_federation(rows: Sequence[Json]) -> list[str]:
-    """What a federation of SITES would need, from measured parts."""
-    lines = [f"### {SITES:,} sites, computed and not measured\n"]
-    lines += ["Parts that were measured: rounds and bytes at the largest number of sites above; the computing "
-              "of a site; and "
-              f"{1e3 * FLARE_SECONDS:g} ms for one site's message in a round of NVIDIA FLARE on "
-              "loopback (30 real sites on two busy cores, [benchmarks](benchmarks.md)). Put together, for 10 rows "
-              "of 10 columns a site and one server:\n"]  # fmt: skip
-    lines += ["| algorithm | rounds to 1e-6 | into the server a round | the server's messages, a round | in all |",
-              "|---|---:|---:|---:|---:|"]  # fmt: skip
-    for (name,), own in by([r for r in rows if r["law"] == "sites"], "algorithm").items():
-        largest = max(own, key=lambda r: r["value"])
-        rounds = largest[f"rounds_{tag(GOAL)}"]
-        if rounds is None:
-            continue
-        inward, messages = largest["bytes_up_a_round"] * SITES, FLARE_SECONDS * SITES
-        lines.append(
-            f"| {name} | {rounds} | {number(inward / 1e6)} MB | {number(messages)} s | "
-            f"{number(rounds * messages / 60, 2)} min |"
-        )
-    lines += ["", "The server's handling of messages is what takes the time, not the sites' computing or the "
-                  "bytes: beyond "
-              "some hundred sites a tree of servers, each adding up its own sites' replies, would have to come "
-              "first. "
-              "foedus does not have one.\n"]  # fmt: skip
-    return lines
+def forget_peak() -> None:
+    """Let the peak of this process's memory begin anew, where the system allows it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import jax
 import numpy as np
 
 from foedus import constraints, losses, penalties
@@ -23,7 +24,9 @@ RIDGE = 1e-2  # μ of (μ/2)‖w‖², which makes every logistic problem well p
 SATURATION = 1e-1  # μ of the non-convex penalty (μ/2)·Σ w²/(1 + w²)
 CAP, FAIR = 0.3, 0.1  # the cap on the loss of label 1, and on the gap between two groups' losses
 RADIUS, THETA, HUBER = 0.02, 0.3, 1.0  # the balls around rows, the ball around the sites' weights, Huber's ε
-BLOCK = 64  # models that are measured at a time, which bounds memory
+BLOCK, NUMBERS = 64, 2**26  # models that are measured at a time, and predictions, which bound memory
+ROWS = 2**19  # rows whose curvature is computed at a time, for the same reason
+FEW = 1000  # sites up to which they have names; more are given as stacked arrays
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,9 @@ class Instance:
     def gap(self, models: np.ndarray) -> np.ndarray:
         """Return for each model the larger of its relative gap and its violation, and at least 0."""
         with np.errstate(over="ignore", invalid="ignore"):  # the models of a run that diverges
-            parts = [self.judge(models[start : start + BLOCK]) for start in range(0, len(models), BLOCK)]
+            rows = max(a.shape[0] * a.shape[1] for a in jax.tree.leaves(self.problem.data) if a.ndim > 1)
+            size = max(1, min(BLOCK, NUMBERS // rows))
+            parts = [self.judge(models[start : start + size]) for start in range(0, len(models), size)]
             f, violation = (np.concatenate(values) for values in zip(*parts, strict=True))
             gap = np.maximum(np.maximum((f - self.best.value) / abs(self.best.value), violation), 0.0)
         return np.where(np.isfinite(gap), gap, np.inf)
@@ -69,12 +74,19 @@ def _logistic_parts(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _mean_curve(sample: Sample, weight: np.ndarray) -> reference.Curve:
-    """Σ weight·logistic(xᵀw), with its gradient and Hessian."""
+    """Σ weight·logistic(xᵀw), with its gradient and Hessian; rows are taken in parts, which bounds memory."""
+
+    def part(w: np.ndarray, at: slice) -> tuple[float, np.ndarray, np.ndarray]:
+        X, share = sample.X[at], weight[at]
+        value, slope, bend = _logistic_parts(X @ w, sample.y[at])
+        return float(share @ value), X.T @ (share * slope), (X.T * (share * bend)) @ X
 
     def curve(w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        value, slope, bend = _logistic_parts(sample.X @ w, sample.y)
-        H = (sample.X.T * (weight * bend)) @ sample.X
-        return float(weight @ value), sample.X.T @ (weight * slope), H
+        parts = [part(w, slice(start, start + ROWS)) for start in range(0, len(weight), ROWS)]
+        f, g, H = parts[0]
+        for value, slope, bend in parts[1:]:
+            f, g, H = f + value, g + slope, H + bend
+        return f, g, H
 
     return curve
 
@@ -148,8 +160,16 @@ def logistic_instance(sample: Sample, saturation: float = 0.0) -> Instance:
         value = np.mean(_logistic(models @ sample.X.T, sample.y), axis=1)
         return value + _penalty(models, ridge, saturation), np.zeros(len(models))
 
-    problem = Problem(sample.clients(), loss=losses.logistic, penalty=penalty)
-    return Instance(problem, judge, reference.newton(curve, sample.X.shape[1]), curve)
+    clients = sample.clients() if sample.sites <= FEW else sample.stacked()
+    problem = Problem(clients, loss=losses.logistic, penalty=penalty)
+    rows, columns = sample.X.shape
+    if columns <= rows or saturation:
+        return Instance(problem, judge, reference.newton(curve, columns), curve)
+    # with a ridge the optimum is a sum of rows: w = Qv, where the columns of Q span them, and |w| = |v|
+    Q = np.linalg.qr(sample.X.T)[0]
+    short = Sample(sample.X @ Q, sample.y, sample.sites, sample.rows)
+    best = reference.newton(_with_penalty(_mean_curve(short, np.full(rows, 1.0 / rows)), ridge), rows)
+    return Instance(problem, judge, Reference(best.value, Q @ best.w, best.method), curve)
 
 
 def _site_means(sample: Sample, mask: np.ndarray) -> np.ndarray:
@@ -258,13 +278,14 @@ def robust(data: str, seed: int, quick: bool, loss: str) -> Instance:
 _GENERATED = ("generated-alike", "generated-apart", "generated-steep")
 _LIBSVM = ("phishing", "phishing-skewed", "a9a", "w8a")
 _BREAST = ("breast-cancer", "breast-cancer-skewed")
+_ROBUST = ("heart", "breast-cancer")
 
 PROBLEMS: dict[str, ProblemClass] = {
-    "least-squares": ProblemClass("least squares", least_squares, _GENERATED, (*_GENERATED, "diabetes")),
+    "least-squares": ProblemClass("least squares", least_squares, (*_GENERATED, "diabetes"), (*_GENERATED, "diabetes")),
     "logistic": ProblemClass(
         "logistic regression with a ridge",
         logistic,
-        (*_GENERATED[:2], *_BREAST),
+        (*_GENERATED, *_BREAST, *_LIBSVM),
         (*_GENERATED, *_BREAST, *_LIBSVM, "adult", "toxicity"),
     ),
     "nonconvex-logistic": ProblemClass(
@@ -276,24 +297,28 @@ PROBLEMS: dict[str, ProblemClass] = {
     "neyman-pearson": ProblemClass(
         "Neyman-Pearson: a cap on one class's loss at every site",
         neyman_pearson,
-        ("breast-cancer",),
+        ("breast-cancer", "monks-1", "breast-cancer-wisconsin"),
         ("breast-cancer", "monks-1", "breast-cancer-wisconsin"),
     ),
     "fairness": ProblemClass(
         "fairness: a small gap between two groups' losses at every site",
         fairness,
-        ("adult",),
+        ("adult", *_GENERATED[:2]),
         ("adult", *_GENERATED[:2]),
     ),
     "quadratic-programs": ProblemClass("quadratic programs under equations", quadratic, ("paper-25",), ("paper-25",)),
     "robust-hinge": ProblemClass(
-        "robust support vector machine", partial(robust, loss="hinge"), ("heart",), ("heart", "breast-cancer"), "robust"
+        "robust support vector machine", partial(robust, loss="hinge"), _ROBUST, _ROBUST, "robust"
     ),
     "robust-logistic": ProblemClass(
-        "robust logistic regression", partial(robust, loss="logistic"), ("heart",), ("heart", "breast-cancer"), "robust"
+        "robust logistic regression", partial(robust, loss="logistic"), _ROBUST, _ROBUST, "robust"
     ),
     "robust-huber": ProblemClass(
-        "robust Huber regression", partial(robust, loss="huber"), ("abalone",), ("abalone", "diabetes"), "robust"
+        "robust Huber regression",
+        partial(robust, loss="huber"),
+        ("abalone", "diabetes"),
+        ("abalone", "diabetes"),
+        "robust",
     ),
     "private-1": ProblemClass(
         "private logistic regression, ε = 1", logistic, ("adult-large",), ("adult-large",), "private", 1.0

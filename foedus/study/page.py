@@ -9,12 +9,14 @@ from pathlib import Path
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.run import versions
-from foedus.study.grid import DELTA, FULL, PRIVATE_ROUNDS, QUICK, Scale, cells
-from foedus.study.growth import growth_section
+from foedus.study.forecast import Forecast
+from foedus.study.grid import DELTA, FULL, PRIVATE_ROUNDS, STILL, Scale, cells
+from foedus.study.growth_page import growth_section
 from foedus.study.instances import CAP, FAIR, PROBLEMS, RADIUS, RIDGE, THETA
 from foedus.study.methods import CANDIDATES, DEFAULT, KINDS, PUBLISHED, TUNED
 from foedus.study.networks import NETWORKS
 from foedus.study.pictures import profile_picture
+from foedus.study.play import CAPACITY
 from foedus.study.profiles import by, number, profiles, summary, winner, with_figures
 from foedus.study.rows import ABSENT, ACCURACIES, FAILED, KEY, tag, to_csv
 
@@ -28,11 +30,74 @@ PICTURES = (
     ("hospitals", 1e-4, "modelled time over hospitals to a gap of 1e-4"),
     ("phones", 1e-4, "modelled time over phones, 10 % of replies lost, to a gap of 1e-4"),
 )
+OPENING = """\
+# The study: which algorithm for which problem
+
+Every algorithm on every problem that it solves, on the same footing. This page, its pictures and its
+[table](study/{name}.csv) are written by `{command} --write` from the results of
+
+    FOEDUS_DATA=folder {command}              # {seeds} seeds; can be interrupted, and goes on where it was
+    {command} --only logistic/w8a/FedGiA      # some rows again
+    {command} --algorithm my_module:MyAlgorithm      # an algorithm of yours takes part
+
+The results have {count:,} of the {size:,} rows of the **{name} grid**{more} ({used}), which took {minutes:.0f}
+processor minutes, {compiling:.0f} of them compiling. {forecast}
+
+- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are constraints, the
+  largest violation is that small too. f\\* is computed from pooled rows by code that no algorithm uses: Newton's
+  method, least squares, SLSQP with a Newton finish, one linear system, CVXPY with Clarabel; tests compare it with
+  scikit-learn and CVXPY. An algorithm's own stopping test is set as strict as it goes. A dash means: not within
+  {rounds:,} rounds and {gradients:,} local gradients, or the run stood still and was ended: {capacity} further
+  rounds did not bring its least gap below {still:g} times what it was.
+- **Gradients** are passes over a site's data, two reads for one gradient, counted in the traced program; a loop
+  whose length is known only when it runs counts as 8 turns.
+- **Networks.** Modelled: {networks}. A round lasts one round trip, one site's bytes over its own link, and one
+  site's computing on a machine like ours; a lost reply costs no waiting, and the server's link is not modelled.
+  Runs over phones were played with the replies lost.
+- **Seeds** draw the data anew; figures are medians, with the {interval} over {seeds} seeds in brackets.
+- **Problems.** Logistic losses have a ridge of {ridge:g}; the cap is {cap:g}, the gap between groups {fair:g};
+  robust problems have balls of radius {radius:g} around rows and of θ = {theta:g} around the sites' weights;
+  private ones spend ε over {private} rounds with δ = {delta:g}.
+"""
+FORECAST = (
+    "The full grid has larger data, {seeds} seeds, up to {rounds:,} rounds and {tries} settings tried in tuning: "
+    "{rows:,} rows. {time}"
+)
 GENERAL = ("least-squares", "logistic", "nonconvex-logistic")  # problems that every algorithm for smooth sums takes
 
 
-def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folder: Path) -> list[Path]:
-    """Write study.md, study/*.svg and study/NAME.csv into a folder of documentation, and return their paths."""
+WINNERS = """\
+Default settings; the least modelled time (geometric mean over data sets and seeds) at the strictest accuracy that
+anybody reached, of those that reached it most often. In brackets: seconds, and how many times as long the next
+one takes.
+"""
+PROFILES = f"""\
+The share of instances that an algorithm solves at no more than so many times the cost of the cheapest one (Dolan
+and Moré), over the problems that all of these algorithms take: {", ".join(GENERAL)}; default settings. Higher is
+better, and the left edge is the share of wins.
+"""
+TABLES = """\
+Default settings. kB: both ways, all sites; gradients: of one site; s: processor seconds of the simulator for all
+sites, without compiling. The last three are to a gap of 1e-4.
+"""
+SETTINGS = """\
+Rounds to a gap of 1e-4. Tuning tries {tries} of the settings listed for an algorithm in `foedus/study/methods.py`
+beside the defaults, on a draw of the data that is not measured, and keeps the best; {count} algorithms have
+something to tune. Where the defaults win, tuned and default are the same run.
+"""
+PRIVATE = f"""\
+The relative gap to the optimum without privacy after {PRIVATE_ROUNDS} rounds; each site keeps (ε, {DELTA:g}) over
+the whole run. The model w = 0 has a gap of about 0.8.
+"""
+
+
+def write_page(
+    rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folder: Path, full: Sequence[Json] = ()
+) -> list[Path]:
+    """Write study.md, study/*.svg and study/NAME.csv into a folder of documentation, and return their paths.
+
+    `full` are rows of the full grid, with which its computed time is compared.
+    """
     if not with_figures(rows):
         raise FoedusError(
             "there are no results to write about yet; run foedus study first, with the same --quick and --out."
@@ -49,7 +114,7 @@ def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folde
     if growth:
         files["study/growth.csv"] = to_csv(growth)
     parts = [
-        *_opening(rows, scale),
+        *_opening(rows, scale, full),
         "## What follows\n",
         f"{BEGIN}\n\n{conclusions}\n\n{END}\n",
         *_winners(rows),
@@ -66,69 +131,51 @@ def write_page(rows: Sequence[Json], growth: Sequence[Json], scale: Scale, folde
     return [folder / name for name in files]
 
 
-def _opening(rows: Sequence[Json], scale: Scale) -> list[str]:
+def _opening(rows: Sequence[Json], scale: Scale, full: Sequence[Json]) -> list[str]:
     grid = {cell.key for cell in cells(scale)}
     count = sum(tuple(row[name] for name in KEY) in grid for row in rows)
-    more = f", and {len(rows) - count} further ones" if len(rows) > count else ""
-    compiling = sum(float(r.get("compile_seconds", 0.0)) for r in rows)
-    accuracies = ", ".join(map(tag, ACCURACIES))
-    networks = "; ".join(network.title for network in NETWORKS)
-    used = ", ".join(f"{name} {text}" for name, text in versions().items())
-    command = "foedus study --quick" if scale.quick else "foedus study"
+    compiling, measuring = (sum(float(r.get(f"{k}_seconds", 0.0)) for r in rows) for k in ("compile", "measuring"))
+    forecast = FORECAST.format(
+        seeds=FULL.seeds,
+        rounds=FULL.rounds,
+        tries=FULL.tries,
+        rows=sum(1 for _ in cells(FULL)),
+        time=Forecast(rows).sentence(full),
+    )
     return [
-        "# The study: which algorithm for which problem\n",
-        "Every algorithm on every problem that it solves, on the same footing. This page, its pictures and its "
-        f"[table]({'study/' + scale.name}.csv) are written by `{command} --write` from the results of",
-        "",
-        f"    FOEDUS_DATA=folder {command}                  # resumable; small data, {QUICK.seeds} seeds"
-        if scale.quick
-        else f"    FOEDUS_DATA=folder {command}",
-        f"    {command} --only logistic/breast-cancer/FedGiA      # one row again",
-        f"    {command} --algorithm my_module:MyAlgorithm         # an algorithm of yours takes part\n",
-        f"The results have {count} of the {len(grid)} rows of the **{scale.name} grid**{more} ({used}; {compiling:.0f} "
-        f"processor "
-        "seconds of compiling in all). "
-        + (
-            f"The full grid has larger data, {FULL.seeds} seeds, up to {FULL.rounds:,} rounds and {FULL.tries} "
-            f"settings tried in tuning: {sum(1 for _ in cells(FULL)):,} rows. It has not been run, so its time "
-            "is not known.\n"
-            if scale.quick
-            else "\n"
-        ),
-        f"- **Accuracy.** Measured to relative gaps (f − f\\*)/|f\\*| of {accuracies}. Where there are "
-        f"constraints, the largest violation is that small too. f\\* is computed from pooled rows by code that "
-        f"no algorithm uses: "
-        "pooled "
-        "Newton, least squares, SLSQP with a Newton finish, one linear system, CVXPY with Clarabel. An "
-        "algorithm's own "
-        "stopping test is set as strict as it goes. A dash means: not within "
-        f"{scale.rounds:,} rounds and {scale.gradients:,} local gradients.",
-        "- **Gradients** are passes over a site's data, two reads for one gradient, counted in the traced "
-        "program; a loop "
-        "whose length is known only when it runs counts as 8 turns.",
-        f"- **Networks.** Modelled: {networks}. A round lasts one round trip, one site's bytes over its own "
-        f"link, and one "
-        "site's computing on a machine like ours; a lost reply costs no waiting, and the server's link is not "
-        "modelled. "
-        "Runs over phones were played with the replies lost.",
-        f"- **Seeds** draw the data anew; figures are medians, with the "
-        f"{'range' if scale.seeds < 6 else '95 % interval'} over "
-        f"{scale.seeds} seeds in brackets.",
-        f"- **Problems.** Logistic losses have a ridge of {RIDGE:g}; the cap is {CAP:g}, the gap between groups "
-        f"{FAIR:g}; "
-        f"robust problems have balls of radius {RADIUS:g} around rows and of θ = {THETA:g} around the sites' "
-        f"weights; "
-        f"private ones spend ε over {PRIVATE_ROUNDS} rounds with δ = {DELTA:g}.\n",
+        OPENING.format(
+            command="foedus study --quick" if scale.quick else "foedus study",
+            name=scale.name,
+            seeds=scale.seeds,
+            count=count,
+            size=len(grid),
+            more=f", and {len(rows) - count} further ones" if len(rows) > count else "",
+            used=", ".join(f"{name} {text}" for name, text in versions().items()),
+            minutes=measuring / 60,
+            compiling=compiling / 60,
+            forecast=forecast if scale.quick else "",
+            accuracies=", ".join(map(tag, ACCURACIES)),
+            rounds=scale.rounds,
+            gradients=scale.gradients,
+            capacity=CAPACITY,
+            still=STILL,
+            networks="; ".join(network.title for network in NETWORKS),
+            interval="range" if scale.seeds < 6 else "95 % interval of the median",
+            ridge=RIDGE,
+            cap=CAP,
+            fair=FAIR,
+            radius=RADIUS,
+            theta=THETA,
+            private=PRIVATE_ROUNDS,
+            delta=DELTA,
+        )
     ]
 
 
 def _winners(rows: Sequence[Json]) -> list[str]:
     """The table of winners per problem and network, with default settings."""
     lines = ["## Winners per problem and network\n"]
-    lines += ["Default settings; the least modelled time (geometric mean over data sets and seeds) at the strictest "
-              "accuracy that anybody reached, of those that reached it most often. In brackets: seconds, and "
-              "how many "
-              "times as long the next one takes.\n"]  # fmt: skip
+    lines += [WINNERS]
     lines += ["| problem | gap | " + " | ".join(n.name.replace("-", " ") for n in NETWORKS) + " |"]
     lines += ["|---|---:|" + "---|" * len(NETWORKS)]
     for problem in PROBLEMS:
@@ -162,11 +209,7 @@ def _pictures(rows: Sequence[Json]) -> dict[str, bytes]:
 
 def _profiles() -> list[str]:
     lines = ["## Performance profiles\n"]
-    lines += ["The share of instances that an algorithm solves at no more than so many times the cost of the "
-              "cheapest "
-              "one (Dolan and Moré), over the problems that all of these algorithms take: "
-              f"{', '.join(GENERAL)}; default settings. Higher is better, and the left edge is the share of "
-              f"wins.\n"]  # fmt: skip
+    lines += [PROFILES]
     lines += [f"![{title}](study/profile-{column}-{tag(accuracy)}.svg)\n" for column, accuracy, title in PICTURES]
     return lines
 
@@ -174,9 +217,7 @@ def _profiles() -> list[str]:
 def _tables(rows: Sequence[Json]) -> list[str]:
     """One table for each problem: rounds to two accuracies and the kilobytes and gradients to the first."""
     lines = ["## Rounds, bytes, gradients, seconds\n"]
-    lines += ["Default settings. kB: both ways, all sites; gradients: of one site; s: processor seconds of the "
-              "simulator "
-              "for all sites, without compiling. The last three are to a gap of 1e-4.\n"]  # fmt: skip
+    lines += [TABLES]
     for (problem, data), mine in by(with_figures(rows, settings=DEFAULT), "problem", "data").items():
         if PROBLEMS[problem].objective == "private":
             continue
@@ -200,12 +241,7 @@ def _settings(rows: Sequence[Json], scale: Scale) -> list[str]:
     """Defaults beside published and tuned settings: rounds to 1e-4."""
     keys = by([r for r in with_figures(rows) if r["settings"] != DEFAULT], "problem", "data", "algorithm")
     lines = ["## Published and tuned settings\n"]
-    lines += [f"Rounds to a gap of 1e-4. Tuning tries {scale.tries} of the settings listed for an algorithm in "
-              "`foedus/study/methods.py` beside the defaults, on a draw of the data that is not measured, and "
-              "keeps the "
-              f"best; {len(CANDIDATES)} algorithms have something to tune. Where the defaults win, tuned and "
-              f"default are "
-              "the same run.\n"]  # fmt: skip
+    lines += [SETTINGS.format(tries=scale.tries, count=len(CANDIDATES))]
     lines += [
         "| problem | data | algorithm | default | published | tuned | tuned to |",
         "|---|---|---|---:|---:|---:|---|",
@@ -228,9 +264,7 @@ def _private(rows: Sequence[Json]) -> list[str]:
     if not mine:
         return []
     lines = ["## Under privacy\n"]
-    lines += [f"The relative gap to the optimum without privacy after {PRIVATE_ROUNDS} rounds; each site keeps "
-              f"(ε, 1e-5) over "
-              "the whole run. The model w = 0 has a gap of about 0.8.\n"]  # fmt: skip
+    lines += [PRIVATE]
     lines += ["| problem | data | algorithm | settings | gap at the end |", "|---|---|---|---|---:|"]
     for (problem, data, name, kind), own in by(mine, "problem", "data", "algorithm", "settings").items():
         lines.append(f"| {problem} | {data} | {name} | {kind} | {summary([r['gap_end'] for r in own]).text(2)} |")
@@ -242,9 +276,12 @@ def _absent(rows: Sequence[Json]) -> list[str]:
     missing = [r for r in rows if r["status"] in (ABSENT, FAILED)]
     if not missing:
         return []
-    lines = ["## Left out\n", "| problem | data | algorithms | why |", "|---|---|---|---|"]
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    lines = ["## Left out\n", "| problem and data | algorithms | why |", "|---|---|---|"]
+    names: dict[tuple[str, str], list[str]] = {}  # by where and why
     for problem, data, name, why in by(missing, "problem", "data", "algorithm", "why"):
-        alike.setdefault((problem, data, why.replace(f"{name} ", "it ").replace("|", "/")), []).append(name)
-    lines += [f"| {problem} | {data} | {', '.join(names)} | {why} |" for (problem, data, why), names in alike.items()]
+        names.setdefault((f"{problem}/{data}", why.replace(f"{name} ", "it ").replace("|", "/")), []).append(name)
+    places: dict[tuple[str, str], list[str]] = {}  # by algorithms and why
+    for (place, why), algorithms in names.items():
+        places.setdefault((", ".join(algorithms), why), []).append(place)
+    lines += [f"| {', '.join(where)} | {algorithms} | {why} |" for (algorithms, why), where in places.items()]
     return [*lines, ""]

@@ -1,4 +1,4 @@
-"""The results of a study: one JSON object a line, the file always whole; the same as CSV."""
+"""The results of a study: one JSON object a line, of which a crash can tear the last one only; the same as CSV."""
 
 import csv
 import io
@@ -20,13 +20,16 @@ def tag(accuracy: float) -> str:
 
 
 class Results:
-    """The rows of a results file by their key; a row is written as soon as it is measured."""
+    """The rows of a results file by their key; a row is added to the file as soon as it is measured."""
 
     def __init__(self, path: Path, fields: tuple[str, ...] = KEY):
         self.path, self.fields = path, fields
         self.rows: dict[tuple[object, ...], Json] = {}
+        self.torn = False
         if path.exists():
-            for number, line in enumerate(path.read_text().splitlines(), start=1):
+            text, _, rest = path.read_text().rpartition("\n")
+            self.torn = rest != ""  # the row that was being written when the machine stopped is measured again
+            for number, line in enumerate(text.splitlines(), start=1):
                 try:
                     row = json.loads(line)
                     self.rows[self.key(row)] = row
@@ -41,10 +44,16 @@ class Results:
         return key in self.rows
 
     def add(self, row: Json) -> None:
-        """Add a row, in place of one with the same key, and write the file."""
+        """Add a row to the file, or write the whole file anew where the row takes another's place."""
+        anew = self.torn or self.key(row) in self.rows
         self.rows[self.key(row)] = row
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, "".join(json.dumps(r) + "\n" for r in self.rows.values()).encode())
+        if anew:
+            write_whole(self.path, "".join(json.dumps(r) + "\n" for r in self.rows.values()).encode())
+            self.torn = False
+        else:
+            with self.path.open("ab") as file:
+                file.write(json.dumps(row).encode() + b"\n")
 
     def __iter__(self) -> Iterator[Json]:
         return iter(self.rows.values())

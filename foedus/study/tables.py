@@ -12,6 +12,7 @@ import numpy as np
 
 from foedus.data import adult, files, uci
 from foedus.errors import FoedusError
+from foedus.stacked import Stacked
 
 LIBSVM = (
     f"set {files.VARIABLE} to a folder that holds libsvm/phishing.gz, a9a.gz and w8a.gz: the sets of these names in "
@@ -34,6 +35,11 @@ class Sample:
         arrays = (self.X, self.y) if self.group is None else (self.X, self.y, self.group)
         places = [slice(i * self.rows, (i + 1) * self.rows) for i in range(self.sites)]
         return {f"site-{i}": tuple(a[place] for a in arrays) for i, place in enumerate(places)}
+
+    def stacked(self) -> Stacked:
+        """Return the sites' arrays on a leading axis, without names, for many sites."""
+        arrays = {"x": self.X, "y": self.y}
+        return Stacked({name: a.reshape(self.sites, self.rows, *a.shape[1:]) for name, a in arrays.items()})
 
     def by_site(self, values: np.ndarray) -> np.ndarray:
         """Return values by row, on the last axis, with an axis for the sites: (..., sites, rows)."""
@@ -102,16 +108,17 @@ def draw_sites(source: Source, seed: int, sites: int, rows: int) -> tuple[np.nda
     columns = source.columns
     scales = source.condition ** (-0.5 * np.arange(columns) / max(columns - 1, 1))
     model = draw.standard_normal(columns) / scales / np.sqrt(columns)
-    parts, targets = [], []
-    for _ in range(sites):
-        mean = source.shift * draw.standard_normal(columns) / np.sqrt(columns)
-        own = model + 0.5 * source.shift * draw.standard_normal(columns) / scales / np.sqrt(columns)
-        X = (draw.standard_normal((rows, columns)) + mean) * scales
-        parts.append(np.column_stack([X, np.ones(rows)]))
-        targets.append(X @ own + 0.5 * draw.standard_normal(rows))
+    spread = 1.0 / np.sqrt(columns)
+    mean = source.shift * spread * draw.standard_normal((sites, 1, columns))
+    own = model + 0.5 * source.shift * spread * draw.standard_normal((sites, columns)) / scales
+    X = draw.standard_normal((sites, rows, columns + 1))
+    X[..., :-1] += mean
+    X[..., :-1] *= scales
+    y = (X[..., :-1] @ own[..., None])[..., 0] + 0.5 * draw.standard_normal((sites, rows))
+    X[..., -1] = 1.0
     group = draw.integers(0, 2, sites * rows)
     group[::rows], group[1::rows] = 0, 1  # every site has both
-    return np.concatenate(parts), np.concatenate(targets), group
+    return X.reshape(sites * rows, columns + 1), y.ravel(), group
 
 
 def _with_constant(X: np.ndarray) -> np.ndarray:
@@ -188,8 +195,8 @@ SOURCES: dict[str, Source] = {
     "diabetes": Source(_diabetes, quick=(10, 44), full=(10, 44)),
     "phishing": Source(_from_libsvm("phishing"), quick=(10, 100), full=(142, 77)),
     "phishing-skewed": Source(_from_libsvm("phishing"), quick=(10, 100), full=(142, 77), alpha=0.1),
-    "a9a": Source(_from_libsvm("a9a"), quick=(10, 100), full=(142, 229)),
-    "w8a": Source(_from_libsvm("w8a"), quick=(10, 100), full=(142, 350)),
+    "a9a": Source(_from_libsvm("a9a"), quick=(10, 80), full=(142, 229)),
+    "w8a": Source(_from_libsvm("w8a"), quick=(10, 50), full=(142, 350)),
     "toxicity": Source(_standard(_toxicity), quick=(10, 100), full=(128, 70)),
     "adult": Source(_adult, quick=(10, 100), full=(20, 1000)),
     "adult-large": Source(_adult, quick=(20, 1000), full=(20, 2000)),

@@ -1,0 +1,33 @@
+"""How long the experiments take, in processor seconds, as `foedus reproduce NAME` says at its end.
+
+Measured on two cores of an x86-64 machine with compiled programs in the cache or not, whichever was the case; other
+machines differ by a factor of two. Where a full experiment was not run as a whole, its time is computed from a part
+that was, and `part` names it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Processor seconds with --quick and in full; `part` is what was measured where the full one was not run whole."""
+
+    quick: float
+    full: float
+    part: str = ""
+
+    def sentence(self) -> str:
+        """Return how long the quick and the full experiment take."""
+        how = f"computed from {self.part}" if self.part else "measured"
+        return f"about {duration(self.quick)} of a processor with --quick, {duration(self.full)} in full ({how})"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words, in a unit that suits them."""
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+COSTS: dict[str, Cost] = {}
+"""The costs by the name of the experiment."""
