@@ -125,7 +125,7 @@ def at_point(
         return jax.grad(lambda x: jnp.sum(own_mu * own_rows(x)))(u)
 
     def times(v: np.ndarray) -> np.ndarray:
-        product = np.asarray(_sum_of_products(terms, w, mu, nu, bends, data, v))
+        product = np.asarray(_sum_of_products(terms, w, mu, nu, bends, data, jnp.asarray(v)))
         return product + np.asarray(jax.jvp(own_gradient, (w,), (jnp.asarray(v),))[1]) if stated else product
 
     diagonal = None

@@ -8,7 +8,7 @@ from foedus.algorithms import FedEPM
 from foedus.papers import drawing
 from foedus.papers.experiment import Options, PaperExperiment, tracked
 from foedus.papers.fedepm_examples import even, optimum
-from foedus.privacy.ledger import Budget
+from foedus.privacy.budget import Budget
 from foedus.privacy.noise import Gaussian, Laplace
 from foedus.problem import Problem
 from foedus.run import Run
