@@ -20,7 +20,7 @@ from foedus.constraints import Linear
 from foedus.gap import FLAT, Gap, bends_of_losses, gain_along, residual, sums_losses
 from foedus.interpreter.dispatch import jit_if_large
 from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
+from foedus.pytrees import PyTree, device_array, state
 from foedus.regularizers import ElasticNet, Regularizer
 from foedus.terms import Data, Terms, rows
 
@@ -125,7 +125,7 @@ def at_point(
         return jax.grad(lambda x: jnp.sum(own_mu * own_rows(x)))(u)
 
     def times(v: np.ndarray) -> np.ndarray:
-        product = np.asarray(_sum_of_products(terms, w, mu, nu, bends, data, jnp.asarray(v)))
+        product = np.asarray(_sum_of_products(terms, w, mu, nu, bends, data, device_array(v)))
         return product + np.asarray(jax.jvp(own_gradient, (w,), (jnp.asarray(v),))[1]) if stated else product
 
     diagonal = None

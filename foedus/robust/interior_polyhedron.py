@@ -129,12 +129,17 @@ class PolyhedronSite:
         def advance(
             k: int, loop: tuple[PolyhedronIterate, SiteShare, Array]
         ) -> tuple[PolyhedronIterate, SiteShare, Array]:
-            iterate, _, inverses = loop
+            iterate, nothing, inverses = loop
             newton = self._newton(layout, samples, iterate)
-            here = jnp.where(k == 0, at.m, m)
-            share = self._share(layout, samples, iterate, newton, here)
-            moved, ends = self._moved(layout, samples, iterate, newton, here, shared, m, mu, t, dual)
-            return select((k == 0) & ~first, moved, iterate), share, jnp.where(k == 0, ends, inverses)
+
+            def leave() -> tuple[PolyhedronIterate, SiteShare, Array]:
+                moved, ends = self._moved(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)
+                return select(~first, moved, iterate), nothing, ends
+
+            def arrive() -> tuple[PolyhedronIterate, SiteShare, Array]:
+                return iterate, self._share(layout, samples, iterate, newton, m), inverses
+
+            return jax.lax.cond(k == 0, leave, arrive)
 
         # one system is for the step from the old place, one for the share at the new one; as a loop they compile once
         share = jax.tree.map(lambda part: jnp.zeros(part.shape), jax.eval_shape(lambda: self._first_share(at)))

@@ -74,17 +74,20 @@ def _whiten(N: Array) -> Array:
 
     It eliminates in all samples at once; LAPACK would be called for one small matrix after the other.
     """
-    index = jnp.arange(N.shape[0]).reshape(-1, *(1,) * (N.ndim - 2))
-    across = index[:, None]
+    size = N.shape[0]
+    index = jnp.arange(size).reshape(-1, *(1,) * (N.ndim - 2))
 
     def eliminate(j: int, M: Array) -> Array:
-        # in place: the columns that are eliminated already hold the transformed unit matrix
-        factor = jnp.where(index > j, M[:, j] / M[j, j], 0.0)[:, None]
-        return jnp.where((across > j) & (index == j), -factor, M - factor * M[j])
+        # in place: column j, which is no longer needed, becomes that of the transformed unit matrix times the pivot d_j.
+        # Its entries M_ij − f_i d_j would be 0; with d_j twice in the row they are −f_i d_j, without a mask over M
+        pivot, row = M[j, j], M[j]
+        factor = jnp.where(index > j, M[:, j] / pivot, 0.0)
+        return M - factor[:, None] * (row + jnp.where(index == j, pivot, 0.0))
 
-    M = jax.lax.fori_loop(0, N.shape[0], eliminate, N)
-    size = jnp.sqrt(jnp.abs(jnp.sum(jnp.where(across == index, M, 0.0), axis=1)))
-    return jnp.where(across > index, M, jnp.where(across == index, 1.0, 0.0)) / size[:, None]
+    M = jax.lax.fori_loop(0, size, eliminate, N)
+    pivots = jnp.stack([M[j, j] for j in range(size)])
+    lower = jnp.tril(jnp.ones((size, size))).reshape(size, size, *(1,) * (N.ndim - 2))
+    return M * lower / pivots / jnp.sqrt(jnp.abs(pivots))[:, None]
 
 
 def _inverse_weights(
