@@ -138,7 +138,7 @@ def provision(project: Project, folder: Path, site_keys: bool = True) -> dict[st
         _write_scripts(kits[party])
         ports = (project.port, project.admin_port) if party == "server" else ()
         write_deployment(kits[party], "the server" if party == "server" else f"the site {party}", ports)
-    write_compose(folder, kits["server"], [kits[site] for site in project.sites])
+    write_compose(folder, kits["server"], [kits[site] for site in project.sites], kits["admin"])
     _finish_server(kits["server"])
     for site in project.sites:
         _finish_site(kits[site])
@@ -171,7 +171,7 @@ def add_site(folder: Path, site: str) -> Path:
     kits = provision(project, folder, site_keys=False)
     kits[site].rename(home / site)
     shutil.rmtree(kits["server"].parent)
-    write_compose(folder, home / server["name"], [home / name for name in (*sites, site)])
+    write_compose(folder, home / server["name"], [home / name for name in (*sites, site)], home / ADMIN)
     return home / site
 
 
