@@ -69,13 +69,14 @@ def test_the_trial_in_containers_has_every_party_and_the_servers_name(kits):
     yaml = pytest.importorskip("yaml")
     folder = next(one for one in kits["city"].parents if (one / "compose.yml").is_file())
     services = yaml.safe_load((folder / "compose.yml").read_text())["services"]
-    assert {*services} == {"server", *SITES}
+    assert {*services} == {"server", *SITES, "coordinator"}
+    assert (folder / services["server"]["build"] / "Dockerfile").is_file()
     assert services["server"]["networks"]["default"]["aliases"] == ["fl.example.org"]
     for name, service in services.items():
         place, inside = service["volumes"][0].split(":")
-        assert inside == "/kit"
-        assert (folder / place).resolve() == kits[name].resolve()
-        assert (folder / service["build"] / "Dockerfile").is_file()
+        assert inside == ("/coordinator@foedus.org" if name == "coordinator" else "/kit")
+        assert (folder / place).resolve() == kits["admin" if name == "coordinator" else name].resolve()
+        assert service["image"] == services["server"]["image"], "one image for all, which the server's recipe builds"
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
 

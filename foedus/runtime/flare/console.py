@@ -25,6 +25,7 @@ from foedus.runtime.flare.window import Glimpse
 FINISHED = "FINISHED"
 WAITING = ("SUBMITTED", "APPROVED")  # the states of a job that the server has not begun
 POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
+LOGIN_SECONDS = 0.2  # between two attempts to log in; FLARE's own 1.5 s would be most of the time of a short command
 COMMAND_SECONDS = 30.0  # for the answer to a command; FLARE itself gives up after about ten
 END_SECONDS = 30.0  # for a job to end after its round
 CLOSE_SECONDS = 3.0  # for a goodbye, on which nothing depends
@@ -82,13 +83,20 @@ class Console:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from nvflare.fuel.flare_api.flare_api import new_secure_session
+            from nvflare.fuel.hci.client import api
 
+            api.AUTO_LOGIN_INTERVAL = LOGIN_SECONDS
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints its progress
                     self.session: Any = within(
                         self.timeout + COMMAND_SECONDS,
-                        lambda: new_secure_session(self.kit.name, str(self.kit), timeout=self.timeout),
+                        lambda: new_secure_session(
+                            self.kit.name,
+                            str(self.kit),
+                            timeout=self.timeout,
+                            auto_login_max_tries=max(1, round(self.timeout / LOGIN_SECONDS)),
+                        ),
                     )
             except Unreachable:
                 raise

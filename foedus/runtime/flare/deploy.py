@@ -55,34 +55,41 @@ WantedBy=multi-user.target
 RECIPE = """\
 # Container of {what}. Next to this folder's kit:
 #   docker build -t foedus {folder}
-#   chown -R {uid}:{uid} KIT
+#   chown -R {uid}:{uid} KIT && chmod -R go= KIT
 #   docker run --read-only --tmpfs /tmp --cap-drop ALL -v $PWD/KIT:/kit -v /path/to/data:/data:ro{ports} foedus
 # In local/foedus.toml of a site the data file is then /data/...
-FROM python:3.11-slim
+# BASE is any image with Python 3.11 or newer and its venv module; FOEDUS is what pip installs.
+ARG BASE=python:3.11-slim
+FROM $BASE
 ARG FOEDUS=foedus[flare]
-RUN pip install --no-cache-dir "$FOEDUS" && useradd --uid {uid} --create-home --shell /usr/sbin/nologin {user}
-ENV JAX_PLATFORMS=cpu FOEDUS_CACHE=off
+RUN useradd --uid {uid} --create-home --shell /usr/sbin/nologin {user} && python3 -m venv /opt/foedus \\
+ && /opt/foedus/bin/pip install --no-cache-dir "$FOEDUS"
+ENV PATH=/opt/foedus/bin:$PATH JAX_PLATFORMS=cpu FOEDUS_CACHE=off
 USER {uid}:{uid}
 ENTRYPOINT ["foedus"]
 CMD ["party", "run", "/kit"]
 """
 
 COMPOSE = """\
-# A trial of the whole project on one machine, in containers: docker compose up --build
-# First let the kits belong to the user of the containers:  chown -R {uid}:{uid} made
-# Each site's table is data/SITE/..., which its local/foedus.toml calls /data/...
+# A trial of the whole project on one machine, in containers. Once the sites have their certificates:
+#   mkdir -p work && chown -R {uid}:{uid} made work      the user of the containers
+#   docker compose up --build --detach                    the server and the sites
+#   docker compose --profile commands run --rm coordinator federation status --kit /{admin}
+#   docker compose --profile commands run --rm coordinator federation submit experiment.toml --kit /{admin}
+#   docker compose down
+# A site's table is data/SITE/..., which its local/foedus.toml calls /data/...; work/ holds the experiment and its runs.
 services:
 {services}"""
 
 SERVICE = """\
   {name}:
-    build: {context}
+    image: foedus-trial
     read_only: true
     tmpfs: [/tmp]
     cap_drop: [ALL]
     security_opt: ["no-new-privileges:true"]
     volumes:
-      - {kit}:/kit
+      - {kit}:{place}
 {more}"""
 
 
@@ -97,18 +104,20 @@ def write_deployment(kit: Path, what: str, ports: tuple[int, ...] = ()) -> None:
     write_whole(folder / "Dockerfile", recipe.encode())
 
 
-def write_compose(folder: Path, server: Path, sites: list[Path]) -> Path:
+def write_compose(folder: Path, server: Path, sites: list[Path], admin: Path) -> Path:
     """Write the file for a trial of a project in containers; the server is found under the name in its certificate."""
+    build = f"    build: ./{server.relative_to(folder)}/deploy\n"
     alias = f"    networks:\n      default:\n        aliases: [{server.name}]\n"
-    services = [_service("server", folder, server, alias)]
+    services = [_service("server", folder, server, build + alias)]
     for site in sites:
         more = f"      - ./data/{site.name}:/data:ro\n    depends_on: [server]\n"
         services.append(_service(site.name, folder, site, more))
+    command = "      - ./work:/work\n    working_dir: /work\n    profiles: [commands]\n"
+    services.append(_service("coordinator", folder, admin, command, f"/{admin.name}"))
     path = folder / "compose.yml"
-    write_whole(path, COMPOSE.format(uid=UID, services="".join(services)).encode())
+    write_whole(path, COMPOSE.format(uid=UID, admin=admin.name, services="".join(services)).encode())
     return path
 
 
-def _service(name: str, folder: Path, kit: Path, more: str) -> str:
-    place = f"./{kit.relative_to(folder)}"
-    return SERVICE.format(name=name, context=f"{place}/deploy", kit=place, more=more)
+def _service(name: str, folder: Path, kit: Path, more: str, place: str = "/kit") -> str:
+    return SERVICE.format(name=name, kit=f"./{kit.relative_to(folder)}", place=place, more=more)

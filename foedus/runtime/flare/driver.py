@@ -229,8 +229,8 @@ class OnThisMachine:
         self.federation, self.folder = federation, federation.kit("server") / RUNS / run
 
     def ready(self) -> None:
-        self.federation.heal()
-        self.federation.wait()
+        if self.federation.heal():  # whoever runs already is waited for when the run is submitted
+            self.federation.wait()
 
     def over(self, number: str) -> bool:
         return self._ending().get("job") == number

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +39,11 @@ class Order:
     extra: tuple[dict[str, np.ndarray], ...] = ()  # arrays of the terms themselves, client by client
     secure: bool = False  # whether the server sees masked sums alone
     holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
+
+    @cached_property
+    def few(self) -> bool:
+        """Whether some tens of rounds will do, so that functions of small arrays are not worth compiling."""
+        return self.algorithm.fit(Problem.without_data(self.terms)).few_rounds
 
     def to_bytes(self) -> bytes:
         """Return the order as bytes."""

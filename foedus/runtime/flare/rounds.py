@@ -21,6 +21,8 @@ from foedus.algorithm import Algorithm, Present
 from foedus.buffered import LatePresent
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.interpreter.dispatch import jit_if_many
+from foedus.interpreter.random_bits import random_key
 from foedus.pytrees import PyTree, state, strong
 from foedus.runtime import spine
 from foedus.runtime.flare import packing
@@ -44,13 +46,13 @@ class Play:
     last: Array  # for each client, the round of the last reply that was accepted
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
+@jit_if_many("algorithm", "terms")
 def first_play(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) -> Play:
     """Return the state before the first round."""
     return Play(strong(spine.first(algorithm, terms, w0, own)), jnp.full(terms.clients, STARTED))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+@jit_if_many("algorithm", "terms", "phase")
 def broadcast(
     algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
 ) -> PyTree:
@@ -58,7 +60,7 @@ def broadcast(
     return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+@jit_if_many("algorithm", "terms", "phase")
 def aggregate(
     algorithm: Algorithm, terms: Terms, phase: int, play: Play, replies: PyTree, here: Array, late: PyTree, about: Array
 ) -> tuple[Play, dict[str, Array]]:
@@ -112,7 +114,7 @@ class Rounds:
         self.order, self.exchange, self.messages, self.statement = order, exchange, messages, statement
         self.plans = [packing.ReplyPlan(reply) for reply in replies]
         self.release_counts, self.post, self.should_stop = releases, post, should_stop
-        self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
+        self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
         self.index = {site: i for i, site in enumerate(order.sites)}
         self.misses = dict.fromkeys(order.sites, 0)
         self.greeting_times = dict.fromkeys(order.sites, 0.0)
@@ -136,7 +138,9 @@ class Rounds:
         order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         is_asked, is_lost = self.draws(carry.round)
-        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        message = broadcast(
+            order.few, order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids
+        )
         message = jax.tree.map(np.asarray, message)
         indices = [i for i in range(n) if is_asked[i]]
         seal = partial(self._seal, round, phase, message, np.asarray(at.last))
@@ -152,7 +156,7 @@ class Rounds:
             for i, earlier in gathering.about.items():
                 about[i], late[i] = earlier, True
         after, report = aggregate(
-            order.algorithm, order.terms, phase, at, gathering.stack.tree, here, late, jnp.asarray(about)
+            order.few, order.algorithm, order.terms, phase, at, gathering.stack.tree, here, late, jnp.asarray(about)
         )
         if gathering.wild >= len(indices) > 0:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))

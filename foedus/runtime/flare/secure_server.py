@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,6 +17,7 @@ from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum
 from foedus.evaluation.rates import Decision
 from foedus.files import Json
+from foedus.interpreter.dispatch import jit_if_many
 from foedus.pytrees import PyTree
 from foedus.runtime import spine
 from foedus.runtime.flare import evaluating, layout, packing
@@ -38,7 +38,7 @@ from foedus.summing import SumPresent
 from foedus.terms import Terms
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+@jit_if_many("algorithm", "terms", "phase")
 def aggregate_sum(
     algorithm: Algorithm, terms: Terms, phase: int, play: Play, total: PyTree, here: Array
 ) -> tuple[Play, dict[str, Array]]:
@@ -232,7 +232,9 @@ class SecureServerSession(ServerSession):
         order, carry = self.order, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         is_asked, is_lost = self._draws(carry)
-        message = broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        message = broadcast(
+            order.few, order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids
+        )
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
         messages: dict[str, tuple[Json, bytes]] = {}
@@ -258,7 +260,7 @@ class SecureServerSession(ServerSession):
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
         total, _, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
-        after, report = aggregate_sum(order.algorithm, order.terms, phase, at, total, here)
+        after, report = aggregate_sum(order.few, order.algorithm, order.terms, phase, at, total, here)
         if broken_count:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts

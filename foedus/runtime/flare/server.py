@@ -19,6 +19,7 @@ from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation
 from foedus.evaluation.rates import Decision
 from foedus.files import Json
+from foedus.interpreter.random_bits import random_key
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
 from foedus.runtime.flare import evaluating, layout, packing, spec
@@ -64,7 +65,7 @@ class ServerSession:
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop)
         self.post = post
-        self.key, self.uids = jax.random.key(order.seed), jnp.asarray(order.uids)
+        self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
         self.pace: list[float] = []
         self.folder.mkdir(parents=True, exist_ok=True)
         self.checkpoints = ServerCheckpoints(order, self.folder, self.exchange)
@@ -99,7 +100,7 @@ class ServerSession:
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
         window.enter("joining")
         site_rounds = self._join()
-        start = first_play(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
+        start = first_play(order.few, algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
         recorder = Recorder(self.traffic, columns)
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}

@@ -12,7 +12,6 @@ greeting, and everything it sends passes its gate (`gate.py`).
 import json
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -24,6 +23,8 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
 from foedus.errors import FoedusError
 from foedus.files import Json
+from foedus.interpreter.dispatch import jit_if_large, jit_if_many
+from foedus.interpreter.random_bits import random_key
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree, strong
@@ -56,12 +57,12 @@ from foedus.secure.identity import SiteIdentity
 from foedus.terms import Data, Terms
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
+@jit_if_many("algorithm", "terms")
 def _join(algorithm: Algorithm, terms: Terms, data: Data, w0: Array) -> PyTree:
     return strong(algorithm.join(terms, data, w0))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
+@jit_if_many("algorithm", "terms", "phase")
 def _local(
     algorithm: Algorithm, terms: Terms, phase: int, client: PyTree, message: PyTree, data: Data, key: Array,
     round: Array, uid: Array,
@@ -71,7 +72,7 @@ def _local(
     return spine.keep_types(mine, client), reply
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
+@jit_if_large("algorithm", "terms")
 def _part(algorithm: Algorithm, terms: Terms, client: PyTree, w: Array, nu: Array, data: Data) -> SitePart:
     return site_part(terms, w, spine.client_multipliers(algorithm, terms, client), nu, data)
 
@@ -242,18 +243,18 @@ class SiteSession:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
-        self.run, self.algorithm, self.terms, self.norm = header["run"], algorithm, terms, header.get("norm")
+        self.run, self.algorithm, self.terms, self.few = header["run"], algorithm, terms, fit.few_rounds
+        self.norm = header.get("norm")
         self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
-        self.uid = jnp.asarray(np.array(header["uid"], np.uint32))
-        self.key = jax.random.key(int(header["seed"]))
+        self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
         self.messages = layout.messages(algorithm, terms, own)
         self.measured_data = full_data
         self.data = jax.tree.map(lambda a: a[0], condense_data(fit, jax.tree.map(lambda a: a[None], full_data)))
         self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
         self.parts = layout.parts(terms, packing.structure(full_data))
-        self.states = {STARTED: _join(algorithm, terms, full_data, self.w0)}
+        self.states = {STARTED: _join(self.few, algorithm, terms, full_data, self.w0)}
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
 
@@ -269,7 +270,7 @@ class SiteSession:
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = _local(
-            self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
+            self.few, self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
         if self.norm is not None:
             agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
