@@ -142,18 +142,25 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)
 
 
-RATED = (
-    STUDY.replace('where = "label no"\n', "")
-    .replace('"ProxAL"\ninner = "newton"', '"InteriorPoint"')
-    .split("[[constraints]]")[0]
-    + """[evaluate]
+RATED = """
+name = "rated"
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+group = "sex"
+[algorithm]
+name = "InteriorPoint"
+[problem]
+loss = "logistic"
+penalty = { name = "Ridge", mu = 0.1 }
+[evaluate]
 holdout = 0.2
 [[constraints]]
 type = "MissRate"
 at_most = 0.3
 confidence = 0.7
 """
-)
 PRIVATE = """
 name = "private"
 [data]
