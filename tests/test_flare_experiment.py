@@ -142,6 +142,91 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)
 
 
+RATED = """
+name = "rated"
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+group = "sex"
+[algorithm]
+name = "InteriorPoint"
+[problem]
+loss = "logistic"
+penalty = { name = "Ridge", mu = 0.1 }
+[evaluate]
+holdout = 0.2
+[[constraints]]
+type = "MissRate"
+at_most = 0.3
+confidence = 0.7
+"""
+PRIVATE = """
+name = "private"
+[data]
+label = "readmitted"
+positive = "yes"
+features = ["age"]
+[preprocess.bounds]
+age = [0, 120]
+[algorithm]
+name = "FedAvg"
+k0 = 1
+[run]
+max_rounds = 5
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+[evaluate]
+holdout = 0.3
+"""
+
+
+def test_sites_choose_a_threshold_together_and_evaluate_with_it(hospitals, federation):
+    placed(federation, hospitals)
+    file = hospitals / "rated.toml"
+    file.write_text(RATED)
+    assert cli(["run", str(file), "--out", str(hospitals / "rated-simulated"), "--quiet"]) == 0
+    told = ["federation", "submit", str(file), "--folder", str(federation.folder)]
+    assert cli([*told, "--out", str(hospitals / "rated")]) == 0
+    here, there = fd.load(hospitals / "rated-simulated"), fd.load(hospitals / "rated")
+    np.testing.assert_allclose(there.w, here.w, rtol=0, atol=1e-9)
+    assert there.decision is not None
+    assert here.decision is not None
+    assert (there.decision.cut, there.decision.terms) == (here.decision.cut, here.decision.terms)
+    assert there.evaluation is not None
+    assert here.evaluation is not None
+    assert there.evaluation["miss_rate"] == here.evaluation["miss_rate"]
+    answers = hospitals / "answers.csv"
+    table = hospitals / "hospitals/site-1.csv"
+    assert cli(["predict", str(hospitals / "rated"), str(table), "--out", str(answers)]) == 0
+    assert cli(["predict", str(hospitals / "rated-simulated"), str(table), "--out", str(hospitals / "other.csv")]) == 0
+    here, there = (path.read_text().splitlines() for path in (hospitals / "other.csv", answers))
+    assert [line.split(",")[0] for line in here] == [line.split(",")[0] for line in there]
+
+
+def test_private_sites_evaluate_with_noise_and_write_it_into_their_ledgers(hospitals, federation, capsys):
+    for site in federation.sites:
+        text = (hospitals / f"hospitals/{site}.csv").read_text()
+        policy = "[policy]\nmin_subset = 1\nprivacy = true\nmax_epsilon = 2.0\n"
+        place(federation, site, text, labels=["readmitted"], groups=[], more=policy)
+    file = hospitals / "private.toml"
+    file.write_text(PRIVATE)
+    told = ["federation", "submit", str(file), "--folder", str(federation.folder), "--accept-uncertified"]
+    assert cli([*told, "--out", str(hospitals / "private")]) == 0
+    run = fd.load(hospitals / "private")
+    assert run.evaluation is not None
+    assert run.evaluation.noise is not None
+    assert run.evaluation.noise.sampler == "opendp"
+    assert run.ledger is not None
+    assert not run.ledger.simulated
+    assert 1.99 < run.ledger.total(0, "tight") <= 2.0 * (1 + 1e-9)
+    capsys.readouterr()
+    assert cli(["site", "ledger", str(federation.kit("site-1"))]) == 0
+    printed = capsys.readouterr().out
+    assert "evaluation: right and wrong answers" in printed or "epsilon 2" in printed
+
+
 def test_a_job_that_is_cancelled_ends_and_is_not_begun_again_by_whoever_follows_it(federation, tmp_path, capsys):
     """The one who submitted it is told, with status 130; the log can be read; the run is there to be resumed."""
     for site, text in zip(federation.sites, starter.hospitals().values(), strict=False):

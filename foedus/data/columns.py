@@ -112,7 +112,8 @@ def from_arrow(cells: "pa.ChunkedArray", decimal: str = ".") -> Column:
     except pa.ArrowInvalid:
         dictionary = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
         dictionary = dictionary.combine_chunks().dictionary_encode()
-        codes = compute.fill_null(dictionary.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        indices = compute.cast(compute.fill_null(dictionary.indices, -1), pa.float64())
+        codes = _floats(indices).astype(np.int64)
         words = Words(codes, tuple(dictionary.dictionary.to_pylist())).without_missing().used()
         return words if decimal == "." else _with_commas(words)
 
@@ -126,9 +127,21 @@ def _with_commas(words: Words) -> Column:
 
 
 def _floats(cells: "pa.ChunkedArray") -> np.ndarray:
-    """An array of numbers that may be changed, NaN where missing."""
-    numbers = cells.to_numpy()
-    return numbers if numbers.flags.writeable and numbers.flags.owndata else numbers.copy()
+    """An array of numbers that may be changed, NaN where missing.
+
+    The numbers are copied from pyarrow's buffers: its own `to_numpy` imports pandas, which takes 40 MB.
+    """
+    chunks = cells.chunks if hasattr(cells, "chunks") else [cells]
+    numbers, start = np.empty(len(cells)), 0
+    for chunk in chunks:
+        own = numbers[start : start + len(chunk)]
+        start += len(chunk)
+        valid, values = chunk.buffers()
+        own[:] = np.frombuffer(values, np.float64, len(chunk), 8 * chunk.offset) if len(chunk) else own
+        if chunk.null_count:
+            bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
+            own[bits[chunk.offset : chunk.offset + len(chunk)] == 0] = np.nan
+    return numbers
 
 
 def from_cells(cells: Sequence[str], decimal: str = ".") -> Column:

@@ -34,8 +34,8 @@ from foedus.data.sums import (
     noises,
     released_figures,
 )
-from foedus.data.tables import Table
-from foedus.engine import return_memory
+from foedus.data.tables import LARGE, Table
+from foedus.engine import return_memory, unmap_libraries
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
 from foedus.stacked import Stacked, aligned
@@ -388,8 +388,11 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
         for array in arrays.values():
             array[i, table.rows :] = array[i, table.rows - 1]
         if release:
-            cohort.tables[name] = table = replace(table, columns={})
+            nobody = np.broadcast_to(np.zeros(1, dtype=np.int64), table.rows)  # as long as before, and without content
+            cohort.tables[name] = table = replace(table, columns={}, numbers=nobody)
             return_memory()
+    if arrays["x"].nbytes > LARGE:
+        unmap_libraries()
     return Stacked(arrays, None if len(set(counts.tolist())) == 1 else counts, tuple(cohort.tables))
 
 

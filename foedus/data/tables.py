@@ -31,12 +31,13 @@ from foedus.data.columns import (
 )
 from foedus.data.contents import read_bytes, text_of
 from foedus.data.formats import SEPARATORS, Format, TextForm, ending, recognise, rows_of
-from foedus.engine import return_memory
+from foedus.engine import return_memory, unmap_libraries
 from foedus.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LARGE = 2**23  # bytes of a file from which on memory is worth more than the moment that saving it takes
 ENDINGS = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".pq")
 
 
@@ -225,6 +226,8 @@ def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, C
         columns[name] = from_arrow(table[name], form.decimal)
         table = table.drop_columns([name])
     return_memory()
+    if len(content) > LARGE:
+        unmap_libraries()
     return columns
 
 

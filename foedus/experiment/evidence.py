@@ -85,7 +85,8 @@ def noise_of(settings: Settings) -> EvaluationNoise | None:
                 "the figures may spend of each row that is held out."
             )
     try:
-        return EvaluationNoise(float(epsilon), float(delta), total.sampler)
+        sampler = "opendp" if "runtime" in build.runtime_of(settings) else total.sampler
+        return EvaluationNoise(float(epsilon), float(delta), sampler)
     except FoedusError as error:
         raise FoedusError(f"[evaluate]: {error}") from None
 
