@@ -16,7 +16,16 @@ from foedus import FedAvg, FedGiA, solve
 from foedus.data import files
 from foedus.errors import FoedusError
 from foedus.papers import EXPERIMENTS, Options, fedgia, fedgia_figures
-from foedus.papers.fedgia_examples import CLIENTS, V1, V2, V3, RegressionExample, group_sizes, linear_regression
+from foedus.papers.fedgia_examples import (
+    CLIENTS,
+    TOXICITY_ROOM,
+    V1,
+    V2,
+    V3,
+    RegressionExample,
+    group_sizes,
+    linear_regression,
+)
 from foedus.problem import Problem
 
 needs_toxicity = pytest.mark.skipif(
@@ -129,7 +138,7 @@ def test_fedavg_needs_over_four_hundred_rounds_for_the_released_test(instances: 
 
 
 def test_groups_are_cut_at_random_places() -> None:
-    sizes = group_sizes(np.random.default_rng(0), 8992, 128, 400)
+    sizes = group_sizes(np.random.default_rng(0), 8992, 128, TOXICITY_ROOM)
     assert sizes.sum() == 8992
     assert len(sizes) == 128
     assert sizes.min() > 0.025 * 8992 / 128

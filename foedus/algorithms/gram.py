@@ -25,11 +25,11 @@ def form_of(terms: Terms, data: Data) -> str:
     return "primal" if terms.dim <= rows else "woodbury"
 
 
-def _root(terms: Terms, data: Data, m: int) -> tuple[Array, Array]:
-    """The root R and the shift s with H_i/m = RᵀR + s·I."""
+def _scale(terms: Terms, data: Data, m: int) -> tuple[Array, Array]:
+    """The scales a of the rows and the shift s with H_i/m = RᵀR + s·I and R = diag(a)·X."""
     assert terms.loss is not None and terms.loss.curvature is not None
     shift = jnp.zeros(()) if terms.penalty is None else terms.penalty.curvature(data.count) / m
-    return jnp.sqrt(terms.share(data) * (terms.loss.curvature / m))[:, None] * data["x"], shift
+    return jnp.sqrt(terms.share(data) * (terms.loss.curvature / m)), shift
 
 
 @state
@@ -51,13 +51,13 @@ class Inverse:
         if form == "primal":
             q = jax.lax.fori_loop(1, k0, lambda _, q: q - sigma * (self.matrix @ q), p)
             return q, self.matrix @ q
-        root, shift = _root(terms, data, m)
-        total = sigma + shift
+        scale, shift = _scale(terms, data, m)
+        x, total = data["x"], sigma + shift  # R itself is not formed: it would be another copy of the data
         if form == "cg":
 
             def M(v: Array) -> Array:
                 def times(u: Array) -> Array:
-                    return root.T @ (root @ u) + total * u
+                    return (scale**2 * (x @ u)) @ x + total * u
 
                 return jax.scipy.sparse.linalg.cg(times, v, tol=CG_TOL, maxiter=CG_STEPS)[0]
 
@@ -65,14 +65,14 @@ class Inverse:
             return q, M(q)
         # With K = (RRᵀ + total·I)⁻¹, a vector αp + Rᵀc has M(αp + Rᵀc) = (α/total)p + RᵀK(c − (α/total)Rp): the steps
         # stay among vectors of this form, and only the first and the last of them go over the data.
-        K, Rp = self.matrix, root @ p / total  # Rp is over `total` already
+        K, Rp = self.matrix, scale * (x @ p) / total  # Rp is over `total` already
 
         def step(_: int, at: tuple[Array, Array]) -> tuple[Array, Array]:
             alpha, c = at
             return alpha * (1.0 - sigma / total), c - sigma * (K @ (c - alpha * Rp))
 
         alpha, c = jax.lax.fori_loop(1, k0, step, (jnp.ones_like(total), jnp.zeros_like(Rp)))
-        back = jnp.stack([c, K @ (c - alpha * Rp)]) @ root
+        back = (jnp.stack([c, K @ (c - alpha * Rp)]) * scale) @ x
         return alpha * p + back[0], alpha / total * p + back[1]
 
 
@@ -81,7 +81,8 @@ def inverse_of(terms: Terms, data: Data, m: int, sigma: Array) -> Inverse:
     form = form_of(terms, data)
     if form == "cg":
         return Inverse(())
-    root, shift = _root(terms, data, m)
+    scale, shift = _scale(terms, data, m)
+    root = scale[:, None] * data["x"]
     return Inverse(_inverse(root.T if form == "primal" else root, sigma + shift))
 
 

@@ -31,16 +31,22 @@ FEATURES = 100  # n of V.1
 MOST_ROWS = 150  # the largest d_i of V.1; all instances are padded to it, so that they share compiled programs
 
 TOXICITY_EXAMPLES, TOXICITY_FEATURES = 8992, 1024
-TOXICITY_ROWS = 400  # the largest d_i allowed in V.2 and V.3, for the same reason; two splits in three stay below it
+# (clients, most rows of each) by falling size in V.2 and V.3, for the same reason; two splits in three fit
+TOXICITY_ROOM = ((4, 400), (12, 280), (34, 175), (78, 80))
 
 
-def stack_clients(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], rows: int) -> Stacked:
-    """Return the clients' examples on a leading axis, each client padded to `rows` rows."""
+def stack_clients(
+    parts: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    rows: int,
+    room: tuple[tuple[int, int], ...] | None = None,
+) -> Stacked:
+    """Return the clients' examples on a leading axis, each client padded to `rows` rows, with rectangles to work on."""
     x = np.zeros((len(parts), rows, parts[0].shape[1]))
     y = np.zeros((len(parts), rows))
     for i, (part, target) in enumerate(zip(parts, targets, strict=True)):
         x[i, : len(part)], y[i, : len(target)] = part, target
-    return Stacked({"x": x, "y": y}, counts=np.array([len(part) for part in parts]))
+    return Stacked({"x": x, "y": y}, counts=np.array([len(part) for part in parts]), rectangles=room)
 
 
 def linear_regression(seed: int, trial: int, clients: int = CLIENTS, heavy: int | None = None) -> Problem:
@@ -71,12 +77,15 @@ def toxicity_with_unit_columns() -> tuple[np.ndarray, np.ndarray]:
     return X / np.linalg.norm(X, axis=0), y
 
 
-def group_sizes(draw: np.random.Generator, examples: int, clients: int, most: int) -> np.ndarray:
-    """Return the sizes of a cut of `examples` rows at random places, drawn until all are in [0.025·d/m, most]."""
+def group_sizes(
+    draw: np.random.Generator, examples: int, clients: int, room: tuple[tuple[int, int], ...]
+) -> np.ndarray:
+    """Return the sizes of a cut of `examples` rows at random places, drawn until all are above 0.025·d/m and fit."""
+    fits = np.repeat([rows for _, rows in room], [many for many, _ in room])
     while True:
         cuts = np.sort(draw.choice(np.arange(1, examples), clients - 1, replace=False))
         sizes = np.diff(np.concatenate([[0], cuts, [examples]]))
-        if sizes.min() > 0.025 * examples / clients and sizes.max() <= most:
+        if sizes.min() > 0.025 * examples / clients and np.all(np.sort(sizes)[::-1] <= fits):
             return sizes
 
 
@@ -85,8 +94,9 @@ def logistic_regression(seed: int, trial: int, penalty: Penalty) -> Problem:
     X, y = toxicity_with_unit_columns()
     draw = np.random.default_rng([seed, trial])
     order = draw.permutation(len(X))
-    parts = np.split(order, np.cumsum(group_sizes(draw, len(X), CLIENTS, TOXICITY_ROWS))[:-1])
-    data = stack_clients([X[rows] for rows in parts], [y[rows] for rows in parts], TOXICITY_ROWS)
+    parts = np.split(order, np.cumsum(group_sizes(draw, len(X), CLIENTS, TOXICITY_ROOM))[:-1])
+    most = TOXICITY_ROOM[0][1]
+    data = stack_clients([X[rows] for rows in parts], [y[rows] for rows in parts], most, TOXICITY_ROOM)
     return Problem(data, loss=losses.logistic, penalty=penalty)
 
 

@@ -9,7 +9,7 @@ from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.constrained import Constrained
-from foedus.privacy.releasing import Releasing
+from foedus.privacy.releasing import noise_of
 from foedus.pytrees import PyTree, state
 from foedus.runtime.participation import Participation, Schedule
 from foedus.terms import Data, Terms
@@ -57,7 +57,8 @@ def split_into_bins(
     """Divide the clients into bins of similar size; None where one rectangle will do.
 
     Bins need everybody's answer in every round, because who is asked must not change the shape of the work. The states
-    of clients in different bins may differ in shape, so an algorithm that hands such states on gets one rectangle.
+    of clients in different bins may differ in shape, so an algorithm whose releases are noted from its states gets one
+    rectangle.
 
     Args:
         algorithm: the algorithm of the run.
@@ -83,7 +84,7 @@ def split_into_bins(
         if used > (1.0 - LEAST_SAVING) * counts.size * counts.max():
             return None
     bins = tuple(_bin(data, group, rows, uids) for group, rows in zip(groups, tall, strict=True))
-    return bins if not isinstance(algorithm, Releasing) or _alike(algorithm, terms, bins) else None
+    return bins if noise_of(algorithm) is None or _alike(algorithm, terms, bins) else None
 
 
 def _alike(algorithm: Algorithm, terms: Terms, bins: tuple[Bin, ...]) -> bool:
