@@ -99,7 +99,8 @@ def reproduce(
     if list_:
         width = max(map(len, EXPERIMENTS), default=0)
         for key, experiment in EXPERIMENTS.items():
-            time = f" ({duration(COSTS[key].quick)} with --quick, {duration(COSTS[key].full)} in full)"
+            cost = COSTS.get(key)
+            time = f" ({duration(cost.quick)} with --quick, {duration(cost.full)} in full)" if cost else ""
             typer.echo(f"{key:{width}}  {experiment.title}{time}")
         return
     if name is None:
