@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import evidence, experiment, jobs, party, site
+from foedus.commands import checking, evidence, experiment, jobs, party, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.commands.study import study
@@ -149,7 +149,7 @@ def bench(
 
 
 app.command()(experiment.init)
-app.command()(experiment.check)
+app.command()(checking.check)
 app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)

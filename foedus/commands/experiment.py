@@ -17,7 +17,6 @@ from foedus.errors import FoedusError, did_you_mean
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foedus.experiment.build import RunSetup
     from foedus.experiment.execute import ExperimentOutcome
     from foedus.experiment.file import Experiment
     from foedus.experiment.predict import SavedModel
@@ -38,7 +37,7 @@ Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a
 Separator = Annotated[str | None, typer.Option(help="What stands between cells; recognised by default.")]
 
 
-def _console() -> "Console":
+def console_of() -> "Console":
     from rich.console import Console
 
     return Console(markup=False, highlight=False)
@@ -50,7 +49,7 @@ def screen_for(quiet: bool, as_json: bool) -> "Screen":
 
     if quiet and as_json:
         raise FoedusError("--quiet and --json exclude each other.")
-    return Screen("quiet" if quiet else "json" if as_json else "live", _console())
+    return Screen("quiet" if quiet else "json" if as_json else "live", console_of())
 
 
 def run(
@@ -145,59 +144,6 @@ def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: 
         screen.say(f"{len(outcome.failures)} of {len(experiment.cases)} runs failed:")
         for name, reason in outcome.failures.items():
             screen.say(f"  {name}: {reason}")
-
-
-def check(file: File) -> None:
-    """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
-    from foedus.experiment.execute import Builder
-    from foedus.experiment.file import load
-    from foedus.experiment.folder import folder_of
-    from foedus.experiment.outlook import describe
-
-    experiment = load(file)
-    builder = Builder(experiment)
-    several = len(experiment.cases) > 1
-    console, first = _console(), None
-    try:
-        for case in experiment.cases:
-            setup = builder.build(case)
-            first = first or setup
-    except FoedusError:
-        _print_doubts(console, experiment, None)  # something that looks wrong in the data may be the cause
-        raise
-    assert first is not None
-    folder = folder_of(experiment, experiment.cases[0], None)
-    try:
-        state = folder.state()
-    except FoedusError as error:
-        state = f"is in the way: {error}"
-    count = _print_doubts(console, experiment, first)
-    fits = "it can be run, but look at these first" if count else "everything fits"
-    console.print(f"{file}: {fits}. Nothing was trained, and nothing was written.\n", soft_wrap=True)
-    if several:
-        console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
-    console.print(describe(first, folder.path, state), soft_wrap=True)
-    console.print(f"\nNext: foedus run {file}", soft_wrap=True)
-
-
-def _print_doubts(console: "Console", experiment: "Experiment", setup: "RunSetup | None") -> int:
-    """Print what looks wrong in the data of the first run, and return how many things do."""
-    from foedus.data.doubts import doubts
-    from foedus.experiment.evidence import whole_of
-    from foedus.experiment.sources import cohort_of
-
-    try:
-        cohort = cohort_of(experiment.cases[0].settings, experiment.folder) if setup is None else whole_of(setup)
-    except FoedusError:
-        return 0  # the data cannot be read, and the caller is about to say so
-    results = doubts(cohort)
-    if results:
-        number = "1 thing looks" if len(results) == 1 else f"{len(results)} things look"
-        console.print(f"{number} wrong in the data:", style="bold")
-        for doubt in results:
-            console.print(f"  {doubt}", soft_wrap=True)
-        console.print()
-    return len(results)
 
 
 def init(

@@ -69,16 +69,17 @@ def repeated_rows(tables: Mapping[str, Table]) -> list[tuple[str, str]]:
                  "they count twice.")
             )  # fmt: skip
     owners = {site: np.unique(codes) for site, codes in hashes.items()}
-    names = list(owners)
-    where = np.concatenate([np.full(len(owners[s]), k) for k, s in enumerate(names)])
-    _, inverse, counts = np.unique(np.concatenate([owners[s] for s in names]), return_inverse=True, return_counts=True)
-    is_shared = counts[inverse] > 1
-    for k, site in enumerate(names):
-        mine = is_shared & (where == k)
-        common = int(np.sum(mine))
+    everything = np.concatenate(list(owners.values()))
+    everything.sort()  # in place: there may be millions
+    shared = np.unique(everything[1:][everything[1:] == everything[:-1]])
+    if not len(shared):
+        return sentences
+    common_rows = {site: own[np.isin(own, shared, assume_unique=True)] for site, own in owners.items()}
+    for site, mine in common_rows.items():
+        common = len(mine)
         if common < max(FEW, COMMON * len(owners[site])):
             continue
-        others = sorted({names[j] for j in where[np.isin(inverse, inverse[mine]) & (where != k)]})
+        others = sorted(name for name, own in common_rows.items() if name != site and np.isin(own, mine).any())
         if others and others[0] > site:  # of sites that share rows, the first in the alphabet is named
             sentences.append(
                 (site, f"{common:,} of its rows stand at {listing(others, 3)} too; let each row belong to one site.")

@@ -7,7 +7,6 @@ import numpy as np
 from foedus.data import preprocess
 from foedus.data.holdout import KeptOut, Shares
 from foedus.data.preprocess import Category, Preprocessing
-from foedus.data.sites import Cohort
 from foedus.data.tables import Table
 from foedus.errors import FoedusError
 from foedus.evaluation import umbrella
@@ -172,11 +171,6 @@ def units_of(rules: Preprocessing) -> np.ndarray:
             T[-1, place] = -rule.shift / rule.scale
         place += 1
     return T
-
-
-def whole_of(setup: RunSetup) -> Cohort:
-    """Return the cohort with all its rows, also those that take no part in training."""
-    return setup.cohort if setup.kept_out is None else setup.kept_out.whole
 
 
 def _arrays(setup: RunSetup, table: Table) -> tuple[np.ndarray, ...]:

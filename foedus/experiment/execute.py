@@ -1,6 +1,7 @@
 """Runs the cases of an experiment into their run directories, one after the other, and resumes unfinished ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -55,15 +56,25 @@ class Builder:
 
         With `release` the rows are held once, as the arrays of the problem, and no further case can be built of them.
         """
-        try:
+        with self._named_errors(case):
             return self._build(case, release)
+
+    def prepare(self, case: RunCase) -> tuple[Cohort, Preprocessing, KeptOut]:
+        """Read the data of a case, and find the rules by which they become numbers; errors are named as by `build`."""
+        with self._named_errors(case):
+            return self._prepare(case)
+
+    @contextmanager
+    def _named_errors(self, case: RunCase) -> Iterator[None]:
+        try:
+            yield
         except FoedusError as error:
             sources = [str(source) for source in sources_of(case.settings, self.folder)]
             if str(error).startswith((*sources, "cannot read", str(self.path))):
                 raise
             raise FoedusError(f"{self.path}: {error}") from None
 
-    def _build(self, case: RunCase, release: bool) -> RunSetup:
+    def _prepare(self, case: RunCase) -> tuple[Cohort, Preprocessing, KeptOut]:
         parts = ("data", "partition", "has_partition", "preprocess")
         shares = evidence.shares_of(case.settings)
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
@@ -72,7 +83,10 @@ class Builder:
             evidence.check_counts(case.settings, kept_out)
             # only the last one is remembered, for tables may be large
             self.prepared_data = {key: (cohort, build.rules_of(case.settings, cohort), kept_out)}
-        cohort, rules, kept_out = self.prepared_data[key]
+        return self.prepared_data[key]
+
+    def _build(self, case: RunCase, release: bool) -> RunSetup:
+        cohort, rules, kept_out = self._prepare(case)
         if release:
             self.prepared_data = {}
             if kept_out.whole is not cohort:

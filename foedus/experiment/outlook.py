@@ -12,8 +12,9 @@ from rich.text import Text
 
 from foedus.algorithm import name_of
 from foedus.data.columns import listing, missing_in
-from foedus.data.preprocess import Category, Number
+from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.side_by_side import side_by_side
+from foedus.data.sites import Cohort
 from foedus.experiment import build, evidence
 from foedus.experiment.build import RunSetup
 from foedus.experiment.ready import fit_of
@@ -40,6 +41,15 @@ COLUMNS = 40  # the most rows in the table of columns
 
 
 @dataclass(frozen=True)
+class DataOutlook:
+    """What the outlook says about the rows: the sites, the columns in words, and the columns side by side."""
+
+    sites: Table
+    features: list[str]
+    columns: Table
+
+
+@dataclass(frozen=True)
 class Messages:
     """The bytes that one site receives and sends in a round of each kind."""
 
@@ -62,9 +72,13 @@ def messages(setup: RunSetup) -> Messages:
     return Messages(traffic_of(algorithm, terms, at.carry.server, at.clients, problem.data, masking))
 
 
-def sites_table(setup: RunSetup) -> Table:
+def about_data(cohort: Cohort, rules: Preprocessing) -> DataOutlook:
+    """Return what the outlook says about the rows, from the tables themselves."""
+    return DataOutlook(sites_table(cohort), features_lines(cohort, rules), columns_table(cohort))
+
+
+def sites_table(cohort: Cohort) -> Table:
     """Return a table of each site's rows, by class and by group; the ends of a long list."""
-    cohort = setup.cohort
     table_of_sites = Table(box=None, pad_edge=False, header_style="dim")
     table_of_sites.add_column("site")
     table_of_sites.add_column("rows", justify="right")
@@ -88,9 +102,9 @@ def sites_table(setup: RunSetup) -> Table:
     return table_of_sites
 
 
-def columns_table(setup: RunSetup) -> Table:
+def columns_table(cohort: Cohort) -> Table:
     """Return the columns of the sites side by side: median and range, or the commonest word, and the missing share."""
-    head, rows = side_by_side(setup.cohort)
+    head, rows = side_by_side(cohort)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, title in enumerate(head):
         table.add_column(Text(title), overflow="fold", no_wrap=place == 0)
@@ -102,9 +116,8 @@ def columns_table(setup: RunSetup) -> Table:
     return table
 
 
-def features_lines(setup: RunSetup) -> list[str]:
+def features_lines(cohort: Cohort, rules: Preprocessing) -> list[str]:
     """Describe the columns: how they are prepared, what is missing, and which are of no use."""
-    cohort, rules = setup.cohort, setup.rules
     numbers = [c.name for c in rules.columns if isinstance(c, Number)]
     lines = []
     if numbers:
@@ -200,7 +213,7 @@ def rounds_line(name: str, limit: int) -> str:
     )
 
 
-def describe(setup: RunSetup, out: Path, state: str) -> Group:
+def describe(setup: RunSetup, data: DataOutlook, out: Path, state: str) -> Group:
     """Return the whole outlook of one run."""
     problem, rules = setup.problem, setup.rules
     sites, rows = problem.terms.clients, sum(table.rows for table in setup.cohort.tables.values())
@@ -213,7 +226,7 @@ def describe(setup: RunSetup, out: Path, state: str) -> Group:
     def between(values: list[int]) -> str:
         return size(values[0]) if len(values) == 1 else f"{size(values[0])} to {size(values[-1])}"
 
-    parts: list[Text | Table] = [Text(f"{sites} sites, {rows:,} rows", style="bold"), sites_table(setup)]
+    parts: list[Text | Table] = [Text(f"{sites} sites, {rows:,} rows", style="bold"), data.sites]
 
     def section(title: str, lines: list[str]) -> None:
         parts.append(Text(""))
@@ -222,9 +235,9 @@ def describe(setup: RunSetup, out: Path, state: str) -> Group:
 
     if kept_out := kept_out_lines(setup):
         section("Beside these rows, which train the model", kept_out)
-    section("Columns", features_lines(setup))
+    section("Columns", data.features)
     section("Sites side by side: median [least, greatest], or the commonest word", [])
-    parts.append(columns_table(setup))
+    parts.append(data.columns)
     section("Terms", terms_lines(setup))
     who = "all sites" if asked_sites == sites else f"{asked_sites} of {sites} sites"
     section(

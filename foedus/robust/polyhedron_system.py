@@ -78,7 +78,7 @@ def _whiten(N: Array) -> Array:
     index = jnp.arange(size).reshape(-1, *(1,) * (N.ndim - 2))
 
     def eliminate(j: int, M: Array) -> Array:
-        # in place: column j, which is no longer needed, becomes that of the transformed unit matrix times the pivot d_j.
+        # in place: column j, no longer needed, becomes that of the transformed unit matrix times the pivot d_j.
         # Its entries M_ij − f_i d_j would be 0; with d_j twice in the row they are −f_i d_j, without a mask over M
         pivot, row = M[j, j], M[j]
         factor = jnp.where(index > j, M[:, j] / pivot, 0.0)
