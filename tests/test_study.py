@@ -1,8 +1,10 @@
 """The study: its references against other solvers, its record against `solve`, its statistics against closed forms."""
 
+import csv
 import json
 import math
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,12 +15,13 @@ from sklearn.linear_model import LogisticRegression
 
 import foedus as fd
 from foedus import cli
+from foedus.algorithms.auto import choose
 from foedus.runtime.participation import Fraction
 from foedus.runtime.spine import prepare
 from foedus.study import grid, growth, growth_page, methods, page, reference
 from foedus.study.forecast import Forecast
 from foedus.study.instances import CAP, PROBLEMS, RIDGE, logistic_instance, worst_mean
-from foedus.study.networks import Network
+from foedus.study.networks import NETWORKS, Network
 from foedus.study.play import Trace, trace
 from foedus.study.profiles import confidence, profiles, summary, winner
 from foedus.study.rows import Results, to_csv
@@ -191,6 +194,30 @@ def test_the_winner_solves_the_most_and_then_costs_the_least():
     assert best is not None
     assert (best.algorithm, best.runner_up, best.accuracy) == ("often", "slow", 1e-8)
     assert best.factor == pytest.approx(2.0)
+
+
+def published_rows():
+    """The rows of the table that the documentation shows, with numbers as numbers."""
+    with (Path(__file__).parent.parent / "docs" / "study" / "quick.csv").open() as file:
+        for line in csv.DictReader(file):
+            yield {k: float(v) if "_1e" in k and v else v or None for k, v in line.items()}
+
+
+def test_the_automatic_choice_is_the_winner_of_the_published_table_on_every_network():
+    rows = [r for r in published_rows() if r["status"] == "measured" and r["settings"] == "default"]
+    for problem, data in (
+        ("least-squares", "generated-alike"),
+        ("logistic", "breast-cancer"),
+        ("nonconvex-logistic", "breast-cancer"),
+        ("neyman-pearson", "breast-cancer"),
+        ("quadratic-programs", "paper-25"),
+    ):
+        instance = PROBLEMS[problem].build(data, 0, True)
+        choice, _ = choose(instance.problem.over(methods.start(instance.problem)))
+        for network in NETWORKS:
+            best = winner([r for r in rows if r["problem"] == problem], network.name)
+            assert best is not None
+            assert best.algorithm == type(choice).__name__, (problem, network.name)
 
 
 @given(st.floats(-3, 3), st.floats(-2, 2))

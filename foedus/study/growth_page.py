@@ -20,7 +20,7 @@ from foedus.study.rows import ACCURACIES, tag
 
 GOAL_COLUMN = f"rounds_{tag(GOAL)}"
 SITES = 10_000  # of the federation that is computed from measured parts
-OUTSIDE = 1.5  # a problem lies outside the cache where a number costs so many times the least that any size has
+OUTSIDE = 1.25  # a problem lies outside the cache where a number costs so many times the least that any size has
 INTRODUCTION = f"""\
 One generated logistic problem (10 sites, 50 rows of 20 columns each, unless the line says otherwise) is enlarged in
 one direction at a time by `foedus study --growth`. Exponents b of a·x^b have 95 % intervals, are fitted to the values
@@ -32,8 +32,8 @@ Rounds to each gap, by the shift between the sites; the last column is the slope
 by least squares.
 """
 MEMORY = """\
-10 rows of 10 columns a client. *Peak* is what the process took beyond what it had before: with drawing the data, the
-pooled reference and a second copy of the rows for it.
+10 rows of 10 columns a client. *Peak* is what the process took beyond what it had before. With few clients it is mostly
+compiled programs; with many, a second copy of the rows, the pooled reference, and judging many models at a time.
 """
 DENSE_WORDS = f"""\
 To a gap of {GOAL:g}: bytes that one site sends and receives, and modelled seconds over each network (round trips, and
