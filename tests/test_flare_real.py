@@ -263,6 +263,7 @@ def test_memory_is_flat_over_five_thousand_rounds(federation):
     assert len(seen) >= 8, "four parties and their four jobs"
     for (party, _), ((megabytes, threads), (megabytes_last, threads_last)) in seen.items():
         # memory swings by 25 MB with FLARE's threads; with a thread kept for each message it grew by 160 MB
+        print(f"{party}: {megabytes:.0f} to {megabytes_last:.0f} MB, {threads} to {threads_last} threads")
         assert megabytes_last - megabytes < 40, (party, megabytes, megabytes_last)
         assert threads_last < 1.5 * threads + 50, (party, threads, threads_last)
 

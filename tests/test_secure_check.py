@@ -158,3 +158,44 @@ def test_the_certificate_and_an_evaluation_are_not_checked_by_halves(tmp_path):
     hall.play(ask)
     assert len(replies) == 16
     assert all(r["code"] == "breach" and "only rounds are checked" in r["sentence"] for r in replies)
+
+
+WICKED = """
+import os
+
+def square(w, data):
+    return data.mean((data["x"] @ w - data["y"]) ** 2)
+
+if os.environ.get("FOEDUS_PARTY", "").endswith(":site-3"):
+    import jax
+    import numpy as np
+    from foedus.runtime.flare.secure_site import SiteMasks
+    honest = SiteMasks.masked_reply
+
+    def lie(self, header, round, reply):
+        wrong = jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), reply)
+        return honest(self, header, round, wrong if round >= 2 else reply)
+
+    SiteMasks.masked_reply = lie
+"""
+
+
+@pytest.mark.slow
+def test_a_wrong_site_among_eight_real_ones_is_followed_to_its_half_which_is_left_out(tmp_path, monkeypatch):
+    pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
+    (tmp_path / "wicked_sums.py").write_text(WICKED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import wicked_sums
+
+    rng = np.random.default_rng(0)
+    sites = {name: {"x": rng.standard_normal((30, 2)), "y": rng.standard_normal(30)} for name in EIGHT}
+    runtime = fd.Flare(sites=8, modules=("wicked_sums",), secure=True, offences=2)
+    run = fd.solve(
+        fd.Problem(sites, objective=wicked_sums.square), fd.FedAvg(k0=1, lr=0.3, tol=1e-12), w0=np.zeros(2),
+        max_rounds=300, runtime=runtime,
+    )  # fmt: skip
+    assert [*run.left_out] == ["h0", "h1", "h2", "h3"]
+    x, y = (np.concatenate([sites[name][key] for name in EIGHT[4:]]) for key in ("x", "y"))
+    np.testing.assert_allclose(run.w, np.linalg.lstsq(x, y, rcond=None)[0], atol=1e-6)
+    assert sum("cannot be true" in line for line in run.refused) == 2

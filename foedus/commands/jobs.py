@@ -124,9 +124,9 @@ def jobs(folder: Folder = HOME, kit: Kit = None) -> None:
     with Console(kit_of(kit, folder)) as console:
         entries = console.jobs()
     for one in entries:
-        typer.echo(f"{one.number}  {one.state:8} {one.submitted:.19}  {one.duration:.8}  run {one.name}")
+        typer.echo(f"{one.number}  {one.state:8} {one.submitted:.19}  {one.duration:.7}  run {one.name}")
     count = sum(one.state in ("running", "waiting") for one in entries)
-    typer.echo(f"{len(entries)} jobs, {count} of them running or waiting.")
+    typer.echo(f"{len(entries)} job{'' if len(entries) == 1 else 's'}, {count} of them running or waiting.")
 
 
 @app.command()
