@@ -75,16 +75,17 @@ def _whiten(N: Array) -> Array:
     It eliminates in all samples at once; LAPACK would be called for one small matrix after the other.
     """
     size = N.shape[0]
-    index = jnp.arange(size).reshape(-1, *(1,) * (N.ndim - 2))
+    index = jnp.arange(size, dtype=jnp.uint32).reshape(-1, *(1,) * (N.ndim - 2))
 
-    def eliminate(j: int, M: Array) -> Array:
-        # in place: column j, no longer needed, becomes that of the transformed unit matrix times the pivot d_j.
-        # Its entries M_ij − f_i d_j would be 0; with d_j twice in the row they are −f_i d_j, without a mask over M
+    def eliminate(j: Array, M: Array) -> Array:
+        # in place: column j, which is no longer needed, becomes that of the transformed unit matrix times the pivot
+        # d_j. Its entries M_ij − f_i d_j would be 0; with d_j twice in the row they are −f_i d_j, without a mask over M
         pivot, row = M[j, j], M[j]
         factor = jnp.where(index > j, M[:, j] / pivot, 0.0)
         return M - factor[:, None] * (row + jnp.where(index == j, pivot, 0.0))
 
-    M = jax.lax.fori_loop(0, size, eliminate, N)
+    # an index without a sign needs no test for one that counts from the end
+    M = jax.lax.fori_loop(jnp.uint32(0), jnp.uint32(size), eliminate, N)
     pivots = jnp.stack([M[j, j] for j in range(size)])
     lower = jnp.tril(jnp.ones((size, size))).reshape(size, size, *(1,) * (N.ndim - 2))
     return M * lower / pivots / jnp.sqrt(jnp.abs(pivots))[:, None]

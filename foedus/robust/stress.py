@@ -5,7 +5,9 @@ duality gap that says how far the model is from the best possible one.
 """
 
 import math
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NotRequired, TypedDict
 
@@ -193,7 +195,11 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[
     if proposals is not None:
         proposals = [cut_rows(p, n) for p, n in zip(proposals, problem.counts, strict=True)]
     own = np.zeros(terms.clients) if threat.mixture else radii
-    values = {name: at(*site, float(radius)) for name, site, radius in zip(names, sites, own, strict=True)}
+    # where there is no closed form a compiled program runs for each site, and the first site compiles it for all
+    first = at(*sites[0], float(own[0]))
+    with ThreadPoolExecutor(1 if threat.ball(loss).has_closed_form else os.cpu_count()) as threads:
+        others = threads.map(lambda site, radius: at(*site, float(radius)), sites[1:], own[1:])
+        values = dict(zip(names, (first, *others), strict=True))
     if threat.mixture:  # the worst case of one ball around the mixture is that of the pooled samples
         weighted_sites = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
         x, y, share = (np.concatenate(part) for part in zip(*weighted_sites, strict=True))
