@@ -140,10 +140,10 @@ def by_sums(algorithm: Algorithm) -> Algorithm:
     return algorithm.by_sums() if isinstance(algorithm, Summing) else algorithm
 
 
-def check_clipped(masking: Masking | None, clip_count: np.ndarray | int) -> None:
+def check_clipped(masking: Masking | None, clip_count: np.ndarray | int, whose: str = "") -> None:
     """Raise where numbers were beyond the range, so that a sum is not what it should be."""
     if masking is not None and (count := int(np.sum(clip_count))):
         raise FoedusError(
             f"{count} numbers of the clients' replies were beyond the range of masked sums, "
-            f"±{masking.point.largest:.3g}, and were clipped; scale the columns, or run without secure."
+            f"±{masking.point.largest:.3g}, and were clipped; scale the columns, or run without secure.{whose}"
         )

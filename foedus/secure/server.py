@@ -93,8 +93,8 @@ class MaskedSum:
         needed = len(self.survivors) if self.recovers else self.threshold
         return len(self.reveals) >= needed
 
-    def total(self) -> np.ndarray:
-        """Return the sum of the survivors' words, as int64."""
+    def parts(self) -> dict[str, np.ndarray]:
+        """Return each survivor's words without its own mask; those with other sites are still on them."""
         if not self.finished:
             raise Unfinished(
                 f"{len(self.reveals)} of {len(self.survivors)} sites have revealed their shares, and "
@@ -103,7 +103,7 @@ class MaskedSum:
         points = {site: number for number, site in enumerate(self.order.sites, start=1)}
         speakers = masks.order_of(self.reveals)[: self.threshold]
         combiner = shamir.Combiner([points[site] for site in speakers])
-        total = np.zeros(self.size, np.uint64)
+        parts: dict[str, np.ndarray] = {}
         for site in self.survivors:
             shares = {points[speaker]: self.reveals[speaker].shares[site] for speaker in speakers}
             own = combiner.secret(shares)
@@ -111,7 +111,14 @@ class MaskedSum:
                 raise Unfinished(
                     f"the shares of the mask of {site!r} do not fit together: somebody has sent a wrong one."
                 )
-            total += self.vectors[site].vector() - masks.mask_words(own, self.size)
+            parts[site] = self.vectors[site].vector() - masks.mask_words(own, self.size)
+        return parts
+
+    def total(self) -> np.ndarray:
+        """Return the sum of the survivors' words, as int64."""
+        total = np.zeros(self.size, np.uint64)
+        for part in self.parts().values():
+            total += part
         for site, reveal in self.reveals.items():
             for other, key in reveal.keys.items():
                 mask = masks.mask_words(key, self.size)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 LEAST_OTHERS = 3  # other sites in a sum, where the policy says nothing else
+LONGEST_HISTORY, LARGEST_HISTORY = 8, 2**26  # rounds whose words a site keeps for a check, and their bytes
 
 
 class Breach(FoedusError):
@@ -45,6 +46,14 @@ class _Masked:
     reply: MaskedVector
     share: bytes  # the site's own share of its own mask's key
     disclosure: tuple[RevealOrder, Reveal] | None = None
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """What a site has sent for a round that was summed over everybody who was asked."""
+
+    sites: tuple[str, ...]
+    words: bytes
 
 
 class MaskingSite:
@@ -67,6 +76,7 @@ class MaskingSite:
         self.secrets: dict[str, bytes] = {}
         self.roster = b""
         self.rounds: dict[int, _Masked] = {}
+        self.history: dict[int, _Summed] = {}  # of the last rounds, for a check (`halves.py`)
 
     @property
     def site(self) -> str:
@@ -136,7 +146,7 @@ class MaskingSite:
         return reply
 
     def _check_order(self, order: MaskOrder, before: _Masked | None) -> None:
-        self._check_epoch(order.run, order.epoch)
+        self.check_epoch(order.run, order.epoch)
         if order.sites != masks.order_of({*order.sites}) or self.site not in order.sites:
             raise Breach("the set of a sum must name each site once, in order, and this site among them")
         if not {*order.sites} <= {self.site, *self.secrets}:
@@ -164,7 +174,7 @@ class MaskingSite:
         sum_of = self.rounds.get(order.round)
         if sum_of is not None and sum_of.disclosure is not None and sum_of.disclosure[0] == order:
             return sum_of.disclosure[1]
-        self._check_epoch(order.run, order.epoch)
+        self.check_epoch(order.run, order.epoch)
         if sum_of is None or (sum_of.order.round, sum_of.order.attempt) != (order.round, order.attempt):
             raise Breach(f"it has not masked attempt {order.attempt} of round {order.round}")
         if sum_of.disclosure is not None:
@@ -190,9 +200,21 @@ class MaskingSite:
         self._note_summed(order)
         answer = Reveal(self.site, shares, keys)
         sum_of.disclosure = (order, answer)
+        self._remember(sum_of, order)
         if keys:  # a recovery: these keys have done their work, and the next sum gets new ones
             self.key, self.secrets = None, {}
         return answer
+
+    def _remember(self, sum_of: _Masked, order: RevealOrder) -> None:
+        """Keep the words of a round in which nobody was missing; of older rounds as many as fit."""
+        if order.survivors != sum_of.order.sites:
+            return
+        self.history[order.round] = _Summed(sum_of.order.sites, sum_of.words)
+        while len(self.history) > 1 and (
+            len(self.history) > LONGEST_HISTORY
+            or sum(len(one.words) for one in self.history.values()) > LARGEST_HISTORY
+        ):
+            del self.history[min(self.history)]
 
     def _check_survivors(self, order: RevealOrder, sites: tuple[str, ...]) -> None:
         survivors = {*order.survivors}
@@ -209,7 +231,7 @@ class MaskingSite:
         if self.summed.setdefault(str(order.round), digest) != digest:
             raise Breach(f"round {order.round} has been summed over another set of sites before")
 
-    def _check_epoch(self, run: str, epoch: int) -> None:
+    def check_epoch(self, run: str, epoch: int) -> None:
         if self.note is None or (self.note.run, self.note.epoch) != (run, epoch):
             raise NoKeys("it has no keys of this run and epoch")
         if self.key is None:

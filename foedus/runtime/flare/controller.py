@@ -25,6 +25,7 @@ from foedus.engine import configure
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
+from foedus.runtime.flare.frames import FOLDER as LIMITS
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
@@ -108,10 +109,13 @@ class FoedusController(Controller):
         if self.transport == "aux":
             engine, job = _engine_of(fl_ctx), str(fl_ctx.get_job_id())
             addresses = {one.name: FQCN.join([one.get_fqcn() or one.name, job]) for one in engine.get_clients()}
-            self.post = CellPost(engine.get_cell(), addresses)
+            kit = Path(fl_ctx.get_workspace().get_root_dir())
+            self.post = CellPost(engine.get_cell(), addresses, kit / LIMITS / job)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """FLARE asks for this method; what is to be closed is closed with the process."""
+        """Take back what the job has announced; what else is to be closed is closed with the process."""
+        if self.post is not None and self.post.announcement is not None:
+            self.post.announcement.unlink(missing_ok=True)
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext

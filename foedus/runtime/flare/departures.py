@@ -29,11 +29,13 @@ class Departures:
             self.reasons, self.refusals, self.names = note["reasons"], note["refusals"], note["names"]
 
     def add(self, order: Order, wrong: LeftOut, refusals: list[str]) -> None:
-        """Note that a site has left, and keep it on the disk; raise where too few sites would be left."""
-        name = order.names[order.sites.index(wrong.site)]
-        if len(order.sites) <= 2:
-            raise FoedusError(f"client {name!r} would be left out {wrong.sentence}; one site alone is no federation.")
-        self.reasons[wrong.site], self.names[wrong.site] = wrong.sentence, name
+        """Note that sites have left, and keep it on the disk; raise where too few would be left."""
+        names = {site: order.names[order.sites.index(site)] for site in wrong.sites}
+        if len(order.sites) - len(names) < 2:
+            words = ", ".join(repr(name) for name in names.values())
+            raise FoedusError(f"client {words} would be left out {wrong.sentence}; one site alone is no federation.")
+        self.reasons |= dict.fromkeys(wrong.sites, wrong.sentence)
+        self.names |= names
         self.refusals += refusals
         self.w, self.history = wrong.w, dict(wrong.history)
         arrays = {"w": self.w} | {f"history.{column}": values for column, values in self.history.items()}

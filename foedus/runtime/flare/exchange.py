@@ -177,11 +177,11 @@ class Offence(FoedusError):
 
 
 class LeftOut(Exception):
-    """A site has offended so often that the run goes on without it."""
+    """Sites that the run goes on without: one that has offended too often, or a group with such a one in it."""
 
-    def __init__(self, site: str, sentence: str):
+    def __init__(self, sites: tuple[str, ...], sentence: str):
         super().__init__(sentence)
-        self.site, self.sentence = site, sentence
+        self.sites, self.sentence = sites, sentence
         self.w, self.history = np.zeros(0), dict[str, np.ndarray]()  # the model and the rounds so far
 
 
@@ -222,37 +222,57 @@ class Referee:
         self._check_values(i, Account(w, np.zeros(0), f))
 
     def _check_norm(self, norm: float, count: int) -> None:
-        bound, factor = self.patience.norm, self.patience.factor
-        if bound is not None and norm > bound:
-            raise Offence(f"its reply has norm {norm:.3g}, and the terms allow {bound:g}")
+        check_bound(norm, self.patience)
+        factor = self.patience.factor
         if factor is not None and count >= FEWEST and norm > factor * self.usual > 0:
             raise Offence(f"its reply has norm {norm:.3g}, and the sites' usual one is {self.usual:.3g}")
 
     def _check_curvature(self, account: Account) -> None:
-        K = account.K
-        if K is None:
-            return
-        if account.product is not None:
-            product, size = K @ account.w, np.abs(K) @ np.abs(account.w)
-            if np.any(np.abs(product - account.product) > ROUNDING * (size + np.max(size, initial=0.0))):
-                raise Offence("its curvature and the product of it that it sends do not belong together")
-        if self.has_convex_rows:
-            slack = ROUNDING * np.max(np.abs(K)) * len(K) + 1e-300
-            try:
-                np.linalg.cholesky(K + slack * np.eye(len(K)))
-            except np.linalg.LinAlgError:
-                least = float(np.linalg.eigvalsh(K)[0])
-                raise Offence(f"its curvature has the eigenvalue {least:.3g}, and the terms are convex") from None
+        check_curvature(account, self.has_convex_rows)
 
     def _check_values(self, i: int, new: Account) -> None:
-        if not self.convex or new.f is None:
-            return
-        for old in self.points.get(i, ()):
-            for start, end in ((old, new), (new, old)):
-                if start.f is None or end.f is None or start.g is None:
-                    continue
-                with np.errstate(all="ignore"):  # a run that diverges is not the site's fault
-                    slope = float(start.g @ (end.w - start.w))
-                    rise = np.abs(start.g) @ (np.abs(end.w) + np.abs(start.w))
-                if end.f < start.f + slope - ROUNDING * (1e-6 + abs(end.f) + abs(start.f) + rise):
-                    raise Offence("its values and gradients are those of no convex function, and the terms are convex")
+        if self.convex:
+            for old in self.points.get(i, ()):
+                check_pair(old, new)
+
+
+# The rules themselves. Each holds for a mean of clients as well, and where the mean over a set breaks one, the mean
+# over one half of it does: `resolution` is what the numbers of a mean were rounded to.
+
+
+def check_bound(norm: float, patience: Patience) -> None:
+    """Raise Offence where a norm is beyond the one that was announced."""
+    if patience.norm is not None and norm > patience.norm:
+        raise Offence(f"its reply has norm {norm:.3g}, and the terms allow {patience.norm:g}")
+
+
+def check_curvature(account: Account, convex: bool, resolution: float = 0.0) -> None:
+    """Raise Offence where a curvature does not fit its product with w, or is that of no convex function."""
+    K = account.K
+    if K is None:
+        return
+    if account.product is not None:
+        product, size = K @ account.w, np.abs(K) @ np.abs(account.w)
+        rounding = resolution * (1.0 + np.sum(np.abs(account.w)))
+        if np.any(np.abs(product - account.product) > ROUNDING * (size + np.max(size, initial=0.0)) + rounding):
+            raise Offence("its curvature and the product of it that it sends do not belong together")
+    if convex:
+        slack = (ROUNDING * np.max(np.abs(K)) + resolution) * len(K) + 1e-300
+        try:
+            np.linalg.cholesky(K + slack * np.eye(len(K)))
+        except np.linalg.LinAlgError:
+            least = float(np.linalg.eigvalsh(K)[0])
+            raise Offence(f"its curvature has the eigenvalue {least:.3g}, and the terms are convex") from None
+
+
+def check_pair(one: Account, other: Account, resolution: float = 0.0) -> None:
+    """Raise Offence where values and gradients at two points belong to no convex function."""
+    for start, end in ((one, other), (other, one)):
+        if start.f is None or end.f is None or start.g is None:
+            continue
+        with np.errstate(all="ignore"):  # a run that diverges is not the site's fault
+            slope = float(start.g @ (end.w - start.w))
+            rise = np.abs(start.g) @ (np.abs(end.w) + np.abs(start.w))
+            rounding = resolution * (2.0 + float(np.sum(np.abs(end.w - start.w))))
+        if end.f < start.f + slope - ROUNDING * (1e-6 + abs(end.f) + abs(start.f) + rise) - rounding:
+            raise Offence("its values and gradients are those of no convex function, and the terms are convex")

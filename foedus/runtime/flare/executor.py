@@ -17,6 +17,7 @@ from nvflare.apis.signal import Signal
 
 from foedus.engine import configure
 from foedus.errors import FoedusError
+from foedus.runtime.flare.frames import Limit, limit_frames
 from foedus.runtime.flare.names import FIELD, RUNS
 from foedus.runtime.flare.post import serve
 from foedus.runtime.flare.secure_site import identity_of
@@ -56,6 +57,7 @@ class FoedusExecutor(Executor):
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()
+        limit_frames(Limit(kit))  # this process has a connection of its own
         if self.session is not None:
             serve(engine.get_cell(), self.worker, self.session.answer)
 

@@ -30,6 +30,8 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 # FLARE 2.9 keeps a thread waiting for each message it has received, as long as a sender may repeat it: 65 s by default,
 # which is thousands of threads at 30 rounds a second
 STREAMS = {"streaming_retry_timeout": 2.0, "streaming_retry_wait": 1.0}
+# what FLARE puts together of many frames before anybody sees it: by tasks an answer comes so, over cells nothing does
+STREAMS |= {"streaming_max_blob_size": 2**28}
 CONTROLLER = "foedus.runtime.flare.controller.FoedusController"  # the only class that a job may name at the server
 EXECUTOR = "foedus.runtime.flare.executor.FoedusExecutor"  # and the only one at a site
 # All that a job brings to a site, the same to the byte in every run
@@ -265,6 +267,9 @@ max_delta = 1e-5      # the delta at which these totals are computed
 max_message = 100000000     # bytes in one message
 max_words = 50        # different words of one column that are told to the server
 evaluate = true       # whether sums and histograms of rows held out of training may be told, to say how good a model is
+secure = false        # true: replies leave as masked sums alone, so that nobody sees the one of this site
+secure_min = 3        # the fewest other sites in a masked sum
+secure_checks = 5     # how often in a run sums may be looked at by halves, to find a wrong site
 """
 
 README = """\

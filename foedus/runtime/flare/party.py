@@ -18,6 +18,7 @@ from pathlib import Path
 
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
+from foedus.runtime.flare import frames
 from foedus.runtime.flare.certificates import warnings_of
 from foedus.runtime.flare.names import RUNS
 
@@ -44,8 +45,8 @@ def command_of(kit: Path) -> list[str]:
     if role == "client":
         content = json.loads((kit / "startup" / "fed_client.json").read_text())
         options.append(f"uid={content['client']['fqsn']}")
-    module = f"nvflare.private.fed.app.{role}.{role}_train"
-    return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *options]
+    script = str(Path(frames.__file__).absolute())  # by its path, and with -P: its folder is no place to import from
+    return [sys.executable, "-u", "-P", script, role, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *options]
 
 
 def environment_of(mark: str) -> dict[str, str]:
@@ -58,8 +59,8 @@ def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
     """Start the process of a party; what it prints goes to `out.log` in its kit."""
     settle(kit)
     (kit / "transfer").mkdir(exist_ok=True)
-    for stale in ("pid.fl", "shutdown.fl", "restart.fl"):
-        (kit / stale).unlink(missing_ok=True)
+    for stale in (*(kit / name for name in ("pid.fl", "shutdown.fl", "restart.fl")), *(kit / frames.FOLDER).glob("*")):
+        stale.unlink(missing_ok=True)
     with (kit / LOG).open("ab") as log:
         return subprocess.Popen(
             command_of(kit),

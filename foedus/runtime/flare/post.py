@@ -15,9 +15,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from foedus.files import write_whole
 from foedus.runtime.flare import packing
+from foedus.runtime.flare.frames import dropped
 
 CHANNEL = "foedus"
 REQUEST, ANSWER = "ask", "answer"  # topics
@@ -46,8 +49,15 @@ class Answer:
 class Post(Protocol):
     """Sends messages without waiting, and gives out answers in the order in which they arrive."""
 
-    most: int  # bytes of an answer; a longer one is dropped as it arrives
     missing: set[str]  # sites that have not answered what they were asked last
+
+    @property
+    def most(self) -> int:
+        """The bytes of an answer; a longer one is dropped as it arrives."""
+        ...
+
+    @most.setter
+    def most(self, value: int) -> None: ...
 
     def send(self, messages: Mapping[str, bytes]) -> int:
         """Send each site its message; return the number that their answers will carry."""
@@ -69,7 +79,7 @@ class Post(Protocol):
 class CellPost:
     """The server's end, over the cell of its job; `addresses` are the names of the sites' jobs among the cells."""
 
-    def __init__(self, cell: Any, addresses: Mapping[str, str]):
+    def __init__(self, cell: Any, addresses: Mapping[str, str], announcement: Path | None = None):
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
         from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
@@ -78,11 +88,24 @@ class CellPost:
         self.site_of = {address: site for site, address in self.addresses.items()}
         self.origin, self.message = MessageHeaderKey.ORIGIN, new_cell_message
         self.ticket = 0
+        self.announcement = announcement  # the file by which the server's own process learns what is too long
         self.most = packing.LONGEST_HEADER + packing.LENGTH.size  # before the terms are known: a header alone
         self.queue: deque[Answer] = deque()
         self.missing: set[str] = set()  # sites that have not answered what they were asked last
         self.bell = threading.Condition()
         self.core.register_request_cb(channel=CHANNEL, topic=ANSWER, cb=self._receive)
+
+    @property
+    def most(self) -> int:
+        """The bytes of an answer; a longer one is dropped, by the server's own process where it comes in."""
+        return self._most
+
+    @most.setter
+    def most(self, value: int) -> None:
+        self._most = value
+        if self.announcement is not None:
+            self.announcement.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self.announcement, str(value).encode())
 
     def send(self, messages: Mapping[str, bytes]) -> int:
         from nvflare.fuel.f3.cellnet.core_cell import TargetMessage
@@ -120,7 +143,8 @@ class CellPost:
         content = message.payload
         if site is None or not isinstance(ticket, int) or not isinstance(content, bytes | bytearray | memoryview):
             return
-        short = TooLong(len(content)) if len(content) > self.most else bytes(content)
+        size = dropped(content) or len(content)
+        short = TooLong(size) if size > self.most else bytes(content)
         with self.bell:
             self.queue.append(Answer(ticket, site, short, time.monotonic()))
             self.missing.discard(site)

@@ -267,7 +267,9 @@ class Rounds:
             self.misses[site] += 1
             self.sights[site]["faults"] += 1
             if self.referee.is_over(i):
-                raise LeftOut(site, f"after {self.referee.offences[i]} replies that cannot be true; in the last {why}")
+                raise LeftOut(
+                    (site,), f"after {self.referee.offences[i]} replies that cannot be true; in the last {why}"
+                )
         return {*verdicts}
 
     def note_releases(self, i: int, header: Json) -> None:

@@ -26,6 +26,7 @@ from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
 from foedus.runtime.flare.rounds import Play, broadcast
+from foedus.runtime.flare.secure_check import Jury, Sum
 from foedus.runtime.flare.server import PlayRound, ServerSession
 from foedus.runtime.flare.window import Window
 from foedus.runtime.masking import check_clipped, masking_of
@@ -214,7 +215,13 @@ class SecureServerSession(ServerSession):
             for down, up in zip(self.messages, self.replies, strict=True)
         )
         self.sums = MaskedExchange(order, self.exchange, self.patience)
+        self.jury = Jury(order, self.masking, self.exchange)
         return super()._join()
+
+    def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
+        """As without masks; where sites were left out, rounds are counted on, for none is summed over two sets."""
+        count = max((len(column) for column in self.earlier.values()), default=0)
+        return super()._resume(replace(fresh, carry=replace(fresh.carry, round=fresh.carry.round + count)), states)
 
     def _player(self) -> PlayRound:
         return self._masked_round
@@ -242,10 +249,14 @@ class SecureServerSession(ServerSession):
                 "round", round, messages, self.masking.size(self.replies[phase]), least, number=round, losses=losses,
                 on_header=self._note_releases,
             )  # fmt: skip
+        if words is not None:
+            kind, layout = order.algorithm.kinds[phase], self.replies[phase]
+            new = Sum(round, kind, layout, spine.message_for(message, 0), survivors, words)
+            if not self.jury.accepts(new, requests, self.sums.epoch):
+                words, survivors = None, ()
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
-        total, clip_count, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
-        check_clipped(self.masking, clip_count)
+        total, _, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
         after, report = aggregate_sum(order.algorithm, order.terms, phase, at, total, here)
         if broken_count:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
@@ -345,7 +356,8 @@ def play(
             result = session.play()
             break
         except LeftOut as wrong:
-            note(f"client {session.client[wrong.site]!r} is left out {wrong.sentence}")
+            for site in wrong.sites:
+                note(f"client {session.client[site]!r} is left out {wrong.sentence}")
             departures.add(order, wrong, session.exchange.refusals)
             order = departures.apply(order)
     departures.complete(result)

@@ -15,10 +15,12 @@ from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
+from foedus.runtime.flare.agreement import MOST_ROUNDS
 from foedus.runtime.flare.gate import Outgoing
 from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.masking import Masking, masking_of
+from foedus.secure.halves import CheckingSite, CheckOrder
 from foedus.secure.identity import SiteIdentity
 from foedus.secure.masks import require_cryptography
 from foedus.secure.messages import MaskOrder, RevealOrder, Roster
@@ -83,9 +85,16 @@ class SiteMasks:
     def __init__(self, identity: SiteIdentity | None, policy: Policy, folder: Path, check_run: Callable[[Json], None]):
         self.identity, self.policy, self.folder, self.check_run = identity, policy, folder, check_run
         self.site: MaskingSite | None = None
+        self.checks: CheckingSite | None = None
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
-        self.answers = {"keys": self._keys, "roster": self._roster, "reveal": self._reveal}
+        self.answers = {
+            "keys": self._keys,
+            "roster": self._roster,
+            "reveal": self._reveal,
+            "check": self._check,
+            "check-reveal": self._check_reveal,
+        }
 
     def check(self, header: Json, clients: object, algorithm: Algorithm) -> None:
         """Refuse a run without masked sums where the policy or the noise asks for them, and sums over too few sites."""
@@ -111,6 +120,7 @@ class SiteMasks:
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2 = terms, tolerances(algorithm)[1]
+        self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
 
     def check_preparation(self) -> None:
         """Refuse sums that prepare data where only masked sums may leave: those of the preparation are not masked."""
@@ -126,6 +136,7 @@ class SiteMasks:
             self.run = str(header["run"])
             record = SummedRounds(self.folder / f"summed-{self.run}.txt")
             self.site = MaskingSite(self.identity, self.least_others, record)
+            self.checks = CheckingSite(self.site, self.policy.secure_checks)
         note = self.site.new_keys(self.run, whole(header["epoch"], 0, MOST_EPOCHS, "epoch"))
         return Outgoing(payload=note.to_bytes())
 
@@ -154,6 +165,24 @@ class SiteMasks:
         except FoedusError as error:
             raise _refusal(error) from None
 
+    def _check(self, header: Json, payload: bytes) -> Outgoing:
+        """Return the words of rounds that were summed, for their sums over halves; of the rounds alone."""
+        self.check_run(header)
+        try:
+            order = CheckOrder.from_bytes(payload)
+            if max(order.rounds) >= self.rounds:
+                raise FoedusError("only rounds are checked, neither the certificate nor an evaluation.")
+            return Outgoing(payload=self._checking_site().vector(order).to_bytes(), exact=True)
+        except FoedusError as error:
+            raise _refusal(error) from None
+
+    def _check_reveal(self, header: Json, payload: bytes) -> Outgoing:
+        self.check_run(header)
+        try:
+            return Outgoing(payload=self._checking_site().reveal(RevealOrder.from_bytes(payload)).to_bytes())
+        except FoedusError as error:
+            raise _refusal(error) from None
+
     def masked_reply(self, header: Json, round: int, reply: PyTree) -> bytes:
         """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
         assert self.masking is not None
@@ -177,6 +206,11 @@ class SiteMasks:
         if self.site is None:
             raise NoKeys("it has no keys for this run yet")
         return self.site
+
+    def _checking_site(self) -> CheckingSite:
+        if self.checks is None:
+            raise NoKeys("it has no keys for this run yet")
+        return self.checks
 
 
 def _refusal(error: Exception) -> Refusal:
