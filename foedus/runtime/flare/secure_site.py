@@ -119,7 +119,7 @@ class SiteMasks:
         """Note at the join how this run's replies are added up, as every party works it out."""
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
-        self.terms, self.eps2 = terms, tolerances(algorithm)[1]
+        self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
 
     def check_preparation(self) -> None:
@@ -166,10 +166,12 @@ class SiteMasks:
             raise _refusal(error) from None
 
     def _check(self, header: Json, payload: bytes) -> Outgoing:
-        """Return the words of rounds that were summed, for their sums over halves; of the rounds alone."""
+        """Return the words of rounds that were summed, for their sums over halves; of rounds without noise alone."""
         self.check_run(header)
         try:
             order = CheckOrder.from_bytes(payload)
+            if self.noise is not None:
+                raise FoedusError("a sum over half of the sites has a part of the noise alone, so none is checked.")
             if max(order.rounds) >= self.rounds:
                 raise FoedusError("only rounds are checked, neither the certificate nor an evaluation.")
             return Outgoing(payload=self._checking_site().vector(order).to_bytes(), exact=True)
