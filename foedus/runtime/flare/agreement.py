@@ -15,12 +15,15 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pooled import Pooled
 from foedus.privacy import sampling
+from foedus.privacy.noise import Sound
+from foedus.privacy.release import Spent
 from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.runtime.flare.exchange import norm_of
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
+from foedus.runtime.flare.site_ledger import Release
 from foedus.terms import Data, Mask, Terms, Where, subsets_of
 
 MOST_ROUNDS = 10**6  # that a run may announce
@@ -31,6 +34,17 @@ def statement(header: Json) -> str:
     """Return the part of a message that must be the same in a greeting and in a join, as text."""
     parts = [header[name] for name in ("algorithm", "terms", "max_rounds")]
     return json.dumps([*parts, header.get("secure") is True, header.get("norm")], sort_keys=True)
+
+
+def release_of(algorithm: Algorithm, round: int, spent: Spent, noise: Sound) -> Release:
+    """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
+    what = f"round {round} of {name_of(algorithm)}{noise.ledger_note}"
+    size = float(spent.sensitivity), float(spent.scale)
+    release = Release(what, noise.kind.lower(), *size, noise.neighbours, noise.delta)
+    promise = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
+    if not release.ratio <= promise.ratio * (1 + 1e-6):  # both are computed in floating point
+        raise Refusal("policy", "the noise would be smaller than the experiment states")
+    return release
 
 
 def check_norm(kind: Kind, terms: Terms, message: PyTree, reply: PyTree, norm: object) -> None:

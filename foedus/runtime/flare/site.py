@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, name_of
+from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
 from foedus.errors import FoedusError
 from foedus.files import Json
@@ -38,6 +38,7 @@ from foedus.runtime.flare.agreement import (
     check_terms,
     checked_data,
     fitting,
+    release_of,
     statement,
 )
 from foedus.runtime.flare.approval import Approvals, Statement
@@ -94,7 +95,7 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
-        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run)
+        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run, self.gate)
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; the transport may deliver anything as one."""
@@ -175,7 +176,8 @@ class SiteSession:
             raise Refusal("data", "its site file names no data")
         shares = shares_of(header.get("holdout"), self.policy)
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
-        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, shares, self.note)
+        self.masks.begin_preparation(header)
+        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, shares, self.note, self.gate)
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
@@ -185,11 +187,10 @@ class SiteSession:
         return self.desk
 
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        self.masks.check_preparation()
-        return self._desk(header).sums(header)
+        return self._desk(header).sums(header, self.masks.preparing(header))
 
     def _squares(self, header: Json, payload: bytes) -> Outgoing:
-        return self._desk(header).squares(header)
+        return self._desk(header).squares(header, self.masks.preparing(header))
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         self.arrays = self._desk(header).prepare(header)
@@ -270,6 +271,8 @@ class SiteSession:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
         client = self._state(since := whole(header["since"], STARTED, round - 1, "since"))
+        if self.noise is not None and (again := self.masks.again(header, payload, round)) is not None:
+            return Outgoing({"releases": self._release_count(str(self.run))}, again)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = _local(
@@ -287,29 +290,15 @@ class SiteSession:
         fresh = int(following.spent.releases) > int(client.spent.releases)
         if fresh and self._release_count(str(self.run)) >= self.rounds:
             raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
-        releases = (self._release(round, following, self.noise),) if fresh else ()
+        releases = (release_of(self.algorithm, round, following.spent, self.noise),) if fresh else ()
 
         # the gate calls this once the ledger is written: a state that counts a release must not exist before its charge
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
+            self.masks.keep_words(header, payload, round, reply)
 
         return Outgoing({"releases": self._release_count(str(self.run)) + fresh}, content, False, releases, keep)
-
-    def _release(self, round: int, following: PyTree, noise: Sound) -> Release:
-        """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
-        release = Release(
-            f"round {round} of {name_of(self.algorithm)}{noise.ledger_note}",
-            noise.kind.lower(),
-            float(following.spent.sensitivity),
-            float(following.spent.scale),
-            noise.neighbours,
-            noise.delta,
-        )
-        promise = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
-        if not release.ratio <= promise.ratio * (1 + 1e-6):  # both are computed in floating point
-            raise Refusal("policy", "the noise would be smaller than the experiment states")
-        return release
 
     def _state(self, number: int) -> PyTree:
         """Return the client state after a round: the one in memory, or the one on disk."""
