@@ -19,11 +19,14 @@ import foedus as fd
 from foedus.privacy.central import BITS, LEAST_SHARE, SMOOTHING, NoiseShares, usual_tolerance
 from foedus.privacy.composition import gaussian_epsilon, tightest
 from foedus.privacy.releasing import make_private
+from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import Policy
 from foedus.runtime.flare.server import Paused
 from foedus.runtime.masking import masking_of
 from foedus.secure.masks import threshold
+from foedus.secure.messages import KeyNote, MaskOrder
+from foedus.secure.server import roster_of
 
 TOTAL = fd.Central(epsilon=1.0, delta=1e-5)
 DIM = 3
@@ -322,6 +325,65 @@ def test_one_site_may_be_silent_and_a_second_stops_the_sum(tmp_path):
         assert session.masks.least_others == 3
     with pytest.raises(Paused):
         again.play(lambda m, t: {k: v for k, v in again.ask(m, t).items() if k not in ("site-1", "site-2")}, QUICK)
+
+
+def test_a_run_that_is_paused_and_resumed_masks_the_same_noise_anew_and_charges_it_once(tmp_path):
+    """Round 2 is masked by four sites and never summed; after a restart of all, they mask the same words again."""
+    hall = hall_of(tmp_path, policy=Policy(max_epsilon=1.0, min_subset=1, min_sites=1))
+    keeping = Patience(timeout=1.0, hello=0.0, keep_every=0.0)
+    with pytest.raises(Paused):
+        hall.play(without(hall, "round", {2}), keeping)
+    assert {len(hall.site[site].gate.ledger.lines) for site in hall.sites} == {3}
+    hall.open_sites()
+    result = hall.play(patience=keeping)
+    assert len(result.history["phase"]) == 4
+    for site in hall.sites:
+        assert len(hall.site[site].gate.ledger.lines) == 4
+        assert hall.site[site].gate.ledger.total(1e-5) <= 1.0
+
+
+def test_a_server_that_asks_a_round_again_at_another_model_spends_what_was_announced_and_then_gets_noise(tmp_path):
+    """Four releases were announced: from the fifth on, whatever it is called, the site sends a share of noise alone."""
+    hall = hall_of(tmp_path)
+    counts = []
+
+    def ask(messages, timeout):
+        replies = hall.ask(messages, timeout)
+        for site, message in messages.items():
+            header, payload = packing.unseal(message)
+            if header["ask"] == "round" and site == "site-1":
+                order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
+                for attempt in (1, 2):
+                    header["mask"] = replace(order, attempt=attempt).to_bytes().hex()
+                    model = (np.frombuffer(payload, float) + attempt).tobytes()
+                    answer, _ = packing.unseal(hall.site[site].answer(packing.seal(header, model)))
+                    counts.append(answer["releases"])
+        return replies
+
+    hall.play(ask, Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4))
+    assert counts == [2, 3, 4, 4, 4, 4, 4, 4]  # beside the honest ones
+    ledger = hall.site["site-1"].gate.ledger
+    assert len(ledger.lines) == 4
+    assert ledger.total(1e-5) <= 1.0
+
+
+def test_a_server_that_states_more_sites_than_there_are_gets_no_sum(tmp_path):
+    """Noise for ten sites in shares of a seventh would be too little in a sum over five."""
+    hall = hall_of(tmp_path)
+    noise = replace(hall.order.algorithm.noise, sites=10, tolerate=3)
+    algorithm, terms = replace(hall.order.algorithm, noise=noise), replace(hall.order.terms, clients=10)
+    site = hall.site["site-1"]
+    site.masks.check({"secure": True}, 10, algorithm)  # nothing can be told by the statement alone
+    site.masks.begin({"secure": True, "max_rounds": 4}, algorithm, terms)
+    assert site.masks.least_others == 6
+    for one in hall.site.values():
+        one.masks.check_run = lambda header: None
+        one.masks.begin({"secure": True, "max_rounds": 4}, algorithm, terms)
+    header = {"ask": "keys", "run": "r1", "round": None, "epoch": 0}
+    notes = [packing.unseal(one.answer(packing.seal(header)))[1] for one in hall.site.values()]
+    roster = roster_of(KeyNote.from_bytes(note) for note in notes).to_bytes()
+    answer, _ = packing.unseal(site.answer(packing.seal({"ask": "roster", "run": "r1", "round": None}, roster)))
+    assert (answer["code"], "at least 6 other sites, and this run has 4" in answer["sentence"]) == ("policy", True)
 
 
 def test_the_exact_curve_is_what_the_ledger_uses():

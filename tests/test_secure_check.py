@@ -12,11 +12,13 @@ from test_flare_sessions import FREE
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
+from foedus.privacy.releasing import make_private
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import Policy
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.server import Paused
+from foedus.secure.halves import CheckOrder
 from foedus.secure.play import trial_identities
 
 EIGHT = tuple(f"h{i}" for i in range(8))
@@ -142,8 +144,6 @@ def test_a_site_that_answers_the_check_otherwise_than_the_round_is_in_the_group_
 
 
 def test_the_certificate_and_an_evaluation_are_not_checked_by_halves(tmp_path):
-    from foedus.secure.halves import CheckOrder
-
     hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=3)
     replies: list[dict] = []
 
@@ -158,6 +158,33 @@ def test_the_certificate_and_an_evaluation_are_not_checked_by_halves(tmp_path):
     hall.play(ask)
     assert len(replies) == 16
     assert all(r["code"] == "breach" and "only rounds are checked" in r["sentence"] for r in replies)
+
+
+@pytest.mark.parametrize("total", [fd.Central, fd.Local])
+def test_a_run_with_noise_is_never_checked_by_halves(tmp_path, total):
+    """A half carries a part of the noise alone: a server that asks gets nothing, and an honest one does not ask."""
+    private = total(epsilon=8.0, delta=1e-5, sampler="opendp")
+    hall = MaskedHall(tmp_path, problem(), make_private(fd.FedAvg(k0=1), private, None, problem(), 3), max_rounds=3)
+    wrong(hall, "site-3", 2, nan)
+    kinds, replies = set(), []
+
+    def ask(messages, timeout):
+        kinds.update(packing.unseal(m)[0]["ask"] for m in messages.values())
+        if any(packing.unseal(m)[0].get("round") == 2 for m in messages.values()):
+            for name in ("check", "check-reveal"):  # rounds 0 and 1 have been summed over everybody
+                order = CheckOrder("r1", 0, (1,), 0, SITES, "").to_bytes()
+                message = packing.seal({"ask": name, "run": "r1", "round": None}, order)
+                replies.extend(packing.unseal(hall.site[s].answer(message))[0] for s in SITES)
+        return hall.ask(messages, timeout)
+
+    with pytest.raises(Paused, match=r"'h0', .*'h7' are wrong: .* a part of the noise alone"):
+        hall.play(ask)
+    assert not [kind for kind in kinds if kind.startswith("check")]
+    assert {r["code"] for r in replies} == {"breach"}
+    assert {r["sentence"] for r in replies[:8]} == {
+        "a sum over half of the sites has a part of the noise alone, so none is checked"
+    }
+    assert all(len(hall.site[s].gate.ledger.lines) == 3 for s in SITES)
 
 
 WICKED = """

@@ -43,7 +43,7 @@ ward = ["cardiology", "internal medicine", "surgery"]
 smoker = ["no", "yes"]
 [evaluate]
 holdout = 0.3
-"""  # with masked sums nothing is asked about columns, so bounds and categories are stated
+"""
 HELD = STUDY.replace("FedGiA", "FedAvg").replace("max_rounds = 8", "max_rounds = 2") + STATED
 SECURE = HELD.replace("[run]\n", "[run]\nsecure = true\n")
 OVER_FLARE = HELD.replace("[run]\n", '[run]\nruntime = { name = "flare", secure = true }\n')
@@ -89,7 +89,7 @@ def test_the_figures_are_those_of_plain_sums_and_name_no_site(tmp_path):
     figures = Evaluation.from_json(result.evaluation)
     near(figures, simulated(ward, result.conclusion.w))
     assert (figures.sites, figures.rows) == ({}, None)
-    assert "sums" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}  # nothing is asked about columns
+    assert "squares" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}  # nothing is asked about columns
     terms, tallies = ward.tallies(result.conclusion.w)
     assert figures == masked_evaluation_of(terms, tallies, None)  # the simulator's integers, to the bit
     numbers = {n.tobytes() for own in tallies.values() for value in own.sums.values() for n in value.ravel()[:, None]}

@@ -6,12 +6,12 @@ set of words. Round 2, to standardise: the server sends the means, and a site se
 them, which unlike sums of squares lose no digits. Nothing is asked about columns whose bounds or categories the file
 states. The bytes are 8 for a number, and UTF-8 with one byte between two words.
 
-These messages are exact: a site's sums and sets are seen by the server. Where that is too much, state the bounds and
-the categories; then nothing is asked. With `epsilon` as well, columns of stated bounds are standardised by noisy counts
-and sums: a site clips its values to the bounds and adds Laplace noise to each figure. Replacing one row changes a count
-by at most 1, a sum of (value − low) by at most high − low, and a sum of squared deviations from m in [low, high] by at
-most max(m − low, high − m)²; with k figures in all, each is released with ε/k, which adds up to ε for that row. Which
-values the label and the group have is public.
+These messages are exact: a site's sums and sets are seen by the server, or with `secure` only sums over all sites
+(`masked_sums.py`). Where that is too much, state the bounds and the categories; then nothing is asked. With `epsilon`
+as well, columns of stated bounds are standardised by noisy counts and sums: a site clips its values to the bounds and
+adds Laplace noise to each figure. Replacing one row changes a count by at most 1, a sum of (value − low) by at most
+high − low, and a sum of squared deviations from m in [low, high] by at most max(m − low, high − m)²; with k figures in
+all, each is released with ε/k, which adds up to ε for that row. Which values the label and the group have is public.
 """
 
 import json
@@ -21,15 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
+from foedus.data.masked_sums import in_sums_here
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import (
     ABSENT,
-    NUMBER,
     Answers,
     FiguresRequest,
     Here,
-    Sums,
     check_private,
     noises,
     released_figures,
@@ -207,6 +207,7 @@ def fit(
     categories: Mapping[str, tuple[str, ...]] | None = None,
     epsilon: float | None = None,
     seed: int = 0,
+    secure: bool = False,
     answers: Answers | None = None,
 ) -> Preprocessing:
     """Find the scales and vocabularies over the sites of a cohort, in at most two rounds.
@@ -219,6 +220,7 @@ def fit(
         categories: the words of columns of words; the sites are not asked.
         epsilon: standardise the columns of stated bounds by noisy sums that spend this much privacy in all.
         seed: keys the noise.
+        secure: whether only sums over sites are seen.
         answers: who answers for the sites; the cohort's own tables when left out.
 
     Returns:
@@ -233,12 +235,15 @@ def fit(
     request = FiguresRequest(
         sums=tuple(numbers) if scale == "standard" or roles.missing == "mean" else (),
         ranges=tuple(numbers) if scale == "minmax" else (),
-        words=(*words, *[c for c in (roles.label if roles.classification else None, roles.group) if c is not None]),
+        words=(*words, *valued_columns(roles)),
     )
     figures = FIGURES * len(numbers)
     if answers is None:
-        answers = Here(cohort.tables, noises(cohort.tables, bounds, epsilon, figures, seed))
-    sums = _play_rounds(answers, request, scale == "standard", None if epsilon is None else bounds)
+        answers = here = Here(cohort.tables, noises(cohort.tables, bounds, epsilon, figures, seed))
+        if secure:
+            answers = in_sums_here(here, str(seed), roles.max_categories)
+            answers.values(valued_columns(roles))  # the values of label and group are asked for first
+    sums = play_rounds(answers, request, scale == "standard", None if epsilon is None else bounds)
     columns: list[Number | Category] = []
     for name in cohort.features:
         if name in cohort.words:
@@ -249,7 +254,7 @@ def fit(
         else:
             # Laplace noise of scale b has the variance 2b², and the noises of all sites add up
             spread = 0.0 if epsilon is None else figures / epsilon * (2.0 * answers.sites) ** 0.5
-            columns.append(sums.number(name, scale, bounds.get(name), spread))
+            columns.append(_number(sums, name, scale, bounds.get(name), spread))
     for rule in columns:
         if isinstance(rule, Number) and not np.all(np.isfinite([rule.shift, rule.scale])):
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
@@ -272,75 +277,26 @@ def fit(
     )
 
 
-@dataclass(frozen=True)
-class ColumnSums:
-    """What the server knows after the rounds: sums over all sites, and the rounds and bytes that they took."""
+def _number(sums: ColumnSums, name: str, scale: str, bounds: tuple[float, float] | None, spread: float = 0.0) -> Number:
+    """Return the rule of a column.
 
-    counts: dict[str, float]
-    means: dict[str, float]
-    squares: dict[str, float]
-    ends: dict[str, tuple[float, float]]
-    words: dict[str, tuple[str, ...]]
-    rounds: int
-    up: int
-    down: int
-
-    def number(self, name: str, scale: str, bounds: tuple[float, float] | None, spread: float = 0.0) -> Number:
-        """Return the rule of a column.
-
-        `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity.
-        """
-        mean = self.means.get(name, 0.0)
-        if scale == "none":
-            return Number(name, fill=mean)
-        if scale == "minmax":
-            low, high = self.ends[name]
-            return Number(name, low, high - low if high > low else 1.0, mean)
-        variance = self.squares[name] / self.counts[name]
-        if bounds is not None:
-            # Noise may have made the variance tiny or negative, and dividing by it would blow the column up. So it is
-            # at least what the noise alone could have made, and at most (width/2)², which no column in the bounds
-            # exceeds.
-            width, furthest = bounds[1] - bounds[0], max(mean - bounds[0], bounds[1] - mean)
-            least = max((NARROWEST * width) ** 2, SPREADS * spread * furthest**2 / self.counts[name])
-            variance = float(np.clip(max(variance, least), None, (0.5 * width) ** 2))
-        deviation = variance**0.5
-        return Number(name, mean, 1.0 if deviation <= CONSTANT * max(abs(mean), 1e-300) else deviation, mean)
-
-
-def _play_rounds(
-    answers: Answers, request: FiguresRequest, twice: bool, noisy: Mapping[str, tuple[float, float]] | None
-) -> ColumnSums:
-    """Play the rounds; `noisy` are the bounds within which noisy means are kept."""
-    rounds, up, down = 0, 0, 0
-    replies = [Sums() for _ in range(answers.sites)]
-    if request.sums or request.ranges or request.words:
-        replies = answers.first(request)
-        rounds, down, up = 1, request.nbytes * len(replies), sum(reply.nbytes for reply in replies)
-    counts = {name: sum(reply.count[name] for reply in replies) for name in request.sums}
-    for name in counts:
-        if noisy is not None:
-            counts[name] = max(counts[name], 1.0)
-        elif counts[name] == 0:
-            raise FoedusError(f"the column {name!r} has no value at any site; leave it out with drop in [data].")
-    means = {name: sum(reply.total[name] for reply in replies) / counts[name] for name in request.sums}
-    if noisy is not None:
-        means = {name: float(np.clip(mean, *noisy[name])) for name, mean in means.items()}
-    squares: dict[str, float] = {}
-    if twice and means:
-        second = answers.second(means)
-        squares = {name: sum(reply[name] for reply in second) for name in means}
-        rounds, down, up = 2, down + NUMBER * len(means) * len(second), up + NUMBER * len(means) * len(second)
-    return ColumnSums(
-        counts=counts,
-        means=means,
-        squares=squares,
-        ends={n: (min(r.least[n] for r in replies), max(r.most[n] for r in replies)) for n in request.ranges},
-        words={n: tuple(sorted({w for r in replies for w in r.words[n]})) for n in request.words},
-        rounds=rounds,
-        up=up,
-        down=down,
-    )
+    `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity.
+    """
+    mean = sums.means.get(name, 0.0)
+    if scale == "none":
+        return Number(name, fill=mean)
+    if scale == "minmax":
+        low, high = sums.ends[name]
+        return Number(name, low, high - low if high > low else 1.0, mean)
+    variance = sums.squares[name] / sums.counts[name]
+    if bounds is not None:
+        # Noise may have made the variance tiny or negative, and dividing by it would blow the column up. So it is at
+        # least what the noise alone could have made, and at most (width/2)², which no column in the bounds exceeds.
+        width, furthest = bounds[1] - bounds[0], max(mean - bounds[0], bounds[1] - mean)
+        least = max((NARROWEST * width) ** 2, SPREADS * spread * furthest**2 / sums.counts[name])
+        variance = float(np.clip(max(variance, least), None, (0.5 * width) ** 2))
+    deviation = variance**0.5
+    return Number(name, mean, 1.0 if deviation <= CONSTANT * max(abs(mean), 1e-300) else deviation, mean)
 
 
 def _checked_levels(name: str, levels: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
@@ -351,6 +307,11 @@ def _checked_levels(name: str, levels: tuple[str, ...], roles: Roles) -> tuple[s
             f"max_categories = {roles.max_categories}; leave it out with drop in [data], or raise the limit."
         )
     return levels
+
+
+def valued_columns(roles: Roles) -> tuple[str, ...]:
+    """Return the columns whose values are told beside those of features: the label of a classification, the group."""
+    return tuple(c for c in (roles.label if roles.classification else None, roles.group) if c is not None)
 
 
 def _check_columns(cohort: Cohort, bounds: Mapping[str, object], categories: Mapping[str, object]) -> None:

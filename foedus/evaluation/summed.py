@@ -20,7 +20,7 @@ from foedus.evaluation.figures import ALL_ROWS, TermFigure, cap_at, rows_of
 from foedus.evaluation.intervals import NOTHING, Figure
 from foedus.evaluation.tally import Tally, is_count, shapes, subsets
 from foedus.secure.fixed_point import FixedPoint
-from foedus.secure.site import LEAST_OTHERS
+from foedus.secure.site import check_enough
 from foedus.terms import Data, Terms
 
 LIMB = 39  # bits of a limb: sums over 2^13 sites stay below 2^52, the range of the fixed point
@@ -45,11 +45,7 @@ def parts(terms: Terms, own: Tally) -> dict[str, np.ndarray]:
 
 def add_up(terms: Terms, tallies: Mapping[str, Tally]) -> dict[str, np.ndarray]:
     """Return the sum of the sites' parts, in the integers of masked sums."""
-    if len(tallies) <= LEAST_OTHERS:
-        raise FoedusError(
-            f"masked sums (secure) need at least {LEAST_OTHERS + 1} sites, so that a sum says little about one. "
-            f"Got {len(tallies)} instead."
-        )
+    check_enough(len(tallies), "sites")
     point = FixedPoint(terms=len(tallies), bits=BITS, words=WORDS)
     sites = [parts(terms, own) for own in tallies.values()]
     if not all(np.all(np.isfinite(value)) for own in sites for value in own.values()):

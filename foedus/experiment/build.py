@@ -370,6 +370,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         scale=request["scale"],
         intercept=request["intercept"],
         **fit_arguments(settings),
+        secure=secure_of(settings),
         answers=answers,
     )
 

@@ -198,7 +198,7 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[
     # where there is no closed form a compiled program runs for each site, and the first site compiles it for all
     first = at(*sites[0], float(own[0]))
     with ThreadPoolExecutor(1 if threat.ball(loss).has_closed_form else os.cpu_count()) as threads:
-        others = threads.map(lambda site, radius: at(*site, float(radius)), sites[1:], own[1:])
+        others = threads.map(lambda site, radius: at(site[0], site[1], site[2], float(radius)), sites[1:], own[1:])
         values = dict(zip(names, (first, *others), strict=True))
     if threat.mixture:  # the worst case of one ball around the mixture is that of the pooled samples
         weighted_sites = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]

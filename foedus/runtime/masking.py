@@ -19,7 +19,7 @@ from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.runtime.participation import Participation
 from foedus.secure.fixed_point import FixedPoint
-from foedus.secure.site import LEAST_OTHERS
+from foedus.secure.site import LEAST_OTHERS, check_enough
 from foedus.summing import Summing
 from foedus.terms import Terms
 
@@ -100,11 +100,7 @@ def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
         raise FoedusError(
             f"{name_of(algorithm)} needs each client's own reply, which masked sums (secure) do not show; use {other}."
         )
-    if terms.clients <= LEAST_OTHERS:
-        raise FoedusError(
-            f"masked sums (secure) need at least {LEAST_OTHERS + 1} clients, so that a sum says little about one. "
-            f"Got {terms.clients} instead."
-        )
+    check_enough(terms.clients, "clients")
     point = FixedPoint(terms=terms.clients, bits=BITS[algorithm.words], words=algorithm.words)
     noise = sound_noise(algorithm)
     return Masking(point, least_others_of(noise)) if isinstance(noise, NoiseShares) else Masking(point)

@@ -29,6 +29,15 @@ LEAST_OTHERS = 3  # other sites in a sum, where the policy says nothing else
 LONGEST_HISTORY, LARGEST_HISTORY = 8, 2**26  # rounds whose words a site keeps for a check, and their bytes
 
 
+def check_enough(count: int, who: str) -> None:
+    """Raise where there are too few parties for a sum that says little about one."""
+    if count <= LEAST_OTHERS:
+        raise FoedusError(
+            f"masked sums (secure) need at least {LEAST_OTHERS + 1} {who}, so that a sum says little about one. "
+            f"Got {count} instead."
+        )
+
+
 class Breach(FoedusError):
     """What the server asks for would break the promise of masked sums, so the site does not do it."""
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare import packing
@@ -27,6 +29,7 @@ from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release,
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the names that a run may have: the name becomes that of a folder
 PREPARATION = -1  # the number of the round that stands for messages before the first
 SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
+FIGURES = "figures-{request}.json"  # the file with figures that have left with noise, under masks, by what was asked
 REFUSED = "its data do not fit the experiment; its own log says how"
 """The one sentence of every refusal that depends on the data, so that its words tell the server nothing about them."""
 
@@ -124,10 +127,44 @@ class Gate:
 
         Copies of the preparation stay while the run goes on: a resumed run asks for it again, and must get the same.
         """
+        for path in self._place(run).glob(FIGURES.format(request="*")) if before is None else ():
+            path.unlink(missing_ok=True)
         for path in self._place(run).glob(SENT.format(round="*", request="*")):
             number = int(path.name.removeprefix("sent-").rpartition("-")[0])
             if before is None or PREPARATION < number < before:
                 path.unlink(missing_ok=True)
+
+    def figures(self, run: str, request: Json) -> Json | None:
+        """Return the figures that left under masks for this request, with their noise, or None.
+
+        A repeated request under new masks gets them again, and they count once.
+        """
+        path = self._figures(run, request)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def keep_figures(self, run: str, request: Json, figures: Json) -> None:
+        """Keep figures that leave with noise; for `Outgoing.before`, which comes after their charge."""
+        path = self._figures(run, request)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_whole(path, json.dumps(figures).encode(), private=True)
+
+    def _figures(self, run: str, request: Json) -> Path:
+        return self._place(run) / FIGURES.format(request=request_digest(json.dumps(request, sort_keys=True).encode()))
+
+    def words(self, header: Json, payload: bytes) -> np.ndarray | None:
+        """Return the words that left under masks for this request, with their noise, or None."""
+        path = self._words(header, payload, header["round"])
+        return np.frombuffer(path.read_bytes(), "<i8").astype(np.int64) if path.exists() else None
+
+    def keep_words(self, header: Json, payload: bytes, round: int, words: np.ndarray) -> None:
+        """Keep words that leave with noise; `forget` deletes them with the copies of their round."""
+        path = self._words(header, payload, round)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_whole(path, words.astype("<i8").tobytes(), private=True)
+
+    def _words(self, header: Json, payload: bytes, round: int) -> Path:
+        content = json.dumps(header, sort_keys=True).encode() + b"\0" + payload
+        return self._place(str(header["run"])) / SENT.format(round=round, request="words" + request_digest(content))
 
     def _charge(self, run: str, request: str, releases: list[Release]) -> None:
         try:

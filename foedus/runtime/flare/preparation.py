@@ -1,14 +1,17 @@
 """Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
 
 Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
-two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it. `prepare`: the
-rules that came of it, with which the site turns its table into the arrays that the rounds work on.
+two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it, and as masked
+sums in a run that has agreed on them. `prepare`: the rules that came of it, with which the site turns its table into
+the arrays that the rounds work on.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -16,7 +19,8 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.data.columns import missing_in
 from foedus.data.holdout import split
-from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of
+from foedus.data.masked_sums import FigureLayout, InSums, SquaresLayout
+from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, valued_columns
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
 from foedus.data.sums import Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
@@ -25,12 +29,16 @@ from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.examiner import Examiner
-from foedus.runtime.flare.exchange import Exchange
-from foedus.runtime.flare.gate import Outgoing, unfit
+from foedus.runtime.flare.exchange import Exchange, Paused
+from foedus.runtime.flare.gate import Gate, Outgoing, unfit
 from foedus.runtime.flare.holdout import Holdout
+from foedus.runtime.flare.masked_exchange import PREPARATION, MaskedExchange
 from foedus.runtime.flare.order import Order, over_a_network
+from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal, Source
 from foedus.runtime.flare.site_ledger import Release
+
+MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
 
 
 class RunPlan(Protocol):
@@ -99,22 +107,14 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 class Apart:
     """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
-    def __init__(self, exchange: Exchange, noise: Json | None, roles: Roles, secure: bool = False):
-        self.exchange, self.noise, self.roles, self.secure = exchange, noise, roles, secure
+    def __init__(self, exchange: Exchange, noise: Json | None):
+        self.exchange, self.noise = exchange, noise
 
     @property
     def sites(self) -> int:
         return len(self.exchange.client)
 
     def first(self, request: FiguresRequest) -> list[Sums]:
-        if self.secure and self.noise is None:
-            if not (request.sums or request.ranges or {*request.words} - {self.roles.label, self.roles.group}):
-                # the values of label and group are known: every site has told them with its columns
-                return [Sums(words=dict.fromkeys(request.words, ())) for _ in range(self.sites)]
-            raise FoedusError(
-                "[run] runtime: with secure = true nothing is asked of single sites, and the scale or the words of a "
-                "column would be; state bounds and categories in [preprocess], or scale = 'none'."
-            )
         content = {"columns": dataclasses.asdict(request), "noise": self.noise}
         return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
 
@@ -126,6 +126,32 @@ class Apart:
 def _sums(record: Json) -> Sums:
     parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
+
+
+def masked_answers(exchange: Exchange, noise: Json | None, capacity: int) -> InSums:
+    """Return the sites' answers over a network as masked sums; all sites take part in each."""
+    sites = tuple(exchange.client)
+    sums = MaskedExchange(sites, exchange, dataclasses.replace(exchange.patience, minimum=None), PREPARATION)
+    rounds = itertools.count()
+
+    def add_up(layout: FigureLayout | SquaresLayout) -> np.ndarray:
+        if isinstance(layout, SquaresLayout):
+            ask, content = "squares", {"means": dict(layout.means)}
+        else:
+            table = {"capacity": layout.capacity, "salt": layout.salt}
+            ask, content = "sums", {"columns": dataclasses.asdict(layout.request), "noise": noise, "table": table}
+        if 8 * layout.size > exchange.most // 2:
+            raise FoedusError(
+                f"masked sums (secure) over so many columns would take {8 * layout.size} bytes of a site; state bounds "
+                "and categories in [preprocess]."
+            )
+        messages = dict.fromkeys(sites, (exchange.header(ask) | content, b""))
+        words, _ = sums.add_up(ask, next(rounds), messages, layout.size, len(sites), number=None)
+        if words is None:
+            raise Paused("a sum that prepares the data could not be unmasked")
+        return words
+
+    return InSums(len(sites), exchange.run, capacity, add_up)
 
 
 def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
@@ -142,8 +168,16 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "holdout": plan.holdout.to_json(),
     }
     headers = exchange.greet("columns", statement_of_run)
-    cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
-    rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.roles, plan.secure))
+    sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}
+    answers: Answers = Apart(exchange, plan.noise)
+    if plan.secure:
+        roles = plan.roles
+        answers = masked_answers(exchange, plan.noise, roles.max_categories)
+        values = answers.values(valued_columns(roles))
+        known = {"labels": values.get(roles.label, ()), "groups": values.get(roles.group or "", ())}
+        sketches = {site: dataclasses.replace(one, **known) for site, one in sketches.items()}
+    cohort = cohort_from(sketches, plan.roles)
+    rules = plan.rules(cohort, answers)
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
 
@@ -162,14 +196,19 @@ def exact_laplace(value: float, scale: float) -> float:
     return float(exact_release("laplace", np.array([value]), scale)[0])
 
 
+Mask = Callable[[np.ndarray], bytes]
+"""Puts 64-bit words under masks, for the sum that a message orders."""
+
+
 class Desk:
     """A site's answers before the first round, from its own table."""
 
     def __init__(
-        self, site: str, run: str, source: Source, policy: Policy, holdout: Holdout, note: Callable[[str], None]
-    ):
+        self, site: str, run: str, source: Source, policy: Policy, holdout: Holdout, note: Callable[[str], None],
+        gate: Gate,
+    ):  # fmt: skip
         self.site, self.run, self.source, self.policy = site, run, source, policy
-        self.holdout, self.note = holdout, note
+        self.holdout, self.note, self.gate = holdout, note, gate
         self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
         self.replies: Replies | None = None
         self.examiner: Examiner | None = None
@@ -196,7 +235,9 @@ class Desk:
             self._check_words(len(values))
             if name is not None and values and not {*values} <= {*self._common_words(name)}:
                 raise unfit(f"a value of {name!r} stands in fewer than {self.policy.min_subset} rows", self.note)
-        return {"sketch": self.sketch.to_json()}
+        # where only sums may be seen, the values of label and group are told in one, and not here
+        silence = {"labels": (), "groups": ()} if header.get("secure") is True else {}
+        return {"sketch": dataclasses.replace(self.sketch, **silence).to_json()}
 
     def _check_words(self, words: int) -> None:
         if words > self.policy.max_words:
@@ -207,8 +248,8 @@ class Desk:
         counts = word_counts(self.table.columns[name])
         return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
 
-    def sums(self, header: Json) -> Outgoing:
-        """Answer with sums, counts, ranges and words of columns, as far as the policy allows each."""
+    def sums(self, header: Json, mask: Mask | None) -> Outgoing:
+        """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
         ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
@@ -230,15 +271,39 @@ class Desk:
                 "its policy asks for privacy, and the preparation would send exact sums or words; state bounds and "
                 "categories in [preprocess], or add epsilon",
             )
-        self.replies = Replies(self.table, noise)
+        if ask.sums or self.replies is None:
+            self.replies = Replies(self.table, noise)
         if noise is None:
             self._check_known(ask.sums)
-        sums = self.replies.first(ask)
-        sums = dataclasses.replace(sums, words={name: self._common_words(name) for name in ask.words})
-        for words in sums.words.values():
-            self._check_words(len(words))
         exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
-        return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=self._releases(noise))
+        words = {name: self._common_words(name) for name in ask.words}
+        for levels in words.values():
+            self._check_words(len(levels))
+        request = {"columns": header["columns"], "noise": header["noise"]}
+        again = None if noise is None or mask is None else self.gate.figures(self.run, request)
+        sums = dataclasses.replace(self.replies.first(ask) if again is None else _sums(again), words=words)
+        releases = self._releases(noise)
+        if mask is None:
+            return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=releases)
+        if ask.ranges:
+            raise Refusal("unknown", "least and greatest values are no sums, and this run has agreed on masked sums")
+        table = header["table"]
+        layout = FigureLayout(ask, whole(table["capacity"], 1, MOST_WORDS, "capacity"), str(table["salt"]))
+        return self._masked(lambda: layout.encode(sums), mask, request, dataclasses.asdict(sums), exact, releases)
+
+    def _masked(
+        self, words: Callable[[], np.ndarray], mask: Mask, request: Json, figures: Json, exact: bool,
+        releases: tuple[Release, ...],
+    ) -> Outgoing:  # fmt: skip
+        """Return figures under masks; those with noise are kept, so that new masks need no new noise."""
+        try:
+            content = mask(words())
+        except FoedusError as error:
+            raise unfit(str(error), self.note) from None
+        if not releases:
+            return Outgoing(payload=content, exact=exact)
+        keep = partial(self.gate.keep_figures, self.run, request, figures)
+        return Outgoing(payload=content, exact=exact, releases=releases, before=keep)
 
     def _check_known(self, columns: tuple[str, ...]) -> None:
         """Refuse exact sums over a column with few values."""
@@ -269,8 +334,8 @@ class Desk:
         noise.noted.clear()
         return releases
 
-    def squares(self, header: Json) -> Outgoing:
-        """Answer with the sums of squared deviations from the means over all sites."""
+    def squares(self, header: Json, mask: Mask | None) -> Outgoing:
+        """Answer with the sums of squared deviations from the means over all sites; under a mask, where one is due."""
         if self.replies is None:
             raise Refusal("unknown", "it is asked for squares before sums")
         means = {str(name): float(mean) for name, mean in header["means"].items()}
@@ -284,8 +349,14 @@ class Desk:
             self._check_known(tuple(means))
         else:  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
-        squares = self.replies.second(means)
-        return Outgoing({"squares": squares}, exact=noise is None, releases=self._releases(noise))
+        request = {"means": header["means"]}
+        again = None if noise is None or mask is None else self.gate.figures(self.run, request)
+        squares = self.replies.second(means) if again is None else {str(k): float(v) for k, v in again.items()}
+        releases = self._releases(noise)
+        if mask is None:
+            return Outgoing({"squares": squares}, exact=noise is None, releases=releases)
+        layout = SquaresLayout(means)
+        return self._masked(lambda: layout.encode(squares), mask, request, squares, noise is None, releases)
 
     def prepare(self, header: Json) -> dict[str, np.ndarray]:
         """Return the arrays that the rounds work on, from the site's table by the rules."""

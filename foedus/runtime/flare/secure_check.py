@@ -15,6 +15,7 @@ import numpy as np
 from foedus.accountable import Account, Accountable, is_convex
 from foedus.algorithm import Kind
 from foedus.errors import FoedusError
+from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import (
@@ -155,6 +156,8 @@ class Jury:
             return True
         if len(new.sites) < requests:  # sites look at groups of those sums alone in which nobody was missing
             finding = Finding(doubt[0], new.sites, "a site was missing in this round")
+        elif sound_noise(self.order.algorithm) is not None:
+            finding = Finding(doubt[0], new.sites, "a sum over fewer sites would have a part of the noise alone")
         else:
             finding = self.referee.find(*doubt, lambda order, size: self._ask(order, size, epoch))
         words = _words(finding, self._names(finding.group))

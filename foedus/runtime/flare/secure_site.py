@@ -16,7 +16,8 @@ from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.agreement import MOST_ROUNDS
-from foedus.runtime.flare.gate import Outgoing
+from foedus.runtime.flare.gate import Gate, Outgoing
+from foedus.runtime.flare.masked_exchange import PREPARATION, stage_name
 from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.masking import Masking, masking_of
@@ -80,14 +81,17 @@ class SummedRounds(MutableMapping[str, str]):
 
 
 class SiteMasks:
-    """The masked sums of a site's session; `check_run` refuses a message of another run."""
+    """The masked sums of a site's session; `check_run` refuses a message of another run, `gate` keeps what left."""
 
-    def __init__(self, identity: SiteIdentity | None, policy: Policy, folder: Path, check_run: Callable[[Json], None]):
-        self.identity, self.policy, self.folder, self.check_run = identity, policy, folder, check_run
+    def __init__(
+        self, identity: SiteIdentity | None, policy: Policy, folder: Path, check_run: Callable[[Json], None], gate: Gate
+    ):
+        self.identity, self.policy, self.folder, self.check_run, self.gate = identity, policy, folder, check_run, gate
         self.site: MaskingSite | None = None
         self.checks: CheckingSite | None = None
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
+        self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
         self.answers = {
             "keys": self._keys,
             "roster": self._roster,
@@ -119,57 +123,86 @@ class SiteMasks:
         """Note at the join how this run's replies are added up, as every party works it out."""
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
-        self.terms, self.eps2 = terms, tolerances(algorithm)[1]
+        self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
 
-    def check_preparation(self) -> None:
-        """Refuse sums that prepare data where only masked sums may leave: those of the preparation are not masked."""
+    def begin_preparation(self, header: Json) -> None:
+        """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
+        self.preparation = None
+        if header.get("secure") is True and self.identity is not None:
+            record = SummedRounds(self.folder / f"summed-{stage_name(header['run'], PREPARATION)}.txt")
+            self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record)
+
+    def preparing(self, header: Json) -> Callable[[np.ndarray], bytes] | None:
+        """Return what puts words that prepare the data under masks; None in a run without masks."""
+        if self.preparation is not None and self.preparation[0] == header["run"]:
+            return lambda words: self._masked(self._site_of(header, PREPARATION), header, None, words)
         if self.policy.secure:
             raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
+        return None
+
+    def _site_of(self, header: Json, stage: object = None) -> MaskingSite:
+        """Return the sums that a message is about: those of the rounds, or of the preparation."""
+        if (stage or header.get("stage")) == PREPARATION:
+            if self.preparation is None or self.preparation[0] != header["run"]:
+                raise Refusal("other-run", "it prepares no data by masked sums in this run")
+            return self.preparation[1]
+        self.check_run(header)
+        if self.site is None:
+            raise NoKeys("it has no keys for this run yet")
+        return self.site
 
     def _keys(self, header: Json, payload: bytes) -> Outgoing:
-        """Take new keys for the run, and return the public one."""
+        """Take new keys for the run, or for its preparation, and return the public one."""
+        epoch, run = whole(header["epoch"], 0, MOST_EPOCHS, "epoch"), str(header["run"])
+        if header.get("stage") == PREPARATION:
+            note = self._site_of(header).new_keys(stage_name(run, PREPARATION), epoch)
+            return Outgoing(payload=note.to_bytes())
         self.check_run(header)
         if self.identity is None:
             raise Refusal("policy", why_no_identity())
-        if self.site is None or self.run != header["run"]:
-            self.run = str(header["run"])
-            record = SummedRounds(self.folder / f"summed-{self.run}.txt")
-            self.site = MaskingSite(self.identity, self.least_others, record)
+        if self.site is None or self.run != run:
+            self.run = run
+            self.site = MaskingSite(self.identity, self.least_others, SummedRounds(self.folder / f"summed-{run}.txt"))
             self.checks = CheckingSite(self.site, self.policy.secure_checks)
-        note = self.site.new_keys(self.run, whole(header["epoch"], 0, MOST_EPOCHS, "epoch"))
-        return Outgoing(payload=note.to_bytes())
+        return Outgoing(payload=self.site.new_keys(run, epoch).to_bytes())
 
     def _roster(self, header: Json, payload: bytes) -> Outgoing:
-        self.check_run(header)
         try:
-            self._masking_site().accept(Roster.from_bytes(payload))
+            self._site_of(header).accept(Roster.from_bytes(payload))
         except FoedusError as error:
             raise Refusal("policy", str(error).removesuffix(".")) from None
         return Outgoing()
 
     def vector(self, header: Json, round: int, words: np.ndarray) -> bytes:
         """Return the masked vector for the sum that the header of a message orders."""
+        return self._masked(self.site, header, round, words)
+
+    @staticmethod
+    def _masked(site: MaskingSite | None, header: Json, round: int | None, words: np.ndarray) -> bytes:
         try:
             order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
-            if order.round != round:
+            if round is not None and order.round != round:
                 raise FoedusError("the sum is of another round than the message.")
-            return self._masking_site().mask(order, words).to_bytes()
+            if site is None:
+                raise NoKeys("it has no keys for this run yet")
+            return site.mask(order, words).to_bytes()
         except (FoedusError, ValueError, KeyError, TypeError) as error:
             raise _refusal(error) from None
 
     def _reveal(self, header: Json, payload: bytes) -> Outgoing:
-        self.check_run(header)
         try:
-            return Outgoing(payload=self._masking_site().reveal(RevealOrder.from_bytes(payload)).to_bytes())
+            return Outgoing(payload=self._site_of(header).reveal(RevealOrder.from_bytes(payload)).to_bytes())
         except FoedusError as error:
             raise _refusal(error) from None
 
     def _check(self, header: Json, payload: bytes) -> Outgoing:
-        """Return the words of rounds that were summed, for their sums over halves; of the rounds alone."""
+        """Return the words of rounds that were summed, for their sums over halves; of rounds without noise alone."""
         self.check_run(header)
         try:
             order = CheckOrder.from_bytes(payload)
+            if self.noise is not None:
+                raise FoedusError("a sum over half of the sites has a part of the noise alone, so none is checked.")
             if max(order.rounds) >= self.rounds:
                 raise FoedusError("only rounds are checked, neither the certificate nor an evaluation.")
             return Outgoing(payload=self._checking_site().vector(order).to_bytes(), exact=True)
@@ -182,6 +215,16 @@ class SiteMasks:
             return Outgoing(payload=self._checking_site().reveal(RevealOrder.from_bytes(payload)).to_bytes())
         except FoedusError as error:
             raise _refusal(error) from None
+
+    def again(self, header: Json, payload: bytes, round: int) -> bytes | None:
+        """Return under new masks what a request with noise got before, or None: it is one release, and counts once."""
+        words = None if self.masking is None else self.gate.words(_bare(header), payload)
+        return None if words is None else self.vector(header, round, words)
+
+    def keep_words(self, header: Json, payload: bytes, round: int, reply: PyTree) -> None:
+        """Keep what leaves with noise under masks; for `Outgoing.before`, which comes after its charge."""
+        if self.masking is not None:
+            self.gate.keep_words(_bare(header), payload, round, self.masking.words_of(reply))
 
     def masked_reply(self, header: Json, round: int, reply: PyTree) -> bytes:
         """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
@@ -202,15 +245,15 @@ class SiteMasks:
             return None
         return lambda tree: self.vector(header, round, masking.measuring.words_of(tree))
 
-    def _masking_site(self) -> MaskingSite:
-        if self.site is None:
-            raise NoKeys("it has no keys for this run yet")
-        return self.site
-
     def _checking_site(self) -> CheckingSite:
         if self.checks is None:
             raise NoKeys("it has no keys for this run yet")
         return self.checks
+
+
+def _bare(header: Json) -> Json:
+    """Return a message's header without the sum that it orders: what is asked, under whatever masks."""
+    return {key: value for key, value in header.items() if key != "mask"}
 
 
 def _refusal(error: Exception) -> Refusal:

@@ -95,7 +95,7 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
-        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run)
+        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run, self.gate)
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; the transport may deliver anything as one."""
@@ -166,7 +166,8 @@ class SiteSession:
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
-        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, holdout, self.note)
+        self.masks.begin_preparation(header)
+        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate)
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
@@ -181,11 +182,10 @@ class SiteSession:
         return self.desk
 
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        self.masks.check_preparation()
-        return self._desk(header).sums(header)
+        return self._desk(header).sums(header, self.masks.preparing(header))
 
     def _squares(self, header: Json, payload: bytes) -> Outgoing:
-        return self._desk(header).squares(header)
+        return self._desk(header).squares(header, self.masks.preparing(header))
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         self.arrays = self._desk(header).prepare(header)
@@ -267,6 +267,8 @@ class SiteSession:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
         client = self._state(since := whole(header["since"], STARTED, round - 1, "since"))
+        if self.noise is not None and (again := self.masks.again(header, payload, round)) is not None:
+            return Outgoing({"releases": releases.count_of(self.gate.ledger, str(self.run))}, again)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = _local(
@@ -292,6 +294,7 @@ class SiteSession:
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
+            self.masks.keep_words(header, payload, round, reply)
 
         return Outgoing({"releases": count + fresh}, content, False, own, keep)
 
