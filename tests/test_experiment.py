@@ -372,7 +372,7 @@ def test_epsilon_and_delta_without_a_noise_are_totals_and_preparing_the_data_is_
 def test_a_total_is_shared_out_in_a_plan_as_it_is_in_a_run(hospitals: Path):
     """Sites of their own get the noise that a simulation has."""
     made = read(hospitals, TOTALS).cases[0].settings
-    noise = Plan.of(made).algorithm.noise  # pyright: ignore[reportAttributeAccessIssue]
+    noise = Plan.of(made).algorithm(2).noise  # pyright: ignore[reportAttributeAccessIssue]
     run = next(iter(execute.execute(read(hospitals, TOTALS), Screen("quiet"), out=hospitals / "o").runs.values()))
     assert run.ledger is not None
     assert 1.0 / noise.multiplier == pytest.approx(run.ledger.sensitivity[0, 0] / run.ledger.scale[0, 0])

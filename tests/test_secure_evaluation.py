@@ -13,7 +13,7 @@ from test_flare_preparation import FREE, QUICK, STUDY, Ward
 import foedus as fd
 from foedus.data.holdout import split_cohort
 from foedus.errors import FoedusError
-from foedus.evaluation import summed
+from foedus.evaluation import rates, summed, umbrella
 from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum, masked_evaluation_of
 from foedus.evaluation.figures import ALL_ROWS, sum_of
 from foedus.evaluation.tally import Rule, Tally, is_count, shapes, tally
@@ -338,3 +338,48 @@ def test_pages_show_the_figures_over_all_rows():
             assert not any(name in text for name in sites)
         assert "all rows" in pages.section(run)
         assert "| all rows | 320 |" in "\n".join(card._evidence(run))
+
+
+# --- thresholds ---
+
+
+def kept_out(sites=5, rows=200, seed=0):
+    rng = np.random.default_rng(seed)
+    scores = {f"s{i}": rng.normal(loc=0.3 * i, size=rows) for i in range(sites)}
+    labels = {name: rng.integers(2, size=rows) for name in scores}
+    return scores, labels
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_threshold_from_yes_and_no_is_that_of_the_sites_counts(seed):
+    scores, labels = kept_out(seed=seed)
+    terms = [rates.MissRate(0.1), rates.FalseAlarmRate(0.4)]
+    own = {t.name: {s: rates.scores_for(t, scores[s], labels[s]) for s in scores} for t in terms}
+    counts = {name: {s: len(mine) for s, mine in sites.items()} for name, sites in own.items()}
+
+    def ask(term, cut):
+        return [umbrella.below(mine, cut) for mine in own[term.name].values()]
+
+    plain, summed_ = rates.decide(terms, counts, ask), rates.decide_by_sums(terms, counts, ask)
+    assert summed_.cut == plain.cut
+    for mine, theirs in zip(summed_.terms, plain.terms, strict=True):
+        assert (mine.cut, mine.holds) == (theirs.cut, theirs.holds)
+        assert mine.sites == (ALL_ROWS,)
+        assert (mine.rows, mine.wrong, mine.allowed) == tuple(
+            (sum(figure),) for figure in (theirs.rows, theirs.wrong, theirs.allowed)
+        )
+
+
+def test_a_secure_run_with_a_term_on_a_rate_names_no_site(tmp_path):
+    term = '[[constraints]]\ntype = "MissRate"\nat_most = 0.5\nconfidence = 0.6\n'
+    ward = MaskedWard(tmp_path, SECURE + term)
+    cohort, kept = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))
+    evidence.check_counts(ward.case.settings, kept)
+    setup = replace(build.build(ward.case.settings, cohort), kept_out=kept)
+    decision = evidence.decision_of(evidence.rates_of(ward.case.settings), setup, kept, np.zeros(10))
+    assert decision is not None
+    assert [record.sites for record in decision.terms] == [(ALL_ROWS,)]
+    strict = replace(evidence.rates_of(ward.case.settings)[0], at_most=0.001)
+    with pytest.raises(FoedusError, match=r"^4 of the sites keep fewer than \d+ positives out of training") as no:
+        rates.check_sums(strict, dict.fromkeys(ward.names, 20))
+    assert not any(name in str(no.value) for name in ward.names)

@@ -14,8 +14,10 @@ import numpy as np
 
 from foedus.errors import FoedusError
 from foedus.evaluation import umbrella
+from foedus.evaluation.figures import ALL_ROWS
 from foedus.evaluation.tally import Rule
 from foedus.files import Json
+from foedus.secure.site import check_enough
 
 Ask = Callable[["RateTerm", float], Sequence[int]]
 """Plays a round: how many rows that were kept out for a term lie below a score (above it, for negatives), by site."""
@@ -190,6 +192,44 @@ def scores_for(term: RateTerm, scores: np.ndarray, y: np.ndarray) -> np.ndarray:
     return scores[y > 0] if term.positive else -scores[y <= 0]
 
 
+def decide_by_sums(terms: Sequence[RateTerm], counts: Mapping[str, Mapping[str, int]], ask: Ask) -> Decision:
+    """Find the threshold from sums over sites: how many of them a threshold is too much for, which is none at the end.
+
+    A site compares its count with its own rank and adds a yes or no. What a decision then says of rows is over all
+    sites: how many were kept out, are wrong, and may be wrong. Arguments as for `decide`.
+    """
+    records: list[RateRecord] = []
+    rounds, traffic = 0, 0
+    for term in terms:
+        own = counts[term.name]
+        check_enough(len(own), "sites")
+        check_sums(term, own)
+        ranks = [umbrella.rank(n, term.at_most, term.confidence) for n in own.values()]
+
+        def refusals(cut: float, term: RateTerm = term, ranks: list[int] = ranks) -> int:
+            return sum(count >= rank for count, rank in zip(ask(term, cut), ranks, strict=True))
+
+        cut, tries = umbrella.largest_cut(lambda cut, refusals=refusals: refusals(cut) == 0)
+        wrong, allowed = sum(ask(term, cut)), sum(rank - 1 for rank in ranks)
+        rounds, traffic = rounds + tries + 2, traffic + 8 * len(own) * (tries + 2)
+        place = cut if term.positive else -cut + umbrella.STEP
+        figures = ((ALL_ROWS,), (sum(own.values()),), (wrong,), (allowed,))
+        records.append(RateRecord(term.name, term.at_most, term.confidence, place, *figures))
+    return _decision(records, rounds, traffic, traffic)
+
+
+def check_sums(term: RateTerm, counts: Mapping[str, int]) -> None:
+    """Raise where some site keeps too few rows out; only their number is known, and none is named."""
+    least = least_rows(term)
+    if few := sum(rows < least for rows in counts.values()):
+        what = "positives" if term.positive else "negatives"
+        raise FoedusError(
+            f"{few} of the sites keep fewer than {least} {what} out of training, which the {term.title} of at most "
+            f"{term.at_most:g} with confidence {term.confidence:g} needs at each site; raise holdout of {term.name} "
+            f"(now {term.holdout:g}), or merge sites."
+        )
+
+
 def decide(terms: Sequence[RateTerm], counts: Mapping[str, Mapping[str, int]], ask: Ask) -> Decision:
     """Find the threshold; this is the server's part, which sees counts alone.
 
@@ -214,6 +254,10 @@ def decide(terms: Sequence[RateTerm], counts: Mapping[str, Mapping[str, int]], a
             )
         )
         rounds, up, down = rounds + result.rounds, up + result.traffic.up, down + result.traffic.down
+    return _decision(records, rounds, up, down)
+
+
+def _decision(records: list[RateRecord], rounds: int, up: int, down: int) -> Decision:
     most = next((record.cut for record in records if record.type == "MissRate"), None)
     cut = records[0].cut if most is None else most
     records = [

@@ -136,20 +136,19 @@ def search(
     itemsize = np.dtype(np.int64).itemsize
     rounds, up, down = 1, itemsize * len(ranks), 0
 
-    # Bisection: every site admits cut number `low`, at first −inf, and some site refuses cut number `high`, which is at
-    # first one past the end of the grid.
-    low, high = 0, int(2 * LIMIT / STEP) + 2
     misses = np.zeros(len(ranks), dtype=np.int64)
-    while high - low > 1:
-        middle = (low + high) // 2
-        counts = np.asarray(ask(_cut(middle)), dtype=np.int64)
-        rounds, up, down = rounds + 1, up + counts.nbytes, down + itemsize * len(ranks)
-        if np.all(counts < ranks):
-            low, misses = middle, counts
-        else:
-            high = middle
+
+    def admits(cut: float) -> bool:
+        nonlocal misses
+        counts = np.asarray(ask(cut), dtype=np.int64)
+        good = bool(np.all(counts < ranks))
+        misses = counts if good else misses
+        return good
+
+    cut, tries = largest_cut(admits)
+    rounds, up, down = rounds + tries, up + itemsize * len(ranks) * tries, down + itemsize * len(ranks) * tries
     return Calibration(
-        cut=_cut(low),
+        cut=cut,
         max_miss_rate=max_miss_rate,
         confidence=confidence,
         sites=tuple(held_out),
@@ -159,6 +158,22 @@ def search(
         rounds=rounds,
         traffic=Traffic(up=up, down=down),
     )
+
+
+def largest_cut(admits: Callable[[float], bool]) -> tuple[float, int]:
+    """Return the largest cut of the grid that is admitted, by bisection, and how many were tried.
+
+    Every cut below one that is admitted must be admitted too.
+    """
+    # cut number `low`, at first −inf, is admitted; cut number `high`, at first one past the end of the grid, is not
+    low, high, tries = 0, int(2 * LIMIT / STEP) + 2, 0
+    while high - low > 1:
+        middle, tries = (low + high) // 2, tries + 1
+        if admits(_cut(middle)):
+            low = middle
+        else:
+            high = middle
+    return _cut(low), tries
 
 
 def _cut(number: int) -> float:

@@ -19,7 +19,7 @@ from foedus.evaluation.evaluate import (
     noisy_replies,
 )
 from foedus.evaluation.noisy import EvaluationNoise
-from foedus.evaluation.rates import Decision, RateTerm, check_terms, decide, scores_for
+from foedus.evaluation.rates import Decision, RateTerm, check_sums, check_terms, decide, decide_by_sums, scores_for
 from foedus.evaluation.rates import check_counts as check_rate
 from foedus.evaluation.tally import Rule, tally
 from foedus.experiment import build, catalogue
@@ -120,8 +120,9 @@ def check_settings(settings: Settings) -> None:
 def check_counts(settings: Settings, kept_out: KeptOut) -> None:
     """Raise where a site keeps too few rows out for a term on a rate."""
     labels = {site: kept_out.whole.y(table) for site, table in kept_out.threshold.items()}
+    check = check_sums if build.secure_of(settings) else check_rate
     for term in rates_of(settings):
-        check_rate(term, {site: int(np.sum((y > 0) == term.positive)) for site, y in labels.items()})
+        check(term, {site: int(np.sum((y > 0) == term.positive)) for site, y in labels.items()})
 
 
 def add(run: Run, setup: RunSetup) -> None:
@@ -190,4 +191,4 @@ def decision_of(terms: Sequence[RateTerm], setup: RunSetup, kept_out: KeptOut, w
     def ask(term: RateTerm, cut: float) -> list[int]:
         return [umbrella.below(mine, cut) for mine in scores[term.name].values()]
 
-    return decide(terms, counts, ask)
+    return (decide_by_sums if build.secure_of(setup.settings) else decide)(terms, counts, ask)

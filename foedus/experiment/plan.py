@@ -10,6 +10,7 @@ import numpy as np
 from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms import CentralProxAL, FedGiA
 from foedus.algorithms.minimax import Minimax
+from foedus.constraints import Constraint
 from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
@@ -24,7 +25,7 @@ from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
 from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.order import Order, order_of
-from foedus.runtime.masking import by_sums, masking_of
+from foedus.runtime.masking import by_sums, check_shares, masking_of
 from foedus.terms import label
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
@@ -64,10 +65,11 @@ class Plan:
                 f"[algorithm] {name_of(algorithm)} needs to know the sites' numbers of rows or whether they are within "
                 "the support, and sites do not tell; say q_hat = 'uniform' and leave the support out."
             )
-        if isinstance(build.privacy_of(settings).get("privacy"), Central):
+        total = build.privacy_of(settings).get("privacy")
+        if isinstance(total, Central) and total.least_rows is None:
             raise FoedusError(
-                '[privacy] kind = "central": its noise is made for the number of sites and of their rows, which a '
-                "submitted run does not know; run it with 'foedus run', or write kind = \"local\"."
+                '[privacy] least_rows: the noise of kind = "central" is made for so many rows of a site, and sites do '
+                'not tell how many they have; state a number that every site has, or write kind = "local".'
             )
         if settings["privacy"] is not None and isinstance(algorithm, FedGiA):
             raise FoedusError(
@@ -80,14 +82,22 @@ class Plan:
         """The roles of the columns."""
         return sources.roles_of(self.settings)
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm with its noise; a stand-in problem is enough to attach it, for no data are looked at."""
-        return self._with_noise(build.algorithm_of(self.settings), self._stand_in(), build.privacy_of(self.settings))
+    def algorithm(self, sites: int) -> Algorithm:
+        """Return the algorithm with its noise; a stand-in is enough to attach it, for no data are looked at."""
+        privacy = build.privacy_of(self.settings)
+        return self._with_noise(build.algorithm_of(self.settings), self._stand_in(sites), privacy)
 
-    def _stand_in(self) -> Problem:
+    def _stand_in(self, sites: int = 1) -> Problem:
         """Return a problem with this loss and next to no data, for what does not depend on the data."""
-        return Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
+        one = (np.zeros((2, 2)), np.array([0.0, 1.0]))
+        # private rounds are as many as there are caps to measure; without privacy the terms make no difference here
+        caps = [] if self.settings["privacy"] is None else self._constraints()
+        names = [f"site {k}" for k in range(sites)]
+        return Problem(dict.fromkeys(names, one), loss=build.loss_of(self.settings), constraints=caps)
+
+    def _constraints(self) -> list[Constraint]:
+        """Return the terms, with a stand-in for the rows that each is about."""
+        return build.constraints_of(self.settings, lambda words, place: label(0.0))
 
     def _with_noise(self, algorithm: Algorithm, problem: Problem, privacy: PrivacyArguments) -> Algorithm:
         if "privacy" not in privacy:
@@ -125,8 +135,7 @@ class Plan:
     @property
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
-        constraints = build.constraints_of(self.settings, lambda words, place: label(0.0))
-        terms = sorted(map(constraint_in_words, constraints))
+        terms = sorted(map(constraint_in_words, self._constraints()))
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
     def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing:
@@ -162,6 +171,7 @@ class Plan:
         fit = (by_sums(algorithm) if self.secure else algorithm).fit(problem)
         if self.secure:
             masking_of(fit.algorithm, problem.terms)  # raises where the algorithm needs single replies
+            check_shares(fit.algorithm, problem, setup.participation, secure=True)
         order = order_of(
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,

@@ -156,7 +156,7 @@ def _one(folder: Folder, submission: tuple[Request, Json], screen: Screen, how: 
     """Drive one submitted run to its end; `how` is the event that its beginning is noted as."""
     request, note = submission
     plan, name = request.plan, note["name"]
-    algorithm = name_of(plan.algorithm)
+    algorithm = name_of(plan.algorithm(len(request.sites)))
     details = {"run": name, "folder": str(folder.path), "algorithm": algorithm, "max_rounds": plan.max_rounds}
     details |= {"sites": len(request.sites), "id": request.run}
     screen.note(folder.event(how, **details))

@@ -15,6 +15,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.pooled import Pooled
 from foedus.privacy import sampling
+from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
@@ -94,6 +95,8 @@ def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str
         ],
     ).over(terms.shape.unravel(jnp.asarray(w0)))
     check_data(problem, algorithm, w0)
+    if isinstance(noise := sound_noise(algorithm), NoiseShares):
+        noise.check_counts(problem)
     return Data({k: v[0] for k, v in problem.data.items()})
 
 

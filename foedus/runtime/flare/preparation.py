@@ -47,9 +47,8 @@ class RunPlan(Protocol):
     @property
     def roles(self) -> Roles: ...
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm with its noise, on which a site's policy decides."""
+    def algorithm(self, sites: int) -> Algorithm:
+        """Return the algorithm over so many sites with its noise, on which a site's policy decides."""
         ...
 
     @property
@@ -159,7 +158,7 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
     plan = request.plan
     statement_of_run = {
         "roles": dataclasses.asdict(plan.roles),
-        "algorithm": spec.encode(over_a_network(plan.algorithm)),
+        "algorithm": spec.encode(over_a_network(plan.algorithm(len(request.sites)))),
         "max_rounds": plan.max_rounds,
         "sites": len(request.sites),
         "problem": plan.problem,

@@ -1,0 +1,145 @@
+"""Noise in shares in submitted runs: over messages in one process, and over real sites (slow)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_flare_preparation import FREE
+from test_secure_evaluation import MaskedWard
+
+import foedus as fd
+from foedus.experiment import build
+from foedus.runtime.flare import packing
+from foedus.runtime.flare.exchange import Missing
+from foedus.runtime.flare.order import Result
+from foedus.runtime.flare.policy import Policy
+from foedus.runtime.flare.site_ledger import ROUNDING
+
+pytest.importorskip("cryptography")
+FILE = """
+[data]
+files = "hospitals/*.csv"
+label = "readmitted"
+positive = "yes"
+features = ["age", "blood_pressure"]
+[preprocess.bounds]
+age = [0, 120]
+blood_pressure = [60, 240]
+[algorithm]
+name = "PrivateNewton"
+[run]
+secure = true
+[privacy]
+kind = "central"
+epsilon = 30.0
+delta = 1e-5
+least_rows = 60
+"""
+CAPS = '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 1.5\n'
+PRIVATE = Policy(**FREE, max_epsilon=30.0, secure=True)
+
+
+def test_a_submitted_run_of_fedavg_spends_its_total_at_every_site(tmp_path):
+    text = FILE.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")
+    ward = MaskedWard(tmp_path, text, PRIVATE)
+    ward.play()
+    for site in ward.site.values():
+        assert len(site.gate.ledger.lines) == 2
+        assert 29.9 < site.gate.ledger.total(1e-5) <= 30.0 * ROUNDING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("caps", "rounds"), [("", 9), (CAPS, 14)], ids=["free", "capped"])
+def test_a_submitted_run_spends_its_total_at_every_site_and_brings_a_private_certificate(tmp_path, caps, rounds):
+    ward = MaskedWard(tmp_path, FILE + caps, PRIVATE)
+    result = Result.from_bytes(ward.play().to_bytes())
+    assert len(result.history["phase"]) == rounds
+    for site in ward.site.values():
+        ledger = site.gate.ledger
+        assert len(ledger.lines) == rounds
+        assert 29.9 < ledger.total(1e-5) <= 30.0 * ROUNDING
+        assert "shares of noise of at least 3 of 4 sites that do not collude" in ledger.lines[0].what
+    certificate = result.conclusion.certificate
+    assert certificate.silent, "nobody measures exactly"
+    if not caps:
+        assert certificate.private is None
+        return
+    assert certificate.private is not None
+    assert [row.site for row in certificate.private.rows] == list(ward.names)
+    setup = build.build(ward.case.settings, ward.cohort)  # the rows themselves say whether the intervals are true
+    values = []
+    for i in range(len(ward.names)):
+        x, y = (np.asarray(setup.problem.client(i)[key]) for key in ("x", "y"))
+        values.append(float(np.mean(np.where(y == 1, np.logaddexp(0.0, -(x @ result.conclusion.w)) - 1.5, 0.0))))
+    inside = [row.low <= value <= row.high for row, value in zip(certificate.private.rows, values, strict=True)]
+    assert sum(inside) >= 3, (values, certificate.private.rows)
+
+
+def test_a_site_that_allows_less_refuses_before_its_columns_are_told(tmp_path):
+    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, max_epsilon=29.0))
+    with pytest.raises(Missing, match=r"allows epsilon 29 a run at delta 1e-05, and with this run 30"):
+        ward.play()
+    assert all(not site.gate.ledger.lines for site in ward.site.values())
+    assert {packing.unseal(raw)[0]["ask"] for raw in ward.heard} == {"columns"}
+
+
+def other_noise(header):
+    """The preparation states noise for epsilon 30, the run asks with a tenth of it."""
+    if header["ask"] in ("hello", "join"):
+        header["algorithm"]["fields"]["noise"]["fields"]["epsilon"] *= 10
+    return header
+
+
+def more_sites(header):
+    """The shares are those of ten sites."""
+    if header["ask"] in ("columns", "hello", "join"):
+        header["algorithm"]["fields"]["noise"]["fields"]["sites"] = 10
+    return header
+
+
+def without_masks(header):
+    if header["ask"] in ("columns", "hello", "join"):
+        header["secure"] = False
+    return header
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (other_noise, "allows epsilon 30|noise"),
+        (more_sites, "noise in shares protects masked sums over all its 10 sites alone"),
+        (without_masks, "noise in shares protects masked sums over all its 4 sites alone"),
+    ],
+)
+def test_a_server_that_asks_with_other_settings_gets_nothing(tmp_path, change, sentence):
+    ward = MaskedWard(tmp_path, FILE, PRIVATE)
+    honest, changes = ward.ask, list[bool]()
+
+    def ask(messages, timeout):
+        changed = {}
+        for site, message in messages.items():
+            header, payload = packing.unseal(message)
+            before = packing.seal(header, payload)
+            changed[site] = packing.seal(change(header), payload)
+            changes.append(changed[site] != before)
+        return honest(changed, timeout)
+
+    ward.ask = ask
+    with pytest.raises(fd.FoedusError, match=sentence):
+        ward.play()
+    assert any(changes), "the attack has changed nothing"
+    assert all(not site.gate.ledger.lines for site in ward.site.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("epsilon = 30.0", "epsilon = 0.001"), "epsilon 0.001 is too small for any useful noise"),
+        (("[run]", "[participation]\nfraction = 0.5\n[run]"), "needs the noise of 3 of 4 clients in every round"),
+    ],
+)
+def test_noise_that_cannot_do_is_refused_before_a_round(tmp_path, change, sentence):
+    ward = MaskedWard(tmp_path, FILE.replace(*change))
+    with pytest.raises(fd.FoedusError, match=sentence):
+        ward.play()
+    assert "round" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}
