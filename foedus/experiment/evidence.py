@@ -47,6 +47,11 @@ def check_settings(settings: Settings) -> None:
     check_terms(rates)
     if rates and build.loss_of(settings).kind != "classification":
         raise FoedusError(f"[[constraints]]: {rates[0].name} is about two classes, and this loss predicts a number.")
+    if rates and build.secure_of(settings):
+        raise FoedusError(
+            f"[[constraints]] {rates[0].name}: its threshold is chosen from counts of single sites, and with secure = "
+            "true nobody sees those; cap the loss with LossCap, or leave secure out."
+        )
     if settings["privacy"] is not None and (share is not None or rates):
         what = "[evaluate] holdout" if share is not None else f"[[constraints]] {rates[0].name}"
         raise FoedusError(

@@ -10,6 +10,7 @@ import numpy as np
 from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms import CentralProxAL, FedGiA
 from foedus.algorithms.minimax import Minimax
+from foedus.constraints import LossCap
 from foedus.data.holdout import Shares
 from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
@@ -58,10 +59,11 @@ class Plan:
                 f"[algorithm] {name_of(algorithm)} needs to know the sites' numbers of rows or whether they are within "
                 "the support, and sites do not tell; say q_hat = 'uniform' and leave the support out."
             )
-        if isinstance(build.privacy_of(settings).get("privacy"), Central):
+        total = build.privacy_of(settings).get("privacy")
+        if isinstance(total, Central) and total.least_rows is None:
             raise FoedusError(
-                '[privacy] kind = "central": its noise is made for the number of sites and of their rows, which a '
-                "submitted run does not know; run it with 'foedus run', or write kind = \"local\"."
+                '[privacy] kind = "central": its noise is made for the fewest rows of a site, which a submitted run '
+                "does not know; state it as least_rows in [privacy]. Sites with fewer divide by it."
             )
         if settings["privacy"] is not None and isinstance(algorithm, FedGiA):
             raise FoedusError(
@@ -74,14 +76,17 @@ class Plan:
         """The roles of the columns."""
         return sources.roles_of(self.settings)
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm with its noise; a stand-in problem is enough to attach it, for no data are looked at."""
-        return self._with_noise(build.algorithm_of(self.settings), self._stand_in(), build.privacy_of(self.settings))
+    def algorithm_for(self, sites: int) -> Algorithm:
+        """Return the algorithm with its noise; a stand-in problem is enough to attach it: no data are looked at."""
+        return self._with_noise(
+            build.algorithm_of(self.settings), self._stand_in(sites), build.privacy_of(self.settings)
+        )
 
-    def _stand_in(self) -> Problem:
+    def _stand_in(self, sites: int = 1) -> Problem:
         """Return a problem with this loss and next to no data, for what does not depend on the data."""
-        return Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=build.loss_of(self.settings))
+        one = (np.zeros((2, 2)), np.array([0.0, 1.0]))
+        caps = [LossCap(label(1.0), at_most=1.0) for term in self.settings["constraints"] if term["type"] == "LossCap"]
+        return Problem(dict.fromkeys(map(str, range(sites)), one), loss=build.loss_of(self.settings), constraints=caps)
 
     def _with_noise(self, algorithm: Algorithm, problem: Problem, privacy: PrivacyArguments) -> Algorithm:
         if "privacy" not in privacy:

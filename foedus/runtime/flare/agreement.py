@@ -18,6 +18,7 @@ from foedus.privacy import sampling
 from foedus.privacy.releasing import check_data, sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
+from foedus.run import versions
 from foedus.runtime.flare.exchange import norm_of
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
@@ -117,3 +118,8 @@ def _masks(terms: Terms) -> tuple[Mask, ...]:
     """Return the subsets of a site's rows that occur in the terms."""
     own = (*(() if terms.where is None else (terms.where,)), *subsets_of(terms.objective))
     return (*own, *(mask for c in terms.constraints if c.scope != "global" for mask in c.masks()))
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions that both sides of a run must share."""
+    return {k: v for k, v in versions().items() if k in ("foedus", "jax")}

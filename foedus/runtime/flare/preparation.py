@@ -8,7 +8,7 @@ rules that came of it, with which the site turns its table into the arrays that 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -27,9 +27,13 @@ from foedus.runtime.flare import spec
 from foedus.runtime.flare.evaluating import Examiner, statement
 from foedus.runtime.flare.exchange import Exchange
 from foedus.runtime.flare.gate import Outgoing, unfit
+from foedus.runtime.flare.masked_preparation import AddUp, MaskedApart, MaskedFigures, with_values
 from foedus.runtime.flare.order import Order, over_a_network
+from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal, Source
 from foedus.runtime.flare.site_ledger import Release
+
+MOST_WORDS = 10**4  # of one column, in masked sums
 
 
 class RunPlan(Protocol):
@@ -38,9 +42,8 @@ class RunPlan(Protocol):
     @property
     def roles(self) -> Roles: ...
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm with its noise, on which a site's policy decides."""
+    def algorithm_for(self, sites: int) -> Algorithm:
+        """Return the algorithm with its noise for so many sites, on which a site's policy decides."""
         ...
 
     @property
@@ -98,22 +101,14 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
 class Apart:
     """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
 
-    def __init__(self, exchange: Exchange, noise: Json | None, roles: Roles, secure: bool = False):
-        self.exchange, self.noise, self.roles, self.secure = exchange, noise, roles, secure
+    def __init__(self, exchange: Exchange, noise: Json | None):
+        self.exchange, self.noise = exchange, noise
 
     @property
     def sites(self) -> int:
         return len(self.exchange.client)
 
     def first(self, request: FiguresRequest) -> list[Sums]:
-        if self.secure and self.noise is None:
-            if not (request.sums or request.ranges or {*request.words} - {self.roles.label, self.roles.group}):
-                # the values of label and group are known: every site has told them with its columns
-                return [Sums(words=dict.fromkeys(request.words, ())) for _ in range(self.sites)]
-            raise FoedusError(
-                "[run] runtime: with secure = true nothing is asked of single sites, and the scale or the words of a "
-                "column would be; state bounds and categories in [preprocess], or scale = 'none'."
-            )
         content = {"columns": dataclasses.asdict(request), "noise": self.noise}
         return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
 
@@ -127,12 +122,15 @@ def _sums(record: Json) -> Sums:
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
-def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
-    """Play the preparation at the server; return the order and the rules of preprocessing."""
+def prepare(request: Request[RunPlan], exchange: Exchange, add_up: AddUp | None = None) -> tuple[Order, Preprocessing]:
+    """Play the preparation at the server; return the order and the rules of preprocessing.
+
+    `add_up` plays a masked sum, where the server is to see sums alone.
+    """
     plan = request.plan
     statement_of_run = {
         "roles": dataclasses.asdict(plan.roles),
-        "algorithm": spec.encode(over_a_network(plan.algorithm)),
+        "algorithm": spec.encode(over_a_network(plan.algorithm_for(len(request.sites)))),
         "max_rounds": plan.max_rounds,
         "sites": len(request.sites),
         "problem": plan.problem,
@@ -141,8 +139,19 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "holdout": statement(plan.shares),
     }
     headers = exchange.greet("columns", statement_of_run)
-    cohort = cohort_from({site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}, plan.roles)
-    rules = plan.rules(cohort, Apart(exchange, plan.noise, plan.roles, plan.secure))
+    sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}
+    if plan.secure:
+        assert add_up is not None
+        roles, figures = plan.roles, MaskedFigures(request.run, plan.roles.max_categories)
+        answers = MaskedApart(exchange, add_up, plan.noise, plan.max_rounds, figures)
+        values = answers.values_of(
+            [*([roles.label] if roles.classification else []), *([roles.group] if roles.group else [])]
+        )
+        cohort = with_values(cohort_from(sketches, replace(roles, classification=False, group=None)), roles, values)
+        rules = plan.rules(cohort, answers)
+    else:
+        cohort = cohort_from(sketches, plan.roles)
+        rules = plan.rules(cohort, Apart(exchange, plan.noise))
     exchange.everyone("prepare", {"rules": rules.to_json()})
     return plan.order(cohort, rules, request.run, request.sites), rules
 
@@ -170,12 +179,15 @@ class Desk:
         self.site, self.run, self.source, self.policy = site, run, source, policy
         self.shares, self.note = shares, note
         self.replies: Replies | None = None
+        self.figures: MaskedFigures | None = None  # where figures leave as masked sums alone
         self.examiner: Examiner | None = None
 
     def columns(self, header: Json) -> Json:
         """Answer which columns the site has, and which labels and groups occur in enough rows."""
         fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
         self.roles = Roles(**fields)
+        if header.get("secure") is True:
+            self.figures = MaskedFigures(self.run, whole(self.roles.max_categories, 1, MOST_WORDS, "max_categories"))
         try:
             table = self.source.table(self.roles)
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
@@ -192,7 +204,30 @@ class Desk:
             self._check_words(len(values))
             if name is not None and values and not {*values} <= {*self._common_words(name)}:
                 raise unfit(f"a value of {name!r} stands in fewer than {self.policy.min_subset} rows", self.note)
-        return {"sketch": self.sketch.to_json()}
+        own = self.sketch if self.figures is None else dataclasses.replace(self.sketch, labels=(), groups=())
+        return {"sketch": own.to_json()}
+
+    def words(self, header: Json) -> Outgoing:
+        """Answer with the values of label and group, in the header of a message that is to be masked."""
+        names = tuple(map(str, header["columns"]["words"]))
+        if self.figures is None or not {*names} <= self._told_words():
+            raise Refusal("unknown", "it is asked for words of columns that are neither label nor group")
+        return Outgoing({"sums": dataclasses.asdict(Sums(words={name: self._common_words(name) for name in names}))})
+
+    def _told_words(self) -> set[str | None]:
+        return {self.roles.group} | ({self.roles.label} if self.roles.classification else set())
+
+    def tree(self, out: Outgoing) -> list[np.ndarray]:
+        """Return the numbers that a masked sum adds up in place of an answer."""
+        assert self.figures is not None
+        if "squares" in out.header:
+            squares = out.header["squares"]
+            return self.figures.tree([squares[name] for name in sorted(squares)], {})
+        sums = out.header["sums"]
+        try:
+            return self.figures.tree([*sums["count"].values(), *sums["total"].values()], sums["words"])
+        except FoedusError as error:
+            raise unfit(str(error), self.note) from None
 
     def _check_words(self, words: int) -> None:
         if words > self.policy.max_words:

@@ -49,8 +49,8 @@ def aggregate_sum(
 class MaskedExchange:
     """Masked sums with the sites of a run: keys where they are needed, vectors, reveals, the total."""
 
-    def __init__(self, order: Order, exchange: Exchange, patience: Patience):
-        self.order, self.exchange, self.patience = order, exchange, patience
+    def __init__(self, run: str, sites: tuple[str, ...], exchange: Exchange, patience: Patience):
+        self.run, self.sites, self.exchange, self.patience = run, sites, exchange, patience
         self.epoch, self.has_keys = -1, False
         self.key_holders: tuple[str, ...] = ()  # the sites that have keys
         self.key_time = 0.0
@@ -59,7 +59,7 @@ class MaskedExchange:
         """Let the sites take new keys and show them to each other; without `minimum` a silent one pauses the run."""
         self.epoch += 1
         header = self.exchange.header("keys") | {"epoch": self.epoch}
-        notes = self._ask_all("keys", {site: packing.seal(header) for site in self.order.sites}, self.patience.minimum)
+        notes = self._ask_all("keys", {site: packing.seal(header) for site in self.sites}, self.patience.minimum)
         roster = roster_of(KeyNote.from_bytes(content) for content in notes.values()).to_bytes()
         self._ask_all("roster", dict.fromkeys(notes, packing.seal(self.exchange.header("roster"), roster)), None)
         self.has_keys, self.key_holders, self.key_time = True, tuple(notes), time.monotonic()
@@ -67,7 +67,7 @@ class MaskedExchange:
     def _ready(self) -> None:
         """Exchange keys where there are none, and now and then where a site that was silent may be back."""
         waits = time.monotonic() - self.key_time
-        if not self.has_keys or (len(self.key_holders) < len(self.order.sites) and waits > self.patience.probe):
+        if not self.has_keys or (len(self.key_holders) < len(self.sites) and waits > self.patience.probe):
             self.new_keys()
 
     def _ask_all(self, ask: str, messages: Mapping[str, bytes], least: int | None) -> dict[str, bytes]:
@@ -83,6 +83,11 @@ class MaskedExchange:
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.exchange.client[silent[0]]!r} does not answer {ask!r}{why}")
         return contents
+
+    def whole(self, ask: str, round: int, header: Json, size: int) -> np.ndarray | None:
+        """Return the sum over all sites of their words for one message before the run's rounds."""
+        messages = dict.fromkeys(self.sites, (self.exchange.header(ask) | header, b""))
+        return self.add_up(ask, round, messages, size, len(messages), number=None)[0]
 
     def add_up(
         self,
@@ -111,7 +116,7 @@ class MaskedExchange:
         for attempt in range(1 + self.patience.misses):
             self._ready()
             targets = {site: message for site, message in messages.items() if site in self.key_holders}
-            work = MaskedSum(self.order.run, self.epoch, round, attempt, targets, size)
+            work = MaskedSum(self.run, self.epoch, round, attempt, targets, size)
             if not self._vectors(work, ask, number, messages, max(least, work.threshold), losses, on_header):
                 self.has_keys = False  # a site has none, as after a restart: everybody takes new ones
                 continue
@@ -213,7 +218,7 @@ class SecureServerSession(ServerSession):
             self.masking.traffic(packing.size_of(down), _count(up), order.terms.clients)
             for down, up in zip(self.messages, self.replies, strict=True)
         )
-        self.sums = MaskedExchange(order, self.exchange, self.patience)
+        self.sums = MaskedExchange(order.run, order.sites, self.exchange, self.patience)
         return super()._join()
 
     def _player(self) -> PlayRound:
@@ -336,7 +341,8 @@ def play(
         order = work
     else:
         names = {site: site for site in work.sites}
-        order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+        exchange = Exchange(work.run, names, ask, patience, note, should_stop)
+        order, rules = prepare(work, exchange, MaskedExchange(work.run, work.sites, exchange, patience).whole)
     departures = Departures(folder)
     order = departures.apply(order)
     while True:

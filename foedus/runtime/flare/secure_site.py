@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.gate import Outgoing
+from foedus.runtime.flare.masked_preparation import ROUNDS, masking_for
 from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.masking import Masking, masking_of
+from foedus.secure.fixed_point import MOST_TERMS
 from foedus.secure.identity import SiteIdentity
 from foedus.secure.masks import require_cryptography
 from foedus.secure.messages import MaskOrder, RevealOrder, Roster
@@ -109,13 +112,19 @@ class SiteMasks:
     def begin(self, header: Json, algorithm: Algorithm, terms: Terms) -> None:
         """Note at the join how this run's replies are added up, as every party works it out."""
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
+        self.site = None  # the keys of the preparation are not those of the rounds
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2 = terms, tolerances(algorithm)[1]
 
-    def check_preparation(self) -> None:
-        """Refuse sums that prepare data where only masked sums may leave: those of the preparation are not masked."""
-        if self.policy.secure:
-            raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
+    def agree(self, header: Json) -> None:
+        """Note in a run's first message how many sites and rounds it has, for the masked sums that prepare its data."""
+        self.clients = whole(header["sites"], 1, MOST_TERMS, "sites")
+        self.rounds, self.site = whole(header["max_rounds"], 1, 10**9, "max_rounds"), None
+
+    def figures(self, header: Json, tree: PyTree, out: Outgoing) -> Outgoing:
+        """Return an answer that prepares data with its figures under masks, and nothing of them in its header."""
+        round = self.rounds + ROUNDS[str(header["ask"])]
+        return replace(out, header={}, payload=self.vector(header, round, masking_for(self.clients).words_of(tree)))
 
     def _keys(self, header: Json, payload: bytes) -> Outgoing:
         """Take new keys for the run, and return the public one."""

@@ -27,7 +27,6 @@ from foedus.files import Json
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree, strong
-from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.flare import agreement, layout, packing, spec
@@ -38,6 +37,7 @@ from foedus.runtime.flare.agreement import (
     check_terms,
     checked_data,
     fitting,
+    own_versions,
     statement,
 )
 from foedus.runtime.flare.approval import Approvals, Statement
@@ -94,7 +94,7 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
-        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run)
+        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_masked)
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; the transport may deliver anything as one."""
@@ -118,8 +118,9 @@ class SiteSession:
         """Return the function that answers this kind of message."""
         answers = {
             "columns": self._columns,
-            "sums": self._sums,
-            "squares": self._squares,
+            "words": self._figures,
+            "sums": self._figures,
+            "squares": self._figures,
             "prepare": self._prepare,
             "hello": self._hello,
             "join": self._join,
@@ -171,25 +172,25 @@ class SiteSession:
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
         algorithm = self._accept_algorithm(header, whole(header["sites"], 1, 10**6, "sites"))
         self.masks.check(header, header["sites"], algorithm)
+        self.masks.agree(header)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
         shares = shares_of(header.get("holdout"), self.policy)
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
         self.desk = Desk(self.name, header["run"], self.site.data, self.policy, shares, self.note)
         self.arrays, self.run, self.agreement = None, None, None
-        return Outgoing({"versions": _versions()} | self.desk.columns(header))
+        return Outgoing({"versions": own_versions()} | self.desk.columns(header))
 
     def _desk(self, header: Json) -> Desk:
         if self.desk is None or self.desk.run != header["run"]:
             raise Refusal("other-run", "it has not been asked for the columns of this run")
         return self.desk
 
-    def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        self.masks.check_preparation()
-        return self._desk(header).sums(header)
-
-    def _squares(self, header: Json, payload: bytes) -> Outgoing:
-        return self._desk(header).squares(header)
+    def _figures(self, header: Json, payload: bytes) -> Outgoing:
+        """Answer what prepares the data, under masks in a run that has agreed on masked sums."""
+        desk = self._desk(header)
+        out: Outgoing = {"words": desk.words, "sums": desk.sums, "squares": desk.squares}[header["ask"]](header)
+        return out if desk.figures is None else self.masks.figures(header, desk.tree(out), out)
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         self.arrays = self._desk(header).prepare(header)
@@ -198,8 +199,8 @@ class SiteSession:
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
-            return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
-        terms = self._terms(header)
+            return Outgoing({"versions": own_versions(), "schema": layout.schema(self._read())})  # a probe in between
+        terms = check_terms(self._decode(header["terms"]))
         algorithm = fitting(self._accept_algorithm(header, terms.clients), terms).algorithm
         self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
@@ -213,10 +214,7 @@ class SiteSession:
         if rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
         self.agreement, self.run = (header["run"], statement(header)), None
-        return Outgoing({"versions": _versions(), "schema": layout.schema(data)})
-
-    def _terms(self, header: Json) -> Terms:
-        return check_terms(self._decode(header["terms"]))
+        return Outgoing({"versions": own_versions(), "schema": layout.schema(data)})
 
     def _read(self) -> dict[str, np.ndarray]:
         if self.arrays is None:
@@ -232,7 +230,7 @@ class SiteSession:
     def _join(self, header: Json, payload: bytes) -> Outgoing:
         if self.agreement != (header["run"], statement(header)):
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
-        terms = self._terms(header)
+        terms = check_terms(self._decode(header["terms"]))
         fit = fitting(self._accept_algorithm(header, terms.clients), terms)
         algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
@@ -374,6 +372,11 @@ class SiteSession:
         if self.run is None or header.get("run") != self.run:
             raise Refusal("other-run", "it has not joined this run")
 
+    def _check_masked(self, header: Json) -> None:
+        """Refuse messages of masked sums outside a run and the preparation of one."""
+        if self.desk is None or self.desk.figures is None or self.desk.run != header.get("run"):
+            self._check_run(header)
+
     def _place(self) -> Path:
         place = self.folder / f"run-{self.run}"
         place.mkdir(exist_ok=True, mode=0o700)
@@ -393,7 +396,3 @@ class SiteSession:
                 self.note(f"a kept state is set aside: {error}")
                 path.unlink(missing_ok=True)
         return sorted(rounds)
-
-
-def _versions() -> dict[str, str]:
-    return {k: v for k, v in versions().items() if k in ("foedus", "jax")}
