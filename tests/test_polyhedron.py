@@ -97,10 +97,12 @@ def test_rows_of_weight_zero_change_nothing_and_clients_go_side_by_side():
         np.testing.assert_allclose(together.v[i], one.v, atol=1e-8)
 
 
-def test_whitening_is_the_inverse_of_the_factor():
-    root = np.random.default_rng(0).normal(size=(5, 7, 2, 3))
+@pytest.mark.parametrize("size", [5, 17, 26])
+def test_whitening_is_the_inverse_of_the_factor(size):
+    """As it is, in blocks, and as a loop over a large matrix."""
+    root = np.random.default_rng(0).normal(size=(size, 2 * size, 2, 3))
     N = np.einsum("iakn,jakn->ijkn", root, root)
     T = np.asarray(_whiten(jnp.asarray(N)))
-    assert np.all(T[np.triu_indices(5, 1)] == 0)
+    assert np.all(T[np.triu_indices(size, 1)] == 0)
     whole = np.einsum("iakn,abkn,jbkn->ijkn", T, N, T)
-    np.testing.assert_allclose(whole, np.broadcast_to(np.eye(5)[:, :, None, None], whole.shape), atol=1e-10)
+    np.testing.assert_allclose(whole, np.broadcast_to(np.eye(size)[:, :, None, None], whole.shape), atol=1e-10)

@@ -30,6 +30,8 @@ from foedus.numerics.cone import scale_by, scaling_point
 from foedus.pytrees import state
 from foedus.robust.polyhedron_form import Inequalities, PolyhedronIterate, PolyhedronLayout, Samples, heights, residue
 
+LEAF, MOST_IN_BLOCKS = 9, 24  # columns of a matrix that is not cut into blocks, because it is small or large
+
 
 @state
 class OwnWeights:
@@ -72,9 +74,19 @@ class PolyhedronSystem:
 def _whiten(N: Array) -> Array:
     """The lower triangular T with T N Tᵀ = 1, for a batch on the last axes.
 
-    It eliminates in all samples at once; LAPACK would be called for one small matrix after the other.
+    It eliminates in all samples at once; LAPACK would be called for one small matrix after the other. A matrix is cut
+    into blocks that are whitened one after the other, which halves the work; the products of blocks of large matrices
+    would take much memory.
     """
-    size = N.shape[0]
+    size, half = N.shape[0], N.shape[0] // 2
+    if LEAF < size <= MOST_IN_BLOCKS:
+        first, beside = _whiten(N[:half, :half]), N[half:, :half]
+        factor = jnp.sum(beside[:, None] * first, axis=2)
+        rest = _whiten(N[half:, half:] - jnp.sum(factor[:, None] * factor, axis=2))
+        back = jnp.sum(factor[:, :, None] * first, axis=1)
+        lower = -jnp.sum(rest[:, :, None] * back, axis=1)
+        top = jnp.concatenate([first, jnp.zeros_like(beside).swapaxes(0, 1)], axis=1)
+        return jnp.concatenate([top, jnp.concatenate([lower, rest], axis=1)])
     index = jnp.arange(size, dtype=jnp.uint32).reshape(-1, *(1,) * (N.ndim - 2))
 
     def eliminate(j: Array, M: Array) -> Array:
