@@ -148,6 +148,16 @@ def test_noise_that_cannot_do_is_refused_before_a_round(tmp_path, change, senten
     assert "round" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}
 
 
+def test_a_person_who_approves_is_told_whom_the_noise_relies_on(tmp_path):
+    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, approve="ask"))
+    with pytest.raises(Paused, match="it waits for the approval of a person at the site"):
+        ward.play()
+    (request,) = ward.site[ward.names[0]].approvals.all()
+    text = " ".join(request.summary)
+    assert "a share of the noise is added here" in text
+    assert "at least 3 of the 4 sites do not collude" in text
+
+
 # --- bad input: one sentence, and nothing is sent ---
 
 
