@@ -70,11 +70,11 @@ def test_caps_in_a_file_go_with_a_total_and_check_says_how_long_it_takes(study: 
     for text in (FILE, FILE.replace("secure = true", "").replace('kind = "central"', "").partition("tolerate")[0]):
         experiment = read(study, text.replace("rounds = 3", "") + CAPS)
         setup = execute.Builder(experiment).build(experiment.cases[0])
-        assert build.rounds_of(setup.settings, setup.algorithm, setup.problem) == 14
+        assert build.rounds_of(setup.settings, setup.algorithm, setup.problem) == 18
         assert cli.run(["check", str(study)]) == 0
         output = capsys.readouterr().out
         assert "PrivateNewton" in output
-        assert "14" in output
+        assert "18" in output
 
 
 def test_auto_takes_the_private_algorithm_where_a_file_asks_for_privacy(study: Path, capsys):
@@ -127,5 +127,6 @@ def test_secure_of_the_section_is_that_of_sites_of_their_own(study: Path):
     assert build.secure_of(read(study, text).cases[0].settings)
     inside = FILE.replace("secure = true", 'runtime = { name = "flare", secure = true }')
     assert build.secure_of(read(study, inside).cases[0].settings)
+    assert Plan.of(read(study, inside).cases[0].settings).secure
     with pytest.raises(FoedusError, match=r"\[privacy\] least_rows: .*state a number that every site has"):
         Plan.of(read(study, inside.replace("least_rows = 100", "")).cases[0].settings)

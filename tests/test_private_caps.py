@@ -45,20 +45,16 @@ def test_in_95_of_a_hundred_seeds_every_cap_holds(rows, epsilon, secure):
     exact = fd.solve(problem, fd.InteriorPoint())
     assert exact.certificate.holds()
     total = (fd.Central if secure else fd.Local)(epsilon=epsilon, delta=1e-5)
-    holds, objectives = 0, []
+    holds, good = 0, 0
     for seed in range(100):
         run = fd.solve(problem, fd.PrivateNewton(), privacy=total, secure=secure, seed=seed)
         losses = [client_loss(problem.client(i), run.w, rare) for i in range(10)]
-        holds += all(value <= limit for value, limit in zip(losses, caps, strict=True))
-        objectives.append(run.objective / exact.objective)
-    if epsilon == 4.0:
-        assert np.mean(objectives) <= 1.05
-    if rows is generated and epsilon == 4.0 and not secure and holds == 94:
-        pytest.xfail(
-            "94 of 100 were measured (objective 1.035, worst 1.044), which is less than the 95 that the margin aims "
-            "at: it is a model, and on this set a little too small"
-        )
+        kept = all(value <= limit for value, limit in zip(losses, caps, strict=True))
+        holds += kept
+        good += kept and run.objective <= 1.05 * exact.objective
     assert holds >= 95
+    if epsilon == 4.0:  # in the same seeds every cap holds and the objective is at most 5 % above
+        assert good >= 95
 
 
 def client_loss(data, w, label):

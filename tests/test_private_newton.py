@@ -15,7 +15,16 @@ from test_secure_sessions import MaskedHall
 
 import foedus as fd
 from foedus.algorithms import private_newton_site as site
-from foedus.algorithms.private_newton_server import LARGEST, LONGEST, CapEstimate, newton_step, whitening
+from foedus.algorithms.private_newton_server import (
+    FORESEEN,
+    LARGEST,
+    LONGEST,
+    CapEstimate,
+    joint_margin,
+    newton_step,
+    pooled_slopes,
+    whitening,
+)
 from foedus.privacy.releasing import make_private
 from foedus.private_certificate import BROKEN, KEPT, UNTOLD, PrivateCertificate, PrivateRow
 from foedus.report import html
@@ -169,11 +178,14 @@ def test_the_step_is_the_optimum_of_its_model():
     """Against SciPy's SLSQP on the primal problem, from other code and another form."""
     rng, compared = np.random.default_rng(0), 0
     kappa = 2.0  # short steps, so that the longest one is not in the way
-    for _ in range(12):
-        g, a = rng.normal(size=4), rng.normal(size=(3, 1, 4))
+    for _ in range(40):
+        g, a = rng.normal(size=4), 5.0 * rng.normal(size=(3, 1, 4))
         c = rng.normal(size=(3, 1)) * 0.5 - 0.2
-        estimate = CapEstimate(jnp.asarray(c), jnp.full((3, 1), 0.01), jnp.asarray(a))
-        step, multipliers = newton_step(jnp.asarray(g), estimate, 1.5, kappa, jnp.asarray(kappa))
+        some = jnp.full((3, 1), 0.01)
+        estimate = CapEstimate(jnp.asarray(c), some, jnp.asarray(a), some)
+        step, multipliers = newton_step(
+            jnp.asarray(g), estimate, estimate.slope, jnp.asarray(1.5), kappa, jnp.asarray(kappa)
+        )
         oracle = primal_step(g, a[:, 0], c[:, 0] + 0.15, kappa)
         if not oracle.success or np.linalg.norm(oracle.x) > LONGEST or np.max(multipliers) > 0.9 * LARGEST:
             continue
@@ -189,6 +201,33 @@ def primal_step(g, a, c, kappa):
 
     rows = {"type": "ineq", "fun": slack}
     return minimize(lambda v: g @ v + 0.5 * kappa * v @ v, np.zeros(4), constraints=rows, options={"ftol": 1e-14})
+
+
+def test_slopes_are_pooled_by_as_much_as_noise_makes_them_differ():
+    """Clients that differ by noise alone share one slope; those that differ by more keep their own."""
+    rng, common = np.random.default_rng(1), np.random.default_rng(2).normal(size=30)
+    noise = rng.normal(size=(8, 1, 30)) * 0.1
+    known = jnp.full((8, 1), 0.01)
+    alike = CapEstimate(jnp.zeros((8, 1)), known, jnp.asarray(common + noise), known)
+    pooled = pooled_slopes(alike)
+    assert np.linalg.norm(pooled.slope[0, 0] - common) < 0.5 * np.linalg.norm(noise[0, 0])
+    own = rng.normal(size=(8, 1, 30))
+    apart = replace(alike, slope=jnp.asarray(own + noise))
+    np.testing.assert_allclose(pooled_slopes(apart).slope, own + noise, atol=0.05)
+    np.testing.assert_allclose(jnp.sum(pooled.mixture, axis=1), 1.0, atol=1e-12)
+    alone = CapEstimate(jnp.zeros((1, 1)), known[:1], jnp.asarray(own[:1]), known[:1])
+    np.testing.assert_allclose(pooled_slopes(alone).slope, own[:1], atol=1e-12)
+
+
+def test_the_joint_margin_keeps_all_rows_together():
+    """Against the normal law's own function, for rows at different distances."""
+    from scipy.stats import norm
+
+    for levels in ([-2.6] * 10, [-2.6, -4.0, -9.0], [-2.6]):
+        margin = float(joint_margin(jnp.asarray(levels), jnp.asarray(2.6), 0.95))
+        chance = float(np.sum(norm.cdf(np.array(levels) + 2.6 - margin)))
+        assert chance <= FORESEEN * 0.05 * (1 + 1e-6)
+        assert chance >= 0.9 * FORESEEN * 0.05 or margin <= norm.ppf(1 - FORESEEN * 0.05) * (1 + 1e-6)
 
 
 def test_the_whitening_makes_exact_moments_the_identity():
@@ -253,7 +292,7 @@ def test_caps_hold_on_the_rows_and_the_certificate_tells_what_it_can(capped, sec
 def test_a_capped_problem_with_a_total_and_no_algorithm_gets_this_one(capped):
     run = fd.solve(capped[0], privacy=LOCAL)
     assert run.settings["algorithm"]["name"] == "PrivateNewton"
-    assert run.rounds == 14
+    assert run.rounds == 18
     assert run.certificate.private is not None
 
 

@@ -33,6 +33,7 @@ from foedus.privacy.composition import gaussian_epsilon
 from foedus.privacy.noise import Gaussian, Noise, Sound
 from foedus.privacy.release import Spent, release_columns, release_vector
 from foedus.privacy.releasing import Releasing, only_for_paper
+from foedus.privacy.total import usual_clip
 from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
@@ -40,7 +41,8 @@ from foedus.settings import setting, settings
 from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
-STEPS, STEPS_WITH_CAPS = 8, 12  # rounds between the first and, with caps, the last
+STEPS, STEPS_WITH_CAPS = 8, 16  # rounds between the first and, with caps, the last
+CLIP_WITH_CAPS = 0.55  # the usual clip with caps, over the length √dim that whitened rows have on average
 MOST_COLUMNS = 1000  # the public matrix travels in every message
 
 
@@ -110,7 +112,7 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
         (9, True)
     """
 
-    rounds: int | None = setting(None, "rounds in all; None: 9, and 14 with caps", integer=True, ge=2)
+    rounds: int | None = setting(None, "rounds in all; None: 9, and 18 with caps", integer=True, ge=2)
     confidence: float = setting(0.95, "with which all caps are to hold, and of each measured interval", gt=0.5, lt=1)
     loss_clip: float | None = setting(
         None, "the largest loss of an example that counts in a cap; None: 2 + 4·cap", gt=0
@@ -132,6 +134,10 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
 
     def private_rounds(self, problem: Problem) -> int:
         return self.rounds_for(problem.terms)
+
+    def usual_clip(self, terms: Terms, columns: int) -> float:
+        """With caps a row's gradient may be longer: clipping turns away from the optimum by more than noise does."""
+        return max(1.0, CLIP_WITH_CAPS * terms.dim**0.5) if terms.constraints else usual_clip(columns)
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
         if not isinstance(noise, Sound):
@@ -326,7 +332,7 @@ class Looks(Round):
         noise, limits, kappa = self.algorithm.sound, self.algorithm.limits(terms), float(terms.loss.curvature)
         total, here, speakers = self.total(server, replies, present)
         gradient = total.z
-        estimate, margin = server.estimate, 0.0
+        estimate = server.estimate
         error = jnp.where(here, total.scale, server.error)
         caps = jnp.where(here[:, None], total.caps, server.caps)
         if terms.rows[0]:
@@ -335,18 +341,18 @@ class Looks(Round):
                 gradient = gradient + jnp.sum(slope, axis=(0, 1))
             weight = site_side.value_weight(noise, limits, caps)
             value, value_error = total.slots[..., -1] / weight, error[:, None] / weight
-            estimate = estimate.moved(server.step, error[:, None], kappa)
-            estimate = estimate.updated(value, value_error, slope, jnp.broadcast_to(here[:, None], value.shape))
-            margin = server_side.margin_factor(self.algorithm.confidence, terms.clients * terms.rows[0])
+            present_rows = jnp.broadcast_to(here[:, None], value.shape)
+            estimate = estimate.updated(server.step, value, value_error, slope, error[:, None], present_rows, kappa)
         gradient, bend = gradient / jnp.maximum(speakers, 1), jnp.asarray(kappa)
         if terms.rows[0]:
             past = jnp.where(server.round <= 1, 0.0, server_side.MOMENTUM)
             gradient = past * server.gradient + (1.0 - past) * gradient
             bend = kappa * jnp.maximum(1.0, server.round / server_side.DAMPED)
-        cells = terms.rows[0] and site_side.Blocks.of(terms).cells
-        mixed = (1.0 - server_side.MOMENTUM) * (1.0 - server_side.MEMORY) / terms.clients if cells else 0.0
+        # with cells the noise of a cap's slope is part of the gradient's
+        cells = bool(terms.rows[0]) and site_side.Blocks.of(terms).cells
+        mixed = (1.0 - server_side.MOMENTUM) * estimate.slope_variance / terms.clients if cells else jnp.zeros(())
         step, multipliers, estimate = server_side.careful_step(
-            gradient, estimate, margin, kappa, bend, error[:, None], mixed
+            gradient, estimate, self.algorithm.confidence, kappa, bend, mixed
         )
         step = jnp.where(speakers > 0, step, 0.0)
         u = server.u + step

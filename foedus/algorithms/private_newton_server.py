@@ -5,11 +5,13 @@ rows' xxᵀ is about the identity, and the objective's curvature is at most κ, 
 """
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.special import ndtr
 
 from foedus.numerics.lapack import eigh
 from foedus.privacy.central import NoiseShares
@@ -18,16 +20,18 @@ from foedus.private_certificate import PrivateRow
 from foedus.pytrees import state
 
 CURVED = 0.5  # a cap's curvature in the step's model, as a share of κ: its group is a part of the rows
-EXPECTED = 0.25  # and in the prediction of its next value
-UNCERTAIN = 0.15  # the standard deviation of that prediction's curvature, as a share of κ
-MEMORY = 0.25  # the weight of the past in the estimate of a cap's gradient
-MOMENTUM = 0.4  # and in that of the objective's, where there are caps
+EXPECTED = 0.15  # and in the prediction of its slope after a step
+UNCERTAIN = 0.1  # the standard deviation of that curvature where slopes at both ends of a step are known
+RELATIVE = 0.3  # the standard deviation of a predicted change, as a share of it: clipped slopes are too short
+DRIFT = 1.0  # how far a step moves a cap's gradient beyond what is expected, as a share of κ times its length
+MOMENTUM = 0.4  # the weight of the past in the objective's gradient, where there are caps
 DAMPED = 6.0  # from this step on, steps of a problem with caps become shorter, by this number over the step's
 LONGEST = 1.5  # the longest step in u
-LARGEST = 20.0  # the largest multiplier in a step: beyond, the caps contradict each other in the model
+LARGEST = 0.5  # the largest multiplier in a step: beyond, the caps contradict each other in the model
 SWEEPS, HALVINGS = 20, 30  # of the dual's coordinates
-CAUTION = 1.0  # the share of the expected optimism of a step that the margin grows by
-REPEATS = 3  # solutions of the step's model, each with the margin that the one before asks for
+FORESEEN = 0.5  # the share of what may go wrong that the margin is made for; the rest is left to the model's errors
+REPEATS = 4  # solutions of the step's model, each with the margin that the one before asks for
+TINY = 1e-300
 
 
 def whitening(packed: Array, spread: Array, dim: int) -> Array:
@@ -44,38 +48,90 @@ def whitening(packed: Array, spread: Array, dim: int) -> Array:
 
 @state
 class CapEstimate:
-    """What is known of every cap's excess: its mean and variance, and its gradient in u. (clients, caps)"""
+    """What is known of every cap: its excess with mean and variance, and its gradient in u, which is its slope.
 
-    mean: Array
-    variance: Array  # infinite before the first release
+    Both are Kalman filters over rounds: a step makes the past less certain, a release makes it more certain.
+    """
+
+    mean: Array  # (clients, caps)
+    variance: Array  # infinite before the first release. (clients, caps)
     slope: Array  # (clients, caps, dim)
+    slope_variance: Array  # of one entry of the slope. (clients, caps)
 
     @staticmethod
     def nothing(clients: int, caps: int, dim: int) -> "CapEstimate":
         """Return the estimate before the first release."""
-        return CapEstimate(
-            jnp.zeros((clients, caps)), jnp.full((clients, caps), jnp.inf), jnp.zeros((clients, caps, dim))
-        )
+        unknown = jnp.full((clients, caps), jnp.inf)
+        return CapEstimate(jnp.zeros((clients, caps)), unknown, jnp.zeros((clients, caps, dim)), unknown)
 
-    def moved(self, step: Array, slope_error: Array, kappa: float) -> "CapEstimate":
-        """Predict the excess after a step; the variance grows by what gradient and curvature are not known to."""
-        square = jnp.sum(step**2)
-        mean = self.mean + self.slope @ step + 0.5 * EXPECTED * kappa * square
-        doubt = slope_error**2 * square + (UNCERTAIN * kappa * square) ** 2
-        return CapEstimate(mean, self.variance + doubt, self.slope)
+    def doubt(self, variance: Array, change: Array, square: Array, kappa: float) -> Array:
+        """The variance of what a step of this squared length changes, where slopes have this variance."""
+        return variance * square + (RELATIVE * change) ** 2 + (UNCERTAIN * kappa * square) ** 2
 
-    def updated(self, value: Array, error: Array, slope: Array, here: Array) -> "CapEstimate":
-        """Join a release of values with standard deviation `error`, and of slopes, of the clients that are here."""
-        first = jnp.isinf(self.variance)
-        gain = jnp.where(first, 1.0, self.variance / (self.variance + error**2))
-        mean = self.mean + gain * (value - self.mean)
-        variance = jnp.where(first, error**2, (1.0 - gain) * self.variance)
-        mixture = jnp.where(first[..., None], slope, MEMORY * self.slope + (1.0 - MEMORY) * slope)
-        return CapEstimate(
-            jnp.where(here, mean, self.mean),
-            jnp.where(here, variance, self.variance),
-            jnp.where(here[..., None], mixture, self.slope),
+    def updated(
+        self, step: Array, value: Array, error: Array, slope: Array, slope_error: Array, here: Array, kappa: float
+    ) -> "CapEstimate":
+        """Join a release after a step: values and slopes, with these standard deviations, of the clients that are here.
+
+        The values before are carried over the step by the mean of the slopes at its two ends, so that no curvature has
+        to be known.
+        """
+        square, before = jnp.sum(step**2), pooled_slopes(self)
+        drift = (DRIFT * kappa) ** 2 * square / step.size
+        slopes, slope_variance = joined(
+            self.slope + EXPECTED * kappa * step, self.slope_variance + drift, slope, slope_error, here
         )
+        estimate = replace(self, slope=slopes, slope_variance=slope_variance)
+        after = pooled_slopes(estimate)
+        change = 0.5 * (before.slope + after.slope) @ step
+        doubt = self.doubt(0.5 * (before.variance + after.variance), change, square, kappa)
+        mean, variance = joined(self.mean + change, self.variance + doubt, value, error, here)
+        return replace(estimate, mean=mean, variance=variance)
+
+
+def joined(mean: Array, variance: Array, value: Array, error: Array, here: Array) -> tuple[Array, Array]:
+    """Return mean and variance of numbers of which a new value with standard deviation `error` is known where `here`.
+
+    An infinite variance means that nothing was known before. The mean may have one axis more than the variance.
+    """
+    first = jnp.isinf(variance)
+    gain = jnp.where(first, 1.0, variance / (jnp.where(first, 1.0, variance) + error**2))
+    gain = jnp.where(here, gain, 0.0)
+    after = jnp.where(first & here, error**2, (1.0 - gain) * jnp.where(first, 0.0, variance))
+    wide = gain.reshape(gain.shape + (1,) * (mean.ndim - gain.ndim))
+    return mean + wide * (value - mean), jnp.where(first & ~here, jnp.inf, after)
+
+
+@state
+class PooledSlopes:
+    """Every cap's slope, moved towards the mean over clients by as much as noise makes them differ."""
+
+    slope: Array  # (clients, caps, dim)
+    variance: Array  # of one entry, given all releases. (clients, caps)
+    mixture: Array  # the weight of each client's own estimate in that of every client. (clients, clients, caps)
+
+
+def pooled_slopes(estimate: CapEstimate) -> PooledSlopes:
+    """Return the slopes under a normal law over clients, whose variance τ² comes from the releases themselves.
+
+    This is the random-effects estimate of DerSimonian and Laird (1986), with one τ² for all entries of a cap's slope:
+    where clients differ by more than noise, τ² is large and everybody keeps its own slope.
+    """
+    slope, variance = estimate.slope, estimate.slope_variance
+    known = jnp.isfinite(variance)
+    weight = jnp.where(known, 1.0 / jnp.where(known, variance, 1.0), 0.0)
+    many, total, dim = jnp.sum(known, axis=0), jnp.maximum(jnp.sum(weight, axis=0), TINY), slope.shape[-1]
+    centre = jnp.einsum("nk,nkd->kd", weight / total, slope)
+    spread = jnp.sum(weight[..., None] * (slope - centre) ** 2, axis=(0, 2))
+    divisor = jnp.maximum(total - jnp.sum(weight**2, axis=0) / total, TINY)
+    tau = jnp.maximum((spread / dim - (many - 1)) / divisor, 0.0)
+    own = jnp.where(many > 1, tau / (tau + jnp.where(known, variance, 1.0)), 1.0)
+    weight = jnp.where(known, 1.0 / (tau + jnp.where(known, variance, 1.0)), 0.0)
+    total = jnp.maximum(jnp.sum(weight, axis=0), TINY)
+    shared = (1.0 - own)[:, None, :] * (weight / total)[None, :, :]
+    mixture = own[:, None, :] * jnp.eye(slope.shape[0])[:, :, None] + shared
+    posterior = own * jnp.where(known, variance, 0.0) + (1.0 - own) ** 2 / total
+    return PooledSlopes(jnp.einsum("nmk,mkd->nkd", mixture, slope), jnp.where(known, posterior, 0.0), mixture)
 
 
 def quantile(level: float) -> float:
@@ -85,35 +141,58 @@ def quantile(level: float) -> float:
     return NormalDist().inv_cdf(level)
 
 
-def margin_factor(confidence: float, rows: int) -> float:
-    """Return how many standard deviations below its cap a row is kept, so that all rows hold with this confidence."""
-    return quantile(1.0 - (1.0 - confidence) / max(rows, 1))
+def widest_margin(confidence: float, rows: int) -> float:
+    """Return how many standard deviations below its cap a row is kept where every row is as near to it as allowed."""
+    return quantile(1.0 - FORESEEN * (1.0 - confidence) / max(rows, 1))
+
+
+def joint_margin(levels: Array, margin: Array, confidence: float) -> Array:
+    """Return the least margin with which all rows hold together with this confidence, in standard deviations.
+
+    `levels` are the rows' predicted values with `margin`; another margin moves them all by the difference. A row far
+    below its cap takes next to nothing of what may go wrong, so that the others may come nearer.
+    """
+    budget = FORESEEN * (1.0 - confidence)
+
+    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        fails = jnp.sum(ndtr(levels + margin - middle)) > budget
+        return jnp.where(fails, middle, low), jnp.where(fails, high, middle)
+
+    start = jnp.full((), quantile(1.0 - budget)), jnp.full((), widest_margin(confidence, levels.size))
+    return jax.lax.fori_loop(0, HALVINGS, halve, start)[1]
 
 
 def careful_step(
-    gradient: Array, estimate: CapEstimate, margin: float, kappa: float, bend_of_all: Array, error: Array, mixed: float
+    gradient: Array, estimate: CapEstimate, confidence: float, kappa: float, bend_of_all: Array, mixed: Array
 ) -> tuple[Array, Array, CapEstimate]:
     """Return the step, the multipliers, and the estimate without the optimism of a step that follows noise.
 
-    A step −(g + Σλa)/b follows the noise of a cap's own slope, so that the slope promises more than it keeps: by
-    λ·var(a)·dim/b on average, and by that of the share `mixed` with which the noise of a is part of g as well. The
-    margin grows by it, in rounds, for λ depends on the margin. `error` is the standard deviation of one entry of each
-    slope as released. (clients, caps)
+    A step −(g + Σλa)/b follows the noise of the caps' slopes, so that a slope promises more than it keeps: by
+    cov(a, Σλa)·dim/b on average, and by `mixed`·dim/b, where `mixed` is the covariance of an entry of a and of g. The
+    margin grows by it and by what the step itself makes uncertain, in rounds, for λ depends on the margin.
     """
-    dim, memory = gradient.size, (1.0 - MEMORY) / (1.0 + MEMORY)
-    optimism = jnp.zeros_like(estimate.mean)
-    step, multipliers = newton_step(gradient, estimate, margin, kappa, bend_of_all)
-    for repeat in range(REPEATS if estimate.mean.size else 0):
-        if repeat > 0:
-            wary = CapEstimate(estimate.mean + optimism, estimate.variance, estimate.slope)
-            step, multipliers = newton_step(gradient, wary, margin, kappa, bend_of_all)
-        total = bend_of_all + CURVED * kappa * jnp.sum(multipliers)
-        optimism = CAUTION * (memory * multipliers + mixed) * error**2 * dim / total
-    return step, multipliers, CapEstimate(estimate.mean + optimism, estimate.variance, estimate.slope)
+    dim, rows, pooled = gradient.size, estimate.mean.size, pooled_slopes(estimate)
+    optimism, wary, known = jnp.zeros_like(estimate.mean), estimate, jnp.isfinite(estimate.variance)
+    margin = jnp.full((), widest_margin(confidence, rows))
+    step, multipliers = newton_step(gradient, wary, pooled.slope, margin, kappa, bend_of_all)
+    for _ in range(REPEATS if rows else 0):
+        noise = jnp.where(jnp.isfinite(estimate.slope_variance), estimate.slope_variance, 0.0)
+        followed = jnp.einsum("nmk,mk,pmk,pk->nk", pooled.mixture, noise, pooled.mixture, multipliers)
+        optimism = (followed + mixed) * dim / (bend_of_all + CURVED * kappa * jnp.sum(multipliers))
+        change, square = pooled.slope @ step, jnp.sum(step**2)
+        doubt = estimate.doubt(pooled.variance, change, square, kappa)
+        wary = replace(estimate, mean=estimate.mean + optimism, variance=estimate.variance + doubt)
+        levels = (wary.mean + change + 0.5 * CURVED * kappa * square) / jnp.sqrt(wary.variance)
+        margin = joint_margin(jnp.where(known, levels, -jnp.inf), margin, confidence)
+        step, multipliers = newton_step(gradient, wary, pooled.slope, margin, kappa, bend_of_all)
+    # the next release carries values over the step by the slopes of both its ends, of which the first one is followed
+    return step, multipliers, replace(estimate, mean=estimate.mean + 0.5 * optimism)
 
 
 def newton_step(
-    gradient: Array, estimate: CapEstimate, margin: float, kappa: float, bend_of_all: Array
+    gradient: Array, estimate: CapEstimate, slope: Array, margin: Array, kappa: float, bend_of_all: Array
 ) -> tuple[Array, Array]:
     """Return the step and the multipliers of  min g·v + b/2|v|²  s.t.  c + m·σ + a·v + κ'/2|v|² ≤ 0 for every cap.
 
@@ -121,7 +200,7 @@ def newton_step(
     v = −(g + Σλa)/(b + κ'Σλ), so that all a multiplier changes follows from the products of gradients.
     """
     dim = gradient.size
-    a = estimate.slope.reshape(-1, dim)
+    a = slope.reshape(-1, dim)
     known = jnp.isfinite(estimate.variance).ravel()
     c = (estimate.mean + margin * jnp.sqrt(jnp.where(jnp.isfinite(estimate.variance), estimate.variance, 0.0))).ravel()
     c, a, bend = jnp.where(known, c, -jnp.inf), jnp.where(known[:, None], a, 0.0), CURVED * kappa

@@ -337,16 +337,20 @@ def build(
         who.check(problem.terms.clients)
     except FoedusError as error:
         raise FoedusError(f"[participation]: {error}") from None
-    privacy = _with_clip(_less_preparation(private, rules), rules)
+    privacy = _with_clip(_less_preparation(private, rules), rules, algorithm, problem)
     return RunSetup(settings, cohort, rules, problem, algorithm, who, privacy)
 
 
-def _with_clip(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:
+def _with_clip(
+    privacy: PrivacyArguments, rules: Preprocessing, algorithm: Algorithm, problem: Problem
+) -> PrivacyArguments:
     """The arguments with a clip: where the file states none, the usual one for this number of columns."""
     total = privacy.get("privacy")
     if not isinstance(total, Local) or total.clip is not None:
         return privacy
-    return {**privacy, "privacy": replace(total, clip=usual_clip(len(rules.columns) + rules.intercept))}
+    columns = len(rules.columns) + rules.intercept
+    clip = algorithm.usual_clip(problem.terms, columns) if isinstance(algorithm, Releasing) else usual_clip(columns)
+    return {**privacy, "privacy": replace(total, clip=clip)}
 
 
 def _less_preparation(privacy: PrivacyArguments, rules: Preprocessing) -> PrivacyArguments:

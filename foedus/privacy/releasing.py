@@ -1,6 +1,7 @@
 """How an algorithm declares its private form: as `Releasing`, or as `NotPrivate` with the reason why there is none."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from foedus.errors import FoedusError
 from foedus.privacy.budget import Budget
 from foedus.privacy.clipping import check_examples
 from foedus.privacy.noise import Noise, Sound
-from foedus.privacy.total import ROUNDS, Local
+from foedus.privacy.total import ROUNDS, Local, usual_clip
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.terms import Terms
@@ -31,6 +32,10 @@ class Releasing(Algorithm):
     def needs_rows(self) -> bool:
         """Whether the sensitivity of a release rests on a bound on the rows of X."""
         return False
+
+    def usual_clip(self, terms: Terms, columns: int) -> float:
+        """The clip of a run with a total where nobody says; a column of words counts once among `columns`."""
+        return usual_clip(columns)
 
     def private_rounds(self, problem: Problem) -> int | None:
         """How many rounds a run with a total plays where nobody says; None: the usual number."""
@@ -70,6 +75,8 @@ def make_private(
         if budget is not None:
             raise FoedusError(f"{privacy.name} is a total already; leave the budget out.")
         needs_rows = isinstance(algorithm, Releasing) and algorithm.needs_rows
+        if privacy.clip is None and problem.terms.loss is not None and isinstance(algorithm, Releasing):
+            privacy = replace(privacy, clip=algorithm.usual_clip(problem.terms, problem.terms.dim))
         privacy = privacy.noise_for(problem, rounds, needs_rows=needs_rows)
     noise = noise_of(algorithm) if privacy is None else privacy
     if not isinstance(noise, Noise):
