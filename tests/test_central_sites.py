@@ -9,6 +9,7 @@ from test_flare_preparation import FREE
 from test_secure_evaluation import MaskedWard
 
 import foedus as fd
+from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
 from foedus.experiment import build
 from foedus.experiment.plan import Plan
 from foedus.runtime.flare import packing
@@ -52,7 +53,7 @@ def test_a_submitted_run_of_fedavg_spends_its_total_at_every_site(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("caps", "rounds"), [("", 9), (CAPS, 14)], ids=["free", "capped"])
+@pytest.mark.parametrize(("caps", "rounds"), [("", 1 + STEPS), (CAPS, 2 + STEPS_WITH_CAPS)], ids=["free", "capped"])
 def test_a_submitted_run_spends_its_total_at_every_site_and_brings_a_private_certificate(tmp_path, caps, rounds):
     ward = MaskedWard(tmp_path, FILE + caps, PRIVATE)
     result = Result.from_bytes(ward.play().to_bytes())
