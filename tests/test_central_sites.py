@@ -1,5 +1,6 @@
 """Noise in shares in submitted runs: over messages in one process, and over real sites (slow)."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,12 +9,15 @@ from test_flare_preparation import FREE
 from test_secure_evaluation import MaskedWard
 
 import foedus as fd
+from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
 from foedus.experiment import build
+from foedus.experiment.plan import Plan
 from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Missing
+from foedus.runtime.flare.exchange import Missing, Paused
 from foedus.runtime.flare.order import Result
 from foedus.runtime.flare.policy import Policy
 from foedus.runtime.flare.site_ledger import ROUNDING
+from foedus.secure.play import trial_identities
 
 pytest.importorskip("cryptography")
 FILE = """
@@ -49,7 +53,7 @@ def test_a_submitted_run_of_fedavg_spends_its_total_at_every_site(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("caps", "rounds"), [("", 9), (CAPS, 14)], ids=["free", "capped"])
+@pytest.mark.parametrize(("caps", "rounds"), [("", 1 + STEPS), (CAPS, 2 + STEPS_WITH_CAPS)], ids=["free", "capped"])
 def test_a_submitted_run_spends_its_total_at_every_site_and_brings_a_private_certificate(tmp_path, caps, rounds):
     ward = MaskedWard(tmp_path, FILE + caps, PRIVATE)
     result = Result.from_bytes(ward.play().to_bytes())
@@ -143,3 +147,79 @@ def test_noise_that_cannot_do_is_refused_before_a_round(tmp_path, change, senten
     with pytest.raises(fd.FoedusError, match=sentence):
         ward.play()
     assert "round" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}
+
+
+def test_a_person_who_approves_is_told_whom_the_noise_relies_on(tmp_path):
+    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, approve="ask"))
+    with pytest.raises(Paused, match="it waits for the approval of a person at the site"):
+        ward.play()
+    (request,) = ward.site[ward.names[0]].approvals.all()
+    text = " ".join(request.summary)
+    assert "a share of the noise is added here" in text
+    assert "at least 3 of the 4 sites do not collude" in text
+
+
+# --- bad input: one sentence, and nothing is sent ---
+
+
+def test_what_is_known_without_data_is_refused_at_the_coordinator(tmp_path):
+    plan = Plan.of(MaskedWard(tmp_path, FILE).case.settings)
+    plan.check(4)
+    with pytest.raises(fd.FoedusError, match=r"need at least 4 sites.*Got 3 instead"):
+        plan.check(3)
+    small = Plan.of(MaskedWard(tmp_path, FILE.replace("epsilon = 30.0", "epsilon = 0.001")).case.settings)
+    with pytest.raises(fd.FoedusError, match=r"epsilon 0\.001 is too small for any useful noise"):
+        small.check(4)
+
+
+def heard(ward: MaskedWard, sentence: str) -> set[str]:
+    """The kinds of messages that were answered before the run ended with a sentence."""
+    with pytest.raises((fd.FoedusError, Paused), match=sentence):
+        ward.play()
+    return {header["ask"] for header, _ in map(packing.unseal, ward.heard) if header["code"] == "ok"}
+
+
+def with_identity(ward: MaskedWard, site: str, identity) -> None:
+    honest = ward.request
+
+    def request(run="r1"):
+        result = honest(run)
+        ward.site[site].masks.identity = identity
+        return result
+
+    ward.request = request
+
+
+def test_fewer_sites_than_a_site_asks_for(tmp_path):
+    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, secure_min=5))
+    assert heard(ward, r"\(secure_min\) asks for sums with at least 5 other sites, and this run has 3") == set()
+
+
+def test_a_site_without_cryptography(tmp_path, monkeypatch):
+    ward = MaskedWard(tmp_path, FILE, PRIVATE)
+    with_identity(ward, ward.names[0], None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)  # an import of it now raises ImportError
+    words = f"client '{ward.names[0]}' refuses: it cannot take part: masked sums need the package cryptography"
+    assert heard(ward, words) <= {"columns"}, "others have told their columns, and nobody a figure"
+
+
+def test_a_certificate_of_another_project(tmp_path):
+    ward = MaskedWard(tmp_path, FILE, PRIVATE)
+    with_identity(ward, ward.names[1], trial_identities(ward.names)[ward.names[1]])
+    kinds = heard(ward, f"the key of '{ward.names[1]}' is not signed by a certificate of this project")
+    assert kinds <= {"columns", "keys", "roster"}, "no figure has been sent"
+
+
+def test_numbers_that_no_sum_holds(tmp_path):
+    """A column of 1e200, whose squares are beyond float64: the sites say that data do not fit, and not which."""
+    ward = MaskedWard(tmp_path, FILE.partition("[preprocess.bounds]")[0] + FILE[FILE.index("[algorithm]") :])
+    for name in ward.names:
+        path = tmp_path / f"hospitals/{name}.csv"
+        lines = path.read_text().splitlines()
+        place = lines[0].split(",").index("age")
+        rows = [line.split(",") for line in lines[1:]]
+        for k, row in enumerate(rows):
+            row[place] = f"{k + 1}e200"
+        path.write_text("\n".join([lines[0], *(",".join(row) for row in rows)]) + "\n")
+    kinds = heard(ward, "its data do not fit the experiment|numbers too large to scale")
+    assert "round" not in kinds

@@ -7,6 +7,7 @@ import pytest
 from federations import REAL, place
 
 import foedus as fd
+from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
 from foedus.cli import run as cli
 from foedus.data.preprocess import Number, Preprocessing
 from foedus.experiment import starter
@@ -128,20 +129,20 @@ def test_central_noise_with_caps_spends_what_the_sites_allow_and_no_more(hospita
     told = ["federation", "submit", str(hospitals / "private.toml"), "--folder", str(four.folder), "--quiet"]
     assert cli([*told, "--accept-uncertified", "--out", str(hospitals / "private")]) == 0
     run = fd.load(hospitals / "private")
-    assert run.rounds == 14
+    assert run.rounds == 2 + STEPS_WITH_CAPS
     assert run.certificate.private is not None
     assert [row.site for row in run.certificate.private.rows] == list(four.sites)
     assert run.ledger is not None
     assert "in shares of 4 clients" in str(run.ledger)
     for site in four.sites:
         ledger = SiteLedger(four.kit(site) / RUNS)
-        assert len(ledger.lines) == 14
+        assert len(ledger.lines) == 2 + STEPS_WITH_CAPS
         assert 29.9 < ledger.total(1e-5) <= 30.0 * ROUNDING
         assert "shares of noise of at least 3 of 4 sites that do not collude" in ledger.lines[-1].what
     capfd.readouterr()
     assert cli([*told, "--accept-uncertified", "--out", str(hospitals / "again")]) == 2
     assert "its policy allows epsilon 40 in all" in " ".join(capfd.readouterr().err.split())
-    assert all(len(SiteLedger(four.kit(site) / RUNS).lines) == 14 for site in four.sites)
+    assert all(len(SiteLedger(four.kit(site) / RUNS).lines) == 2 + STEPS_WITH_CAPS for site in four.sites)
 
 
 def test_central_noise_in_one_line_of_python():
@@ -151,7 +152,7 @@ def test_central_noise_in_one_line_of_python():
     problem = fd.Problem(fd.data.split(x, y, clients=4), loss=fd.losses.logistic)
     total = fd.Central(epsilon=4.0, delta=1e-5, clip=3.0)
     run = fd.solve(problem, fd.PrivateNewton(), privacy=total, runtime=fd.Flare(secure=True))
-    assert run.rounds == 9
+    assert run.rounds == 1 + STEPS
     assert np.linalg.norm(run.w - [1.0, -1.0, 0.5]) < 0.3
     assert run.ledger is not None
     assert 3.99 < run.ledger.total(0, "tight") <= 4.0

@@ -63,7 +63,8 @@ def answer(table: Table, request: FiguresRequest) -> Sums:
 
 def deviations(table: Table, means: Mapping[str, float]) -> dict[str, float]:
     """Compute a site's reply in round 2: the sums of squared deviations from the means."""
-    return {name: float(np.sum((_present(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
+    with np.errstate(over="ignore"):  # an infinite sum is told in a sentence
+        return {name: float(np.sum((_present(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
 
 
 @dataclass(frozen=True)

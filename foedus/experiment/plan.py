@@ -19,13 +19,14 @@ from foedus.experiment import build, evidence, sources
 from foedus.experiment.build import PrivacyArguments, RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
-from foedus.privacy.central import Central
-from foedus.privacy.releasing import make_private
+from foedus.privacy.central import Central, NoiseShares
+from foedus.privacy.releasing import make_private, sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
 from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.order import Order, order_of
 from foedus.runtime.masking import by_sums, check_shares, masking_of
+from foedus.secure.site import check_enough
 from foedus.terms import label
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
@@ -76,6 +77,17 @@ class Plan:
                 "[privacy]: FedGiA with noise needs the number of all rows, and sites do not tell theirs."
             )
         return plan
+
+    def check(self, sites: int) -> None:
+        """Raise where so many sites are too few for masked sums, or noise drowns whatever the data say.
+
+        How many columns there are is known once the sites have told; here those count that the file names.
+        """
+        if not self.secure:
+            return
+        check_enough(sites, "sites")
+        if isinstance(noise := sound_noise(self.algorithm(sites)), NoiseShares):
+            noise.check_useful(max(1, len(self.roles.features or ())))
 
     @property
     def roles(self) -> Roles:

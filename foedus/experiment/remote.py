@@ -51,7 +51,7 @@ def submit(
     experiment: Experiment, coordinator: Coordinator, screen: Screen, *, out: Path | None = None, again: bool = False
 ) -> ExperimentOutcome:
     """Run all cases over the sites, one after the other. Wrong settings raise before anything is written."""
-    plans = {case.name: _plan_of(experiment, case) for case in experiment.cases}
+    plans = {case.name: _plan_of(experiment, case, len(coordinator.sites)) for case in experiment.cases}
     folders = {
         case.name: folder_of(experiment, dataclasses.replace(case, settings=plans[case.name].settings), out)
         for case in experiment.cases
@@ -108,9 +108,11 @@ def place_data(experiment: Experiment, federation: Federation, screen: Screen) -
         screen.say(f"{site} reads {path}.")
 
 
-def _plan_of(experiment: Experiment, case: RunCase) -> Plan:
+def _plan_of(experiment: Experiment, case: RunCase, sites: int) -> Plan:
     try:
-        return Plan.of(case.settings)
+        plan = Plan.of(case.settings)
+        plan.check(sites)
+        return plan
     except FoedusError as error:
         raise FoedusError(f"{experiment.path}: {error}") from None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from foedus.algorithm import Algorithm, name_of
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
+from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Noise, Sound
 from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.policy import Policy, Refusal
@@ -102,11 +103,18 @@ class Statement:
             releases.append(Release("", "laplace", self.preparation, 1.0, rows=training))
         if (evaluation := holdout.release(held_out)) is not None:
             releases.append(evaluation)
+        leaves = "parameters of the size of the model, with noise added here, in each round; nothing exact."
+        if isinstance(noise, NoiseShares):
+            leaves = (
+                "masked sums over all sites, in each round, to which a share of the noise is added here; the sum is "
+                f"protected as long as at least {noise.sites - noise.tolerate} of the {noise.sites} sites do not "
+                "collude with the server."
+            )
         at = policy.max_delta
         now, before, after = total_of(releases, at), ledger.total(at), ledger.total(at, None, releases, self.run)
         return [
             *lines,
-            "What leaves: parameters of the size of the model, with noise added here, in each round; nothing exact.",
+            f"What leaves: {leaves}",
             f"Privacy: epsilon {now:.4g} by this run and {after:.4g} in all with it "
             f"({before:.4g} so far; limit {policy.max_epsilon_total:g}), at delta {at:g}, for replacing one row.",
         ]
