@@ -1,5 +1,6 @@
 """Large files: each is read once, rows are held once, and few passes over them compile nothing."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from typer.testing import CliRunner
 
 import foedus as fd
 from foedus import certificate
+from foedus.benchmarks import files
 from foedus.certificate import measure, site_part
 from foedus.cli import app
-from foedus.data import preprocess, tables
+from foedus.data import columns, preprocess, tables
 from foedus.data.sites import Roles, gather
+from foedus.engine import unmap_libraries
 from foedus.interpreter import threads
 from foedus.penalties import BesideIntercept
 from foedus.runtime import simulate
@@ -127,3 +130,50 @@ def test_narrow_products_take_one_thread_and_wide_ones_all():
         assert most() == 1
     with threads.threads_for(1000):
         assert most() == before
+
+
+def _resident(what: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(what)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's own files say how much is resident")
+def test_pages_of_libraries_are_let_go_of_and_come_back():
+    product = jax.jit(lambda x: x @ x.T)(np.eye(3))
+    before = _resident("RssFile")
+    unmap_libraries()
+    assert _resident("RssFile") < 0.6 * before
+    assert np.array_equal(jax.jit(lambda x: x @ x.T + 0.0)(np.eye(3)), product)
+    with pytest.raises(fd.FoedusError):  # a path through most of the code that reads files
+        tables.read(Path("nowhere.csv"))
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_numbers_are_copied_from_arrows_buffers_as_pyarrow_would(null):
+    pa = pytest.importorskip("pyarrow")
+    values = [None if null and i % 3 == 0 else i / 7 for i in range(40)]
+    chunks = pa.chunked_array([pa.array(values[:13], pa.float64()), pa.array(values, pa.float64())[13:]])
+    expected = np.array([np.nan if v is None else v for v in values])
+    np.testing.assert_array_equal(columns.from_arrow(chunks), expected)
+    np.testing.assert_array_equal(columns.from_arrow(chunks.slice(5, 20)), expected[5:25])
+    assert columns.from_arrow(pa.chunked_array([pa.array([], pa.float64())])).shape == (0,)
+
+
+@pytest.mark.slow
+def test_reading_a_file_imports_no_pandas(folder):
+    program = (
+        "import sys; from pathlib import Path; from foedus.data import tables; tables.read(Path('north.csv'));"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's own files say how much is resident")
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_large_table_is_held_about_once(tmp_path, command):
+    """Beyond the imports a command takes at most 1.5 times the numbers."""
+    size = files.write_sites(tmp_path, 200_000) / 1e6
+    own = [sys.executable, "-m", "foedus.cli", command, "large.toml"]
+    imports = files._spent([sys.executable, "-c", files.IMPORTS], tmp_path)[1]
+    assert files._spent(own, tmp_path)[1] - imports <= 1.5 * size

@@ -92,6 +92,6 @@ def large(quick: bool) -> list[Measurement]:
         Measurement(f"foedus run, {rows:,} rows, CPU-s", seconds["run"], against, seconds["rival"], 1.5, extra=memory),
         Measurement(
             f"foedus check, {rows:,} rows, CPU-s", seconds["check"], against, seconds["rival"],
-            extra={"peak": f"{megabytes['check']:.0f} MB"},
+            extra={"peak": f"{megabytes['check']:.0f} MB, {megabytes['check'] / size:.2f} times the numbers"},
         ),
     ]  # fmt: skip

@@ -106,16 +106,25 @@ def from_arrow(cells: "pa.ChunkedArray", decimal: str = ".") -> Column:
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         cells = compute.cast(cells, pa.string())
     cells = compute.utf8_trim_whitespace(cells)
-    cells = compute.if_else(compute.is_in(cells, pa.array(MISSING)), None, cells)
+    nothing = pa.nulls(1, cells.type)[0]  # `scalar` would import pandas
+    cells = compute.if_else(compute.is_in(cells, _arrow_texts(MISSING)), nothing, cells)
     try:
         return _floats(compute.cast(cells, pa.float64()))
     except pa.ArrowInvalid:
         dictionary = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
         dictionary = dictionary.combine_chunks().dictionary_encode()
-        indices = compute.cast(compute.fill_null(dictionary.indices, -1), pa.float64())
-        codes = _floats(indices).astype(np.int64)
+        codes = np.nan_to_num(_floats(compute.cast(dictionary.indices, pa.float64())), nan=-1.0).astype(np.int64)
         words = Words(codes, tuple(dictionary.dictionary.to_pylist())).without_missing().used()
         return words if decimal == "." else _with_commas(words)
+
+
+def _arrow_texts(texts: Sequence[str]) -> "pa.StringArray":
+    """Texts as an array of pyarrow's; its own `array` imports pandas, in case it was given something of it."""
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(encoded)))
 
 
 def _with_commas(words: Words) -> Column:

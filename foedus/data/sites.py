@@ -133,13 +133,15 @@ def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
     features = [name for name in first.columns if name not in others]
     if not features:
         raise FoedusError(f"{first.source}: no column is left to be a feature beside {listing(others - {None})}.")
-    for table in everyone.values():
+    for site, table in everyone.items():
         mine = {name for name in table.columns if name not in others}
         for name in features:
             if name not in mine:
+                extra = sorted(mine - set(features))
+                rename = f", or rename in [data.sites.{site}], as {{ {extra[0]!r} = {name!r} }}" if extra else ""
                 raise FoedusError(
                     f"{table.source}: it has no column {name!r}, which {first.source} has; every site needs the same "
-                    f"columns, or name the common ones in features.{did_you_mean(name, mine - set(features))}"
+                    f"columns: name the common ones in features{rename}.{did_you_mean(name, mine - set(features))}"
                 )
         if extra := sorted(mine - set(features)):
             raise FoedusError(

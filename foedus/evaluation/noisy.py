@@ -80,8 +80,8 @@ class EvaluationNoise:
         small = f", delta {self.delta:g}" if self.delta else ""
         caveat = "SIMULATED " if self.sampler == "simulation" else ""
         return (
-            f"noise was added at each site ({caveat}epsilon {self.epsilon:g}{small} of each of these rows), the "
-            f"intervals include it, and a row's loss counts up to {LARGEST:g}"
+            f"noise was added at each site ({caveat}epsilon {self.epsilon:g}{small} of each of these rows), to numbers "
+            f"of rows too; the intervals include it, and a row's loss counts up to {LARGEST:g}"
         )
 
     def scales(self, terms: Terms) -> dict[str, float]:

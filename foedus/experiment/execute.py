@@ -9,6 +9,7 @@ from foedus.algorithm import name_of
 from foedus.data.holdout import KeptOut, split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
+from foedus.engine import return_memory
 from foedus.errors import FoedusError
 from foedus.experiment import build, evidence, ready
 from foedus.experiment.build import RunSetup
@@ -93,6 +94,8 @@ class Builder:
                 kept_out = replace(kept_out, whole=replace(kept_out.whole, tables={}))
         setup = replace(build.build(case.settings, cohort, rules, release=release), kept_out=kept_out)
         ready.check(setup)
+        if release:
+            return_memory()  # what checking the rows took
         return setup
 
 

@@ -34,7 +34,9 @@ def sentences(run: Run) -> tuple[str, ...]:
     if evaluation is None:
         return (NOT_MEASURED,)
     noise = (f"{_capital(evaluation.noise.words)}.",) if evaluation.noise is not None else ()
-    return (_quality(evaluation), *_caps(evaluation), *noise)
+    last = next(reversed(run.evaluations.values()))
+    further = () if last is evaluation else (_quality(last),)
+    return (_quality(evaluation), *_caps(evaluation), *noise, *further)
 
 
 def _capital(words: str) -> str:
