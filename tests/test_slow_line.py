@@ -7,7 +7,7 @@ import time
 import pytest
 
 from foedus.benchmarks.federation import Meter
-from foedus.benchmarks.slow_line import SlowLine
+from foedus.benchmarks.slow_line import LineApart, SlowLine
 
 
 @pytest.fixture
@@ -54,6 +54,22 @@ def test_the_line_can_be_cut(echo):
         assert one.recv(1) == b"a"
         line.close()
         assert one.recv(1) == b""
+
+
+def test_a_line_in_a_process_of_its_own_delays_and_counts_the_same_and_ends_with_it(echo):
+    line = LineApart(echo, 0.05)
+    try:
+        with socket.create_connection(("127.0.0.1", line.port)) as one:
+            began = time.monotonic()
+            one.sendall(b"abc")
+            assert one.recv(3) == b"abc"
+            assert time.monotonic() - began >= 0.1
+            assert (line.up, line.down) == (3, 3)
+            line.close()
+            assert one.recv(1) == b""
+    finally:
+        line.close()
+    assert line.process.returncode is not None
 
 
 def test_a_meter_gives_what_a_round_takes():

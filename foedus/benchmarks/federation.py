@@ -9,7 +9,7 @@ import numpy as np
 
 import foedus as fd
 from foedus.benchmarks.harness import Measurement
-from foedus.benchmarks.slow_line import SlowLine
+from foedus.benchmarks.slow_line import LineApart
 from foedus.runtime.flare.order import order_of
 from foedus.runtime.flare.trial import Federation
 from foedus.runtime.spine import HistorySoFar, Watch
@@ -120,10 +120,10 @@ def _many(sites: int, count: int) -> list[Measurement]:
 
 def _far(delay: float, count: int) -> Measurement:
     """A round over three sites at the far end of a line with this delay, and what its messages add to their numbers."""
-    slow: list[SlowLine] = []
+    slow: list[LineApart] = []
 
     def line(port: int) -> int:
-        slow.append(SlowLine(port, delay))
+        slow.append(LineApart(port, delay))
         return slow[0].port
 
     with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
@@ -143,7 +143,7 @@ def _far(delay: float, count: int) -> Measurement:
     trip = 2 * delay
     name = f"a round, {1000 * delay:.0f} ms one way, 3 sites"
     result = Measurement(name, float(np.median(pace)), "a round trip" if trip else "", trip)
-    result.limit = TRIPS if trip >= 0.1 else None
+    result.limit = TRIPS if trip else None
     numbers = 8 * (DIM + 1)
     result.extra["bytes beyond the numbers of a message"] = (
         f"{up.per_round / 3 - numbers:.0f} up, {down.per_round / 3 - numbers - 16:.0f} down"

@@ -3,6 +3,8 @@
 import contextlib
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 from types import TracebackType
@@ -85,3 +87,45 @@ class SlowLine:
 
         for work in (read, write):
             threading.Thread(target=work, daemon=True, name=f"slow line {way}").start()
+
+
+class LineApart:
+    """A slow line in a process of its own, so that it waits for nobody's Python but its own."""
+
+    def __init__(self, port: int, delay: float = 0.0):
+        command = [sys.executable, "-P", __file__, str(port), str(delay)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.port = self._ask()[0]
+
+    def _ask(self) -> list[int]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return [int(word) for word in self.process.stdout.readline().split()]
+
+    @property
+    def up(self) -> int:
+        """Bytes to the port so far."""
+        return self._ask()[1]
+
+    @property
+    def down(self) -> int:
+        """Bytes from the port so far."""
+        return self._ask()[2]
+
+    def close(self) -> None:
+        """End the process, and all connections with it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def main() -> None:
+    """Be a slow line: say the own port and the bytes both ways for every line that is read."""
+    with SlowLine(int(sys.argv[1]), float(sys.argv[2])) as line:
+        for _ in sys.stdin:
+            print(line.port, line.up, line.down, flush=True)
+
+
+if __name__ == "__main__":
+    main()
