@@ -99,7 +99,7 @@ def reproduce(
     if list_:
         width = max(map(len, EXPERIMENTS), default=0)
         for key, experiment in EXPERIMENTS.items():
-            time = f" ({duration(COSTS[key].quick)} with --quick, {duration(COSTS[key].full)} in full)"
+            time = f" ({duration(COSTS[key].full)})" if key in COSTS else ""
             typer.echo(f"{key:{width}}  {experiment.title}{time}")
         return
     if name is None:
