@@ -99,8 +99,7 @@ def reproduce(
     if list_:
         width = max(map(len, EXPERIMENTS), default=0)
         for key, experiment in EXPERIMENTS.items():
-            cost = COSTS.get(key)
-            time = f" ({duration(cost.quick)} with --quick, {duration(cost.full)} in full)" if cost else ""
+            time = f" ({duration(COSTS[key].full)})" if key in COSTS else ""
             typer.echo(f"{key:{width}}  {experiment.title}{time}")
         return
     if name is None:
