@@ -198,14 +198,15 @@ def over_messages(fit: Fit, count: int) -> rounds.Play:
     start = jnp.zeros(terms.dim)
     data = [jax.tree.map(lambda a, i=i: a[i], problem.data) for i in range(terms.clients)]
     clients = [made.join(terms, d, start) for d in data]
-    play = rounds.first_play(made, terms, start, problem.server)
+    play = rounds.first_play(fit.few_rounds)(made, terms, start, problem.server)
     local: list[Callable[..., tuple[PyTree, PyTree]]] = [
         jax.jit(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)) for kind in made.kinds
     ]
     for _ in range(count):
         carry = play.carry
         phase = int(made.phase(carry.server))
-        message = jax.tree.map(np.asarray, rounds.broadcast(made, terms, phase, carry.server, key, carry.round, uids))
+        message = rounds.broadcast(fit.few_rounds)(made, terms, phase, carry.server, key, carry.round, uids)
+        message = jax.tree.map(np.asarray, message)
         replies = []
         for i, (client, mine) in enumerate(zip(clients, data, strict=True)):
             sent = packing.to_bytes(spine.message_for(message, i), message_plans[phase])
@@ -215,5 +216,5 @@ def over_messages(fit: Fit, count: int) -> rounds.Play:
             replies.append(packing.from_bytes(packing.to_bytes(reply, reply_plans[phase]), reply_plans[phase]))
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *replies)
         here, about = np.ones(terms.clients, bool), jnp.full(terms.clients, carry.round)
-        play, _ = rounds.aggregate(made, terms, phase, play, stacked, here, (), about)
+        play, _ = rounds.aggregate(fit.few_rounds)(made, terms, phase, play, stacked, here, (), about)
     return play

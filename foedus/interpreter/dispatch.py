@@ -99,29 +99,24 @@ def jit_if_large(*static: str) -> Callable[[F], F]:
     return decorate
 
 
-def jit_if_many(*static: str) -> Callable[[F], Callable[..., PyTree]]:
-    """Decorate a function whose first argument is new: whether it will be called so few times that NumPy may play it.
+def jit_if_many(*static: str) -> Callable[[F], Callable[[bool], Callable[..., PyTree]]]:
+    """Decorate a function of which there are two: compiled, and, for those who call it a few times, `jit_if_large`.
 
     Args:
         static: the names of the arguments that are no arrays; these must be hashable.
 
     Returns:
-        The decorator.
+        The decorator; what it makes takes whether there will be few calls, and returns the function.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> double = jit_if_many()(lambda x: 2.0 * jnp.sum(x))
-        >>> float(double(True, np.ones(3))), float(double(False, np.ones(3)))
+        >>> float(double(True)(np.ones(3))), float(double(False)(np.ones(3)))
         (6.0, 6.0)
     """
 
-    def decorate(function: F) -> Callable[..., PyTree]:
+    def decorate(function: F) -> Callable[[bool], Callable[..., PyTree]]:
         by_xla, by_size = jax.jit(function, static_argnames=static), jit_if_large(*static)(function)
-
-        @wraps(function)
-        def call(few: bool, *args: PyTree, **kwargs: PyTree) -> PyTree:
-            return (by_size if few else by_xla)(*args, **kwargs)
-
-        return call
+        return lambda few: by_size if few else by_xla
 
     return decorate

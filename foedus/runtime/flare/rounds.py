@@ -115,6 +115,7 @@ class Rounds:
         self.plans = [packing.ReplyPlan(reply) for reply in replies]
         self.release_counts, self.post, self.should_stop = releases, post, should_stop
         self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
+        self.broadcast, self.aggregate = broadcast(order.few), aggregate(order.few)
         self.index = {site: i for i, site in enumerate(order.sites)}
         self.misses = dict.fromkeys(order.sites, 0)
         self.greeting_times = dict.fromkeys(order.sites, 0.0)
@@ -138,9 +139,7 @@ class Rounds:
         order, n, carry = self.order, self.order.terms.clients, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         is_asked, is_lost = self.draws(carry.round)
-        message = broadcast(
-            order.few, order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids
-        )
+        message = self.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
         message = jax.tree.map(np.asarray, message)
         indices = [i for i in range(n) if is_asked[i]]
         seal = partial(self._seal, round, phase, message, np.asarray(at.last))
@@ -155,8 +154,8 @@ class Rounds:
             late = np.zeros(n, bool)
             for i, earlier in gathering.about.items():
                 about[i], late[i] = earlier, True
-        after, report = aggregate(
-            order.few, order.algorithm, order.terms, phase, at, gathering.stack.tree, here, late, jnp.asarray(about)
+        after, report = self.aggregate(
+            order.algorithm, order.terms, phase, at, gathering.stack.tree, here, late, jnp.asarray(about)
         )
         if gathering.wild >= len(indices) > 0:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))

@@ -26,7 +26,7 @@ from foedus.runtime.flare.masked_exchange import MaskedExchange
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
-from foedus.runtime.flare.rounds import Play, broadcast
+from foedus.runtime.flare.rounds import Play
 from foedus.runtime.flare.secure_check import Jury, Sum
 from foedus.runtime.flare.server import PlayRound, ServerSession
 from foedus.runtime.flare.window import Window
@@ -81,8 +81,8 @@ class SecureServerSession(ServerSession):
         order, carry = self.order, at.carry
         round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
         is_asked, is_lost = self._draws(carry)
-        message = broadcast(
-            order.few, order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids
+        message = self.rounds.broadcast(
+            order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids
         )
         message = jax.tree.map(np.asarray, message)
         last = np.asarray(at.last)
@@ -109,7 +109,7 @@ class SecureServerSession(ServerSession):
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
         total, _, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
-        after, report = aggregate_sum(order.few, order.algorithm, order.terms, phase, at, total, here)
+        after, report = aggregate_sum(order.few)(order.algorithm, order.terms, phase, at, total, here)
         if broken_count:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts

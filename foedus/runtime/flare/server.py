@@ -100,7 +100,7 @@ class ServerSession:
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
         window.enter("joining")
         site_rounds = self._join()
-        start = first_play(order.few, algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
+        start = first_play(order.few)(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
         recorder = Recorder(self.traffic, columns)
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}

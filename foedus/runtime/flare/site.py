@@ -243,7 +243,7 @@ class SiteSession:
             raise unfit(str(error), self.note) from None
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
-        self.run, self.algorithm, self.terms, self.few = header["run"], algorithm, terms, fit.few_rounds
+        self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         self.norm = header.get("norm")
         self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
@@ -254,7 +254,7 @@ class SiteSession:
         self.data = jax.tree.map(lambda a: a[0], condense_data(fit, jax.tree.map(lambda a: a[None], full_data)))
         self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
         self.parts = layout.parts(terms, packing.structure(full_data))
-        self.states = {STARTED: _join(self.few, algorithm, terms, full_data, self.w0)}
+        self.states = {STARTED: _join(fit.few_rounds)(algorithm, terms, full_data, self.w0)}
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
 
@@ -271,8 +271,8 @@ class SiteSession:
             return Outgoing({"releases": releases.count_of(self.gate.ledger, str(self.run))}, again)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
-        following, reply = _local(
-            self.few, self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
+        following, reply = self.local(
+            self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
         if self.norm is not None:
             agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
