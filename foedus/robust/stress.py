@@ -186,7 +186,8 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[
     x, y, share = (np.asarray(data[key]) for key in ("x", "y", "share"))
     sites = [(x[i, :n], y[i, :n], share[i, :n]) for i, n in enumerate(problem.counts)]
 
-    def at(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: float) -> WorstCase:
+    def at(site: tuple[np.ndarray, np.ndarray, np.ndarray], radius: float) -> WorstCase:
+        x, y, share = site
         return worst_case(
             w, (x, y), radius, loss=loss, kappa=threat.kappa, metric=threat.metric, support=support,
             intercept=threat.intercept, share=share, height=max(problem.counts),
@@ -196,14 +197,14 @@ def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[
         proposals = [cut_rows(p, n) for p, n in zip(proposals, problem.counts, strict=True)]
     own = np.zeros(terms.clients) if threat.mixture else radii
     # where there is no closed form a compiled program runs for each site, and the first site compiles it for all
-    first = at(*sites[0], float(own[0]))
+    first = at(sites[0], float(own[0]))
     with ThreadPoolExecutor(1 if threat.ball(loss).has_closed_form else os.cpu_count()) as threads:
-        others = threads.map(lambda site, radius: at(site[0], site[1], site[2], float(radius)), sites[1:], own[1:])
+        others = threads.map(at, sites[1:], own[1:].tolist())
         values = dict(zip(names, (first, *others), strict=True))
     if threat.mixture:  # the worst case of one ball around the mixture is that of the pooled samples
         weighted_sites = [(x, y, q * share) for q, (x, y, share) in zip(q_hat, sites, strict=True)]
         x, y, share = (np.concatenate(part) for part in zip(*weighted_sites, strict=True))
-        whole = at(x, y, share, float(radii[0]))
+        whole = at((x, y, share), float(radii[0]))
         result = Stress(whole.value, dict(zip(names, q_hat.tolist(), strict=True)), values | {"the mixture": whole})
         pooled_threat = replace(threat, theta=0.0, q_hat=np.ones(1))
         proposals = None if proposals is None else as_one_site(proposals)
