@@ -195,7 +195,7 @@ class Ledger:
             )
         if further := sorted({entry.client for entry in self.after} - {*self.names}):
             notes.append(
-                f"beside that, figures about {', '.join(further)} were released; no total counts them, for they are other rows"
+                f"beside that, figures about {', '.join(further)} were released; no total counts these other rows"
             )
         if self.evaluated(first):
             figures = sum(entry.client == self.names[first] for entry in self.after)
