@@ -8,9 +8,8 @@
 The simulator adds `vmap` over clients, `Spread` a client axis over several processes, and the FLARE server messages.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -67,7 +66,7 @@ class Job:
             self.fit.algorithm, self.problem.terms, self.participation, self.problem.stacked.names is not None,
             self.seed, self.max_rounds,
         )  # fmt: skip
-        return plain if self.masking is None else plain | {"secure": dataclasses.asdict(self.masking)}
+        return plain if self.masking is None else plain | {"secure": asdict(self.masking)}
 
     def checkpoint(self, path: str | Path) -> Checkpoint:
         """Return the checkpoint in this file; another run, with other settings, data or start, cannot load it."""
@@ -269,7 +268,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     refused: tuple[str, ...] = ()  # replies that were not accepted: whose, and why
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # clients that it went on without, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # clients that it went on without, and why
     opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
     everyone: bool = True  # whether this process has all the clients' data
     proposals: Sequence[Proposal] | None = None  # what a robust algorithm's states say of the worst case
