@@ -13,6 +13,7 @@ from types import ModuleType
 
 import jax
 
+LARGE = 2**23  # bytes of data from which on memory is worth more than the moment that saving it takes
 DONT_NEED = 4  # MADV_DONTNEED
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+ +(\S.*)")  # the first line of one in smaps
 
@@ -92,13 +93,14 @@ def return_memory() -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def unmap_libraries() -> None:
+def unmap_libraries(size: int = LARGE) -> None:
     """Let go of the pages of shared libraries; those that are used again come back from the system's cache of files.
 
     JAX and pyarrow map some hundred megabytes, of which a run uses a part. Only read-only mappings without a page of
     the process's own are let go of (`Anonymous: 0` in smaps), so that every page is in its file as it is in memory.
+    Nothing is done where the data that were read, `size` bytes, are small: it takes a moment.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or size < LARGE:
         return
     with contextlib.suppress(OSError, AttributeError, ValueError):
         advise = ctypes.CDLL(None).madvise

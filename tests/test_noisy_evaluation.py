@@ -300,3 +300,23 @@ def test_less_may_be_spent_than_the_total(foedus: Command):
     ledger = fd.load("runs/study").ledger
     assert ledger is not None
     assert ledger.evaluated(0, delta=1e-6) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_further_rows_are_measured_with_noise_that_the_ledger_lists(foedus: Command):
+    pytest.importorskip("opendp")
+    foedus("run", "study.toml", ACCEPT)
+    before = fd.load("runs/study").ledger
+    assert before is not None
+    table = str(Path("hospitals/city.csv"))
+    done = foedus("evaluate", "runs/study", table)
+    assert done.status == 0, done.err
+    run = fd.load("runs/study")
+    assert run.ledger is not None
+    assert run.evaluations["city.csv"].noise == EvaluationNoise(3.0, 1e-5, "opendp")
+    assert run.ledger.total("city", "tight") == before.total("city", "tight")
+    assert "figures about rows of city were released" in str(run.ledger)
+    again = foedus("evaluate", "runs/study", table, "--epsilon", "0.5", "--delta", "0")
+    assert again.status == 0
+    assert "epsilon 0.5 of each of these rows" in again.out
+    wrong = foedus("evaluate", "runs/study", table, "--epsilon", "-1")
+    assert (wrong.status, "must be a number > 0" in wrong.err) == (2, True)

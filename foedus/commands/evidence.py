@@ -15,6 +15,13 @@ def evaluate(
         list[Path], typer.Argument(help="Tables of raw rows with the label, one a site.", show_default=False)
     ],
     separator: Separator = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Add noise that spends this much of each row; a private run's own total.", show_default=False
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The delta of --epsilon.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure the model of a run directory on new rows; the figures become part of the run and of its report."""
@@ -22,7 +29,7 @@ def evaluate(
 
     from foedus.experiment.evaluate import evaluate_files
 
-    evaluation = evaluate_files(model, tables, separator)
+    evaluation = evaluate_files(model, tables, separator, epsilon, delta)
     typer.echo(json.dumps(evaluation.to_json()) if as_json else str(evaluation))
     if not as_json:
         typer.echo(f"\nKept in {model}; open {model / 'report.html'} in a browser.")

@@ -16,7 +16,7 @@ all, each is released with ε/k, which adds up to ε for that row. Which values 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ from foedus.data.sums import (
     noises,
     released_figures,
 )
-from foedus.data.tables import LARGE, Table
+from foedus.data.tables import Table
 from foedus.engine import return_memory, unmap_libraries
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
@@ -349,11 +349,9 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
         for array in arrays.values():
             array[i, table.rows :] = array[i, table.rows - 1]
         if release:
-            nobody = np.broadcast_to(np.zeros(1, dtype=np.int64), table.rows)  # as long as before, and without content
-            cohort.tables[name] = table = replace(table, columns={}, numbers=nobody)
+            cohort.tables[name] = table = table.without_rows()
             return_memory()
-    if arrays["x"].nbytes > LARGE:
-        unmap_libraries()
+    unmap_libraries(arrays["x"].nbytes)
     return Stacked(arrays, None if len(set(counts.tolist())) == 1 else counts, tuple(cohort.tables))
 
 

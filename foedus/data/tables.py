@@ -37,7 +37,6 @@ from foedus.errors import FoedusError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LARGE = 2**23  # bytes of a file from which on memory is worth more than the moment that saving it takes
 ENDINGS = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".pq")
 
 
@@ -73,6 +72,10 @@ class Table:
             for name, column in self.columns.items()
         }
         return replace(self, source=source or self.source, columns=columns, numbers=self.numbers[rows])
+
+    def without_rows(self) -> "Table":
+        """Return the table as one that knows how many rows it had, and nothing else about them."""
+        return replace(self, columns={}, numbers=np.broadcast_to(np.zeros(1, dtype=np.int64), self.rows))
 
     def place(self, row: int) -> str:
         """Return where a row stands, as a person finds it: the line of a CSV file, else the row's number, from 1."""
@@ -226,8 +229,7 @@ def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, C
         columns[name] = from_arrow(table[name], form.decimal)
         table = table.drop_columns([name])
     return_memory()
-    if len(content) > LARGE:
-        unmap_libraries()
+    unmap_libraries(len(content))
     return columns
 
 

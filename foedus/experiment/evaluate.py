@@ -13,36 +13,69 @@ from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles, complete
 from foedus.data.tables import Table
 from foedus.errors import FoedusError
-from foedus.evaluation.evaluate import Evaluation, evaluation_of
+from foedus.evaluation.evaluate import Evaluation, evaluation_of, noisy_evaluation_of, noisy_replies
+from foedus.evaluation.noisy import EvaluationNoise
 from foedus.evaluation.tally import tally
 from foedus.experiment import build
 from foedus.experiment.predict import SavedModel, open_model
 from foedus.experiment.sources import roles_of
 from foedus.experiment.sweep import Settings
+from foedus.privacy.beside_training import with_further_rows
+from foedus.privacy.ledger import Ledger
 from foedus.report import html
 from foedus.runtime.flare.preparation import cohort_of
 from foedus.terms import Shape, Terms
 
 
-def evaluate_files(folder: Path, files: Sequence[Path], separator: str | None = None) -> Evaluation:
-    """Evaluate a model on files, each of which is a site called after the file; keep the figures in the run."""
+def evaluate_files(
+    folder: Path,
+    files: Sequence[Path],
+    separator: str | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+) -> Evaluation:
+    """Evaluate a model on files, each of which is a site called after the file; keep the figures in the run.
+
+    With `epsilon`, and for a private run in any case, the figures have noise, which the ledger of the run lists.
+    """
     model = open_model(folder)
     run = model.run
-    if run.ledger is not None:
-        raise FoedusError(
-            f"{folder} was trained under [privacy], and figures on further rows would be exact; keep them apart from "
-            "the run: 'foedus predict' gives the predictions."
-        )
+    noise = _noise(run.ledger, folder, epsilon, delta)
     settings = _settings(folder)
     names = _names(files)
     cohort, terms = _terms(model, settings)
     rows = {name: _rows(cohort, model.rules, tables.read(path, Format(separator))) for name, path in names.items()}
-    tallies = {name: tally(terms, model.w, arrays, model.rule) for name, arrays in rows.items()}
-    evaluation = evaluation_of(terms, tallies, run.decision, ", ".join(path.name for path in files))
+    source = ", ".join(path.name for path in files)
+    if noise is None:
+        tallies = {name: tally(terms, model.w, arrays, model.rule) for name, arrays in rows.items()}
+        evaluation = evaluation_of(terms, tallies, run.decision, source)
+    else:
+        replies = noisy_replies(terms, model.w, rows, model.rule, noise, seed=0)
+        evaluation = noisy_evaluation_of(terms, replies, noise, run.decision, source)
+        if run.ledger is not None:
+            run.ledger = with_further_rows(run.ledger, [*names], noise.releases(terms), noise.delta)
     run.evaluations[evaluation.source] = evaluation
     run.save(folder)
     html.write({folder.resolve().name: run}, folder / "report.html", html.asked_in(folder))
     return evaluation
+
+
+def _noise(ledger: Ledger | None, folder: Path, epsilon: float | None, delta: float | None) -> EvaluationNoise | None:
+    """The noise of the figures, drawn by OpenDP; None where neither the run nor the caller asks for any."""
+    if ledger is None and epsilon is None:
+        if delta is not None:
+            raise FoedusError("--delta goes with --epsilon.")
+        return None
+    total = None if ledger is None else ledger.noise.get("total")
+    if epsilon is None and not total:
+        raise FoedusError(
+            f"{folder} was trained under [privacy] and states no total; say with --epsilon what the figures may "
+            "spend of each of these rows."
+        )
+    epsilon = float(total[0]) if epsilon is None and total else epsilon
+    delta = float(total[1] if total else 0.0) if delta is None else delta
+    assert epsilon is not None
+    return EvaluationNoise(epsilon, delta, "opendp")
 
 
 def _settings(folder: Path) -> Settings:

@@ -193,7 +193,11 @@ class Ledger:
                 f"NOT covered: to prepare the data, clients sent exact sums, ranges or words of {len(self.exact)} "
                 f"columns ({columns}); state bounds and categories in [preprocess], with an epsilon, to cover them"
             )
-        if self.after:
+        if further := sorted({entry.client for entry in self.after} - {*self.names}):
+            notes.append(
+                f"beside that, figures about {', '.join(further)} were released; no total counts these other rows"
+            )
+        if self.evaluated(first):
             figures = sum(entry.client == self.names[first] for entry in self.after)
             notes.append(
                 f"epsilon {self.evaluated(first):.4g} at delta {self.delta:g} of the rows that are held out of "
@@ -222,7 +226,7 @@ class Ledger:
             line += f"; epsilon {self.prepared(worst):.4g} of it, by basic composition, went to preparing the data"
         if self.exact:
             line += "; what was sent to prepare the data was exact, and is not covered"
-        if self.after:
+        if self.evaluated(worst):
             line += f"; epsilon {self.evaluated(worst):.4g} of the rows held out of training went to the evaluation"
         if self.most is not None:
             line += f"; {int(np.sum(self.releases >= self.most))} of {len(self.names)} clients have spent their budget"
