@@ -29,9 +29,12 @@ def duration(seconds: float) -> str:
 
 
 COSTS: dict[str, Cost] = {
+    "fedgia-fig1": Cost(18),
     "fedepm-fig2": Cost(280),
     "fedepm-fig3": Cost(508),
     "fedepm-fig4": Cost(314),
     "fedepm-fig5": Cost(296),
+    "proxal-fig1": Cost(12),
+    "drfl-fig1": Cost(1),
 }
 """The costs by the name of the experiment; those that are missing have not been measured."""
