@@ -113,13 +113,13 @@ def at_point(
         gradient: the sum of the sites' gradients of the Lagrangian.
         slopes: the gradient of each coupled row.
     """
-    terms, data, held = problem.terms, problem.data, problem.server
+    terms, data, own_data = problem.terms, problem.data, problem.server
     bends = _all_bends(terms, w, mu, nu, data)
     local = np.asarray(bends.rows).reshape(-1, terms.dim)
     stated = [c for c in terms.constraints if c.scope == "global"]
 
     def own_rows(u: Array) -> Array:
-        return jnp.concatenate([rows(terms, c, u, held or Data({"weight": np.ones(1)})) for c in stated])
+        return jnp.concatenate([rows(terms, c, u, own_data or Data({"weight": np.ones(1)})) for c in stated])
 
     def own_gradient(u: Array) -> Array:
         return jax.grad(lambda x: jnp.sum(own_mu * own_rows(x)))(u)
@@ -176,10 +176,10 @@ def _measure(at: Server, h: Regularizer, convex: bool) -> Gap:
             kind, gain = gain_along(values, np.zeros_like(values))
             if gain is None:
                 return Gap(None, None, kind)
-    return _settled(on_face, inside(scale * r))
+    return _estimate(on_face, inside(scale * r))
 
 
-def _settled(on_face: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> Gap:
+def _estimate(on_face: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> Gap:
     past: list[float | None] = []
     kind, gain = "minimum", 0.0
     for values, along, complete in _lanczos(on_face, r):

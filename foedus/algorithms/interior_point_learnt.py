@@ -69,24 +69,24 @@ class Learnt:
         return 1.0 / jnp.sqrt(self.diagonal)
 
 
-def _wanted(terms: Terms) -> int:
+def _count_of_products(terms: Terms) -> int:
     rows = terms.clients * terms.rows[0]
     return min(rows + SPARE, terms.dim) if rows else 0
 
 
 def products_of(terms: Terms) -> int:
     """The number k of products that a site sends: known to all, and independent of anybody's data."""
-    return min(_wanted(terms), PRODUCTS, max(SPARE, NUMBERS // (terms.clients * terms.dim)))
+    return min(_count_of_products(terms), PRODUCTS, max(SPARE, NUMBERS // (terms.clients * terms.dim)))
 
 
 def rounds_of(terms: Terms) -> int:
     """In how many rounds a point is asked about."""
-    return min(-(-_wanted(terms) // products_of(terms)), MOST_ROUNDS) if terms.rows[0] else 1
+    return min(-(-_count_of_products(terms) // products_of(terms)), MOST_ROUNDS) if terms.rows[0] else 1
 
 
 def is_partial(terms: Terms) -> bool:
     """Whether the products may miss some of the rows."""
-    return _wanted(terms) > rounds_of(terms) * products_of(terms)
+    return _count_of_products(terms) > rounds_of(terms) * products_of(terms)
 
 
 def directions(terms: Terms) -> Array:

@@ -112,7 +112,7 @@ def make_scatter(name: str) -> Maker:
     """`lax.scatter` and those that add, multiply or compare."""
     combine = COMBINE[name]
 
-    def _combined(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    def _combination(old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return new if combine is None else combine(old, new)
 
     def make(params: dict, operand, indices, updates, out) -> Callable[..., np.ndarray]:
@@ -133,7 +133,7 @@ def make_scatter(name: str) -> Maker:
                 result = np.array(x, copy=True)
                 if place is None:  # nothing is written
                     return result
-                result[place] = _combined(result[place], np.asarray(new).reshape(window))
+                result[place] = _combination(result[place], np.asarray(new).reshape(window))
                 return result
             index, inside = _window_index(
                 shape, window, np.asarray(starts), index_map,

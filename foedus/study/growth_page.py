@@ -203,15 +203,15 @@ def _cache(rows: Sequence[Json]) -> list[str]:
 
 def _caches() -> str:
     """The caches of this machine in words, where the system tells them."""
-    found = {}
+    caches = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             kind, level, size = ((folder / name).read_text().strip() for name in ("type", "level", "size"))
         except OSError:
             continue
         if kind != "Instruction":
-            found[level] = size.replace("K", " KiB").replace("M", " MiB")
-    return "This machine's caches: " + ", ".join(f"level {k} {v}" for k, v in found.items()) + "." if found else ""
+            caches[level] = size.replace("K", " KiB").replace("M", " MiB")
+    return "This machine's caches: " + ", ".join(f"level {k} {v}" for k, v in caches.items()) + "." if caches else ""
 
 
 def _dense(rows: Sequence[Json]) -> list[str]:
@@ -233,8 +233,8 @@ def _dense(rows: Sequence[Json]) -> list[str]:
                 size = r["bytes_up_a_round"] + r["bytes_down_a_round"]
                 times = [rounds * (n.round_trip + BITS * size / n.bits) for n in NETWORKS]
                 costs.setdefault(r["value"], {})[name] = [rounds, rounds * size, *times]
-    for value, found in sorted(costs.items()):
-        for name, (rounds, size, *times) in found.items():
+    for value, by_mode in sorted(costs.items()):
+        for name, (rounds, size, *times) in by_mode.items():
             texts = " | ".join(f"{number(s, 2)} s" for s in times)
             lines.append(f"| {value:,.0f} | {name} | {rounds} | {size_text(size)} | {texts} |")
     return [*lines, "", _crossing(costs) + "\n"]
@@ -245,9 +245,9 @@ def _crossing(costs: dict[float, dict[str, list[float]]]) -> str:
     whats = ("bytes", *(f"time over {n.name.replace('-', ' ')}" for n in NETWORKS))
     texts = []
     for place, what in enumerate(whats, start=1):
-        compared = {v: c for v, c in sorted(costs.items()) if DENSE in c and len(c) > 1}
-        dear = [v for v, c in compared.items() if c[DENSE][place] > min(x[place] for k, x in c.items() if k != DENSE)]
-        where = f"from {min(dear):,.0f} columns on" if dear else f"nowhere up to {max(compared):,.0f} columns"
+        pairs = {v: c for v, c in sorted(costs.items()) if DENSE in c and len(c) > 1}
+        dear = [v for v, c in pairs.items() if c[DENSE][place] > min(x[place] for k, x in c.items() if k != DENSE)]
+        where = f"from {min(dear):,.0f} columns on" if dear else f"nowhere up to {max(pairs):,.0f} columns"
         texts.append(f"{what}: {where}")
     return "Hessians cost more than the better of the other two in " + "; in ".join(texts) + "."
 

@@ -45,10 +45,10 @@ class Limit:
     def __call__(self, length: int) -> bool:
         """Return whether a frame of this length is too long; of a long one, by the jobs' files as they are now."""
         if length > OWN and time.monotonic() - self.time > LOOK_SECONDS:
-            self.time, self.value = time.monotonic(), max([OWN, *self._announced()]) + HEADERS
+            self.time, self.value = time.monotonic(), max([OWN, *self._sizes()]) + HEADERS
         return length > self.value
 
-    def _announced(self) -> list[int]:
+    def _sizes(self) -> list[int]:
         sizes = [_policy_of(self.kit)]
         for path in (self.kit / FOLDER).glob("*"):
             try:
