@@ -5,17 +5,12 @@ import ctypes
 import hashlib
 import os
 import platform
-import re
 import sys
 from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 
 import jax
-
-LARGE = 2**23  # bytes of data from which on memory is worth more than the moment that saving it takes
-DONT_NEED = 4  # MADV_DONTNEED
-MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+ +(\S.*)")  # the first line of one in smaps
 
 
 def cache_dir() -> Path:
@@ -91,26 +86,6 @@ def return_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another C library has no such function
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def unmap_libraries(size: int = LARGE) -> None:
-    """Let go of the pages of shared libraries; those that are used again come back from the system's cache of files.
-
-    JAX and pyarrow map some hundred megabytes, of which a run uses a part. Only read-only mappings without a page of
-    the process's own are let go of (`Anonymous: 0` in smaps), so that every page is in its file as it is in memory.
-    Nothing is done where the data that were read, `size` bytes, are small: it takes a moment.
-    """
-    if sys.platform != "linux" or size < LARGE:
-        return
-    with contextlib.suppress(OSError, AttributeError, ValueError):
-        advise = ctypes.CDLL(None).madvise
-        start, end = 0, 0
-        for line in Path("/proc/self/smaps").read_text().splitlines():
-            if match := MAPPING.match(line):
-                is_library = match[3] in ("r-xp", "r--p") and ".so" in match[4]
-                start, end = (int(match[1], 16), int(match[2], 16)) if is_library else (0, 0)
-            elif end and line.split() == ["Anonymous:", "0", "kB"]:
-                advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), DONT_NEED)
 
 
 def relieve(share: float = 0.6) -> bool:

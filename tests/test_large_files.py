@@ -16,7 +16,6 @@ from foedus.certificate import measure, site_part
 from foedus.cli import app
 from foedus.data import columns, preprocess, tables
 from foedus.data.sites import Roles, gather
-from foedus.engine import unmap_libraries
 from foedus.interpreter import threads
 from foedus.penalties import BesideIntercept
 from foedus.runtime import simulate
@@ -130,22 +129,6 @@ def test_narrow_products_take_one_thread_and_wide_ones_all():
         assert most() == 1
     with threads.threads_for(1000):
         assert most() == before
-
-
-def _resident(what: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith(what)))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the system's own files say how much is resident")
-def test_pages_of_libraries_are_let_go_of_and_come_back():
-    product = jax.jit(lambda x: x @ x.T)(np.eye(3))
-    before = _resident("RssFile")
-    unmap_libraries()
-    assert _resident("RssFile") < 0.6 * before
-    assert np.array_equal(jax.jit(lambda x: x @ x.T + 0.0)(np.eye(3)), product)
-    with pytest.raises(fd.FoedusError):  # a path through most of the code that reads files
-        tables.read(Path("nowhere.csv"))
 
 
 @pytest.mark.parametrize("null", [False, True])

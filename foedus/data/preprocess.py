@@ -35,7 +35,7 @@ from foedus.data.sums import (
     released_figures,
 )
 from foedus.data.tables import Table
-from foedus.engine import return_memory, unmap_libraries
+from foedus.engine import return_memory
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
 from foedus.stacked import Stacked, aligned
@@ -351,7 +351,6 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
         if release:
             cohort.tables[name] = table = table.without_rows()
             return_memory()
-    unmap_libraries(arrays["x"].nbytes)
     return Stacked(arrays, None if len(set(counts.tolist())) == 1 else counts, tuple(cohort.tables))
 
 

@@ -31,7 +31,7 @@ from foedus.data.columns import (
 )
 from foedus.data.contents import read_bytes, text_of
 from foedus.data.formats import SEPARATORS, Format, TextForm, ending, recognise, rows_of
-from foedus.engine import return_memory, unmap_libraries
+from foedus.engine import return_memory
 from foedus.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
@@ -229,7 +229,6 @@ def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, C
         columns[name] = from_arrow(table[name], form.decimal)
         table = table.drop_columns([name])
     return_memory()
-    unmap_libraries(len(content))
     return columns
 
 
