@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from rich.text import Text
 
 import foedus as fd
 from foedus import cli
@@ -81,6 +83,27 @@ def test_help_names_every_command(command: Command):
     assert result.status == 0
     for name in ("demo", "reproduce", "bench"):
         assert name in result.out
+
+
+def commands_below(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every command and group of commands, with the words that call it."""
+    yield path, group
+    for name, below in getattr(group, "commands", {}).items():
+        yield from commands_below(below, (*path, name))
+
+
+def test_every_command_prints_its_help(command: Command):
+    for words, _ in commands_below(typer.main.get_command(cli.app)):
+        result = command(*words, "--help")
+        assert (result.status, result.err) == (0, ""), words
+        assert "Usage: foedus" in result.out, words
+
+
+def test_no_bracket_of_a_help_is_taken_for_a_style():
+    for words, below in commands_below(typer.main.get_command(cli.app)):
+        for told in (below, *getattr(below, "params", ())):
+            text = getattr(told, "help", None) or ""
+            assert Text.from_markup(text).plain == text, (words, told)
 
 
 def test_demo_ends_on_a_table_a_picture_and_runs_that_load(command: Command, table: Callable[[str], str]):

@@ -9,7 +9,10 @@ from foedus.errors import FoedusError
 
 Only = Annotated[
     str | None,
-    typer.Option(help="Measure only these rows, and anew: logistic/w8a/FedGiA[/default[/0]].", show_default=False),
+    typer.Option(
+        help="Measure only these rows, and anew: logistic/w8a/FedGiA, or one row: logistic/w8a/FedGiA/default/0.",
+        show_default=False,
+    ),
 ]
 Own = Annotated[
     list[str] | None,
