@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from foedus.engine import relieve
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
+from foedus.privacy.releasing import Releasing
 from foedus.privacy.total import Local
 from foedus.runtime.participation import Fraction
 from foedus.runtime.spine import Job, prepare
@@ -28,7 +29,7 @@ from foedus.study.tables import SOURCES
 
 TUNING_SEED = 10_000  # the draw of the data on which settings are tuned; no measured seed reaches it
 DELTA = 1e-5  # of a private problem
-PRIVATE_ROUNDS = 40  # of a private run, over which its total is spread
+PRIVATE_ROUNDS = 40  # of a private run, over which its total is spread; an algorithm may have a number of its own
 STILL = 0.99  # a run stands still whose least gap a further stretch of CAPACITY rounds does not bring below this share
 
 
@@ -220,12 +221,14 @@ class Study:
 
     def _job(self, cell: Cell, instance: Instance, settings: Settings, dropout: float) -> Job:
         epsilon = PROBLEMS[cell.problem].epsilon
+        algorithm = methods.make(cell.problem, cell.algorithm, settings)
+        own = algorithm.private_rounds(instance.problem) if isinstance(algorithm, Releasing) else None
         return prepare(
             instance.problem,
-            methods.make(cell.problem, cell.algorithm, settings),
+            algorithm,
             w0=methods.start(instance.problem),
             seed=cell.seed,
-            max_rounds=self.scale.rounds if epsilon is None else PRIVATE_ROUNDS,
+            max_rounds=self.scale.rounds if epsilon is None else own or PRIVATE_ROUNDS,
             participation=Fraction(dropout=dropout),
             privacy=None if epsilon is None else Local(epsilon=epsilon, delta=DELTA),
         )

@@ -86,8 +86,9 @@ beside the defaults, on a draw of the data that is not measured, and keeps the b
 something to tune. Where the defaults win, tuned and default are the same run.
 """
 PRIVATE = f"""\
-The relative gap to the optimum without privacy after {PRIVATE_ROUNDS} rounds; each site keeps (ε, {DELTA:g}) over
-the whole run. The model w = 0 has a gap of about 0.8.
+The relative gap to the optimum without privacy after {PRIVATE_ROUNDS} rounds, or after as many as an algorithm has for
+private runs (`PrivateNewton`: 9); each site keeps (ε, {DELTA:g}) over the whole run. The model w = 0 has a
+gap of about 0.8.
 """
 
 
