@@ -1,5 +1,6 @@
 """A site's part in masked sums: keys from its kit, one vector and one reveal for a sum, and a record on its disk."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
-from foedus.files import Json
+from foedus.files import Json, write_whole
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
@@ -20,7 +21,7 @@ from foedus.runtime.flare.gate import Gate, Outgoing
 from foedus.runtime.flare.masked_exchange import PREPARATION, stage_name
 from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal
-from foedus.runtime.masking import Masking, masking_of
+from foedus.runtime.masking import Masking, beyond_range, masking_of, remedy
 from foedus.secure.halves import CheckingSite, CheckOrder
 from foedus.secure.identity import SiteIdentity
 from foedus.secure.masks import require_cryptography
@@ -80,6 +81,36 @@ class SummedRounds(MutableMapping[str, str]):
         return len(self.rounds)
 
 
+class RangeRecord:
+    """What a site has said in a run about the range of its numbers; on the disk before anything else leaves.
+
+    A refusal that depends on the data is no sum: it tells the server something about one site. So a site looks once for
+    each kind of reply, at the first one. If a number is beyond the range it refuses with a sentence and sends nothing
+    more in this run. If not, it never refuses for this reason again: later numbers are clipped, and how many were is
+    said under the masks alone. A server that chooses models in order to find a site's largest number gets one answer.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        content: Json = json.loads(path.read_text()) if path.exists() else {}
+        self.within: list[str] = content.get("within", [])
+        self.refusal: str | None = content.get("refusal")
+
+    def check(self, kind: str, masking: Masking, tree: PyTree, note: Callable[[str], None]) -> None:
+        """Refuse the first reply of a kind that has a number beyond the range, and whatever is asked after that."""
+        if self.refusal is None and kind not in self.within:
+            excess = beyond_range(masking, tree)
+            if excess is None:
+                self.within.append(kind)
+            else:
+                field, value = excess
+                note(f"{field} of a reply would hold {value:.6g}, {remedy(masking)}")
+                self.refusal = f"{field} of its reply has a number {remedy(masking)}"
+            write_whole(self.path, json.dumps({"within": self.within, "refusal": self.refusal}).encode(), private=True)
+        if self.refusal is not None:
+            raise Refusal("data", self.refusal)
+
+
 class SiteMasks:
     """The masked sums of a site's session; `check_run` refuses a message of another run, `gate` keeps what left."""
 
@@ -125,6 +156,7 @@ class SiteMasks:
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        self.ranges = RangeRecord(self.folder / f"range-{header['run']}.json")
 
     def begin_preparation(self, header: Json) -> None:
         """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
@@ -229,15 +261,17 @@ class SiteMasks:
     def masked_reply(self, header: Json, round: int, reply: PyTree) -> bytes:
         """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
         assert self.masking is not None
+        if self.noise is None:  # with noise a refusal would tell what the noise hides
+            self.ranges.check(f"round of kind {header['phase']}", self.masking, reply, self.gate.note)
         return self.vector(header, round, self.masking.words_of(reply))
 
     def measurement(self, header: Json, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
         """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
         if self.masking is None:
             return packing.to_bytes(part, plan)
-        return self.vector(
-            header, round, self.masking.measuring.words_of(summed_part(self.terms, part, self.eps2, data))
-        )
+        measuring, own = self.masking.measuring, summed_part(self.terms, part, self.eps2, data)
+        self.ranges.check("certificate", measuring, own, self.gate.note)
+        return self.vector(header, round, measuring.words_of(own))
 
     def evaluation(self, header: Json, round: int) -> Callable[[PyTree], bytes] | None:
         """Return what puts the site's part of an evaluation under masks; None in a run without them."""
