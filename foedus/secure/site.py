@@ -12,7 +12,7 @@ What a site refuses, whoever asks:
 import hashlib
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,14 @@ def check_enough(count: int, who: str) -> None:
             f"masked sums (secure) need at least {LEAST_OTHERS + 1} {who}, so that a sum says little about one. "
             f"Got {count} instead."
         )
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A record of sets that wants to know early over which one a round will be summed, if nobody vanishes."""
+
+    def foresee(self, round: str, digest: str) -> None:
+        """Note what will probably be written."""
 
 
 class Breach(FoedusError):
@@ -152,6 +160,8 @@ class MaskingSite:
         commitment = hashlib.sha256(own).digest()
         reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
         self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]])}
+        if isinstance(self.summed, Foreseeing):
+            self.summed.foresee(str(order.round), _digest(order.sites))
         return reply
 
     def _check_order(self, order: MaskOrder, before: _Masked | None) -> None:
@@ -236,7 +246,7 @@ class MaskingSite:
             )
 
     def _note_summed(self, order: RevealOrder) -> None:
-        digest = hashlib.sha256(Frame().names(order.survivors).bytes()).hexdigest()
+        digest = _digest(order.survivors)
         if self.summed.setdefault(str(order.round), digest) != digest:
             raise Breach(f"round {order.round} has been summed over another set of sites before")
 
@@ -250,6 +260,10 @@ class MaskingSite:
 
     def _context(self, order: MaskOrder) -> bytes:
         return SumContext(order.run, order.epoch, order.round, order.attempt, self.roster, order.sites).digest()
+
+
+def _digest(sites: tuple[str, ...]) -> str:
+    return hashlib.sha256(Frame().names(sites).bytes()).hexdigest()
 
 
 def _fields(note: KeyNote) -> tuple[str, int, str, bytes, bytes]:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -51,22 +52,45 @@ def why_no_identity() -> str:
 
 
 class SummedRounds(MutableMapping[str, str]):
-    """For each round of a run, over which set the site has let it be summed: on the disk before the site reveals."""
+    """For each round of a run, over which set the site has let it be summed: on the disk before the site reveals.
+
+    A disk takes milliseconds to say that a line is safe, so a line is begun when the site masks, while its vector is on
+    its way, with the set of all who were asked and a question mark. If they all answer, the reveal only waits until
+    that line is safe. If not, the set of those who did is written in a line of its own, which counts. A line with a
+    question mark that a restart finds alone counts too: nobody knows whether the site has revealed.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        if text and not text.endswith("\n"):  # a line that a crash cut short must not swallow the next one
+            self._write("\n")
+        lines = [line.split(" ") for line in text.splitlines()]
         self.rounds: dict[str, str] = {}
-        for line in lines:
-            round, _, digest = line.partition(" ")
+        for round, digest in (line for line in lines if len(line) == 2):
             self.rounds.setdefault(round, digest)
+        for round, digest, _ in (line for line in lines if len(line) == 3):
+            self.rounds.setdefault(round, digest)
+        self.ahead: tuple[str, str, Future[None]] | None = None  # the line that was begun last
+        self.writer = ThreadPoolExecutor(max_workers=1)
+
+    def foresee(self, round: str, digest: str) -> None:
+        """Begin the line of a round that will be summed over this set if nobody vanishes."""
+        if round not in self.rounds and (self.ahead is None or self.ahead[:2] != (round, digest)):
+            self.ahead = round, digest, self.writer.submit(self._write, f"{round} {digest} ?\n")
 
     def __setitem__(self, round: str, digest: str) -> None:
+        if self.ahead is not None and self.ahead[:2] == (round, digest):
+            self.ahead[2].result()
+        else:
+            self._write(f"{round} {digest}\n")
+        self.rounds[round] = digest
+
+    def _write(self, line: str) -> None:
         with open(self.path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(f"{round} {digest}\n")
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self.rounds[round] = digest
 
     def __getitem__(self, round: str) -> str:
         return self.rounds[round]
