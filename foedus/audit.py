@@ -51,40 +51,44 @@ class Audit:
     rounds: int
 
 
-def releases(problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys: Array) -> np.ndarray:
+def releases(
+    problem: Problem, algorithm: Algorithm, messages: np.ndarray, keys: Array, kind: int | None = None
+) -> np.ndarray:
     """Return what the problem's first client sends in answer to the models `messages`, (rounds, dim), for every key.
 
-    Returns an array (trials, rounds, dim). The client is the algorithm's own `local`, noise included.
+    Returns an array (trials, rounds, numbers). The client is the algorithm's own `local`, noise included. `kind` is the
+    number of the kind of round, None for the one in which the model is trained.
     """
     ready = algorithm.fit(problem).algorithm
-    return np.asarray(_answers(ready, problem.terms, problem.client(0), jnp.asarray(messages), keys))
+    number = min(1, len(ready.kinds) - 1) if kind is None else kind
+    return np.asarray(_answers(ready, problem.terms, number, problem.client(0), jnp.asarray(messages), keys))
 
 
-@partial(jax.jit, static_argnames=("algorithm", "terms"))
-def _answers(algorithm: Algorithm, terms: Terms, data: Data, messages: Array, keys: Array) -> Array:
+@partial(jax.jit, static_argnames=("algorithm", "terms", "number"))
+def _answers(algorithm: Algorithm, terms: Terms, number: int, data: Data, messages: Array, keys: Array) -> Array:
     server, first = algorithm.init(terms, messages[0], None), algorithm.join(terms, data, messages[0])
     draws = jnp.linspace(0.0, 1.0, terms.clients)
-    kind: Kind = algorithm.kinds[min(1, len(algorithm.kinds) - 1)]
+    kind: Kind = algorithm.kinds[number]
     noise = sound_noise(algorithm)
 
-    def sent(reply: PyTree) -> Array:
-        """What a client sends that depends on its data."""
+    def seen(reply: PyTree, spent: PyTree, key: Array) -> Array:
+        """What is seen of a reply that depends on the client's data: the part that is summed, and the client's own."""
         own = reply.slots[0].ravel() if isinstance(reply, NewtonReply) else jnp.zeros(0)
-        return jnp.concatenate([reply.z, own])
+        return jnp.concatenate([reply.z + others(reply.z, spent, key), own])
 
-    def others(spent: PyTree, key: Array) -> Array | float:
+    def others(z: Array, spent: PyTree, key: Array) -> Array | float:
         """The shares of noise of the other clients that do not collude, which are in the sum that is seen."""
         if not isinstance(noise, NoiseShares):
             return 0.0
         shares, keys = noise, jax.random.split(key, noise.sites - noise.tolerate - 1)
-        return jnp.sum(jax.vmap(lambda k: shares.release(jnp.zeros(terms.dim), spent.scale, k))(keys), axis=0)
+        return jnp.sum(jax.vmap(lambda k: shares.release(jnp.zeros_like(z), spent.scale, k))(keys), axis=0)
 
     def trial(key: Array) -> Array:
         def step(client: PyTree, at: tuple[Array, Array]) -> tuple[PyTree, Array]:
             w, t = at
             message = message_for(kind.broadcast(terms, replace(server, w=w, round=t), draws), 0)
             client, reply = kind.local(terms, client, message, data, jax.random.fold_in(key, t))
-            return client, sent(reply) + others(client.spent, jax.random.fold_in(key, -1 - t))
+            return client, seen(reply, client.spent, jax.random.fold_in(key, -1 - t))
 
         return jax.lax.scan(step, first, (messages, jnp.arange(len(messages))))[1]
 
@@ -97,6 +101,7 @@ def audit(
     noise: AuditNoise,
     messages: Sequence[Sequence[float]] | np.ndarray,
     *,
+    kind: int | None = None,
     trials: int = 50_000,
     delta: float = 0.0,
     confidence: float = CONFIDENCE,
@@ -109,6 +114,7 @@ def audit(
         make: the algorithm for a given noise.
         noise: the noise to audit.
         messages: the models that the client receives, one a round.
+        kind: the number of the kind of round; None: the one in which the model is trained.
         trials: on each of the two data sets.
         delta: the δ at which ε is bounded.
         confidence: of the bound.
@@ -120,8 +126,8 @@ def audit(
     models = np.asarray(messages, dtype=float)
     keys = jax.random.split(jax.random.key(seed), 2 * trials).reshape(2, trials)
     quiet = replace(noise, epsilon=1e12)  # hardly any noise: where the releases lie under each data set
-    centres = [releases(problem, make(quiet), models, keys[0, :1])[0] for problem in pair]
-    samples = [releases(problem, make(noise), models, mine) for problem, mine in zip(pair, keys, strict=True)]
+    centres = [releases(problem, make(quiet), models, keys[0, :1], kind)[0] for problem in pair]
+    samples = [releases(problem, make(noise), models, mine, kind) for problem, mine in zip(pair, keys, strict=True)]
     half = trials // 2
     scales = [
         np.maximum(np.mean(np.abs(z[:half] - c), axis=(0, 2)), 1e-12) for z, c in zip(samples, centres, strict=True)
@@ -193,6 +199,35 @@ def opposite_pair(
     return problems[0], problems[1]
 
 
+def flipped_pair(loss: Loss, cap: float, dim: int = 3, size: float = 100.0) -> tuple[Problem, Problem]:
+    """Return two problems whose first row, of the capped label 1, points in opposite directions.
+
+    At a model whose first entry is 3/`size` its gradient is clipped in opposite directions, and its loss is nearly 0
+    under one of them and beyond the cut of a small cap under the other: gradient and value move as far as they can.
+    """
+    problems = []
+    for sign in (1.0, -1.0):
+        x = np.zeros((2, dim))
+        x[0, 0] = sign * size
+        problems.append(
+            Problem([(x, np.array([1.0, 0.0]))], loss=loss, constraints=[LossCap(label_of(1), at_most=cap)])
+        )
+    return problems[0], problems[1]
+
+
+def turned_pair(loss: Loss, dim: int = 3, examples: int = 2, size: float = 100.0) -> tuple[Problem, Problem]:
+    """Return two problems whose first row is long, along another column in each.
+
+    The second moments of such rows are as far apart as those of two rows of the largest length can be.
+    """
+    problems = []
+    for column in (0, 1):
+        x = np.zeros((examples, dim))
+        x[0, column] = size
+        problems.append(Problem([(x, np.zeros(examples))] * (1 if examples < 1000 else 4), loss=loss))
+    return problems[0], problems[1]
+
+
 def shared_pair(loss: Loss) -> tuple[Problem, Problem]:
     """Return the opposite pair at four clients, with as many rows as noise in shares is of use for."""
     return opposite_pair(loss, examples=1000, clients=4)
@@ -223,6 +258,17 @@ class Case:
     noise: AuditNoise
     rounds: int
     weak: bool = False  # whether the audit is expected to disprove the nominal ε
+    kind: int | None = None  # the number of the kind of round; None: the one in which the model is trained
+    model: float = 0.0  # the entries of the models that the client receives
+
+    def run(self, trials: int, seed: int = 0, confidence: float = CONFIDENCE) -> Audit:
+        """Return the audit of this line."""
+        models = np.full((self.rounds, self.pair[0].terms.dim), self.model)
+        _, delta = self.promise()
+        return audit(
+            self.pair, self.make, self.noise, models, kind=self.kind, trials=trials, delta=delta, seed=seed,
+            confidence=confidence,
+        )  # fmt: skip
 
     def promise(self) -> tuple[float, float]:
         """Return ε and δ of all rounds: those of a total, or by the tightest composition at the δ of one release."""
@@ -238,7 +284,9 @@ def cases() -> list[Case]:
     """Return the mechanisms and pairs that `foedus audit` tries."""
     far = opposite_pair(logistic)
     near = vanishing_pair(logistic)
-    with_cap = opposite_pair(logistic, cap=0.5)
+    # a small cap, so that a row of the group with a large loss is nearly as far from others as a row can be
+    flipped, measured = flipped_pair(logistic, cap=0.05), opposite_pair(logistic, cap=0.05)
+    turned, many_turned = turned_pair(logistic), turned_pair(logistic, examples=1000)
 
     def epm(k0: int, restart: bool = False) -> Callable[[AuditNoise], Algorithm]:
         return lambda noise: FedEPM(rho=1.0, stop=None, noise=noise, k0=k0, restart=restart)
@@ -247,7 +295,12 @@ def cases() -> list[Case]:
         return lambda noise: make_private(plain, noise, None, far[0], 1000)
 
     def capped(noise: AuditNoise) -> Algorithm:
-        return make_private(PrivateNewton(rounds=3), noise, None, with_cap[0], 3)
+        return make_private(PrivateNewton(rounds=3), noise, None, measured[0], 3)
+
+    gauss, fourths = (
+        Gaussian(epsilon=1.0, delta=1e-3, clip=1.0),
+        NoiseShares(epsilon=1.0, delta=1e-3, clip=1.0, sites=4, tolerate=1, least_rows=1000),
+    )
 
     one: Json = {"clip": 0.5, "rows": 1.0}  # at w = 0 the slope of the logistic loss is 1/2, so that clipping is tight
     return [
@@ -265,11 +318,14 @@ def cases() -> list[Case]:
              Local(epsilon=1.0, delta=1e-3).noise(4, clip=1.0), 4),
         Case("FedProx, Laplace", far, private(FedProx(lr=0.5, mu=0.1)), Laplace(epsilon=1.0, **one), 1),
         Case("FedGiA, Laplace, 4 rounds", far, private(FedGiA(k0=3, alpha=1.0)), Laplace(epsilon=0.5, **one), 4),
-        Case("PrivateNewton, Gaussian", far, private(PrivateNewton(rounds=2)),
-             Gaussian(epsilon=1.0, delta=1e-3, clip=1.0), 1),
-        Case("PrivateNewton, a cap, Gaussian", with_cap, capped, Gaussian(epsilon=1.0, delta=1e-3, clip=1.0), 1),
+        Case("PrivateNewton, Gaussian", far, private(PrivateNewton(rounds=2)), gauss, 1),
+        Case("PrivateNewton, a cap, Gaussian", flipped, capped, gauss, 1, model=0.03),
+        Case("PrivateNewton, second moments, Gaussian", turned, private(PrivateNewton(rounds=2)), gauss, 1, kind=0),
+        Case("PrivateNewton, measuring a cap, Gaussian", measured, capped, gauss, 1, kind=2, model=-1.0),
+        Case("PrivateNewton, second moments, shares of 4", many_turned, in_shares(PrivateNewton(rounds=2)), fourths, 1,
+             kind=0),
         Case("FedAvg, k0 = 1, shares of 4, of which 1 colludes", shared_pair(logistic), in_shares(FedAvg(k0=1, lr=0.5)),
-             NoiseShares(epsilon=1.0, delta=1e-3, clip=1.0, sites=4, tolerate=1, least_rows=1000), 1),
+             fourths, 1),
         Case("FedEPM, Eq. (39), gradient that vanishes", near, epm(k0=1), PaperLaplace(0.1), 1, weak=True),
         Case("FedEPM, Eq. (39), released draw, same pair", near, epm(k0=1), PaperLaplace(0.1, standardised=True), 1,
              weak=True),
@@ -283,10 +339,7 @@ def run(
     results = []
     for case in cases():
         begin(case.what)
-        models = np.zeros((case.rounds, case.pair[0].terms.dim))
-        _, delta = case.promise()
-        results.append((case, audit(case.pair, case.make, case.noise, models, trials=trials, delta=delta, seed=seed,
-                                  confidence=confidence)))  # fmt: skip
+        results.append((case, case.run(trials, seed, confidence)))
     return results
 
 

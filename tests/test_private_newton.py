@@ -1,6 +1,5 @@
 """PrivateNewton: sensitivities by hill climbing, its step against an oracle, caps that hold, what is said of them."""
 
-import os
 from dataclasses import replace
 
 import jax
@@ -10,7 +9,6 @@ import pytest
 from scipy.optimize import minimize
 from test_central import TOTAL as CENTRAL
 from test_flare_sessions import Hall
-from test_local_privacy import adult_of
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
@@ -379,30 +377,3 @@ def test_sites_charge_every_release_and_the_server_gets_a_private_certificate(se
         ledger = hall.site[name].gate.ledger
         assert len(ledger.lines) == 4
         assert 3.999 < ledger.total(1e-5) <= 4.0
-
-
-# --- Adult ---
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("FOEDUS_DATA" not in os.environ, reason="needs Adult; set FOEDUS_DATA")
-@pytest.mark.parametrize("clients", [10, 200])
-def test_with_a_total_of_1_adult_loses_nothing_whatever_the_number_of_sites(clients):
-    """Without noise the optimum in this coding has 0.8396 of the test set right."""
-    right = []
-    for seed in range(5):
-        _, X, y = adult_of(seed)
-        made = adult_over(clients, seed)
-        run = fd.solve(made, fd.PrivateNewton(), privacy=CENTRAL, secure=True, seed=seed)
-        assert run.rounds <= 10
-        assert run.ledger.total(0, "tight") <= 1.0
-        right.append(float(np.mean((X @ run.w > 0) == y)))
-    assert min(right) >= 0.8376
-    assert np.mean(right) >= 0.839
-
-
-def adult_over(clients: int, seed: int) -> fd.Problem:
-    made, _, _ = adult_of(seed)
-    rows = [made.client(i) for i in range(10)]
-    x, y = (np.concatenate([np.asarray(r[name]) for r in rows]) for name in ("x", "y"))
-    return fd.Problem(fd.data.split(x, y, clients=clients, seed=seed), loss=fd.losses.logistic)

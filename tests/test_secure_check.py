@@ -46,8 +46,8 @@ def wrong(hall: MaskedHall, site: str, first: int, change) -> None:
     masks = hall.site[site].masks
     honest = masks.masked_reply
 
-    def lie(header, round, reply):
-        return honest(header, round, change(reply) if round >= first else reply)
+    def lie(header, payload, round, reply):
+        return honest(header, payload, round, change(reply) if round >= first else reply)
 
     masks.masked_reply = lie
 
@@ -199,9 +199,9 @@ if os.environ.get("FOEDUS_PARTY", "").endswith(":site-3"):
     from foedus.runtime.flare.secure_site import SiteMasks
     honest = SiteMasks.masked_reply
 
-    def lie(self, header, round, reply):
+    def lie(self, header, payload, round, reply):
         wrong = jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), reply)
-        return honest(self, header, round, wrong if round >= 2 else reply)
+        return honest(self, header, payload, round, wrong if round >= 2 else reply)
 
     SiteMasks.masked_reply = lie
 """

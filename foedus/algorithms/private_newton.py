@@ -33,7 +33,6 @@ from foedus.privacy.composition import gaussian_epsilon
 from foedus.privacy.noise import Gaussian, Noise, Sound
 from foedus.privacy.release import Spent, release_columns, release_vector
 from foedus.privacy.releasing import Releasing, only_for_paper
-from foedus.privacy.total import usual_clip
 from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
@@ -42,7 +41,7 @@ from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 STEPS, STEPS_WITH_CAPS = 8, 16  # rounds between the first and, with caps, the last
-CLIP_WITH_CAPS = 0.55  # the usual clip with caps, over the length √dim that whitened rows have on average
+CLIP, CLIP_WITH_CAPS = 0.45, 0.55  # the usual clip over the length √dim that whitened rows have on average
 MOST_COLUMNS = 1000  # the public matrix travels in every message
 
 
@@ -137,7 +136,7 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
 
     def usual_clip(self, terms: Terms, columns: int) -> float:
         """With caps a row's gradient may be longer: clipping turns away from the optimum by more than noise does."""
-        return max(1.0, CLIP_WITH_CAPS * terms.dim**0.5) if terms.constraints else usual_clip(columns)
+        return max(1.0, (CLIP_WITH_CAPS if terms.constraints else CLIP) * terms.dim**0.5)
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
         if not isinstance(noise, Sound):

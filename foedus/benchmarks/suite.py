@@ -44,9 +44,9 @@ PARTS: dict[str, Part] = {
     "scale": Part("seconds per round and per client, by the number of clients", scale.clients),
     "startup": Part("processor time to a first answer, with a cold and a warm cache", startup.startup),
     "private": Part(
-        "ENS, local work, what clipping and noise cost, and diffprivlib",
+        "ENS, local work, what clipping and noise cost, DP-SGD and diffprivlib",
         private.private,
-        ("diffprivlib", "scikit-learn"),
+        ("diffprivlib", "scikit-learn", "dp-accounting"),
     ),
     "constrained": Part(
         "rounds, bytes and time to a certificate", constrained.certificate, ("scipy", "cvxpy", "clarabel")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -288,8 +288,32 @@ def noisy_evaluation_of(
     """Return the evaluation that follows from counts and sums with noise; with `secure` from their sum alone."""
     tallies = {name: noisy_figures.tally_of(terms, noise, sums) for name, sums in replies.items()}
     first, *others = tallies.values()
-    total = sum(others, first)
-    own = {} if secure else tallies
+    return _noisy_evaluation(terms, {} if secure else tallies, sum(others, first), noise, decision, source)
+
+
+def noisy_evaluation_of_sum(
+    terms: Terms,
+    total: Mapping[str, np.ndarray],
+    parties: int,
+    noise: EvaluationNoise,
+    decision: Decision | None = None,
+    source: str = HELD_OUT,
+) -> Evaluation:
+    """Return the evaluation that follows from the sum of what so many sites send, each with its own noise."""
+    if not all(np.all(np.isfinite(value)) for value in total.values()):
+        raise FoedusError("the sum of the sites' evaluations holds NaN or inf.")
+    own = replace(noisy_figures.tally_of(terms, noise, total), parties=parties)
+    return _noisy_evaluation(terms, {}, own, noise, decision, source)
+
+
+def _noisy_evaluation(
+    terms: Terms,
+    own: Mapping[str, noisy_figures.NoisyTally],
+    total: noisy_figures.NoisyTally,
+    noise: EvaluationNoise,
+    decision: Decision | None,
+    source: str,
+) -> Evaluation:
     sites = {name: noisy_figures.figures_of(one) for name, one in own.items()}
     overall = noisy_figures.figures_of(total)
     rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]

@@ -50,11 +50,6 @@ class Plan:
                 f"[[constraints]] {rates[0].name}: sites say which thresholds they admit one by one, and with secure = "
                 "true nothing is asked of single sites; leave secure out, or cap the loss with LossCap."
             )
-        if secure and evidence.noise_of(settings) is not None:
-            raise FoedusError(
-                "[evaluate] holdout: under [privacy] each site adds noise to figures of its own, and with secure = "
-                "true nothing is asked of single sites; leave secure out, or run it with 'foedus run'."
-            )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})

@@ -16,7 +16,7 @@ from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust
 from foedus.runtime import spine
 from foedus.runtime.bins import by_client
-from foedus.runtime.masking import check_clipped
+from foedus.runtime.masking import check_range, fields_of
 from foedus.runtime.spine import Carry, Job
 from foedus.summed_certificate import SummedPart, summed_part
 from foedus.terms import Data
@@ -62,6 +62,7 @@ def summed_parts(job: Job, parts: SitePart) -> SummedPart:
     terms = job.problem.terms
     one = Data({k: v[0] for k, v in job.problem.data.items()})
     rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
-    total, clipped = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
-    check_clipped(masking.measuring, int(clipped))
+    total, worst = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
+    names, what = job.problem.names, "part of the certificate"
+    check_range(masking.measuring, np.asarray(worst), names, fields_of(rows), what)
     return total

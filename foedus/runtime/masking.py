@@ -1,7 +1,7 @@
 """Rounds whose server sees sums alone: which algorithms they are for, the agreed numbers, and the sum in a simulation.
 
 A simulation adds up the same 64-bit integers as masked sums over real sites do; only the masks, which cancel, are left
-out. A number beyond the agreed range is clipped and counted, and a run in which that happened ends with a sentence.
+out. A number beyond the agreed range never wraps: it is clipped, and a run in which that happened ends with a sentence.
 """
 
 from dataclasses import dataclass, replace
@@ -51,20 +51,26 @@ class Masking:
         return down + SEALED * (sites - 1), 8 * words + SHARE + SEALED * (sites - 1) + SHARE * sites
 
     def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
-        """Return the sum of the replies of those that are here, in the integers of the fixed point, and the clip count.
+        """Return the sum of the replies of those that are here, in integers of the fixed point, and what was clipped.
 
-        Where a number of theirs is not finite, the sum is NaN, as it would be without masks.
+        That is the largest number beyond the range, the row of its client, and its place among the tree's leaves; zeros
+        where all are within. Where a number of theirs is not finite, the sum is NaN, as it would be without masks.
         """
-        clip_count = jnp.zeros((), int)
+        worst = jnp.zeros(3)
         leaves, tree = jax.tree.flatten(replies)
         totals = []
-        for leaf in leaves:
+        for place, leaf in enumerate(leaves):
             rows = jnp.where(here.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf.astype(float), 0.0)
             finite = jnp.all(jnp.isfinite(rows))
-            words, beyond = self.point.encode(jnp.where(jnp.isfinite(rows), rows, 0.0), jnp)
+            rows = jnp.where(jnp.isfinite(rows), rows, 0.0)
+            words, _ = self.point.encode(rows, jnp)
             totals.append(jnp.where(finite, self.point.decode(jnp.sum(words, axis=0), jnp), jnp.nan))
-            clip_count = clip_count + beyond
-        return jax.tree.unflatten(tree, totals), clip_count
+            if leaf.size:
+                at = jnp.argmax(jnp.abs(rows).ravel())
+                value, row = rows.ravel()[at], at // (leaf.size // leaf.shape[0])
+                is_worse = jnp.abs(value) > jnp.maximum(jnp.abs(worst[0]), self.point.largest)
+                worst = jnp.where(is_worse, jnp.stack([value, row.astype(float), jnp.full((), float(place))]), worst)
+        return jax.tree.unflatten(tree, totals), worst
 
     def size(self, layout: PyTree) -> int:
         """Return the words of a vector that holds a tree of this layout."""
@@ -136,10 +142,38 @@ def by_sums(algorithm: Algorithm) -> Algorithm:
     return algorithm.by_sums() if isinstance(algorithm, Summing) else algorithm
 
 
-def check_clipped(masking: Masking | None, clip_count: np.ndarray | int, whose: str = "") -> None:
-    """Raise where numbers were beyond the range, so that a sum is not what it should be."""
-    if masking is not None and (count := int(np.sum(clip_count))):
-        raise FoedusError(
-            f"{count} numbers of the clients' replies were beyond the range of masked sums, "
-            f"±{masking.point.largest:.3g}, and were clipped; scale the columns, or run without secure.{whose}"
-        )
+def fields_of(tree: PyTree) -> list[str]:
+    """Return the names of a tree's leaves, as a sentence calls them."""
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [repr(jax.tree_util.keystr(path, simple=True, separator=".")) if path else "the vector" for path in paths]
+
+
+def beyond_range(masking: Masking, tree: PyTree) -> tuple[str, float] | None:
+    """Return the largest finite number of a tree with its field, where it is beyond the range; None where it is not."""
+    worst, field = 0.0, ""
+    for name, leaf in zip(fields_of(tree), jax.tree.leaves(tree), strict=True):
+        numbers = np.asarray(leaf, dtype=float).ravel()
+        numbers = numbers[np.isfinite(numbers)]
+        if numbers.size and abs(own := float(numbers[np.argmax(np.abs(numbers))])) > abs(worst):
+            worst, field = own, name
+    return (field, worst) if abs(worst) > masking.point.largest else None
+
+
+def remedy(masking: Masking) -> str:
+    """Return the end of every sentence about a number beyond the range."""
+    largest = f"±{masking.point.largest:.3g}"
+    return f"beyond {largest}, the range of masked sums here; scale the columns, or run without secure"
+
+
+def check_range(masking: Masking, worst: np.ndarray, names: list[str], fields: list[str], what: str) -> None:
+    """Raise where `add_up` has clipped a number, with its client, field and value: what a simulation can say."""
+    value, row, place = (float(number) for number in worst)
+    if value:
+        client, field = names[int(row)], fields[int(place)]
+        raise FoedusError(f"client {client!r}: {field} of its {what} holds {value:.4g}, {remedy(masking)}.")
+
+
+def check_clipped(masking: Masking, clip_count: int, whose: str = "") -> None:
+    """Raise where sites say that they have clipped numbers, so that a sum is not what it should be."""
+    if clip_count:
+        raise FoedusError(f"the sites have clipped {clip_count} numbers that were {remedy(masking)}.{whose}")

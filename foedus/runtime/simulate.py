@@ -28,7 +28,7 @@ from foedus.runtime.bins import Bin, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
 from foedus.runtime.ending import conclusion, proposals_of
 from foedus.runtime.interruption import Interruption
-from foedus.runtime.masking import Masking, check_clipped
+from foedus.runtime.masking import Masking, check_range, fields_of
 from foedus.runtime.mistakes import explain_mistakes
 from foedus.runtime.participation import (
     LOCAL,
@@ -123,7 +123,8 @@ def play_round(
         after = Present(index, advances).remember(clients, after) if jax.tree.leaves(clients) else clients
     present = Present(index, here)
     if masking is not None:
-        replies, record["clipped"] = masking.add_up(replies, here)
+        replies, worst = masking.add_up(replies, here)
+        record["clipped"] = worst.at[1].set(index[worst[1].astype(int)])
         present = SumPresent.of(jnp.sum(here))
     carry = spine.advance(algorithm, terms, kind, at.carry, replies, present, sure)
     return Simulation(carry, after), {"asked": asked_count, "answered": jnp.sum(here)} | record
@@ -308,6 +309,19 @@ def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Maskin
     return RunInputs(data, device_array(uids), random_key(seed), participation, blocks, masking)
 
 
+def check_numbers(
+    masking: Masking, rounds: Rounds, at: Simulation, records: dict[str, np.ndarray], names: list[str]
+) -> None:
+    """Raise where a number of a reply was beyond the range of masked sums, in the first round that has one."""
+    clipped = records.pop("clipped", np.zeros((0, 3)))
+    for round in np.flatnonzero(clipped[:, 0])[:1]:
+        data, states = rounds.inputs.data, at.clients
+        states, data = (states[0], data[0].data) if isinstance(data, tuple) else (states, data)
+        kind = rounds.algorithm.kinds[int(records["phase"][round])]
+        reply = traffic.reply_shapes(kind, rounds.terms, at.carry.server, states, data)
+        check_range(masking, clipped[round], names, fields_of(reply), "reply")
+
+
 @dataclass(frozen=True)
 class PlayedRounds:
     """What `play_rounds` returns: the states after the last round, the history, and how long it took."""
@@ -340,7 +354,8 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
             tick = time.perf_counter()
             limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
             at, records, count = rounds.play(at, limit)
-            check_clipped(job.masking, records.pop("clipped", 0) if job.masking else 0)
+            if job.masking is not None:
+                check_numbers(job.masking, rounds, at, records, problem.names)
             recorder.add(records)
             round_seconds = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))

@@ -20,12 +20,17 @@ def traffic_of(
     algorithm: Algorithm, terms: Terms, server: PyTree, clients: PyTree, data: Data, masking: Masking | None = None
 ) -> Bytes:
     """Return the bytes of a round's messages, from shapes alone; `clients` and `data` have a client axis first."""
-
-    def shapes(tree: PyTree, drop: int) -> PyTree:
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
-
-    leaves, tree = jax.tree.flatten((shapes(server, 0), shapes(clients, 1), shapes(data, 1)))
+    leaves, tree = jax.tree.flatten((_shapes(server, 0), _shapes(clients, 1), _shapes(data, 1)))
     return _traffic(algorithm, terms, tuple(leaves), tree, masking)
+
+
+def reply_shapes(kind: Kind, terms: Terms, server: PyTree, clients: PyTree, data: Data) -> PyTree:
+    """Return the shapes of one client's reply in a kind of round; `clients` and `data` have a client axis first."""
+    return exchange_shapes(kind, terms, _shapes(server, 0), _shapes(clients, 1), _shapes(data, 1))[2]
+
+
+def _shapes(tree: PyTree, drop: int) -> PyTree:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[drop:], a.dtype), tree)
 
 
 def exchange_shapes(

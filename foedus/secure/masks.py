@@ -28,7 +28,7 @@ def require_cryptography() -> None:
 
 @dataclass(frozen=True)
 class SumContext:
-    """The one sum that keys are for: run, epoch of keys, round, attempt, the keys of all, and who takes part."""
+    """The one sum that keys are for: run, epoch, round, attempt, the keys of all, who takes part, and what is asked."""
 
     run: str
     epoch: int
@@ -36,6 +36,7 @@ class SumContext:
     attempt: int
     roster: bytes  # the digest of everybody's public keys
     sites: tuple[str, ...]  # exactly those that are asked, in order
+    question: bytes = b""  # a digest of what they are asked, where that is the same for all
 
     def digest(self) -> bytes:
         """The digest that every key of this sum is bound to."""
@@ -43,6 +44,8 @@ class SumContext:
         frame.content(self.roster).number(len(self.sites))
         for site in self.sites:
             frame.text(site)
+        if self.question:
+            frame.content(self.question)
         return hashlib.sha256(frame.bytes()).digest()
 
 

@@ -5,14 +5,15 @@ What a site refuses, whoever asks:
   - a sum over fewer than `least_others` other sites, or with survivors below the threshold;
   - a second vector under the same masks, or for another set of sites in the same round;
   - a second reveal in a round, unless it is the same to the letter;
-  - a reveal for which another site has masked under another set, round or attempt than this site was shown;
+  - a reveal for which another site has masked under another set, round or attempt than this site was shown, or an
+    answer to another question;
   - any further sum after a recovery, until it has new keys.
 """
 
 import hashlib
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +39,14 @@ def check_enough(count: int, who: str) -> None:
         )
 
 
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A record of sets that wants to know early over which one a round will be summed, if nobody vanishes."""
+
+    def foresee(self, round: str, digest: str) -> None:
+        """Note what will probably be written."""
+
+
 class Breach(FoedusError):
     """What the server asks for would break the promise of masked sums, so the site does not do it."""
 
@@ -54,6 +63,8 @@ class _Masked:
     words: bytes
     reply: MaskedVector
     share: bytes  # the site's own share of its own mask's key
+    context: bytes  # the digest that the keys of this sum are bound to
+    question: bytes
     disclosure: tuple[RevealOrder, Reveal] | None = None
 
 
@@ -130,14 +141,18 @@ class MaskingSite:
 
     # --- a sum ---
 
-    def mask(self, order: MaskOrder, words: np.ndarray) -> MaskedVector:
-        """Return the words under masks; the same order with the same words gets the same bytes again."""
+    def mask(self, order: MaskOrder, words: np.ndarray, question: bytes = b"") -> MaskedVector:
+        """Return the words under masks; the same order with the same words gets the same bytes again.
+
+        `question` is a digest of what the words answer. It is part of what the masks are made from, so that masks
+        cancel and shares open only among sites that were asked the same.
+        """
         content = np.ascontiguousarray(words, dtype=np.int64).astype("<i8").tobytes()
         before = self.rounds.get(order.round)
-        if before is not None and (before.order, before.words) == (order, content):
+        if before is not None and (before.order, before.words, before.question) == (order, content, question):
             return before.reply
         self._check_order(order, before)
-        context = self._context(order)
+        context = self._context(order, question)
         keys = {other: masks.pair_keys(self.secrets[other], context) for other in order.sites if other != self.site}
         own = shamir.new_secret()
         points = {site: number for number, site in enumerate(order.sites, start=1)}
@@ -151,7 +166,9 @@ class MaskingSite:
         )
         commitment = hashlib.sha256(own).digest()
         reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
-        self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]])}
+        self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]], context, question)}
+        if isinstance(self.summed, Foreseeing):
+            self.summed.foresee(str(order.round), _digest(order.sites))
         return reply
 
     def _check_order(self, order: MaskOrder, before: _Masked | None) -> None:
@@ -190,7 +207,7 @@ class MaskingSite:
             raise Breach(f"round {order.round} has been summed already, over the sites that were named then")
         sites = sum_of.order.sites
         self._check_survivors(order, sites)
-        context = self._context(sum_of.order)
+        context = sum_of.context
         shares, keys = {self.site: sum_of.share}, {}
         for other in sites:
             if other == self.site:
@@ -203,7 +220,7 @@ class MaskingSite:
             if share is None:
                 raise Breach(
                     f"what {other!r} has sent was not made for this sum: the server has shown it another set, round or "
-                    "attempt, or has changed it on the way"
+                    "attempt, has asked it something else, or has changed it on the way"
                 )
             shares[other] = share
         self._note_summed(order)
@@ -236,7 +253,7 @@ class MaskingSite:
             )
 
     def _note_summed(self, order: RevealOrder) -> None:
-        digest = hashlib.sha256(Frame().names(order.survivors).bytes()).hexdigest()
+        digest = _digest(order.survivors)
         if self.summed.setdefault(str(order.round), digest) != digest:
             raise Breach(f"round {order.round} has been summed over another set of sites before")
 
@@ -248,8 +265,13 @@ class MaskingSite:
         if not self.secrets:
             raise NoKeys("it has not seen everybody's keys")
 
-    def _context(self, order: MaskOrder) -> bytes:
-        return SumContext(order.run, order.epoch, order.round, order.attempt, self.roster, order.sites).digest()
+    def _context(self, order: MaskOrder, question: bytes) -> bytes:
+        sum_of = SumContext(order.run, order.epoch, order.round, order.attempt, self.roster, order.sites, question)
+        return sum_of.digest()
+
+
+def _digest(sites: tuple[str, ...]) -> str:
+    return hashlib.sha256(Frame().names(sites).bytes()).hexdigest()
 
 
 def _fields(note: KeyNote) -> tuple[str, int, str, bytes, bytes]:

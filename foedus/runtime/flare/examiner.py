@@ -32,6 +32,14 @@ NOT_AGREED = "it has agreed to no evaluation in this run"
 
 
 @dataclass(frozen=True)
+class EvaluationMask:
+    """For a run whose server sees sums alone: what returns the bytes of a tree under masks, and what keeps the tree."""
+
+    mask: Callable[[PyTree], bytes]
+    keep: Callable[[PyTree], None]
+
+
+@dataclass(frozen=True)
 class Examiner:
     """A site's rows that took no part in training, as arrays, and what may be told about them."""
 
@@ -43,7 +51,7 @@ class Examiner:
     note: Callable[[str], None]
 
     def evaluate(
-        self, header: Json, payload: bytes, terms: Terms, record: Path, mask: Callable[[PyTree], bytes] | None = None
+        self, header: Json, payload: bytes, terms: Terms, record: Path, masks: EvaluationMask | None = None
     ) -> Outgoing:
         """Answer with the tally of the held-out rows; parts of fewer rows than the policy allows are left out.
 
@@ -53,25 +61,29 @@ class Examiner:
             terms: the terms of the run.
             record: the file that says which model was evaluated in this run; written before anything is sent, so that
                 a site that starts again, or is asked to prepare its data again, still knows.
-            mask: returns the bytes of a tree under masks, in a run whose server sees sums alone.
+            masks: in a run whose server sees sums alone.
         """
         if not self.holdout.evaluates:
             raise Refusal("policy", NOT_AGREED)
         w, before = self._model(payload, terms, record)
         noise, rule = self.holdout.noise, Rule(_cut(header["cut"]) if "cut" in header else None)
         if noise is not None:
-            if mask is not None:
-                raise Refusal("unknown", "an evaluation with noise of the site's own is no part of a masked sum")
-            exact = noisy.exact_parts(terms, w, self.held_out, rule)
-            content = packing.to_bytes(noisy.release(terms, noise, exact, release), evaluating.shapes(terms, noise))
+            own = noisy.release(terms, noise, noisy.exact_parts(terms, w, self.held_out, rule), release)
+            content = packing.to_bytes(own, evaluating.shapes(terms, noise)) if masks is None else masks.mask(own)
             releases = tuple(
                 Release(what, noise.kind, change, scale, delta=noise.delta, rows=self.rows)
                 for what, change, scale in noise.releases(terms)
             )
-            return Outgoing(payload=content, releases=releases, before=before)
+
+            def keep() -> None:
+                before()
+                if masks is not None:
+                    masks.keep(own)
+
+            return Outgoing(payload=content, releases=releases, before=keep)
         own = tally.tally(terms, w, self.held_out, rule, max(1, self.policy.min_subset))
         plan = evaluating.shapes(terms)
-        content = packing.to_bytes(dict(own.sums), plan) if mask is None else mask(summed.parts(terms, own))
+        content = packing.to_bytes(dict(own.sums), plan) if masks is None else masks.mask(summed.parts(terms, own))
         return Outgoing(payload=content, exact=True, before=before)
 
     def rate(self, header: Json, payload: bytes, terms: Terms, record: Path) -> Outgoing:

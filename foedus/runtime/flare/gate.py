@@ -75,11 +75,12 @@ class Gate:
         if not (isinstance(run, str) and RUN.fullmatch(run)):
             return None
         request = request_digest(message)
+        if not any(line.request == request and line.run == run for line in self.ledger.lines):
+            return None
         for path in self._place(run).glob(SENT.format(round="*", request=request)):
-            if any(line.request == request and line.run == run for line in self.ledger.lines):
-                reply = path.read_bytes()
-                self._record(header, "ok", len(reply))
-                return reply
+            reply = path.read_bytes()
+            self._record(header, "ok", len(reply))
+            return reply
         return None
 
     def send(self, header: Json, message: bytes, out: Outgoing) -> bytes:
@@ -153,18 +154,19 @@ class Gate:
 
     def words(self, header: Json, payload: bytes) -> np.ndarray | None:
         """Return the words that left under masks for this request, with their noise, or None."""
-        path = self._words(header, payload, header["round"])
+        path = self._words(header, payload)
         return np.frombuffer(path.read_bytes(), "<i8").astype(np.int64) if path.exists() else None
 
-    def keep_words(self, header: Json, payload: bytes, round: int, words: np.ndarray) -> None:
+    def keep_words(self, header: Json, payload: bytes, words: np.ndarray) -> None:
         """Keep words that leave with noise; `forget` deletes them with the copies of their round."""
-        path = self._words(header, payload, round)
+        path = self._words(header, payload)
         path.parent.mkdir(exist_ok=True, mode=0o700)
         write_whole(path, words.astype("<i8").tobytes(), private=True)
 
-    def _words(self, header: Json, payload: bytes, round: int) -> Path:
+    def _words(self, header: Json, payload: bytes) -> Path:
         content = json.dumps(header, sort_keys=True).encode() + b"\0" + payload
-        return self._place(str(header["run"])) / SENT.format(round=round, request="words" + request_digest(content))
+        name = SENT.format(round=_number(header), request="words" + request_digest(content))
+        return self._place(str(header["run"])) / name
 
     def _charge(self, run: str, request: str, releases: list[Release]) -> None:
         try:
@@ -188,8 +190,7 @@ class Gate:
     def _keep(self, header: Json, message: bytes, reply: bytes) -> None:
         place = self._place(str(header["run"]))
         place.mkdir(exist_ok=True, mode=0o700)
-        number = header.get("round")
-        name = SENT.format(round=number if isinstance(number, int) else PREPARATION, request=request_digest(message))
+        name = SENT.format(round=_number(header), request=request_digest(message))
         write_whole(place / name, reply, private=True)
 
     def _place(self, run: str) -> Path:
@@ -230,6 +231,11 @@ class MessageLog:
             except ValueError:
                 continue
         return lines
+
+
+def _number(header: Json) -> int:
+    """The round of a message, by which copies of what was sent are deleted; those without one stay until the end."""
+    return header["round"] if isinstance(header.get("round"), int) else PREPARATION
 
 
 def _private(path: str, flags: int) -> int:

@@ -60,6 +60,16 @@ def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[PyTre
     ]
 
 
+def common(algorithm: Algorithm, terms: Terms, own: Data | None) -> tuple[bool, ...]:
+    """Return, for each kind of round, whether all clients receive the same message."""
+    server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
+    draws, answers = vector(terms.clients), []
+    for kind in algorithm.kinds:
+        message = jax.eval_shape(lambda s, d, kind=kind: kind.broadcast(terms, s, d), server, draws)
+        answers.append(not any(map(spine.is_each, jax.tree.leaves(message, is_leaf=spine.is_each))))
+    return tuple(answers)
+
+
 def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[PyTree], data: Data) -> list[PyTree]:
     """Return, for each kind of round, the shapes of what one client sends back."""
     key = jax.eval_shape(lambda: jax.random.key(0))

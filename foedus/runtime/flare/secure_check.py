@@ -73,7 +73,8 @@ class SumReferee:
 
     def judge(self, new: Sum) -> tuple[str, tuple[int, ...]] | None:
         """Return why a sum cannot be true, and the rounds that show it; None where nothing speaks against it."""
-        earlier = [one for one in self.sums.values() if one.sites == new.sites]
+        by_pairs = self.convex and isinstance(new.kind, Accountable)
+        earlier = [one for one in self.sums.values() if by_pairs and one.sites == new.sites]
         for rounds in ((new,), *((old, new) for old in earlier[::-1])):
             why = self.verdict(rounds, [one.words for one in rounds], len(new.sites))
             if why is not None:

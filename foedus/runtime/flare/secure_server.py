@@ -13,7 +13,8 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
-from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum
+from foedus.evaluation import rates
+from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum, noisy_evaluation_of_sum
 from foedus.evaluation.rates import Decision
 from foedus.files import Json
 from foedus.interpreter.dispatch import jit_if_many
@@ -142,9 +143,13 @@ class SecureServerSession(ServerSession):
         """Return the figures over all rows; None, with a line in the log, where the sum is none of figures."""
         order, terms = self.order, self.order.terms
         payload = packing.to_bytes(w, layout.vector(terms.dim))
-        messages = dict.fromkeys(order.sites, (self.exchange.header(evaluating.EVALUATE), payload))
-        measuring, shapes = self.masking.measuring, evaluating.masked_shapes(terms)
-        words, _ = self.sums.add_up(
+        header = self.exchange.header(evaluating.EVALUATE)
+        if decision is not None:
+            header |= {"cut": rates.text_of(decision.cut)}
+        messages = dict.fromkeys(order.sites, (header, payload))
+        measuring, noise = self.masking.measuring, self.holdout.noise
+        shapes = evaluating.masked_shapes(terms) if noise is None else evaluating.shapes(terms, noise)
+        words, survivors = self.sums.add_up(
             evaluating.EVALUATE, order.max_rounds + 1, messages, measuring.size(shapes), len(messages), number=None
         )
         if words is None:
@@ -154,6 +159,8 @@ class SecureServerSession(ServerSession):
             check_clipped(measuring, clip_count)
             if broken_count:
                 raise FoedusError(f"{broken_count} of the sites have figures that are not finite.")
+            if noise is not None:
+                return noisy_evaluation_of_sum(terms, total, len(survivors), noise, decision)
             return evaluation_of_sum(terms, list(order.names), total, decision)
         except FoedusError as error:
             self.note(f"the model is not evaluated: {error}")

@@ -1,7 +1,10 @@
 """A site's part in masked sums: keys from its kit, one vector and one reveal for a sum, and a record on its disk."""
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +13,18 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
-from foedus.files import Json
+from foedus.files import Json, write_whole
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.agreement import MOST_ROUNDS
+from foedus.runtime.flare.examiner import EvaluationMask
 from foedus.runtime.flare.gate import Gate, Outgoing
 from foedus.runtime.flare.masked_exchange import PREPARATION, stage_name
 from foedus.runtime.flare.packing import whole
 from foedus.runtime.flare.policy import Policy, Refusal
-from foedus.runtime.masking import Masking, masking_of
+from foedus.runtime.masking import Masking, beyond_range, masking_of, remedy
 from foedus.secure.halves import CheckingSite, CheckOrder
 from foedus.secure.identity import SiteIdentity
 from foedus.secure.masks import require_cryptography
@@ -30,6 +34,7 @@ from foedus.summed_certificate import summed_part
 from foedus.terms import Data, Terms
 
 MOST_EPOCHS = 10**6  # of keys in one run
+OF_ONE_SITE = ("mask", "since")  # parts of a header that are no part of the question, which is the same for all sites
 
 
 def identity_of(kit: Path, name: str) -> SiteIdentity | None:
@@ -50,22 +55,45 @@ def why_no_identity() -> str:
 
 
 class SummedRounds(MutableMapping[str, str]):
-    """For each round of a run, over which set the site has let it be summed: on the disk before the site reveals."""
+    """For each round of a run, over which set the site has let it be summed: on the disk before the site reveals.
+
+    A disk takes milliseconds to say that a line is safe, so a line is begun when the site masks, while its vector is on
+    its way, with the set of all who were asked and a question mark. If they all answer, the reveal only waits until
+    that line is safe. If not, the set of those who did is written in a line of its own, which counts. A line with a
+    question mark that a restart finds alone counts too: nobody knows whether the site has revealed.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        if text and not text.endswith("\n"):  # a line that a crash cut short must not swallow the next one
+            self._write("\n")
+        lines = [line.split(" ") for line in text.splitlines()]
         self.rounds: dict[str, str] = {}
-        for line in lines:
-            round, _, digest = line.partition(" ")
+        for round, digest in (line for line in lines if len(line) == 2):
             self.rounds.setdefault(round, digest)
+        for round, digest, _ in (line for line in lines if len(line) == 3):
+            self.rounds.setdefault(round, digest)
+        self.ahead: tuple[str, str, Future[None]] | None = None  # the line that was begun last
+        self.writer = ThreadPoolExecutor(max_workers=1)
+
+    def foresee(self, round: str, digest: str) -> None:
+        """Begin the line of a round that will be summed over this set if nobody vanishes."""
+        if round not in self.rounds and (self.ahead is None or self.ahead[:2] != (round, digest)):
+            self.ahead = round, digest, self.writer.submit(self._write, f"{round} {digest} ?\n")
 
     def __setitem__(self, round: str, digest: str) -> None:
+        if self.ahead is not None and self.ahead[:2] == (round, digest):
+            self.ahead[2].result()
+        else:
+            self._write(f"{round} {digest}\n")
+        self.rounds[round] = digest
+
+    def _write(self, line: str) -> None:
         with open(self.path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(f"{round} {digest}\n")
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self.rounds[round] = digest
 
     def __getitem__(self, round: str) -> str:
         return self.rounds[round]
@@ -78,6 +106,36 @@ class SummedRounds(MutableMapping[str, str]):
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+
+class RangeRecord:
+    """What a site has said in a run about the range of its numbers; on the disk before anything else leaves.
+
+    A refusal that depends on the data is no sum: it tells the server something about one site. So a site looks once for
+    each kind of reply, at the first one. If a number is beyond the range it refuses with a sentence and sends nothing
+    more in this run. If not, it never refuses for this reason again: later numbers are clipped, and how many were is
+    said under the masks alone. A server that chooses models in order to find a site's largest number gets one answer.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        content: Json = json.loads(path.read_text()) if path.exists() else {}
+        self.within: list[str] = content.get("within", [])
+        self.refusal: str | None = content.get("refusal")
+
+    def check(self, kind: str, masking: Masking, tree: PyTree, note: Callable[[str], None]) -> None:
+        """Refuse the first reply of a kind that has a number beyond the range, and whatever is asked after that."""
+        if self.refusal is None and kind not in self.within:
+            excess = beyond_range(masking, tree)
+            if excess is None:
+                self.within.append(kind)
+            else:
+                field, value = excess
+                note(f"{field} of a reply would hold {value:.6g}, {remedy(masking)}")
+                self.refusal = f"{field} of its reply has a number {remedy(masking)}"
+            write_whole(self.path, json.dumps({"within": self.within, "refusal": self.refusal}).encode(), private=True)
+        if self.refusal is not None:
+            raise Refusal("data", self.refusal)
 
 
 class SiteMasks:
@@ -119,12 +177,17 @@ class SiteMasks:
                 f"run has {others}",
             )
 
-    def begin(self, header: Json, algorithm: Algorithm, terms: Terms) -> None:
-        """Note at the join how this run's replies are added up, as every party works it out."""
+    def begin(self, header: Json, algorithm: Algorithm, terms: Terms, common: Sequence[bool] = ()) -> None:
+        """Note at the join how this run's replies are added up, as every party works it out.
+
+        `common` says for each kind of round whether all sites get the same message.
+        """
+        self.common = tuple(common)
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        self.ranges = RangeRecord(self.folder / f"range-{header['run']}.json")
 
     def begin_preparation(self, header: Json) -> None:
         """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
@@ -136,7 +199,8 @@ class SiteMasks:
     def preparing(self, header: Json) -> Callable[[np.ndarray], bytes] | None:
         """Return what puts words that prepare the data under masks; None in a run without masks."""
         if self.preparation is not None and self.preparation[0] == header["run"]:
-            return lambda words: self._masked(self._site_of(header, PREPARATION), header, None, words)
+            asked = question_of(header, b"")
+            return lambda words: self._masked(self._site_of(header, PREPARATION), header, None, words, asked)
         if self.policy.secure:
             raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
         return None
@@ -174,19 +238,21 @@ class SiteMasks:
             raise Refusal("policy", str(error).removesuffix(".")) from None
         return Outgoing()
 
-    def vector(self, header: Json, round: int, words: np.ndarray) -> bytes:
-        """Return the masked vector for the sum that the header of a message orders."""
-        return self._masked(self.site, header, round, words)
+    def vector(self, header: Json, payload: bytes, round: int | None, words: np.ndarray) -> bytes:
+        """Return the masked vector for the sum that the header of a message orders; it is bound to what was asked."""
+        phase = header.get("phase")
+        same = not isinstance(phase, int) or (phase < len(self.common) and self.common[phase])
+        return self._masked(self.site, header, round, words, question_of(header, payload if same else b""))
 
     @staticmethod
-    def _masked(site: MaskingSite | None, header: Json, round: int | None, words: np.ndarray) -> bytes:
+    def _masked(site: MaskingSite | None, header: Json, round: int | None, words: np.ndarray, question: bytes) -> bytes:
         try:
             order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
             if round is not None and order.round != round:
                 raise FoedusError("the sum is of another round than the message.")
             if site is None:
                 raise NoKeys("it has no keys for this run yet")
-            return site.mask(order, words).to_bytes()
+            return site.mask(order, words, question).to_bytes()
         except (FoedusError, ValueError, KeyError, TypeError) as error:
             raise _refusal(error) from None
 
@@ -219,36 +285,47 @@ class SiteMasks:
     def again(self, header: Json, payload: bytes, round: int) -> bytes | None:
         """Return under new masks what a request with noise got before, or None: it is one release, and counts once."""
         words = None if self.masking is None else self.gate.words(_bare(header), payload)
-        return None if words is None else self.vector(header, round, words)
+        return None if words is None else self.vector(header, payload, round, words)
 
-    def keep_words(self, header: Json, payload: bytes, round: int, reply: PyTree) -> None:
+    def keep_words(self, header: Json, payload: bytes, reply: PyTree) -> None:
         """Keep what leaves with noise under masks; for `Outgoing.before`, which comes after its charge."""
         if self.masking is not None:
-            self.gate.keep_words(_bare(header), payload, round, self.masking.words_of(reply))
+            self.gate.keep_words(_bare(header), payload, self.masking.words_of(reply))
 
-    def masked_reply(self, header: Json, round: int, reply: PyTree) -> bytes:
+    def masked_reply(self, header: Json, payload: bytes, round: int, reply: PyTree) -> bytes:
         """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
         assert self.masking is not None
-        return self.vector(header, round, self.masking.words_of(reply))
+        if self.noise is None:  # with noise a refusal would tell what the noise hides
+            self.ranges.check(f"round of kind {header['phase']}", self.masking, reply, self.gate.note)
+        return self.vector(header, payload, round, self.masking.words_of(reply))
 
-    def measurement(self, header: Json, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
+    def measurement(self, header: Json, payload: bytes, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
         """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
         if self.masking is None:
             return packing.to_bytes(part, plan)
-        return self.vector(
-            header, round, self.masking.measuring.words_of(summed_part(self.terms, part, self.eps2, data))
-        )
+        measuring, own = self.masking.measuring, summed_part(self.terms, part, self.eps2, data)
+        self.ranges.check("certificate", measuring, own, self.gate.note)
+        return self.vector(header, payload, round, measuring.words_of(own))
 
-    def evaluation(self, header: Json, round: int) -> Callable[[PyTree], bytes] | None:
+    def evaluation(self, header: Json, payload: bytes, round: int | None) -> EvaluationMask | None:
         """Return what puts the site's part of an evaluation under masks; None in a run without them."""
         if (masking := self.masking) is None:
             return None
-        return lambda tree: self.vector(header, round, masking.measuring.words_of(tree))
+        return EvaluationMask(
+            lambda tree: self.vector(header, payload, round, masking.measuring.words_of(tree)),
+            lambda tree: self.gate.keep_words(_bare(header), payload, masking.measuring.words_of(tree)),
+        )
 
     def _checking_site(self) -> CheckingSite:
         if self.checks is None:
             raise NoKeys("it has no keys for this run yet")
         return self.checks
+
+
+def question_of(header: Json, payload: bytes) -> bytes:
+    """Return the digest of what a message asks: what is the same in the messages to all sites of a sum."""
+    asked = {name: value for name, value in header.items() if name not in OF_ONE_SITE}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode() + b"\0" + payload).digest()
 
 
 def _bare(header: Json) -> Json:

@@ -245,11 +245,11 @@ class SiteSession:
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         self.norm = header.get("norm")
-        self.masks.begin(header, algorithm, terms)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
         self.messages = layout.messages(algorithm, terms, own)
+        self.masks.begin(header, algorithm, terms, layout.common(algorithm, terms, own))
         self.measured_data = full_data
         self.data = jax.tree.map(lambda a: a[0], condense_data(fit, jax.tree.map(lambda a: a[None], full_data)))
         self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
@@ -279,7 +279,7 @@ class SiteSession:
         if self.masks.masking is None:
             content = packing.to_bytes(reply, self.replies[phase])
         else:
-            content = self.masks.masked_reply(header, round, reply)
+            content = self.masks.masked_reply(header, payload, round, reply)
         if self.noise is None:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
@@ -294,7 +294,7 @@ class SiteSession:
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
-            self.masks.keep_words(header, payload, round, reply)
+            self.masks.keep_words(header, payload, reply)
 
         return Outgoing({"releases": count + fresh}, content, False, own, keep)
 
@@ -337,7 +337,7 @@ class SiteSession:
         write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         if self.noise is not None or self.policy.limits_privacy:
             return Outgoing({"measured": False})
-        content = self.masks.measurement(header, self.rounds, part, self.parts, self.measured_data)
+        content = self.masks.measurement(header, payload, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 
     def _examiner(self, header: Json) -> tuple[Examiner, Path]:
@@ -349,7 +349,9 @@ class SiteSession:
 
     def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
         examiner, record = self._examiner(header)
-        mask = self.masks.evaluation(header, self.rounds + 1)
+        if (again := self.masks.again(header, payload, self.rounds + 1)) is not None:
+            return Outgoing(payload=again)
+        mask = self.masks.evaluation(header, payload, self.rounds + 1)
         return examiner.evaluate(header, payload, self.terms, record, mask)
 
     def _rate(self, header: Json, payload: bytes) -> Outgoing:
