@@ -25,6 +25,7 @@ HEADERS = 2**16  # bytes: what FLARE's headers take at the most
 LARGEST = 2**30  # bytes of a message at a site whose file says nothing
 PIECE = 2**16  # bytes that are read at a time of what is dropped
 LOOK_SECONDS = 1.0  # between two looks at the jobs' files
+AGAIN_SECONDS = 0.1  # after a connection that failed, before the first further attempt; FLARE's own is 1 s
 FOLDER = "foedus-runs/limits"  # in a kit: a file for each job, with the bytes of its largest answer
 NOTE = b"foedus: a message of this many bytes was dropped: "
 
@@ -108,9 +109,17 @@ def limit_frames(is_too_long: Any) -> None:
     SocketConnection.read_frame = read_frame
 
 
+def connect_quickly() -> None:
+    """Let FLARE try again soon where a connection fails: a site is often up before its server. The waits double."""
+    from nvflare.fuel.f3.sfm import conn_manager
+
+    conn_manager.INIT_WAIT = AGAIN_SECONDS
+
+
 def main() -> None:
     """Run the party of a kit: its role, then FLARE's own arguments."""
     role = sys.argv.pop(1)
+    connect_quickly()
     limit_frames(Limit(Path(sys.argv[sys.argv.index("-m") + 1])))
     runpy.run_module(f"nvflare.private.fed.app.{role}.{role}_train", run_name="__main__", alter_sys=True)
 
