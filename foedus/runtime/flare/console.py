@@ -83,7 +83,8 @@ def _log_in_quickly(kit: Path) -> None:
     from nvflare.private.fed.authenticator import Authenticator
 
     def authenticator(**settings: Any) -> Any:
-        return Authenticator(**settings | {"retry_interval": LOGIN_SECONDS})
+        settings["retry_interval"] = LOGIN_SECONDS
+        return Authenticator(**settings)
 
     api.AUTO_LOGIN_INTERVAL = conn_manager.INIT_WAIT = LOGIN_SECONDS
     api.Authenticator = authenticator
