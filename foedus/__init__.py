@@ -1,54 +1,54 @@
 """foedus: federated optimisation with guarantees. State a problem, pick an algorithm, get an answer with its terms."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from foedus.engine import configure as _configure
+from foedus.engine import configure_with_jax as _configure_with_jax
+from foedus.engine import import_late as _import_late
 from foedus.moved import install as _install
 
-_configure()
+_configure_with_jax()
 _install()
 
-from foedus import constraints, data, losses, penalties, regularizers, robust  # noqa: E402
-from foedus.algorithms import (  # noqa: E402
-    AFL,
-    DRFA,
-    DRFL,
-    WAFL,
-    CentralProxAL,
-    FedAvg,
-    FedDyn,
-    FedEPM,
-    FedGiA,
-    FedPD,
-    FedProx,
-    InexactADMM,
-    InteriorPoint,
-    LocalSGD,
-    PrivateNewton,
-    ProxAL,
-    Scaffold,
-    SFedAvg,
-    SFedProx,
-    WAFLGradient,
-)
-from foedus.algorithms.ens import ens  # noqa: E402
-from foedus.check import check_algorithm  # noqa: E402
-from foedus.errors import FoedusError  # noqa: E402
-from foedus.evaluation import evaluate  # noqa: E402
-from foedus.privacy.budget import Budget  # noqa: E402
-from foedus.privacy.central import Central  # noqa: E402
-from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace  # noqa: E402
-from foedus.privacy.total import Local  # noqa: E402
-from foedus.problem import Problem  # noqa: E402
-from foedus.run import Run, load  # noqa: E402
-from foedus.runtime.flare.driver import Flare  # noqa: E402
-from foedus.runtime.participation import Coverage, Fraction, Schedule  # noqa: E402
-from foedus.runtime.spread import Spread  # noqa: E402
-from foedus.solve import solve  # noqa: E402
-from foedus.terms import Data, group, label  # noqa: E402
-
 if TYPE_CHECKING:
+    from foedus import constraints, data, losses, penalties, regularizers, robust
+    from foedus.algorithms import (
+        AFL,
+        DRFA,
+        DRFL,
+        WAFL,
+        CentralProxAL,
+        FedAvg,
+        FedDyn,
+        FedEPM,
+        FedGiA,
+        FedPD,
+        FedProx,
+        InexactADMM,
+        InteriorPoint,
+        LocalSGD,
+        PrivateNewton,
+        ProxAL,
+        Scaffold,
+        SFedAvg,
+        SFedProx,
+        WAFLGradient,
+    )
+    from foedus.algorithms.ens import ens
+    from foedus.check import check_algorithm
+    from foedus.errors import FoedusError
     from foedus.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
+    from foedus.evaluation import evaluate
+    from foedus.privacy.budget import Budget
+    from foedus.privacy.central import Central
+    from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace
+    from foedus.privacy.total import Local
+    from foedus.problem import Problem
+    from foedus.run import Run, load
+    from foedus.runtime.flare.driver import Flare
+    from foedus.runtime.participation import Coverage, Fraction, Schedule
+    from foedus.runtime.spread import Spread
+    from foedus.solve import solve
+    from foedus.terms import Data, group, label
 
 __version__ = "0.2.0"
 
@@ -107,16 +107,27 @@ __all__ = [
     "solve",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """The estimators, which bring scikit-learn with them, are imported when they are first asked for."""
-    if name in ("FairClassifier", "NeymanPearsonClassifier", "RobustClassifier", "RobustRegressor"):
-        from foedus import estimators
-
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """What `dir` and completion list: also the estimators that are not imported yet."""
-    return sorted({*globals(), *__all__})
+# The module of each public name, which is imported when the name is first asked for
+_HOMES = {
+    **dict.fromkeys(("AFL", "DRFA", "DRFL", "WAFL", "CentralProxAL", "FedAvg", "FedDyn", "FedEPM"), "algorithms"),
+    **dict.fromkeys(("FedGiA", "FedPD", "FedProx", "InexactADMM", "InteriorPoint", "LocalSGD"), "algorithms"),
+    **dict.fromkeys(("PrivateNewton", "ProxAL", "SFedAvg", "SFedProx", "Scaffold", "WAFLGradient"), "algorithms"),
+    **dict.fromkeys(("FairClassifier", "NeymanPearsonClassifier"), "estimators"),
+    **dict.fromkeys(("RobustClassifier", "RobustRegressor"), "estimators"),
+    **dict.fromkeys(("Gaussian", "Laplace", "PaperLaplace"), "privacy.noise"),
+    **dict.fromkeys(("Coverage", "Fraction", "Schedule"), "runtime.participation"),
+    **dict.fromkeys(("Data", "group", "label"), "terms"),
+    **dict.fromkeys(("Run", "load"), "run"),
+    "Budget": "privacy.budget",
+    "Central": "privacy.central",
+    "Flare": "runtime.flare.driver",
+    "FoedusError": "errors",
+    "Local": "privacy.total",
+    "Problem": "problem",
+    "Spread": "runtime.spread",
+    "check_algorithm": "check",
+    "ens": "algorithms.ens",
+    "evaluate": "evaluation",
+    "solve": "solve",
+}
+_import_late(__name__, _HOMES)

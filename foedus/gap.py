@@ -23,6 +23,7 @@ from foedus.regularizers import Box, ElasticNet, Regularizer, Zero
 from foedus.row import Row
 from foedus.terms import Data, Terms
 
+LONG, BAND = 2**15, 2**12  # beyond so many rows a product over rows is made of bands of so many, to spare memory
 FLAT = 1e-11  # of the largest eigenvalue: directions in which there is no curvature, or on which no row acts
 LEFT_OVER = 1e-6  # of ‖r‖: a residual along flat directions that is larger than this gains without end
 CURVED = 1e-7  # of the largest eigenvalue: negative curvature beyond this is not rounding
@@ -104,8 +105,12 @@ def bends_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) ->
 
 def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Array:
     """The Hessian XᵀDX of a site's Lagrangian, where `sums_losses` holds: two passes over X, not two a column."""
-    x = data["x"]
-    gram = (x * bends_of_losses(terms, w, mu, nu, data)[:, None]).T @ x
+    x, bends = data["x"], bends_of_losses(terms, w, mu, nu, data)
+    long = len(x) // BAND * BAND if len(x) > LONG else 0  # rows in whole bands
+    gram = x[long:].T @ (bends[long:, None] * x[long:])
+    if long:
+        bands = (x[:long].reshape(-1, BAND, terms.dim), bends[:long].reshape(-1, BAND))
+        gram += jnp.sum(jax.lax.map(lambda band: band[0].T @ (band[1][:, None] * band[0]), bands), axis=0)
     if terms.penalty is None:
         return gram
     penalty = terms.penalty

@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from foedus.errors import FoedusError
 from foedus.losses import Loss
+from foedus.numerics.bands import weighted_gram
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.penalties import Penalty
 from foedus.pytrees import PyTree, device_array, state
@@ -314,7 +315,7 @@ class Terms:
     def with_moments(self, data: Data) -> Data:
         """Return the data with their moments, which change the speed of gradients and not their values."""
         share, x, y = self.share(data), data["x"], data["y"]
-        return Data(data, Moments((x * share[:, None]).T @ x, (share * y) @ x, jnp.dot(share, y**2)))
+        return Data(data, Moments(weighted_gram(x, share), (share * y) @ x, jnp.dot(share, y**2)))
 
     def value(self, w: Array, data: Data) -> Array:
         """f_i(w)."""
@@ -353,7 +354,7 @@ class Terms:
             return jax.hessian(self.value)(w, data)
         x = data["x"]
         d = self.share(data) * self.loss.bend(x @ w, data["y"])
-        h = (x * d[:, None]).T @ x
+        h = weighted_gram(x, d)
         return h if self.penalty is None else h + jnp.diag(self.penalty.bend(w, data.count))
 
     def hessian_product(self, w: Array, v: Array, data: Data) -> Array:

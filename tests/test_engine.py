@@ -1,4 +1,4 @@
-"""The compilation cache: a process that dies while it writes an entry leaves nothing that a later one trips over."""
+"""JAX's settings and late imports; a process that dies while it writes to the cache leaves nothing to trip over."""
 
 import re
 import subprocess
@@ -54,13 +54,13 @@ def test_programs_that_were_let_go_free_their_memory_and_run_again():
     def held() -> int:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
 
-    sites = [(np.arange(12.0).reshape(6, 2), np.array([1.0, -1.0] * 3))] * 2
-    problem, algorithm = fd.Problem(sites, loss=fd.losses.hinge), fd.DRFL(radius=0.1)
-    w = fd.solve(problem, algorithm, max_rounds=5).w
+    sites = [(np.arange(12.0).reshape(6, 2) / 10, np.array([1.0, 0.0] * 3))] * 2
+    problem, algorithm = fd.Problem(sites, loss=fd.losses.logistic), fd.FedGiA(tol=0.0)
+    w = fd.solve(problem, algorithm, max_rounds=1000).w  # so many rounds that they are compiled
     before = held()
     assert engine.relieve(share=0.0)
     assert held() < before - 200
-    np.testing.assert_array_equal(fd.solve(problem, algorithm, max_rounds=5).w, w)
+    np.testing.assert_array_equal(fd.solve(problem, algorithm, max_rounds=1000).w, w)
 
 
 def test_lapack_is_called_in_one_place_only():
@@ -72,8 +72,33 @@ def test_lapack_is_called_in_one_place_only():
         assert not found or path.name == "lapack.py", (path.relative_to(folder), found)
 
 
-def test_importing_foedus_imports_no_library_that_a_run_may_not_need():
+def printed(code: str) -> str:
+    """What a fresh process prints."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_names_of_foedus_import_no_library_that_a_run_may_not_need():
     """SciPy, scikit-learn, pandas and rich take longer to import than foedus itself."""
-    code = "import foedus, sys; print([m for m in ('scipy.special', 'sklearn', 'pandas', 'rich') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"
+    code = (
+        "import foedus as fd, sys; [getattr(fd, n) for n in fd.__all__ if not n.endswith(('Classifier', 'Regressor'))];"
+        "print([m for m in ('scipy.special', 'sklearn', 'pandas', 'rich') if m in sys.modules])"
+    )
+    assert printed(code) == "[]"
+
+
+def test_jax_is_imported_when_it_is_needed_and_counts_in_doubles_whoever_imports_it():
+    code = (
+        "import sys, foedus as fd, foedus.cli, foedus.runtime.flare.policy; early = 'jax' in sys.modules; import jax;"
+        "print(early, jax.numpy.zeros(1).dtype, jax.config.jax_compilation_cache_dir is not None)"
+    )
+    assert printed(code) == "False float64 True"
+
+
+def test_importing_a_module_leaves_the_function_of_its_name_in_its_place():
+    import foedus.data.prepare
+    import foedus.solve  # noqa: F401
+
+    assert all(callable(one) for one in (fd.solve, fd.data.prepare, fd.data.breast_cancer))
+    assert fd.privacy.__name__ == "foedus.privacy"
+    with pytest.raises(AttributeError, match="has no attribute 'sovle'"):
+        _ = fd.sovle  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,6 +11,8 @@ from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
 
 import foedus as fd
 from foedus.algorithm import Algorithm
+from foedus.algorithms.admm import Status
+from foedus.algorithms.lagrangian import Party, violation
 from foedus.run import versions
 from foedus.runtime import checkpoint
 from foedus.runtime.checkpoint import MAGIC
@@ -93,6 +95,8 @@ SAME = {
     "FedGiA": (fd.FedGiA(), {"max_rounds": 12, "seed": 3}),
     "FedGiA, gram, some": (fd.FedGiA(H="gram"), {"max_rounds": 12, "participation": fd.Fraction(0.6, dropout=0.2)}),
     "LocalSGD": (fd.LocalSGD(batch=4, k0=2), {"max_rounds": 8, "seed": 1}),
+    "ProxAL without rows": (fd.ProxAL(), {"max_rounds": 40}),  # the violation of a site without rows is −inf
+    "ProxAL by ADMM without rows": (fd.ProxAL(inner="admm"), {"max_rounds": 40}),
     "Scaffold, plan": (
         fd.Scaffold(),
         {"max_rounds": 8, "participation": np.eye(5, dtype=bool)[[0, 1, 2]] | [1, 0, 0, 0, 1]},
@@ -100,7 +104,15 @@ SAME = {
 }
 
 
-SLOW = ("FedGiA", "FedAvg, some", "FedGiA, gram, some", "LocalSGD", "Scaffold, plan")
+SLOW = (
+    "FedGiA",
+    "ProxAL without rows",
+    "ProxAL by ADMM without rows",
+    "FedAvg, some",
+    "FedGiA, gram, some",
+    "LocalSGD",
+    "Scaffold, plan",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in SAME])
@@ -108,6 +120,13 @@ def test_the_iterates_are_the_simulators(tmp_path, name):
     algorithm, told = SAME[name]
     run = fd.solve(five(), algorithm, **told)
     agree(run, Hall(tmp_path, five(), algorithm, **told).play())
+
+
+def test_the_violation_of_a_site_without_rows_may_travel():
+    status = Status(np.zeros(1), violation(Party(five().terms), five().client(0), np.zeros(0)))
+    packing.check_finite(status, packing.may_be_infinite(status))
+    with pytest.raises(packing.NotFinite):
+        packing.check_finite(Status(status.violation, status.f), packing.may_be_infinite(status))
 
 
 @pytest.mark.slow

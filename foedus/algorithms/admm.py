@@ -41,6 +41,8 @@ class Status:
     f: Array
     violation: Array
 
+    infinite: ClassVar[tuple[str, ...]] = ("violation",)  # −inf for a client without rows
+
 
 @state
 class Agent:

@@ -19,6 +19,7 @@ from foedus.algorithm import Algorithm, name_of
 from foedus.constraints import Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Custom
+from foedus.numerics.bands import weighted_gram
 from foedus.pytrees import PyTree, state
 from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Constraint, Data, Terms, rows
@@ -106,7 +107,7 @@ class Bends:
         """The matrix, dim × dim."""
         total = jnp.zeros((self.dim, self.dim))
         if self.grams and self.x is not None:
-            total = (self.x * self._weight(v)[:, None]).T @ self.x
+            total = weighted_gram(self.x, self._weight(v))
         for bend in self.others:
             total = total + bend(v)
         return total

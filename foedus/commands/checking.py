@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 def check(file: File) -> None:
     """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
+    from foedus.experiment.site_files import read_large_files
+
+    read_large_files(file)  # before JAX is imported with the rest
     from foedus.data.doubts import doubts as doubts_of
     from foedus.experiment.execute import Builder
     from foedus.experiment.file import load

@@ -11,10 +11,12 @@ from foedus.errors import FoedusError
 
 MOST = 4096  # digests that are remembered
 
-_digests: dict[tuple[Path, int, int], bytes] = {}
+Key = tuple[Path, int, int]
+_digests: dict[Key, bytes] = {}
 
 
-def _key(path: Path) -> tuple[Path, int, int]:
+def key_of(path: Path) -> Key:
+    """Return what a file is known by as long as nobody changes it: its path, its length and its time of change."""
     status = path.stat()
     return path.absolute(), status.st_size, status.st_mtime_ns
 
@@ -22,10 +24,10 @@ def _key(path: Path) -> tuple[Path, int, int]:
 def read_bytes(path: Path, source: str) -> bytes:
     """Return the bytes of a file, decompressed if it ends in .gz; its digest is remembered."""
     try:
-        key = _key(path)
+        key = key_of(path)
         content = path.read_bytes()
         if key not in _digests:
-            _remember(key, hashlib.sha256(content).digest())
+            remember(key, hashlib.sha256(content).digest())
         return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         raise FoedusError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}.") from None
@@ -33,14 +35,15 @@ def read_bytes(path: Path, source: str) -> bytes:
 
 def digest_of(path: Path) -> bytes:
     """Return the SHA-256 digest of a file, from memory as long as its length and its time of change stay the same."""
-    key = _key(path)
+    key = key_of(path)
     if key not in _digests:
         with path.open("rb") as file:
-            _remember(key, hashlib.file_digest(file, "sha256").digest())
+            remember(key, hashlib.file_digest(file, "sha256").digest())
     return _digests[key]
 
 
-def _remember(key: tuple[Path, int, int], digest: bytes) -> None:
+def remember(key: Key, digest: bytes) -> None:
+    """Keep the digest of a file."""
     _digests[key] = digest
     while len(_digests) > MOST:
         del _digests[next(iter(_digests))]

@@ -352,15 +352,17 @@ def _identity(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
 
 def _shares(cohort: Cohort) -> Iterator[Doubt]:
     """Doubt a site with one class only, where chance would have brought the other."""
-    labels = {site: cohort.y(table) for site, table in cohort.tables.items()}
+    ones = {site: int(np.sum(cohort.y(table))) for site, table in cohort.tables.items()}
+    rows = {site: table.rows for site, table in cohort.tables.items()}
     for site, table in cohort.tables.items():
-        y, others = labels[site], np.concatenate([np.zeros(0), *(v for s, v in labels.items() if s != site)])
-        alike = float(np.mean(others == y[0])) if len(others) else 0.0
-        if np.all(y == y[0]) and alike ** len(y) < LABEL_CHANCE:
+        label = 1 if ones[site] else 0
+        elsewhere, others = sum(ones.values()) - ones[site], sum(rows.values()) - rows[site]
+        alike = (elsewhere if label else others - elsewhere) / others if others else 0.0
+        if ones[site] in (0, rows[site]) and alike ** rows[site] < LABEL_CHANCE:
             column = text_of(table.columns[cohort.roles.label]).used()
             spelling = f" (its labels are {listing(map(repr, column.levels), 4)})"
             yield Doubt(
                 site, cohort.roles.label,
-                f"all of its {_count(table.rows)} count as {cohort.labels[int(y[0])]!r}{spelling}; look whether the "
+                f"all of its {_count(table.rows)} count as {cohort.labels[label]!r}{spelling}; look whether the "
                 "other class is spelt differently there, or merge the site with another.",
             )  # fmt: skip

@@ -341,11 +341,12 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
     shape = (len(counts), int(counts.max()))
     arrays = {"x": aligned((*shape, len(rules.names))), "y": aligned(shape)}
     arrays |= {} if cohort.roles.group is None else {"group": aligned(shape)}
-    for i, (name, table) in enumerate(cohort.tables.items()):
-        rules.transform(table, arrays["x"][i, : table.rows])
+    for i, name in enumerate([*cohort.tables]):  # an iterator over items would hold on to the table before
+        table = cohort.tables[name]
         arrays["y"][i, : table.rows] = cohort.y(table)
         if "group" in arrays:
             arrays["group"][i, : table.rows] = cohort.group(table)
+        rules.transform(table, arrays["x"][i, : table.rows])
         for array in arrays.values():
             array[i, table.rows :] = array[i, table.rows - 1]
         if release:

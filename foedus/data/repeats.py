@@ -60,15 +60,15 @@ def repeated_rows(tables: Mapping[str, Table]) -> list[tuple[str, str]]:
     sentences = []
     if not _telling(tables):
         return sentences
-    hashes = {site: _row_hashes(table) for site, table in tables.items()}
-    for site, codes in hashes.items():
-        twice = len(codes) - len(np.unique(codes))
-        if twice >= max(FEW, COPIES * len(codes)):
+    owners = {}
+    for site, table in tables.items():
+        owners[site] = np.unique(_row_hashes(table))
+        twice = table.rows - len(owners[site])
+        if twice >= max(FEW, COPIES * table.rows):
             sentences.append(
-                (site, f"{twice:,} of its {len(codes):,} rows are copies of others there; take the copies out, for "
+                (site, f"{twice:,} of its {table.rows:,} rows are copies of others there; take the copies out, for "
                  "they count twice.")
             )  # fmt: skip
-    owners = {site: np.unique(codes) for site, codes in hashes.items()}
     everything = np.concatenate(list(owners.values()))
     everything.sort()  # in place: there may be millions
     shared = np.unique(everything[1:][everything[1:] == everything[:-1]])
@@ -124,6 +124,10 @@ def _area(scores: np.ndarray, y: np.ndarray) -> float:
     return float((ranks[ones].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
+def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return a.T @ a / len(b), a.T @ b / len(b)
+
+
 def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     """Return the sites whose labels are probably swapped: a model of the other sites ranks their rows wrongly.
 
@@ -149,8 +153,7 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     if len(two) < 2:
         return []
     # centred at each site, so that a site's share of the classes and its level of a column do not matter
-    deviations = {s: (x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
-    moments = {s: (a.T @ a / len(b), a.T @ b / len(b)) for s, (a, b) in deviations.items()}
+    moments = {s: _moments(x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
     sentences = []
     for site in two:
         others = [s for s in two if s != site]

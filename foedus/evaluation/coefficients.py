@@ -18,10 +18,10 @@ measured on the same rows is not counted.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from foedus.constraints import Linear, LossRows, NormBall
 from foedus.errors import FoedusError
@@ -33,6 +33,7 @@ from foedus.problem import Problem
 from foedus.regularizers import ElasticNet, Leading, Zero
 from foedus.terms import Data, Terms
 
+BAND = 4096  # rows of a product at a time
 MOST = 200  # coefficients up to which the errors are computed: a matrix is inverted
 FLAT = 1e-10  # of the largest eigenvalue: directions in which the rows say nothing
 
@@ -188,8 +189,12 @@ def check(terms: Terms, multipliers: Mapping[str, np.ndarray]) -> None:
 
 def _row(name: str, value: float, error: float, freedom: float) -> Coefficient:
     z = value / error
-    tail = float(ndtr(-abs(z))) if math.isinf(freedom) else float(stdtr(freedom, -abs(z)))
-    q = float(ndtri(0.975)) if math.isinf(freedom) else float(stdtrit(freedom, 0.975))
+    if math.isinf(freedom):
+        tail, q = math.erfc(abs(z) / math.sqrt(2.0)) / 2.0, NormalDist().inv_cdf(0.975)
+    else:
+        from scipy.special import stdtr, stdtrit  # here, where it is used: SciPy takes long to import
+
+        tail, q = float(stdtr(freedom, -abs(z))), float(stdtrit(freedom, 0.975))
     return Coefficient(name, value, error, z, 2 * tail, value - q * error, value + q * error)
 
 
@@ -235,11 +240,11 @@ def _matrices(
                 binding += [g for g, m in zip(gradients, mu[:k], strict=True) if m > 0 or c.equality]
             place[c.scope] += k
         with threads_for(dim):
-            mine = (X * (weight * bend)[:, None]).T @ X
+            mine = _gram(X, weight * bend)
             K += mine
             # where every row weighs the same, the second matrix is a multiple of the first
             least, most = float(np.min(weight[real])), float(np.max(weight[real]))
-            M += most * mine if least == most else (X * (weight**2 * bend)[:, None]).T @ X
+            M += most * mine if least == most else _gram(X, weight**2 * bend)
         if terms.penalty is not None:
             K += np.diag(np.asarray(terms.penalty.bend(jnp.asarray(w), data.count))) / terms.clients
         squares, rows = squares + float(np.sum(slope[real] ** 2)), rows + int(real.sum())
@@ -249,6 +254,12 @@ def _matrices(
         M *= squares / max(rows - dim, 1)
     K += _curvature_of_regularizer(terms, w, binding)
     return K, M, np.array(binding).reshape(-1, dim), count
+
+
+def _gram(X: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """XᵀDX, a band of rows after the other: the product of X and d would be as large as X."""
+    bands = [slice(start, start + BAND) for start in range(0, len(X), BAND)]
+    return sum(((X[band] * d[band, None]).T @ X[band] for band in bands), np.zeros((X.shape[1], X.shape[1])))
 
 
 def _derivatives(terms: Terms, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -80,6 +80,7 @@ class Builder:
         shares = evidence.shares_of(case.settings)
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
         if key not in self.prepared_data:
+            return_memory()  # what importing took
             cohort, kept_out = split_cohort(cohort_of(case.settings, self.folder), shares)
             evidence.check_counts(case.settings, kept_out)
             # only the last one is remembered, for tables may be large
@@ -175,6 +176,7 @@ def _one(
         )
     finally:
         screen.end()
+    return_memory()  # what the rounds took
     run.ledger = setup.with_preparation(run.ledger)
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))

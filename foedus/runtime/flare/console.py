@@ -25,7 +25,7 @@ from foedus.runtime.flare.window import Glimpse
 FINISHED = "FINISHED"
 WAITING = ("SUBMITTED", "APPROVED")  # the states of a job that the server has not begun
 POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
-LOGIN_SECONDS = 0.2  # between two attempts to log in; FLARE's own 1.5 s would be most of the time of a short command
+LOGIN_SECONDS = 0.1  # between two attempts to log in; FLARE's own 1 s would be most of the time of a short command
 COMMAND_SECONDS = 30.0  # for the answer to a command; FLARE itself gives up after about ten
 END_SECONDS = 30.0  # for a job to end after its round
 CLOSE_SECONDS = 3.0  # for a goodbye, on which nothing depends
@@ -71,6 +71,27 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     return results[0]
 
 
+def _log_in_quickly(kit: Path) -> None:
+    """Spare a login what FLARE would wait for and look for.
+
+    It repeats an attempt after LOGIN_SECONDS, for the first comes before the connection is there; and it takes its
+    settings from the kit, where it would search every folder below the current one for them, which takes seconds.
+    """
+    from nvflare.fuel.f3.sfm import conn_manager
+    from nvflare.fuel.hci.client import api
+    from nvflare.fuel.utils.config_service import ConfigService
+    from nvflare.private.fed.authenticator import Authenticator
+
+    def authenticator(**settings: Any) -> Any:
+        settings["retry_interval"] = LOGIN_SECONDS
+        return Authenticator(**settings)
+
+    api.AUTO_LOGIN_INTERVAL = conn_manager.INIT_WAIT = LOGIN_SECONDS
+    api.Authenticator = authenticator
+    if (kit / "local").is_dir():
+        ConfigService.initialize({}, [str((kit / "local").absolute())])
+
+
 class Console:
     """A session that submits jobs and follows them; use it in a `with` block."""
 
@@ -83,9 +104,8 @@ class Console:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from nvflare.fuel.flare_api.flare_api import new_secure_session
-            from nvflare.fuel.hci.client import api
 
-            api.AUTO_LOGIN_INTERVAL = LOGIN_SECONDS
+            _log_in_quickly(self.kit)
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints its progress

@@ -21,7 +21,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from foedus.engine import configure
+from foedus.engine import collect_seldom, configure
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
@@ -106,6 +106,7 @@ class FoedusController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         configure()
+        collect_seldom()
         if self.transport == "aux":
             engine, job = _engine_of(fl_ctx), str(fl_ctx.get_job_id())
             addresses = {one.name: FQCN.join([one.get_fqcn() or one.name, job]) for one in engine.get_clients()}

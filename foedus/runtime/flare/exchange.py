@@ -35,6 +35,7 @@ AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
 
 POINTS = 8  # of a site's last ones that a reply is held against
 ROUNDING = 1e-8  # relative: what rounding may explain
+FIRST_GREETING, LAST_GREETING = 0.3, 10.0  # seconds for the answer to a greeting before it is repeated
 FEWEST = 4  # sites in a round whose usual norm says something about one of them
 
 HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
@@ -120,10 +121,11 @@ class Exchange:
         """
         headers: dict[str, Json] = {}
         until = time.monotonic() + self.patience.hello
+        message = packing.seal(self.header(ask) | dict(more or {}))
+        patience = FIRST_GREETING
         while True:
-            message = packing.seal(self.header(ask) | dict(more or {}))
             waiting = {s: message for s in self.client if s not in headers}
-            for site, raw in self.ask(waiting, min(5.0, self.patience.hello)).items():
+            for site, raw in self.ask(waiting, min(patience, self.patience.hello)).items():
                 header, _ = self.open_reply(site, raw, ask)
                 if header is not None:
                     self._check_version(site, header["versions"])
@@ -136,7 +138,9 @@ class Exchange:
                 silent = next(s for s in self.client if s not in headers)
                 words = self.waiting.get(silent) or self.why(silent).removeprefix(": ") or "it is not there"
                 raise Paused(f"client {self.client[silent]!r}: {words}")
-            time.sleep(1.0 if self.waiting else 0.2)  # a person's approval takes longer than a site's start
+            # a greeting is lost where it arrives while a site's job starts, and reading a large table takes long
+            patience = min(2 * patience, LAST_GREETING)
+            time.sleep(1.0 if self.waiting else 0.05)  # a person's approval takes longer than a site's start
 
     def everyone(self, ask: str, more: Json, payload: bytes = b"") -> dict[str, Json]:
         """Send one message to all sites, which all must answer; return the headers of the answers."""

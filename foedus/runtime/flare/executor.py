@@ -15,7 +15,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from foedus.engine import configure
+from foedus.engine import collect_seldom, configure
 from foedus.errors import FoedusError
 from foedus.runtime.flare.frames import Limit, limit_frames
 from foedus.runtime.flare.names import FIELD, RUNS
@@ -38,6 +38,7 @@ class FoedusExecutor(Executor):
         if event_type != EventType.START_RUN:
             return
         configure()
+        collect_seldom()
         workspace = fl_ctx.get_workspace()
         kit = Path(workspace.get_root_dir())
         folder = kit / RUNS

@@ -5,10 +5,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foedus.algorithm import Algorithm, name_of
 from foedus.data import tables
 from foedus.data.columns import Column
 from foedus.data.remedies import KEYS, Remedies, remedies_of
@@ -16,7 +16,9 @@ from foedus.data.sites import Roles
 from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 from foedus.files import Json
-from foedus.privacy.releasing import sound_noise
+
+if TYPE_CHECKING:  # JAX is no part of a site's own process, which reads this file as its jobs do
+    from foedus.algorithm import Algorithm
 
 SITE_FILE = "foedus.toml"
 
@@ -59,8 +61,11 @@ class Policy:
         """Whether only what noise covers may leave the site."""
         return self.privacy or self.max_epsilon < math.inf or self.max_epsilon_total < math.inf
 
-    def refuse(self, algorithm: Algorithm, sites: int) -> str | None:
+    def refuse(self, algorithm: "Algorithm", sites: int) -> str | None:
         """Return the sentence with which this policy forbids an algorithm, or None; it depends on no data."""
+        from foedus.algorithm import name_of
+        from foedus.privacy.releasing import sound_noise
+
         if "*" not in self.algorithms and name_of(algorithm) not in self.algorithms:
             return f"its policy allows {_list(self.algorithms)}, not {name_of(algorithm)}"
         if sites < self.min_sites:

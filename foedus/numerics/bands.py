@@ -1,0 +1,18 @@
+"""Products over many rows, a band of rows after the other: a product of all rows and their weights is as large as X."""
+
+import jax
+from jax import Array
+
+LONG = 2**15  # rows beyond which bands pay: they stay in the processor's cache, and memory is spared
+BAND = 2**12  # rows of a band
+
+
+def weighted_gram(x: Array, d: Array) -> Array:
+    """XᵀDX, (dim, dim), for x of shape (rows, dim) and the diagonal d of D."""
+    rows, dim = x.shape
+    if rows <= LONG:
+        return (x * d[:, None]).T @ x
+    whole = rows - rows % BAND
+    bands = (x[:whole].reshape(-1, BAND, dim), d[:whole].reshape(-1, BAND))
+    rest = (x[whole:] * d[whole:, None]).T @ x[whole:]
+    return jax.lax.scan(lambda sum, band: (sum + (band[0] * band[1][:, None]).T @ band[0], None), rest, bands)[0]
