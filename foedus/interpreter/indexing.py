@@ -112,9 +112,6 @@ def make_scatter(name: str) -> Maker:
     """`lax.scatter` and those that add, multiply or compare."""
     combine = COMBINE[name]
 
-    def _combination(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        return new if combine is None else combine(old, new)
-
     def make(params: dict, operand, indices, updates, out) -> Callable[..., np.ndarray]:
         numbers, mode = params["dimension_numbers"], params["mode"]
         shape, batch = operand.shape, indices.shape[:-1]
@@ -123,17 +120,23 @@ def make_scatter(name: str) -> Maker:
         batch_axes = [k for k in range(len(updates.shape)) if k not in window_axes]
         sizes = iter([updates.shape[k] for k in window_axes])
         window = [1 if k in dropped else next(sizes) for k in range(len(shape))]
-        clip = mode == GatherScatterMode.CLIP
+        clip, everywhere = mode == GatherScatterMode.CLIP, list(window) == list(shape)
         unique = params["unique_indices"]
         index_map = [int(k) for k in numbers.scatter_dims_to_operand_dims]
 
         def scatter(x: np.ndarray, starts: np.ndarray, new: np.ndarray) -> np.ndarray:
             if not batch:
                 place = _one_window(shape, window, np.asarray(starts), index_map, clip)
+                values = np.asarray(new).reshape(window)
+                if place is not None and everywhere:
+                    return values if combine is None else combine(x, values)
                 result = np.array(x, copy=True)
                 if place is None:  # nothing is written
                     return result
-                result[place] = _combination(result[place], np.asarray(new).reshape(window))
+                if combine is None:
+                    result[place] = values
+                else:
+                    combine(result[place], values, out=result[place])
                 return result
             index, inside = _window_index(
                 shape, window, np.asarray(starts), index_map,
