@@ -12,7 +12,7 @@ import foedus as fd
 from foedus.interpreter import dispatch, random_bits
 from foedus.interpreter import program as program_module
 from foedus.interpreter.dispatch import jit_if_large, program_for
-from foedus.interpreter.program import Program, remembered
+from foedus.interpreter.program import Program, keep_results
 from foedus.interpreter.shapes import CannotInterpret
 from foedus.robust.weights import nearest_weights, weights_projection
 from foedus.runtime import simulate
@@ -140,8 +140,9 @@ def test_what_is_remembered_is_not_computed_again_and_belongs_to_its_arguments(m
         block = played(program)
         return lambda *arguments: counts.append(1) or block(*arguments)
 
-    monkeypatch.setattr(program_module, "block_of", lambda p: counted(p) if len(p.jaxpr.invars) == 2 else played(p))
-    inner = remembered(lambda a, b: (a @ b, jnp.sum(a) / b[0, 0]))
+    choose = lambda p, known=None: counted(p) if len(p.jaxpr.invars) == 2 else played(p, known)  # noqa: E731
+    monkeypatch.setattr(program_module, "block_of", choose)
+    inner = keep_results(lambda a, b: (a @ b, jnp.sum(a) / b[0, 0]))
     program = Program.of(lambda a, b, c: [inner(m, n) for m, n in ((a, b), (a + c, b), (a, b))], A, B, np.zeros(()))
 
     def check(a, b, c):
@@ -163,9 +164,22 @@ def test_what_is_remembered_is_not_computed_again_and_belongs_to_its_arguments(m
     check(A, zero, np.asarray(1.0))
 
 
+@pytest.mark.filterwarnings("error")
+def test_turns_side_by_side_give_the_same_bits(monkeypatch):
+    """Sites one after the other, and on several threads; some divide by zero, which no thread warns of."""
+    many, w = RNG.normal(size=(7, 40, 40)), np.zeros(40)
+    program = Program.of(lambda m, v: lax.map(lambda one: (one @ one.T, jnp.sum(one) / v[0], jnp.log(v)), m), many, w)
+    alone = program(many, w)
+    monkeypatch.setattr(program_module, "SIDE_BY_SIDE", range(1, 10**6))
+    monkeypatch.setattr(program_module.os, "cpu_count", lambda: 3)
+    program = Program.of(lambda m, v: lax.map(lambda one: (one @ one.T, jnp.sum(one) / v[0], jnp.log(v)), m), many, w)
+    for a, b in zip(alone, program(many, w), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_large_results_are_not_kept(monkeypatch):
-    monkeypatch.setattr(program_module, "MOST_REMEMBERED", 3)
-    program = Program.of(remembered(lambda a: a[:, ::2].T), A)
+    monkeypatch.setattr(program_module, "MOST_KEPT", 3)
+    program = Program.of(keep_results(lambda a: a[:, ::2].T), A)
     for k in range(3):
         np.testing.assert_array_equal(program(k * A), k * A[:, ::2].T)
 

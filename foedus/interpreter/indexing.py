@@ -78,8 +78,13 @@ def make_gather(params: dict, operand, indices, out) -> Callable[..., np.ndarray
         missing = np.nan if np.issubdtype(out.dtype, np.inexact) else 0
 
     index_map = [int(k) for k in numbers.start_index_map]
+    of_vector = len(shape) == 1 and window == [1] and not offsets
 
     def gather(x: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        if of_vector:
+            at = np.asarray(starts)[..., 0]
+            if not fills or not at.size or (at.min() >= 0 and at.max() < shape[0]):
+                return np.take(x, at, mode="clip")
         if not batch:
             place = _one_window(shape, window, np.asarray(starts), index_map, clip=not fills)
             if place is not None:
