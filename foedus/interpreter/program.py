@@ -1,8 +1,8 @@
 """A traced function as a list of operations in NumPy.
 
 Calls inside a trace are written out in place, what does not reach a result is left out, and what depends on no argument
-is computed once. An array is dropped after its last use. The last results of a function that is marked by `keep_results`
-are kept for a call with the same arguments.
+is computed once. An array is dropped after its last use. The last results of a function marked by `keep_results` are
+kept for a call with the same arguments.
 """
 
 import math
