@@ -25,7 +25,7 @@ from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
 from foedus.row import Row, RowCount, table_of
 from foedus.terms import Constraint, Data, Terms, rows
-from foedus.wide_gap import at_point, measure_wide
+from foedus.wide_gap import MOST, Ask, ask_here, at_point, measure_wide
 
 GAP_COLUMNS = 500  # columns up to which the gap is estimated from matrices: a site's takes 2 MB
 GAP_NUMBERS = 2 * 10**7  # of all sites' matrices together
@@ -313,11 +313,13 @@ def join_parts(
     unseen = unseen or UnseenRows()
     if certificate.feasibility > eps2 or unseen.broken:
         curvature = np.abs(np.diag(second[0])) if second else 0.0
+        convex = rows_convex(terms) and unseen.convex
         evidence = contradiction_of(
-            certificate.rows, slopes, curvature, terms.regularizer, np.asarray(w), rows_convex(terms), unseen
+            certificate.rows, slopes, curvature, terms.regularizer, np.asarray(w), convex, unseen
         )
         certificate = replace(certificate, contradiction=evidence)
     slack, convex = price_of(certificate.rows, terms, unseen.slack)
+    convex = convex and unseen.convex
     (gradient, strong), h, at = first, terms.regularizer, np.asarray(w)
     if second:
         bend, pull = second
@@ -342,36 +344,40 @@ def measure(
     nu, w = device_array(given.get("coupled", np.zeros(counts["coupled"]))), device_array(w)
     parts = site_parts(terms, w, mu, nu, problem.data)
     objective, certificate = join_parts(terms, problem.names, w, parts, one, problem.server, given, eps1, eps2)
-    return objective, widened(certificate, problem, w, parts, given)
+    if needs_products(terms):
+        ask = ask_here(terms, w, mu, nu, problem.data)
+        certificate = widened(certificate, terms, problem.server, w, parts, given, ask)
+    return objective, certificate
 
 
-def widened(c: Certificate, problem: Problem, w: Array, parts: SitePart, multipliers: Multipliers) -> Certificate:
-    """The certificate with an estimate of the gap where there are too many columns for matrices."""
-    terms = problem.terms
-    if measures_gap(terms) or not _is_smooth(terms):
-        return c
-    own, nu = (
+def needs_products(terms: Terms) -> bool:
+    """Whether the gap is estimated from products with vectors, because there are too many columns for matrices."""
+    return _is_smooth(terms) and not measures_gap(terms)
+
+
+def widened(
+    c: Certificate, terms: Terms, own: Data | None, w: Array, parts: SitePart, multipliers: Multipliers, ask: Ask,
+    unseen_slack: float = 0.0, most: int = MOST,
+) -> Certificate:  # fmt: skip
+    """The certificate with an estimate of the gap from products with vectors, which the sites are asked for.
+
+    `parts` are the sites' own, or one row with sums and means over all; `unseen_slack` is Σμ|c| of rows that are not
+    among the certificate's; `most` is how often the sites are asked, one time after the other.
+    """
+    own_mu, nu = (
         device_array(multipliers.get(scope, np.zeros(terms.rows[k]))) for k, scope in ((1, "global"), (2, "coupled"))
     )
     gradient, slopes = np.sum(np.asarray(parts.gradient), axis=0), np.mean(np.asarray(parts.coupled_slopes), axis=0)
-    slack, convex = price_of(c.rows, terms)
-    at = at_point(problem, w, parts.mu, nu, own, gradient, slopes)
+    slack, convex = price_of(c.rows, terms, unseen_slack)
+    at = at_point(terms, own, device_array(w), nu, own_mu, gradient, slopes, ask, most)
     gap = measure_wide(at, terms.regularizer, slack, c.gap_bound, convex)
     return replace(c, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind, gap_note=gap.note)
 
 
 def certified(
-    terms: Terms,
-    names: list[str],
-    one: Data,
-    own: Data,
-    stationarity: float,
-    c: dict[str, Any],
-    caps: dict[str, Any],
-    mu: dict[str, Any],
-    eps1: float,
-    eps2: float,
-) -> Certificate:
+    terms: Terms, names: list[str], one: Data, own: Data, stationarity: float, c: dict[str, Any], caps: dict[str, Any],
+    mu: dict[str, Any], eps1: float, eps2: float,
+) -> Certificate:  # fmt: skip
     """The certificate from what was measured; of `one` client's data and the server's `own`, the shapes are used."""
     measurements: list[Row] = []
     for scope in SCOPES:

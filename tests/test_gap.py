@@ -221,6 +221,21 @@ def bowl(w, data):
     return 0.5 * jnp.sum(w**2) + data.mean((data["x"] @ w) ** 4)
 
 
+@pytest.mark.parametrize("columns", [3, 500], ids=["products", "matrices"])
+def test_rows_that_leave_no_direction_leave_a_minimum(monkeypatch, columns):
+    """Rounding once made a maximum of it."""
+    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", columns)
+    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    rng = np.random.default_rng(0)
+    rows = fd.constraints.Linear(rng.normal(size=(6, 4)), np.ones(6))
+    sites = [(rng.normal(size=(9, 4)), (rng.random(9) < 0.5).astype(float)) for _ in range(2)]
+    problem = fd.Problem(sites, objective=lambda w, data: data.mean(jnp.sin(data["x"] @ w)), constraints=[rows])
+    _, found = measure(problem.over(np.zeros(4)), np.full(4, 0.1), {"local": np.full((2, 6), 0.3)})
+    assert found.kind == "minimum"
+    slack = sum(0.3 * abs(row.value - row.cap) for row in found.rows)
+    assert found.gap == pytest.approx(slack, rel=1e-9)
+
+
 def test_an_estimate_that_does_not_settle_is_not_told(monkeypatch):
     monkeypatch.setattr("foedus.wide_gap.MOST", 3)
     _, found = measure(wide(), 0.01 * np.ones(510))

@@ -14,6 +14,7 @@ from test_proxal import confirmed
 
 import foedus as fd
 from foedus.benchmarks.constrained import neyman_pearson
+from foedus.study.growth import Size, instance_of
 
 POINT = fd.InteriorPoint()
 START = np.zeros(DIM)
@@ -296,6 +297,18 @@ def test_quadratic_programs_under_equations_take_three_rounds():
     assert run.certificate.holds(1e-8, 1e-8), str(run.certificate)
     assert run.objective == pytest.approx(made.optimum(), rel=1e-7)
     assert run.rounds <= 4
+
+
+@pytest.mark.parametrize(
+    "rows", [30, pytest.param(1000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.slow)]
+)
+def test_many_rows_at_a_site_take_tens_of_rounds(rows):
+    """The same half-spaces at ten sites: 104 rounds with 1,000 rows, when each pushed like one of a few."""
+    instance = instance_of(Size(constraints=rows))
+    run = fd.solve(instance.problem, fd.InteriorPoint())
+    assert run.converged, run.reason
+    assert run.rounds <= 40
+    assert run.objective == pytest.approx(instance.best.value, abs=1e-7)
 
 
 @pytest.mark.slow

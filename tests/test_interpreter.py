@@ -10,8 +10,9 @@ from jax import lax
 
 import foedus as fd
 from foedus.interpreter import dispatch, random_bits
+from foedus.interpreter import program as program_module
 from foedus.interpreter.dispatch import jit_if_large, program_for
-from foedus.interpreter.program import Program
+from foedus.interpreter.program import Program, keep_results
 from foedus.interpreter.shapes import CannotInterpret
 from foedus.robust.weights import nearest_weights, weights_projection
 from foedus.runtime import simulate
@@ -130,6 +131,57 @@ def test_keys_are_those_of_jax(seed):
     np.testing.assert_array_equal(
         jax.random.key_data(random_bits.random_key(seed)), jax.random.key_data(jax.random.key(seed))
     )
+
+
+def test_what_is_remembered_is_not_computed_again_and_belongs_to_its_arguments(monkeypatch):
+    counts, played = [], program_module.block_of
+
+    def counted(program):
+        block = played(program)
+        return lambda *arguments: counts.append(1) or block(*arguments)
+
+    choose = lambda p, known=None: counted(p) if len(p.jaxpr.invars) == 2 else played(p, known)  # noqa: E731
+    monkeypatch.setattr(program_module, "block_of", choose)
+    inner = keep_results(lambda a, b: (a @ b, jnp.sum(a) / b[0, 0]))
+    program = Program.of(lambda a, b, c: [inner(m, n) for m, n in ((a, b), (a + c, b), (a, b))], A, B, np.zeros(()))
+
+    def check(a, b, c):
+        for (product, ratio), left in zip(program(a, b, c), (a, a + c, a), strict=True):
+            np.testing.assert_array_equal(product, left @ b)
+            with np.errstate(divide="ignore"):
+                np.testing.assert_array_equal(ratio, np.sum(left) / b[0, 0])
+
+    # each of the three calls is a block of its own, with a memory of its own
+    for a, c, more in ((A, 1.0, 3), (A, 1.0, 0), (A, 2.0, 1), (A, 1.0, 0), (A, 3.0, 1), (A, 2.0, 0), (2 * A, 2.0, 3)):
+        before = len(counts)
+        check(a, B, np.asarray(c))
+        assert len(counts) - before == more
+    # a zero of the other sign is another argument
+    zero = B.copy()
+    zero[0, 0] = 0.0
+    check(A, zero, np.asarray(1.0))
+    zero[0, 0] = -0.0
+    check(A, zero, np.asarray(1.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_turns_side_by_side_give_the_same_bits(monkeypatch):
+    """Sites one after the other, and on several threads; some divide by zero, which no thread warns of."""
+    many, w = RNG.normal(size=(7, 40, 40)), np.zeros(40)
+    program = Program.of(lambda m, v: lax.map(lambda one: (one @ one.T, jnp.sum(one) / v[0], jnp.log(v)), m), many, w)
+    alone = program(many, w)
+    monkeypatch.setattr(program_module, "SIDE_BY_SIDE", range(1, 10**6))
+    monkeypatch.setattr(program_module.os, "cpu_count", lambda: 3)
+    program = Program.of(lambda m, v: lax.map(lambda one: (one @ one.T, jnp.sum(one) / v[0], jnp.log(v)), m), many, w)
+    for a, b in zip(alone, program(many, w), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_large_results_are_not_kept(monkeypatch):
+    monkeypatch.setattr(program_module, "MOST_KEPT", 3)
+    program = Program.of(keep_results(lambda a: a[:, ::2].T), A)
+    for k in range(3):
+        np.testing.assert_array_equal(program(k * A), k * A[:, ::2].T)
 
 
 def test_an_unknown_operation_is_compiled():

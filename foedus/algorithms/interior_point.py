@@ -66,6 +66,7 @@ SAME = 0.9  # a violation that is still above this share of that MEMORY points a
 STRAIGHT, LONGER = 1e-3, 10.0  # a step is straight up to this share of its fall; the next one is so many times longer
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
 SMALLER, FALLS = 0.7, 1e-9  # a residual below this share is smaller; f where it has fallen by this share of 1 + |f|
+PATIENT = 10  # rounds with broken rows and without anything smaller, after which every point waits for all sites
 IDLE, LONG_IDLE = 20, 60  # rounds without a smaller stationarity at a small gap, and without anything smaller: a stall
 STREAK = 3  # rounds that everybody must have answered before whole models are asked for again
 
@@ -164,6 +165,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             least=jnp.full(4, jnp.inf),
             idle=jnp.zeros(2, int),
             units=jnp.ones_like(base.x),
+            patient=no,
             confirming=no,
             done=no,
             ending=count,
@@ -305,6 +307,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         smaller = figures < limits.at[3].add(-FALLS * (1.0 + jnp.abs(following.f)))
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller)]), 0, server.idle + 1)
         close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
+        patient = server.patient | ((idle[1] > PATIENT) & (following.number("violation") > self.eps2))
         stalled = (((idle[0] > IDLE) & close) | (idle[1] > LONG_IDLE)) & complete & exact
         if self.learns(terms):  # what L-BFGS says of the gap is too rough to end a run by
             stalled = jnp.zeros((), bool)
@@ -323,7 +326,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             stretch=stretch,
             id=server.id + 1,
             rejected=jnp.where(accept, server.rejected, server.id),
-            whole=office.learns | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            whole=office.learns | patient | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
             memory=memory,
             snapped=snapped,
             tried=tried,
@@ -338,6 +341,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             least=jnp.where(smaller, figures, server.least),
             idle=idle,
             units=units,
+            patient=patient,
             confirming=confirming & ~done,
             done=done,
             ending=jnp.where(done, 0, ending),

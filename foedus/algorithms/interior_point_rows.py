@@ -18,7 +18,7 @@ from foedus.pytrees import state
 DELTA = 1e-8  # δ
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
 ROOM = 0.2  # a first slack is at least this share of the party's largest row
-WEIGHT = 0.1  # first multipliers weigh this share of the gradient of f
+WEIGHT, MANY = 0.1, 10  # first multipliers weigh this share of the gradient of f, and more than MANY rows share it
 RATES = (1e-3, 1e6)  # of the objective per unit of a row: within these, a first multiplier follows the gradients
 SPREAD = 1e6  # z ≤ SPREAD·μ/s and s·z ≥ LEAST·μ keep products near the path
 LEAST = 0.1
@@ -73,10 +73,12 @@ def number(numbers: Array, name: str) -> Array:
 def started(c: Array, steep: Array, force: Array, equal: np.ndarray) -> Rows:
     """First slacks, and multipliers that weigh a share of a gradient of size `force`, with s·z the same on all rows.
 
-    `steep` is the largest entry of the rows' Jacobian.
+    `steep` is the largest entry of the rows' Jacobian. If each of many rows pushed like one of a few, the first barrier
+    problem would lead far away from where f is small, and the way back would take most of the rounds.
     """
+    weight = WEIGHT / max(1.0, int(np.sum(~equal)) / MANY)
     size = jnp.maximum(jnp.max(jnp.abs(c), initial=0.0), 1e-3)
-    z = WEIGHT * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *RATES), 1.0)
+    z = weight * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *RATES), 1.0)
     s = jnp.maximum(-c, ROOM * size)
     mu = z * jnp.exp(jnp.mean(jnp.log(s)))
     return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s))

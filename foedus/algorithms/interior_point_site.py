@@ -19,6 +19,7 @@ from foedus.accountable import Account
 from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share, rounds_of
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
+from foedus.algorithms.proxal_newton import pack
 from foedus.pytrees import select, state
 from foedus.terms import Data, Terms
 
@@ -163,8 +164,9 @@ def answer(
         curvature: Any = learnt_share(terms, bends.diagonal(weights), moved_by, rows, J, equal, ask.scale, ask.part)
         bent: Any = ()
     else:
-        K = bends.matrix(weights) + (matrix(rows, J, equal) if count else 0.0)
-        curvature, bent = K[np.triu_indices(terms.dim)], K @ ask.w
+        K = bends.matrix(weights)
+        K = K + matrix(rows, J, equal) if count else K
+        curvature, bent = pack(K), K @ ask.w
     local, lag, kept = (), shares.g, rows.z
     if count:
         sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)
@@ -183,13 +185,17 @@ def answer(
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((model, rows))]))
     tag = ask.id * rounds_of(terms) + ask.part if learns else ask.id
     heard = client.whole != tag
-    told = jax.tree.map(lambda new: jnp.where(finite & heard, new, 0.0), model)
+
+    def whole_model() -> QuadraticModel:
+        return jax.tree.map(lambda new: jnp.where(finite & heard, new, 0.0), model)
+
+    def its_change() -> QuadraticModel:
+        return jax.tree.map(lambda new, old: jnp.where(finite, new - old, 0.0), model, client.sent)
+
+    told = whole_model() if learns else jax.lax.cond(ask.whole, whole_model, its_change)
     if learns:  # everything but the products was sent in the first of the point's rounds
         rest = jax.tree.map(lambda new: jnp.where(ask.part == 0, new, 0.0), told)
         told = replace(rest, curvature=replace(rest.curvature, products=told.curvature.products))
-    if not learns:
-        news = jax.tree.map(lambda new, old: jnp.where(finite, new - old, 0.0), model, client.sent)
-        told = select(ask.whole, told, news)
     reply = InteriorReply(told, jnp.where(heard, 1.0, 0.0), jnp.where(finite, 0.0, 1.0))
     place = Place(ask.id, ask.w, rows, c, J, kept, slopes)
     here = InteriorClient(

@@ -43,6 +43,7 @@ class InteriorServer:
     least: Array  # the smallest stationarity, gap, Σ|c + s| and f so far
     idle: Array  # rounds since the stationarity became smaller, and since any of these did
     units: Array  # of the variables, such that each had curvature 1 at the start
+    patient: Array  # whether every point waits for everybody, because rows stay broken with sites' last models
     confirming: Array  # whether the next round asks for gradients alone
     done: Array
     ending: Array  # 0, or why it cannot go on

@@ -95,6 +95,7 @@ class Bends:
     others: list[Callable[[Array], Array]]  # matrices that are not of the form XᵀDX
     diagonals: list[Callable[[Array], Array]]  # and their diagonals
     first_row: int  # how many of both belong to f, which come first
+    convex: bool  # whether D ≥ 0 whatever v is: f is a convex function of xᵀw, and no row is one
 
     def _weight(self, v: Array) -> Array:
         assert self.x is not None
@@ -107,7 +108,7 @@ class Bends:
         """The matrix, dim × dim."""
         total = jnp.zeros((self.dim, self.dim))
         if self.grams and self.x is not None:
-            total = weighted_gram(self.x, self._weight(v))
+            total = weighted_gram(self.x, self._weight(v), convex=self.convex)
         for bend in self.others:
             total = total + bend(v)
         return total
@@ -205,7 +206,8 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
 
     c = jnp.concatenate([c for c, _ in pieces]) if pieces else jnp.zeros(0)
     J = jnp.concatenate([J for _, J in pieces]) if pieces else jnp.zeros((0, dim))
-    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, diagonals, first_row)
+    convex = len(grams) == 1 and grams[0][0] is None and terms.loss is not None and terms.loss.convex
+    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, diagonals, first_row, convex)
 
 
 @state

@@ -74,7 +74,7 @@ class Search:
 
 def pack(matrix: Array) -> Array:
     """The upper triangle of a symmetric matrix as a vector."""
-    return matrix[np.triu_indices(matrix.shape[0])]
+    return jnp.ravel(matrix)[np.ravel_multi_index(np.triu_indices(matrix.shape[0]), matrix.shape)]
 
 
 def unpack(triangle: Array, dim: int) -> Array:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import foedus as fd
+from foedus.algorithm import Algorithm
 from foedus.benchmarks import dp_sgd
 from foedus.benchmarks.harness import Measurement, in_turn
 from foedus.benchmarks.speed import Rounds
@@ -106,7 +107,7 @@ def accuracy(quick: bool) -> list[Measurement]:
     train = table.training
     X = (table.X - table.X[train].mean(axis=0)) / table.X[train].std(axis=0)
     X, y = np.column_stack([X, np.ones(len(X))]), np.asarray(table.y)
-    own: dict[str, tuple[int, fd.algorithm.Algorithm, type[fd.Local]]] = {
+    own: dict[str, tuple[int, Algorithm, type[fd.Local]]] = {
         CENTRAL.format(10): (10, fd.PrivateNewton(), fd.Central),
         CENTRAL.format(200): (200, fd.PrivateNewton(), fd.Central),
         "PrivateNewton, Local, 10 sites": (10, fd.PrivateNewton(), fd.Local),

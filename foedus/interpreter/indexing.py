@@ -78,8 +78,13 @@ def make_gather(params: dict, operand, indices, out) -> Callable[..., np.ndarray
         missing = np.nan if np.issubdtype(out.dtype, np.inexact) else 0
 
     index_map = [int(k) for k in numbers.start_index_map]
+    of_vector = len(shape) == 1 and window == [1] and not offsets
 
     def gather(x: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        if of_vector:
+            at = np.asarray(starts)[..., 0]
+            if not fills or not at.size or (at.min() >= 0 and at.max() < shape[0]):
+                return np.take(x, at, mode="clip")
         if not batch:
             place = _one_window(shape, window, np.asarray(starts), index_map, clip=not fills)
             if place is not None:
@@ -112,9 +117,6 @@ def make_scatter(name: str) -> Maker:
     """`lax.scatter` and those that add, multiply or compare."""
     combine = COMBINE[name]
 
-    def _combination(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        return new if combine is None else combine(old, new)
-
     def make(params: dict, operand, indices, updates, out) -> Callable[..., np.ndarray]:
         numbers, mode = params["dimension_numbers"], params["mode"]
         shape, batch = operand.shape, indices.shape[:-1]
@@ -123,17 +125,23 @@ def make_scatter(name: str) -> Maker:
         batch_axes = [k for k in range(len(updates.shape)) if k not in window_axes]
         sizes = iter([updates.shape[k] for k in window_axes])
         window = [1 if k in dropped else next(sizes) for k in range(len(shape))]
-        clip = mode == GatherScatterMode.CLIP
+        clip, everywhere = mode == GatherScatterMode.CLIP, list(window) == list(shape)
         unique = params["unique_indices"]
         index_map = [int(k) for k in numbers.scatter_dims_to_operand_dims]
 
         def scatter(x: np.ndarray, starts: np.ndarray, new: np.ndarray) -> np.ndarray:
             if not batch:
                 place = _one_window(shape, window, np.asarray(starts), index_map, clip)
+                values = np.asarray(new).reshape(window)
+                if place is not None and everywhere:
+                    return values if combine is None else combine(x, values)
                 result = np.array(x, copy=True)
                 if place is None:  # nothing is written
                     return result
-                result[place] = _combination(result[place], np.asarray(new).reshape(window))
+                if combine is None:
+                    result[place] = values
+                else:
+                    combine(result[place], values, out=result[place])
                 return result
             index, inside = _window_index(
                 shape, window, np.asarray(starts), index_map,

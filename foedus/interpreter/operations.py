@@ -38,6 +38,8 @@ def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _select(params: dict, which: Shaped, *cases: Shaped) -> Operation:
+    if which.dtype == bool and not which.shape:
+        return lambda w, no, yes: yes if w else no
     if which.dtype == bool:
         return lambda w, no, yes: np.where(w, yes, no)
     return lambda w, *values: np.choose(w, values)

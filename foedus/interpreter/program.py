@@ -1,10 +1,14 @@
 """A traced function as a list of operations in NumPy.
 
 Calls inside a trace are written out in place, what does not reach a result is left out, and what depends on no argument
-is computed once. An array is dropped after its last use.
+is computed once. An array is dropped after its last use. The last results of a function marked by `keep_results` are
+kept for a call with the same arguments.
 """
 
-from collections.abc import Callable, Sequence
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +31,26 @@ INNER = {  # operations that call one program, and the name of the parameter tha
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",
 }
+MOST_KEPT = 2**22  # numbers in results that are kept
+SIDE_BY_SIDE = range(2**15, 2**20)  # numbers in a turn of a loop: fewer do not pay, more would take much memory
+
+
+def keep_results(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """Mark a function whose last results NumPy's player keeps, as they are asked for again a round later.
+
+    What it returns is not changed by this, and XLA does not notice it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> double = keep_results(lambda x: 2.0 * x)
+        >>> float(Program.of(double, jnp.ones(()))(jnp.ones(())))
+        2.0
+    """
+
+    def keeping_call(*arguments: PyTree) -> PyTree:
+        return function(*arguments)
+
+    return jax.jit(keeping_call)
 
 
 @dataclass(frozen=True)
@@ -98,14 +122,18 @@ class _Writer:
 
     def call(self, equation: JaxprEqn, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
-        if name in INNER:
+        if name in INNER and params.get("name") != "keeping_call":
             program = params[INNER[name]]
             return self.write(*_open(program), inputs)
         if name == "cond" and inputs[0] in self.constants:  # the branch is known, as for a platform
             place = int(np.clip(self.places[inputs[0]], 0, len(params["branches"]) - 1))
             return self.write(*_open(params["branches"][place]), inputs[1:])
+        if name == "select_n" and inputs[0] in self.constants:  # so is the choice, where it is the same everywhere
+            choice = np.unique(self.places[inputs[0]])
+            if len(choice) == 1:
+                return [inputs[1 + int(choice[0])]]
         several = equation.primitive.multiple_results
-        operation = _operation(equation)
+        operation = _operation(equation, {k: self.places[i] for k, i in enumerate(inputs) if i in self.constants})
         if name != "while" and all(i in self.constants for i in inputs):
             with np.errstate(all="ignore"):
                 values = operation(*[self.places[i] for i in inputs])
@@ -130,17 +158,24 @@ def _open(program: Any) -> tuple[Jaxpr, Sequence[Any]]:
     return (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
 
 
-def block_of(program: ClosedJaxpr) -> Block:
-    """The block of a traced program; raises `CannotInterpret` where it has an operation that is not known here."""
-    writer = _Writer()
-    arguments = [writer.place() for _ in program.jaxpr.invars]
+def block_of(program: ClosedJaxpr, constants: Mapping[int, np.ndarray] | None = None) -> Block:
+    """The block of a traced program; raises `CannotInterpret` where it has an operation that is not known here.
+
+    Args:
+        program: the traced program.
+        constants: arguments that are the same in every call, by place; what depends on these alone is computed once.
+    """
+    writer, constants = _Writer(), constants or {}
+    arguments = [writer.place(constants.get(k), constant=k in constants) for k in range(len(program.jaxpr.invars))]
     return writer.block(arguments, writer.write(program.jaxpr, program.consts, arguments))
 
 
-def _operation(equation: JaxprEqn) -> Operation:
+def _operation(equation: JaxprEqn, constants: Mapping[int, np.ndarray]) -> Operation:
     name = equation.primitive.name
+    if name in INNER:
+        return _with_memory(block_of(equation.params[INNER[name]], constants))
     if name in LOOPS:
-        return LOOPS[name](equation.params)
+        return LOOPS[name](equation.params, constants)
     if name not in MAKERS:
         raise CannotInterpret(name)
     shapes = [atom.aval for atom in (*equation.invars, *equation.outvars)]
@@ -149,12 +184,36 @@ def _operation(equation: JaxprEqn) -> Operation:
     return MAKERS[name](equation.params, *shapes)
 
 
+def _with_memory(block: Block) -> Operation:
+    """The block as an operation that keeps the arguments and results of its last two calls, if these are not large.
+
+    Two, because a step that is rejected leads back to the place before.
+    """
+    calls: list[tuple[list[bytes], list[np.ndarray]]] = []
+
+    def call(*values: np.ndarray) -> list[np.ndarray]:
+        nonlocal calls
+        # in one layout, as sums in another one round otherwise: results depend on nothing but the numbers
+        arguments = [np.ascontiguousarray(value).reshape(np.shape(value)) for value in values]
+        key = [argument.tobytes() for argument in arguments]
+        for earlier, results in calls:
+            if earlier == key:
+                return results
+        results = block(*arguments)
+        if sum(np.size(result) for result in results) <= MOST_KEPT:
+            calls = [*calls[-1:], (key, results)]  # another list, as another thread may be reading this one
+        return results
+
+    return call
+
+
 # --- loops and branches ---
 
 
-def _while(params: dict) -> Operation:
-    test, body = block_of(params["cond_jaxpr"]), block_of(params["body_jaxpr"])
+def _while(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
     of_test, of_both = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    test = block_of(params["cond_jaxpr"], {k: value for k, value in constants.items() if k < of_test})
+    body = block_of(params["body_jaxpr"], {k - of_test: v for k, v in constants.items() if of_test <= k < of_both})
 
     def loop(*values: np.ndarray) -> list[np.ndarray]:
         carry = list(values[of_both:])
@@ -172,27 +231,44 @@ def _where(going: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
     return np.where(going.reshape(going.shape + (1,) * (np.ndim(new) - going.ndim)), new, old)
 
 
-def _scan(params: dict) -> Operation:
-    body, fixed = block_of(params["jaxpr"]), params["num_consts"]
-    carries, length = params["num_carry"], params["length"]
+def _scan(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
+    fixed, carries, length = params["num_consts"], params["num_carry"], params["length"]
+    body = block_of(params["jaxpr"], {k: value for k, value in constants.items() if k < fixed})
     shapes = params["jaxpr"].out_avals[carries:]
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
+
+    # where nothing is handed on, turns are independent of each other; threads pay where a turn is mostly arithmetic
+    numbers = sum(math.prod(aval.shape) for aval in (*shapes, *params["jaxpr"].in_avals[fixed:]))
+    side_by_side = not carries and length > 1 and numbers in SIDE_BY_SIDE
 
     def loop(*values: np.ndarray) -> list[np.ndarray]:
         constants, carry, rows = values[:fixed], list(values[fixed : fixed + carries]), values[fixed + carries :]
         stacks = [np.empty((length, *aval.shape), aval.dtype) for aval in shapes]
-        for turn in turns:
+
+        def play(turn: int, carry: list[np.ndarray]) -> list[np.ndarray]:
             results = body(*constants, *carry, *[row[turn] for row in rows])
-            carry = results[:carries]
             for array, value in zip(stacks, results[carries:], strict=True):
                 array[turn] = value
+            return results[:carries]
+
+        def play_share(first: int) -> None:
+            with np.errstate(all="ignore"):  # which is each thread's own
+                for turn in turns[first::workers]:
+                    play(turn, [])
+
+        if side_by_side and (workers := min(os.cpu_count() or 1, length)) > 1:
+            with ThreadPoolExecutor(workers) as threads:
+                list(threads.map(play_share, range(workers)))
+            return stacks
+        for turn in turns:
+            carry = play(turn, carry)
         return [*carry, *stacks]
 
     return loop
 
 
-def _cond(params: dict) -> Operation:
-    branches = [block_of(branch) for branch in params["branches"]]
+def _cond(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
+    branches = [block_of(branch, {k - 1: v for k, v in constants.items() if k}) for branch in params["branches"]]
 
     def choose(index: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
         return branches[min(max(int(index), 0), len(branches) - 1)](*values)
@@ -200,7 +276,11 @@ def _cond(params: dict) -> Operation:
     return choose
 
 
-LOOPS: dict[str, Callable[[dict], Operation]] = {"while": _while, "scan": _scan, "cond": _cond}
+LOOPS: dict[str, Callable[[dict, Mapping[int, np.ndarray]], Operation]] = {
+    "while": _while,
+    "scan": _scan,
+    "cond": _cond,
+}
 
 
 # --- functions of trees ---

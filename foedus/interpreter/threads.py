@@ -10,7 +10,7 @@ from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
-NARROW = 256  # columns up to which one thread is used
+NARROW = 512  # columns up to which one thread is used
 
 
 @cache

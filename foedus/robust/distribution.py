@@ -46,8 +46,13 @@ def mean_loss(loss: Loss, w: Array, x: Array, y: Array, share: Array) -> Array:
 
 
 def pad_rows(*rows: np.ndarray, height: int = 0) -> list[Array]:
-    """The arrays, filled with zeros up to a power of two: clients of many sizes share few compiled programs."""
-    more = (1 << (max(len(rows[0]), int(height)) - 1).bit_length()) - len(rows[0])
+    """The arrays, filled with zeros up to one of four sizes between powers of two.
+
+    Clients of many sizes thus share few compiled programs.
+    """
+    least = max(len(rows[0]), int(height), 1)
+    step = 1 << max((least - 1).bit_length() - 3, 3)
+    more = -(-least // step) * step - len(rows[0])
     return [device_array(np.concatenate([a, np.zeros((more, *a.shape[1:]))])) for a in rows]
 
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.interpreter.program import keep_results
 from foedus.numerics.cone import cone_step, flip, jdot, scale_by
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
@@ -125,12 +126,14 @@ class PolyhedronSite:
     ) -> tuple[PolyhedronPosition, SiteShare, Array]:
         """The place after a step, the site's share there, and the inverses, as `RobustSite.visit` has them."""
         layout, samples = self.layout, self.samples
+        # the system at the old place is that of the last round, when it was new
+        system_at = keep_results(lambda iterate: self._newton(layout, samples, iterate))
 
         def advance(
             k: int, loop: tuple[PolyhedronIterate, SiteShare, Array]
         ) -> tuple[PolyhedronIterate, SiteShare, Array]:
             iterate, nothing, inverses = loop
-            newton = self._newton(layout, samples, iterate)
+            newton = system_at(iterate)
 
             def leave() -> tuple[PolyhedronIterate, SiteShare, Array]:
                 moved, ends = self._moved(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)

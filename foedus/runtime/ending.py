@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from foedus.certificate import SitePart, site_parts, widened
+from foedus.certificate import SitePart, needs_products, site_parts, widened
 from foedus.constrained import tolerances
 from foedus.interpreter.dispatch import play
 from foedus.pooled import Pooled
@@ -16,10 +18,11 @@ from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust
 from foedus.runtime import spine
 from foedus.runtime.bins import by_client
-from foedus.runtime.masking import check_range, fields_of
+from foedus.runtime.masking import Masking, check_range, fields_of
 from foedus.runtime.spine import Carry, Job
-from foedus.summed_certificate import SummedPart, summed_part
+from foedus.summed_certificate import SummedPart, as_one_part, summed_part, unseen_of
 from foedus.terms import Data
+from foedus.wide_gap import Ask, ask_here
 
 
 def proposals_of(job: Job, carry: Carry, clients: PyTree, data: PyTree) -> Sequence[Proposal] | None:
@@ -50,9 +53,35 @@ def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
         algorithm, problem.terms, problem.names, carry, parts, one, problem.server, multipliers,
         reason_names=run_on.names,
     )  # fmt: skip
-    if job.masking is not None or not end.finite:
+    if not end.finite or not needs_products(problem.terms):
         return end
-    return replace(end, certificate=widened(end.certificate, problem, carry.w, each, multipliers))
+    terms, w, slack = problem.terms, device_array(carry.w), 0.0
+    ask = ask_here(terms, w, mu, nu, problem.data)
+    if job.masking is not None:
+        assert isinstance(parts, SummedPart)
+        ask, slack = _masked_ask(job, mu, nu, w), unseen_of(terms, parts).slack
+        each = as_one_part(parts, terms.clients)
+    found = widened(end.certificate, terms, problem.server, w, each, multipliers, ask, slack)
+    return replace(end, certificate=found)
+
+
+def _masked_ask(job: Job, mu: Array, nu: Array, w: Array) -> Ask:
+    """Return the question of a server that sees sums alone: the answers are the same integers as over real sites."""
+    assert job.masking is not None
+    measuring, terms = job.masking.measuring, job.problem.terms
+    add_up = partial(_add_up, measuring, terms.clients)
+    ask = ask_here(terms, w, mu, nu, job.problem.data, add_up)
+
+    def masked(kind: str, V: np.ndarray) -> np.ndarray:
+        total, worst = ask(kind, V)
+        check_range(measuring, worst, job.problem.names, fields_of(total), "part of the gap")
+        return total
+
+    return masked
+
+
+def _add_up(measuring: Masking, n: int, each: Array) -> tuple[Array, Array]:
+    return measuring.add_up(each, jnp.ones(n, bool))
 
 
 def summed_parts(job: Job, parts: SitePart) -> SummedPart:

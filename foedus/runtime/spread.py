@@ -15,7 +15,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import ArrayLike
 
-from foedus.certificate import site_parts
+from foedus.certificate import needs_products, site_parts, widened
 from foedus.errors import FoedusError
 from foedus.pooled import Pooled
 from foedus.runtime import simulate, spine, traffic
@@ -24,6 +24,7 @@ from foedus.runtime.participation import Schedule
 from foedus.runtime.spine import Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import condense_data
 from foedus.terms import Data, Terms
+from foedus.wide_gap import ask_here
 
 ROUNDS = 256  # in one chunk: a fixed number, for all processes must run the same program for the same number of rounds
 NAMES_BYTES = 2**16  # room for the names of one process's clients, which are exchanged as bytes of one length
@@ -143,7 +144,16 @@ def conclusion(job: Job, terms: Terms, at: simulate.Simulation) -> spine.Conclus
     whole = jax.tree.map(lambda a: jnp.asarray(gather(np.asarray(a))), parts)
     names = [f"{i}" for i in range(terms.clients)] if problem.stacked.names is None else _names(problem.names)
     one = Data({k: v[0] for k, v in problem.data.items()})
-    return spine.conclude(algorithm, terms, names, at.carry, whole, one, problem.server, multipliers)
+    end = spine.conclude(algorithm, terms, names, at.carry, whole, one, problem.server, multipliers)
+    if not end.finite or not needs_products(terms):
+        return end
+    mine = ask_here(terms, w, mu, nu, problem.data)
+
+    def ask(kind: str, V: np.ndarray) -> np.ndarray:
+        return np.sum(gather(mine(kind, V)[None]), axis=0)
+
+    found = widened(end.certificate, terms, problem.server, w, whole, multipliers, ask)
+    return replace(end, certificate=found)
 
 
 def _mine(states: Array) -> Array:

@@ -139,6 +139,17 @@ class SecureServerSession(ServerSession):
         check_clipped(measuring, clip_count)
         return jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total) if broken_count else total
 
+    def sum_of(
+        self, ask: str, number: int, messages: dict[str, tuple[Json, bytes]], plan: jax.ShapeDtypeStruct
+    ) -> np.ndarray:
+        measuring, round = self.masking.measuring, self.order.max_rounds + number
+        words, _ = self.sums.add_up(ask, round, messages, measuring.size(plan), len(messages), number=None)
+        if words is None:
+            raise Paused(f"the sum of {ask!r} could not be unmasked")
+        total, clip_count, broken_count = measuring.tree_of(words, plan)
+        check_clipped(measuring, clip_count)
+        return np.full_like(total, np.nan) if broken_count else total
+
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures over all rows; None, with a line in the log, where the sum is none of figures."""
         order, terms = self.order, self.order.terms

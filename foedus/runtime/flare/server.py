@@ -22,7 +22,7 @@ from foedus.files import Json
 from foedus.interpreter.random_bits import random_key
 from foedus.privacy.releasing import sound_noise
 from foedus.runtime import clock, spine
-from foedus.runtime.flare import evaluating, layout, packing, spec
+from foedus.runtime.flare import evaluating, layout, packing, products, spec
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.keeping import ServerCheckpoints
@@ -89,6 +89,7 @@ class ServerSession:
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         self.holdout = Holdout.from_json(order.holdout)
         more = [evaluating.shapes(terms, self.holdout.noise)] if self.holdout.evaluates else []
+        more += [shape] if (shape := products.shape(terms)) is not None else []
         largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party), *more))
         self.exchange.most = largest + HEADERS
         self.traffic = tuple(
@@ -238,6 +239,7 @@ class ServerSession:
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
         parts_or_names = self._measurement(at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
+        end = products.with_gap(self, at, end, parts_or_names, multipliers, nu)
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         evaluation, decision, w = None, None, np.asarray(carry.w)
         if self.holdout and bool(carry.finite) and not interrupted:
@@ -261,6 +263,12 @@ class ServerSession:
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures of a model on the rows that the sites have held out."""
         return evaluating.collect(self.exchange, self.client, self.order.terms, w, self.holdout, decision)
+
+    def sum_of(
+        self, ask: str, number: int, messages: dict[str, tuple[Json, bytes]], plan: jax.ShapeDtypeStruct
+    ) -> np.ndarray:
+        """Return the sum of the sites' replies to one more question; `number` counts these after the last round."""
+        return products.sum_of_replies(self, ask, messages, plan)
 
     def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
         """Return what the sites measure at the last model; or the names of those that do not measure."""

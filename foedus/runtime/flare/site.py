@@ -12,6 +12,7 @@ greeting, and everything it sends passes its gate (`gate.py`).
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -31,7 +32,7 @@ from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import agreement, layout, packing, releases, spec
+from foedus.runtime.flare import agreement, layout, packing, products, releases, spec
 from foedus.runtime.flare.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -95,7 +96,7 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
-        self.masks = SiteMasks(identity, site.policy, self.folder, self._check_run, self.gate)
+        self.masks = SiteMasks(identity, site.policy, self.folder, self.check_run, self.gate)
 
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; the transport may deliver anything as one."""
@@ -127,6 +128,7 @@ class SiteSession:
             "round": self._round,
             "keep": self._keep,
             "measure": self._measure,
+            products.PRODUCTS: partial(products.answer, self),
             "evaluate": self._evaluate,
             "rate": self._rate,
             "end": self._end,
@@ -244,7 +246,7 @@ class SiteSession:
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
-        self.norm = header.get("norm")
+        self.norm, self.questions = header.get("norm"), 0
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -261,12 +263,12 @@ class SiteSession:
     # --- the rounds ---
 
     def _round(self, header: Json, payload: bytes) -> Outgoing:
-        self._check_run(header)
+        self.check_run(header)
         round = whole(header["round"], 0, MOST_ROUNDS, "round")
         if round >= self.rounds:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
-        client = self._state(since := whole(header["since"], STARTED, round - 1, "since"))
+        client = self.state_after(since := whole(header["since"], STARTED, round - 1, "since"))
         if self.noise is not None and (again := self.masks.again(header, payload, round)) is not None:
             return Outgoing({"releases": releases.count_of(self.gate.ledger, str(self.run))}, again)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
@@ -298,7 +300,7 @@ class SiteSession:
 
         return Outgoing({"releases": count + fresh}, content, False, own, keep)
 
-    def _state(self, number: int) -> PyTree:
+    def state_after(self, number: int) -> PyTree:
         """Return the client state after a round: the one in memory, or the one on disk."""
         # Under privacy a round that is played again goes on from the newest state, whose record counts what has left.
         if self.noise is not None and number in self.states:
@@ -312,11 +314,11 @@ class SiteSession:
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
         """Save the state after a round, and delete those that nobody will ask for."""
-        self._check_run(header)
+        self.check_run(header)
         since = whole(header["since"], STARTED, MOST_ROUNDS, "since")
         needed_rounds = {whole(n, STARTED, MOST_ROUNDS, "needed") for n in header["needed"]}
         if since != STARTED:
-            self._write_state(since, self._state(since))
+            self._write_state(since, self.state_after(since))
         for path in self._place().glob("state-*.ckpt"):
             if int(path.stem.removeprefix("state-")) not in needed_rounds | {since}:
                 path.unlink(missing_ok=True)
@@ -330,9 +332,9 @@ class SiteSession:
 
     def _measure(self, header: Json, payload: bytes) -> Outgoing:
         """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
-        self._check_run(header)
+        self.check_run(header)
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
-        client = self._state(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
+        client = self.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
         write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         if self.noise is not None or self.policy.limits_privacy:
@@ -341,7 +343,7 @@ class SiteSession:
         return Outgoing({"measured": True}, content, exact=True)
 
     def _examiner(self, header: Json) -> tuple[Examiner, Path]:
-        self._check_run(header)
+        self.check_run(header)
         examiner = self._desk(header).examiner
         if examiner is None:
             raise Refusal("policy", NOT_AGREED)
@@ -359,7 +361,7 @@ class SiteSession:
         return examiner.rate(header, payload, self.terms, record)
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
-        self._check_run(header)
+        self.check_run(header)
         for path in self._place().glob("state-*.ckpt"):
             path.unlink(missing_ok=True)
         self.gate.forget(str(self.run))
@@ -367,7 +369,8 @@ class SiteSession:
         self.run, self.agreement = None, None
         return Outgoing()
 
-    def _check_run(self, header: Json) -> None:
+    def check_run(self, header: Json) -> None:
+        """Refuse a message of another run than the one that was joined."""
         if self.run is None or header.get("run") != self.run:
             raise Refusal("other-run", "it has not joined this run")
 

@@ -1,0 +1,184 @@
+"""The gap of many columns over messages: the server asks for products with vectors, and the sites send their parts.
+
+Questions come after the measuring round, at the same point, and each is one more sum over the sites (`wide_gap.py` says
+what for). A site answers so many of them in a run and no more, so that nobody puts its matrix together from products.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from foedus.algorithm import Algorithm
+from foedus.certificate import SitePart, needs_products, widened
+from foedus.errors import FoedusError
+from foedus.files import Json
+from foedus.interpreter.dispatch import jit_if_large
+from foedus.privacy.noise import Sound
+from foedus.pytrees import PyTree
+from foedus.runtime import spine
+from foedus.runtime.flare import layout, packing
+from foedus.runtime.flare.agreement import MOST_ROUNDS
+from foedus.runtime.flare.exchange import AskSites, Exchange, Missing, Paused
+from foedus.runtime.flare.gate import Outgoing
+from foedus.runtime.flare.names import STARTED
+from foedus.runtime.flare.order import Order
+from foedus.runtime.flare.packing import whole
+from foedus.runtime.flare.policy import Policy, Refusal
+from foedus.runtime.flare.rounds import Play
+from foedus.runtime.flare.secure_site import SiteMasks
+from foedus.runtime.spine import Conclusion
+from foedus.summed_certificate import SummedPart, as_one_part, unseen_of
+from foedus.terms import Data, Terms
+from foedus.wide_gap import BATCH, CURVATURE, DIAGONAL, MOST_ROWS, ROWS, site_bends, site_products
+
+PRODUCTS = "products"  # the kind of message
+KINDS = (CURVATURE, ROWS, DIAGONAL)
+MOST = 60  # questions for products with the Hessian, one after the other: each is a round between sites
+MOST_QUESTIONS = 2 * MOST + MOST_ROWS // BATCH + 16  # of all kinds in a run, for a saddle point is searched first
+FIRST = 2  # the number of the first question after the last round; those before are the measurement and an evaluation
+
+
+def shape(terms: Terms) -> jax.ShapeDtypeStruct | None:
+    """Return the shape of the largest answer; None where nothing of the kind will be asked."""
+    return jax.ShapeDtypeStruct((BATCH, terms.dim), float) if needs_products(terms) else None
+
+
+@jit_if_large("algorithm", "terms", "kind")
+def _products(
+    algorithm: Algorithm, terms: Terms, kind: str, client: PyTree, w: Array, nu: Array, V: Array, data: Data
+) -> Array:
+    mu = spine.client_multipliers(algorithm, terms, client)
+    return site_products(terms, kind, w, mu, nu, site_bends(terms, w, mu, nu, data), data, V)
+
+
+# --- a site ---
+
+
+class Site(Protocol):
+    """What the answer takes of a site's session."""
+
+    terms: Terms
+    algorithm: Algorithm
+    noise: Sound | None
+    policy: Policy
+    masks: SiteMasks
+    measured_data: Data
+    rounds: int
+    questions: int  # of this kind in the run so far
+
+    def check_run(self, header: Json) -> None: ...
+
+    def state_after(self, number: int) -> PyTree: ...
+
+
+def answer(session: Site, header: Json, payload: bytes) -> Outgoing:
+    """Return a site's products with the vectors of a question; under privacy none, for they are exact."""
+    session.check_run(header)
+    terms = session.terms
+    if session.noise is not None or session.policy.limits_privacy:
+        raise Refusal("policy", "it sends no exact figure")
+    if header.get("what") not in KINDS or not needs_products(terms):
+        raise Refusal("unknown", "it is asked for products that no certificate of this run needs")
+    number = whole(header["number"], 0, MOST_QUESTIONS - 1, "number")
+    count = whole(header["count"], 1, BATCH, "count")
+    session.questions += 1
+    if session.questions > MOST_QUESTIONS:
+        raise Refusal("breach", f"it answers {MOST_QUESTIONS} such questions in a run, and no more")
+    plan = (layout.vector(terms.dim), layout.vector(terms.rows[2]), jax.ShapeDtypeStruct((count, terms.dim), float))
+    w, nu, V = (jnp.asarray(part) for part in packing.from_bytes(payload, plan))
+    client = session.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
+    what = str(header["what"])
+    products = np.asarray(
+        _products(session.algorithm, terms, what, client, w, nu, V, session.measured_data), dtype=float
+    )
+    masking = session.masks.masking
+    if masking is None:
+        content = packing.to_bytes(products, jax.ShapeDtypeStruct(products.shape, float))
+    else:
+        session.masks.ranges.check("products", masking.measuring, products, session.gate.note)
+        words = masking.measuring.words_of(products)
+        content = session.masks.vector(header, payload, session.rounds + FIRST + number, words)
+    return Outgoing(payload=content, exact=True)
+
+
+# --- the server ---
+
+
+class Coordinator(Protocol):
+    """What the questions take of a server's session."""
+
+    order: Order
+    exchange: Exchange
+    client: dict[str, str]
+    ask: AskSites
+    note: Callable[[str], None]
+
+    def sum_of(
+        self, ask: str, number: int, messages: dict[str, tuple[Json, bytes]], plan: jax.ShapeDtypeStruct
+    ) -> np.ndarray: ...
+
+
+class Questions:
+    """The questions of a server to all its sites at one point: an `Ask`."""
+
+    def __init__(self, session: Coordinator, at: Play, nu: np.ndarray):
+        self.session, self.w, self.nu = session, np.asarray(at.carry.w), nu
+        self.last, self.number = np.asarray(at.last), 0
+
+    def __call__(self, what: str, V: np.ndarray) -> np.ndarray:
+        """Return the sum of the sites' products with these vectors."""
+        order, terms = self.session.order, self.session.order.terms
+        V = np.asarray(V, dtype=float)
+        plan = (layout.vector(terms.dim), layout.vector(terms.rows[2]), jax.ShapeDtypeStruct(V.shape, float))
+        payload = packing.to_bytes((self.w, self.nu, V), plan)
+        header = self.session.exchange.header(PRODUCTS) | {"what": what, "number": self.number, "count": len(V)}
+        messages = {site: (header | {"since": int(self.last[i])}, payload) for i, site in enumerate(order.sites)}
+        self.number += 1
+        rows = 1 if what == DIAGONAL else len(V)
+        answer_shape = jax.ShapeDtypeStruct((rows, terms.dim), float)
+        return self.session.sum_of(PRODUCTS, FIRST + self.number - 1, messages, answer_shape)
+
+
+def sum_of_replies(
+    session: Coordinator, ask: str, messages: Mapping[str, tuple[Json, bytes]], plan: jax.ShapeDtypeStruct
+) -> np.ndarray:
+    """Return the sum of what the sites send in reply to these messages, each seen by the server."""
+    exchange, patience, replies = session.exchange, session.exchange.patience, {}
+    for _ in range(1 + patience.misses):
+        missing = {site: packing.seal(*message) for site, message in messages.items() if site not in replies}
+        for site, raw in session.ask(missing, patience.timeout).items() if missing else ():
+            header, content = exchange.open_reply(site, raw, ask, None)
+            try:
+                if header is not None:
+                    part = packing.from_bytes(content, plan)
+                    packing.check_finite(part, [False])
+                    replies[site] = part
+            except FoedusError as error:
+                exchange.refuse(site, str(error))
+    if silent := [site for site in messages if site not in replies]:
+        raise Paused(f"client {session.client[silent[0]]!r} does not answer {ask!r}{exchange.why(silent[0])}")
+    return np.sum([replies[site] for site in messages], axis=0)
+
+
+def with_gap(
+    session: Coordinator, at: Play, end: Conclusion, parts: SitePart | SummedPart | list[str],
+    multipliers: Mapping[str, np.ndarray], nu: np.ndarray,
+) -> Conclusion:  # fmt: skip
+    """Return the conclusion with an estimate of the gap; what the sites do not answer is said and spoils nothing."""
+    order, terms = session.order, session.order.terms
+    if isinstance(parts, list) or not end.finite or not needs_products(terms):
+        return end
+    slack = unseen_of(terms, parts).slack if isinstance(parts, SummedPart) else 0.0
+    each = as_one_part(parts, terms.clients) if isinstance(parts, SummedPart) else parts
+    w, ask = jnp.asarray(end.w), Questions(session, at, nu)
+    try:
+        found = widened(end.certificate, terms, order.own, w, each, multipliers, ask, slack, MOST)
+    except (Missing, Paused, FoedusError) as error:
+        session.note(f"the gap is not estimated: {error}")
+        found = replace(end.certificate, gap_note="not all sites answered the questions for it")
+    return replace(end, certificate=found)
