@@ -100,7 +100,7 @@ def answer(session: Site, header: Json, payload: bytes) -> Outgoing:
     if masking is None:
         content = packing.to_bytes(products, jax.ShapeDtypeStruct(products.shape, float))
     else:
-        session.masks.ranges.check("products", masking.measuring, products, session.gate.note)
+        session.masks.ranges.check("products", masking.measuring, products, session.masks.gate.note)
         words = masking.measuring.words_of(products)
         content = session.masks.vector(header, payload, session.rounds + FIRST + number, words)
     return Outgoing(payload=content, exact=True)
