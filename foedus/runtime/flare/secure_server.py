@@ -96,9 +96,8 @@ class SecureServerSession(ServerSession):
         least = len(messages) if self.patience.minimum is None else min(len(messages), self.patience.minimum)
         losses = frozenset(site for site, gone in zip(order.sites, is_lost, strict=True) if gone)
         answers, requests = len({*messages} - losses), len(messages)
-        enough = bool(self.masking.enough(jnp.asarray(answers), jnp.asarray(requests)))
         words, survivors = None, ()
-        if enough:
+        if self.masking.enough(answers, requests):
             words, survivors = self.sums.add_up(
                 "round", round, messages, self.masking.size(self.replies[phase]), least, number=round, losses=losses,
                 on_header=self._note_releases,
