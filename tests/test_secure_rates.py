@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from test_central_sites import FILE, PRIVATE
+from hospitals import CENTRAL
+from test_central_sites import PRIVATE
 from test_flare_rates import RATES, expected
 from test_secure_evaluation import POLICY, SECURE, MaskedWard
 
@@ -20,7 +21,7 @@ from foedus.runtime.flare.order import Result
 from foedus.runtime.flare.site_ledger import ROUNDING
 
 RATED = SECURE.partition("[evaluate]")[0] + RATES
-NOISY = FILE.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")
+NOISY = CENTRAL.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")
 NOISY += "[evaluate]\nholdout = 0.3\n"
 
 
