@@ -1,6 +1,6 @@
 """A folder with four invented hospitals and an experiment file, and the command line played in it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +9,16 @@ import pytest
 from foedus import cli
 from foedus.experiment import starter
 
-DATA = """\
+TABLES = """\
 [data]
 files = "hospitals/*.csv"
 label = "readmitted"
 positive = "yes"
-group = "sex"
-[problem]
-penalty = { name = "Ridge", mu = 0.01, per_example = false }
+"""
+BY_SEX = f'{TABLES}group = "sex"\n'
+DATA = f"""\
+{BY_SEX}[problem]
+penalty = {{ name = "Ridge", mu = 0.01, per_example = false }}
 """
 
 FEDAVG = f"""\
@@ -30,7 +32,39 @@ stop = "none"
 max_rounds = 40
 """
 
+CENTRAL = f"""\
+{TABLES}features = ["age", "blood_pressure"]
+[preprocess.bounds]
+age = [0, 120]
+blood_pressure = [60, 240]
+[algorithm]
+name = "PrivateNewton"
+[run]
+secure = true
+[privacy]
+kind = "central"
+epsilon = 30.0
+delta = 1e-5
+least_rows = 60
+"""
+
 ACCEPT = "--accept-uncertified"  # FEDAVG plays a fixed number of rounds, so its runs never pass a stopping test
+
+
+def write_tables(
+    folder: Path, names: Sequence[str] | None = None, *, as_sites: bool = False, rows: int | None = None
+) -> None:
+    """Write the tables of these hospitals, or of all four, into a folder's `hospitals`.
+
+    With `as_sites` they are called as the sites of a federation are, on which draws and their order depend. With `rows`
+    each has so many, so that one compiled program serves all.
+    """
+    tables = starter.hospitals()
+    (folder / "hospitals").mkdir(exist_ok=True)
+    for number, name in enumerate(names or tables):
+        lines = tables[name].splitlines(keepends=True)
+        file = f"hospitals/site-{number + 1}.csv" if as_sites else f"hospitals/{name}.csv"
+        (folder / file).write_text("".join(lines[: None if rows is None else rows + 1]))
 
 
 @dataclass(frozen=True)
@@ -51,9 +85,7 @@ def commands(
     """Make the hospitals and study.toml in the folder, enter it, and return what runs `foedus` there."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", str(columns))
-    Path("hospitals").mkdir()
-    for name, text in starter.hospitals().items():
-        Path(f"hospitals/{name}.csv").write_text(text)
+    write_tables(Path())
     Path("study.toml").write_text(study)
 
     def run(*arguments: str) -> Result:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hospitals import CENTRAL
 from test_flare_preparation import FREE
 from test_secure_evaluation import MaskedWard
 
@@ -20,31 +21,14 @@ from foedus.runtime.flare.site_ledger import ROUNDING
 from foedus.secure.play import trial_identities
 
 pytest.importorskip("cryptography")
-FILE = """
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-features = ["age", "blood_pressure"]
-[preprocess.bounds]
-age = [0, 120]
-blood_pressure = [60, 240]
-[algorithm]
-name = "PrivateNewton"
-[run]
-secure = true
-[privacy]
-kind = "central"
-epsilon = 30.0
-delta = 1e-5
-least_rows = 60
-"""
 CAPS = '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 1.5\n'
 PRIVATE = Policy(**FREE, max_epsilon=30.0, secure=True)
 
 
 def test_a_submitted_run_of_fedavg_spends_its_total_at_every_site(tmp_path):
-    text = FILE.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")
+    text = CENTRAL.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace(
+        "secure = true", "secure = true\nmax_rounds = 2"
+    )
     ward = MaskedWard(tmp_path, text, PRIVATE)
     ward.play()
     for site in ward.site.values():
@@ -55,7 +39,7 @@ def test_a_submitted_run_of_fedavg_spends_its_total_at_every_site(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("caps", "rounds"), [("", 1 + STEPS), (CAPS, 2 + STEPS_WITH_CAPS)], ids=["free", "capped"])
 def test_a_submitted_run_spends_its_total_at_every_site_and_brings_a_private_certificate(tmp_path, caps, rounds):
-    ward = MaskedWard(tmp_path, FILE + caps, PRIVATE)
+    ward = MaskedWard(tmp_path, CENTRAL + caps, PRIVATE)
     result = Result.from_bytes(ward.play().to_bytes())
     assert len(result.history["phase"]) == rounds
     for site in ward.site.values():
@@ -80,7 +64,7 @@ def test_a_submitted_run_spends_its_total_at_every_site_and_brings_a_private_cer
 
 
 def test_a_site_that_allows_less_refuses_before_its_columns_are_told(tmp_path):
-    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, max_epsilon=29.0))
+    ward = MaskedWard(tmp_path, CENTRAL, replace(PRIVATE, max_epsilon=29.0))
     with pytest.raises(Missing, match=r"allows epsilon 29 a run at delta 1e-05, and with this run 30"):
         ward.play()
     assert all(not site.gate.ledger.lines for site in ward.site.values())
@@ -116,7 +100,7 @@ def without_masks(header):
     ],
 )
 def test_a_server_that_asks_with_other_settings_gets_nothing(tmp_path, change, sentence):
-    ward = MaskedWard(tmp_path, FILE, PRIVATE)
+    ward = MaskedWard(tmp_path, CENTRAL, PRIVATE)
     honest, changes = ward.ask, list[bool]()
 
     def ask(messages, timeout):
@@ -143,14 +127,14 @@ def test_a_server_that_asks_with_other_settings_gets_nothing(tmp_path, change, s
     ],
 )
 def test_noise_that_cannot_do_is_refused_before_a_round(tmp_path, change, sentence):
-    ward = MaskedWard(tmp_path, FILE.replace(*change))
+    ward = MaskedWard(tmp_path, CENTRAL.replace(*change))
     with pytest.raises(fd.FoedusError, match=sentence):
         ward.play()
     assert "round" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}
 
 
 def test_a_person_who_approves_is_told_whom_the_noise_relies_on(tmp_path):
-    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, approve="ask"))
+    ward = MaskedWard(tmp_path, CENTRAL, replace(PRIVATE, approve="ask"))
     with pytest.raises(Paused, match="it waits for the approval of a person at the site"):
         ward.play()
     (request,) = ward.site[ward.names[0]].approvals.all()
@@ -163,11 +147,11 @@ def test_a_person_who_approves_is_told_whom_the_noise_relies_on(tmp_path):
 
 
 def test_what_is_known_without_data_is_refused_at_the_coordinator(tmp_path):
-    plan = Plan.of(MaskedWard(tmp_path, FILE).case.settings)
+    plan = Plan.of(MaskedWard(tmp_path, CENTRAL).case.settings)
     plan.check(4)
     with pytest.raises(fd.FoedusError, match=r"need at least 4 sites.*Got 3 instead"):
         plan.check(3)
-    small = Plan.of(MaskedWard(tmp_path, FILE.replace("epsilon = 30.0", "epsilon = 0.001")).case.settings)
+    small = Plan.of(MaskedWard(tmp_path, CENTRAL.replace("epsilon = 30.0", "epsilon = 0.001")).case.settings)
     with pytest.raises(fd.FoedusError, match=r"epsilon 0\.001 is too small for any useful noise"):
         small.check(4)
 
@@ -191,12 +175,12 @@ def with_identity(ward: MaskedWard, site: str, identity) -> None:
 
 
 def test_fewer_sites_than_a_site_asks_for(tmp_path):
-    ward = MaskedWard(tmp_path, FILE, replace(PRIVATE, secure_min=5))
+    ward = MaskedWard(tmp_path, CENTRAL, replace(PRIVATE, secure_min=5))
     assert heard(ward, r"\(secure_min\) asks for sums with at least 5 other sites, and this run has 3") == set()
 
 
 def test_a_site_without_cryptography(tmp_path, monkeypatch):
-    ward = MaskedWard(tmp_path, FILE, PRIVATE)
+    ward = MaskedWard(tmp_path, CENTRAL, PRIVATE)
     with_identity(ward, ward.names[0], None)
     monkeypatch.setitem(sys.modules, "cryptography", None)  # an import of it now raises ImportError
     words = f"client '{ward.names[0]}' refuses: it cannot take part: masked sums need the package cryptography"
@@ -204,7 +188,7 @@ def test_a_site_without_cryptography(tmp_path, monkeypatch):
 
 
 def test_a_certificate_of_another_project(tmp_path):
-    ward = MaskedWard(tmp_path, FILE, PRIVATE)
+    ward = MaskedWard(tmp_path, CENTRAL, PRIVATE)
     with_identity(ward, ward.names[1], trial_identities(ward.names)[ward.names[1]])
     kinds = heard(ward, f"the key of '{ward.names[1]}' is not signed by a certificate of this project")
     assert kinds <= {"columns", "keys", "roster"}, "no figure has been sent"
@@ -212,7 +196,7 @@ def test_a_certificate_of_another_project(tmp_path):
 
 def test_numbers_that_no_sum_holds(tmp_path):
     """A column of 1e200, whose squares are beyond float64: the sites say that data do not fit, and not which."""
-    ward = MaskedWard(tmp_path, FILE.partition("[preprocess.bounds]")[0] + FILE[FILE.index("[algorithm]") :])
+    ward = MaskedWard(tmp_path, CENTRAL.partition("[preprocess.bounds]")[0] + CENTRAL[CENTRAL.index("[algorithm]") :])
     for name in ward.names:
         path = tmp_path / f"hospitals/{name}.csv"
         lines = path.read_text().splitlines()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federations import REAL, kill_in_round, place, wait_for_round
+from hospitals import BY_SEX, write_tables
 
 import foedus as fd
 from foedus.cli import run as cli
@@ -19,14 +20,9 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 pytestmark = [*REAL, pytest.mark.slow]
 
-STUDY = """
+STUDY = f"""
 name = "study"
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-group = "sex"
-[algorithm]
+{BY_SEX}[algorithm]
 name = "ProxAL"
 inner = "newton"
 [problem]
@@ -43,11 +39,7 @@ SITES = ("city", "lakeside", "valley")  # of the four invented hospitals; as man
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    (folder / "hospitals").mkdir()
-    made = starter.hospitals()
-    for number, name in enumerate(SITES):
-        # called as the sites of the federation are: what draws depend on, and the order, are then the same
-        (folder / f"hospitals/site-{number + 1}.csv").write_text(made[name])
+    write_tables(folder, SITES, as_sites=True)
     (folder / "study.toml").write_text(STUDY)
     return folder
 

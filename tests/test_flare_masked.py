@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federations import REAL, place
+from hospitals import BY_SEX, CENTRAL, write_tables
 
 import foedus as fd
 from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
 from foedus.cli import run as cli
 from foedus.data.preprocess import Number, Preprocessing
-from foedus.experiment import starter
 from foedus.runtime.flare.gate import MessageLog
 from foedus.runtime.flare.names import RUNS
 from foedus.runtime.flare.site_ledger import ROUNDING, SiteLedger
@@ -19,18 +19,13 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 pytestmark = [*REAL, pytest.mark.slow]
 
-STUDY = """
+STUDY = f"""
 name = "study"
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-group = "sex"
-[algorithm]
+{BY_SEX}[algorithm]
 name = "InteriorPoint"
 [problem]
 loss = "logistic"
-penalty = { name = "Ridge", mu = 0.1 }
+penalty = {{ name = "Ridge", mu = 0.1 }}
 [evaluate]
 holdout = 0.3
 [run]
@@ -40,26 +35,9 @@ type = "LossCap"
 where = "label yes"
 at_most = 0.6
 """
-PRIVATE = """
+PRIVATE = f"""
 name = "private"
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-features = ["age", "blood_pressure"]
-[preprocess.bounds]
-age = [0, 120]
-blood_pressure = [60, 240]
-[algorithm]
-name = "PrivateNewton"
-[run]
-secure = true
-[privacy]
-kind = "central"
-epsilon = 30.0
-delta = 1e-5
-least_rows = 60
-[[constraints]]
+{CENTRAL}[[constraints]]
 type = "LossCap"
 where = "label yes"
 at_most = 1.5
@@ -78,9 +56,7 @@ def four(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    (folder / "hospitals").mkdir()
-    for number, text in enumerate(starter.hospitals().values()):
-        (folder / f"hospitals/site-{number + 1}.csv").write_text(text)
+    write_tables(folder, as_sites=True)
     (folder / "study.toml").write_text(STUDY)
     (folder / "private.toml").write_text(PRIVATE)
     return folder

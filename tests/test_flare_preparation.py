@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hospitals import BY_SEX, write_tables
 
 import foedus as fd
 from foedus.data import preprocess
 from foedus.errors import FoedusError
-from foedus.experiment import build, file, sources, starter
+from foedus.experiment import build, file, sources
 from foedus.experiment.plan import Plan
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.approval import Statement
@@ -19,17 +20,12 @@ from foedus.runtime.flare.preparation import Request, prepare, read
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.site import SiteSession
 
-STUDY = """
-[data]
-files = "hospitals/*.csv"
-label = "readmitted"
-positive = "yes"
-group = "sex"
-[algorithm]
+STUDY = f"""
+{BY_SEX}[algorithm]
 name = "FedGiA"
 [problem]
 loss = "logistic"
-penalty = { name = "Ridge", mu = 0.1 }
+penalty = {{ name = "Ridge", mu = 0.1 }}
 [run]
 max_rounds = 8
 """
@@ -43,9 +39,7 @@ class Ward:
 
     def __init__(self, folder: Path, text: str = STUDY, policy: Policy | None = None):
         self.folder, self.notes = folder, []
-        (folder / "hospitals").mkdir(exist_ok=True)
-        for name, table in starter.hospitals().items():  # as many rows each: one compiled program serves all
-            (folder / f"hospitals/{name}.csv").write_text("".join(table.splitlines(keepends=True)[:61]))
+        write_tables(folder, rows=60)
         (folder / "study.toml").write_text(text)
         experiment = file.load(folder / "study.toml")
         (self.case,) = experiment.cases

@@ -360,7 +360,11 @@ def test_the_threshold_from_yes_and_no_is_that_of_the_sites_counts(seed):
     def ask(term, cut):
         return [umbrella.below(mine, cut) for mine in own[term.name].values()]
 
-    plain, summed_ = rates.decide(terms, counts, ask), rates.decide_by_sums(terms, counts, ask)
+    def total(term, what, cut):
+        parts = [rates.answer_of(term, mine, what, cut) for mine in own[term.name].values()]
+        return tuple(map(sum, zip(*parts, strict=True)))
+
+    plain, summed_ = rates.decide(terms, counts, ask), rates.decide_by_sums(terms, len(scores), total)
     assert summed_.cut == plain.cut
     for mine, theirs in zip(summed_.terms, plain.terms, strict=True):
         assert (mine.cut, mine.holds) == (theirs.cut, theirs.holds)

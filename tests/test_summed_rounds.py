@@ -9,6 +9,7 @@ pytest.importorskip("cryptography")
 
 import numpy as np
 
+from foedus.runtime.flare import secure_site
 from foedus.runtime.flare.secure_site import SummedRounds
 from foedus.secure.messages import MaskOrder, RevealOrder
 from foedus.secure.play import exchange_keys, trial_identities
@@ -38,13 +39,13 @@ def reveals_of(sites, names=NAMES, lost=(), round: int = 0) -> dict[str, RevealO
 
 
 def test_no_reveal_leaves_before_its_line_is_safe(tmp_path, monkeypatch):
-    sites, gate, real = grove(tmp_path), threading.Event(), os.fsync
+    sites, gate, real = grove(tmp_path), threading.Event(), os.fdatasync
 
     def slow(number):
         assert gate.wait(10)
         real(number)
 
-    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(secure_site, "SYNC", slow)
     orders, answers = reveals_of(sites), []
     thread = threading.Thread(target=lambda: answers.append(sites["ash"].reveal(orders["ash"])))
     thread.start()
@@ -62,7 +63,7 @@ def test_a_disk_that_fails_keeps_the_reveal_back(tmp_path, monkeypatch):
     def full(number):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(secure_site, "SYNC", full)
     orders = reveals_of(sites)
     with pytest.raises(OSError, match="No space left"):
         sites["ash"].reveal(orders["ash"])

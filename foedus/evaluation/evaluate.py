@@ -321,7 +321,7 @@ def _noisy_evaluation(
         source=source,
         sites=sites,
         overall=overall,
-        terms=(*rates, *noisy_figures.terms_of(terms, own, total)),
+        terms=(*rates, *noisy_figures.terms_of(terms, own)),
         tenths=noisy_figures.tenths_of(total),
         rows={name: figures["accuracy"].rows for name, figures in sites.items()} if sites else None,
         auc_error=noisy_figures.area(total)[1],

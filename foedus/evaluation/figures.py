@@ -1,7 +1,7 @@
 """The figures that follow from a tally: shares, areas, means, and the losses behind caps, each with its interval."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,26 +139,49 @@ class TermFigure:
         return "holds" if self.figure.high <= self.cap and self.kind == "<=" else "open"
 
 
-def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tuple[TermFigure, ...]:
+RowsOf = Callable[[LossCap | LossGap, int, Sequence[str]], list[Figure]]
+"""Returns the value of each row of a term, which has this number, over the rows of these sites together."""
+
+
+def term_figures(terms: Terms, names: Sequence[str], rows: RowsOf) -> tuple[TermFigure, ...]:
     """Return every loss that a term caps: at each site, over all of them, or on the mean over them."""
     results: list[TermFigure] = []
     for k in dict.fromkeys(number for number, *_ in subsets(terms)):
         term = terms.constraints[k]
         assert isinstance(term, LossCap | LossGap)
-        sites = {name: rows_of(term, k, tallies[name]) for name in names}
+        sites = {name: rows(term, k, [name]) for name in names}
+        caps = {name: cap for name in names if (cap := cap_at(term, name)) is not None}
+        together = rows(term, k, [*caps]) if len(caps) > 1 and len(set(caps.values())) == 1 else None
         for row, label in enumerate(term.labels(terms, Data({}))):
             if term.scope == "coupled":
-                values = [rows[row] for rows in sites.values() if rows[row].known]
-                limit = term.limit
-                assert isinstance(limit, int | float)
-                results.append(TermFigure("all sites", label, float(limit), intervals.average(values), term.kind))
+                values = [figures[row] for figures in sites.values() if figures[row].known]
+                cap = cap_at(term, "")
+                assert cap is not None
+                results.append(TermFigure("all sites", label, cap, intervals.average(values), term.kind))
                 continue
-            caps = {name: cap for name in names if (cap := cap_at(term, name)) is not None}
             results += [TermFigure(name, label, cap, sites[name][row], term.kind) for name, cap in caps.items()]
-            if len(caps) > 1 and len(set(caps.values())) == 1:
-                together = rows_of(term, k, sum_of({name: tallies[name] for name in caps}))[row]
-                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together, term.kind))
+            if together is not None:
+                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together[row], term.kind))
     return tuple(results)
+
+
+def gap_or_cap(term: LossCap | LossGap, parts: list[Figure]) -> list[Figure]:
+    """Return the value of each row of a term from the mean losses of its groups."""
+    if isinstance(term, LossCap):
+        return parts
+    first, second = parts
+    if not (first.known and second.known):
+        return [NOTHING, NOTHING]
+    return [intervals.difference(first, second), intervals.difference(second, first)]
+
+
+def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tuple[TermFigure, ...]:
+    """Return every loss that a term caps, from the sites' tallies."""
+
+    def rows(term: LossCap | LossGap, k: int, sites: Sequence[str]) -> list[Figure]:
+        return rows_of(term, k, sum_of({name: tallies[name] for name in sites}))
+
+    return term_figures(terms, names, rows)
 
 
 def sum_of(tallies: Mapping[str, Tally]) -> Tally:
@@ -171,13 +194,7 @@ def sum_of(tallies: Mapping[str, Tally]) -> Tally:
 
 def rows_of(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:
     """Return the value of each row of a term."""
-    parts = [intervals.mean(sums[f"term {k}.{side}"], low=0.0) for side in range(len(term.masks()))]
-    if isinstance(term, LossCap):
-        return parts
-    first, second = parts
-    if not (first.known and second.known):
-        return [NOTHING, NOTHING]
-    return [intervals.difference(first, second), intervals.difference(second, first)]
+    return gap_or_cap(term, [intervals.mean(sums[f"term {k}.{side}"], low=0.0) for side in range(len(term.masks()))])
 
 
 def cap_at(term: LossCap | LossGap, name: str) -> float | None:

@@ -23,12 +23,11 @@ from functools import cache
 import numpy as np
 
 from foedus.constraints import LossCap, LossGap
-from foedus.evaluation import intervals
-from foedus.evaluation.figures import ALL_ROWS, TITLES, Tenth, TermFigure, cap_at
+from foedus.evaluation.figures import TITLES, Tenth, TermFigure, gap_or_cap, term_figures
 from foedus.evaluation.intervals import NOTHING, Figure
 from foedus.evaluation.noisy import CELLS, CENTRES, LARGEST, TENTH_OF_CELL, EvaluationNoise, shapes
-from foedus.evaluation.tally import TENTHS, subsets
-from foedus.terms import Data, Terms
+from foedus.evaluation.tally import TENTHS
+from foedus.terms import Terms
 
 LEVEL = 0.97
 HALVINGS = 24  # of a bisection: an end is found to 1e-7 of its range, and the outer value is taken
@@ -197,35 +196,15 @@ def tenths_of(sums: NoisyTally) -> tuple[Tenth, ...]:
     return tuple(tenths)
 
 
-def _rows_of(term: LossCap | LossGap, k: int, sums: NoisyTally) -> list[Figure]:
-    parts = [_term(sums, f"term {k}.{side}") for side in range(len(term.masks()))]
-    if isinstance(term, LossCap):
-        return parts
-    first, second = parts
-    if not (first.known and second.known):
-        return [NOTHING, NOTHING]
-    return [intervals.difference(first, second), intervals.difference(second, first)]
-
-
-def terms_of(terms: Terms, tallies: Mapping[str, NoisyTally], total: NoisyTally) -> tuple[TermFigure, ...]:
+def terms_of(terms: Terms, tallies: Mapping[str, NoisyTally]) -> tuple[TermFigure, ...]:
     """Return every loss that a term caps below `LARGEST`: at each site, over all rows, or on the mean over sites."""
-    results: list[TermFigure] = []
-    for k in dict.fromkeys(number for number, *_ in subsets(terms)):
-        term = terms.constraints[k]
-        assert isinstance(term, LossCap | LossGap)
-        sites = {name: _rows_of(term, k, own) for name, own in tallies.items()}
-        together = _rows_of(term, k, total)
-        for row, label in enumerate(term.labels(terms, Data({}))):
-            if term.scope == "coupled":
-                values = [rows[row] for rows in sites.values() if rows[row].known]
-                cap = cap_at(term, "")
-                assert cap is not None
-                results.append(TermFigure("all sites", label, cap, intervals.average(values), term.kind))
-                continue
-            caps = {name: cap for name in tallies if (cap := cap_at(term, name)) is not None}
-            results += [TermFigure(name, label, cap, sites[name][row], term.kind) for name, cap in caps.items()]
-            if len(caps) > 1 and len(set(caps.values())) == 1:
-                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together[row], term.kind))
+
+    def rows(term: LossCap | LossGap, k: int, sites: Sequence[str]) -> list[Figure]:
+        first, *others = (tallies[name] for name in sites)
+        total = sum(others, first)
+        return gap_or_cap(term, [_term(total, f"term {k}.{side}") for side in range(len(term.masks()))])
+
+    results = term_figures(terms, [*tallies], rows)
     return tuple(t if t.cap < LARGEST else TermFigure(t.site, t.constraint, t.cap, NOTHING, t.kind) for t in results)
 
 

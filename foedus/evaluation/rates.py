@@ -192,28 +192,33 @@ def scores_for(term: RateTerm, scores: np.ndarray, y: np.ndarray) -> np.ndarray:
     return scores[y > 0] if term.positive else -scores[y <= 0]
 
 
-def decide_by_sums(terms: Sequence[RateTerm], counts: Mapping[str, Mapping[str, int]], ask: Ask) -> Decision:
+Total = Callable[["RateTerm", str, float], tuple[int, int]]
+"""Adds up over sites: for "count" the rows kept out and how many may be wrong; for "admits" how many sites a threshold
+is too much for, and for "wrong" how many rows are wrong at it, each with a 0."""
+
+
+def answer_of(term: RateTerm, scores: np.ndarray, what: str, cut: float) -> tuple[int, int]:
+    """Return what a site adds to such a sum, from the scores of its rows; the three words are those of `Total`."""
+    rank, wrong = rank_of(term, len(scores)), umbrella.below(scores, cut)
+    return {"count": (len(scores), rank - 1), "admits": (int(wrong >= rank), 0), "wrong": (wrong, 0)}[what]
+
+
+def decide_by_sums(terms: Sequence[RateTerm], sites: int, total: Total) -> Decision:
     """Find the threshold from sums over sites: how many of them a threshold is too much for, which is none at the end.
 
     A site compares its count with its own rank and adds a yes or no. What a decision then says of rows is over all
-    sites: how many were kept out, are wrong, and may be wrong. Arguments as for `decide`.
+    sites: how many were kept out, are wrong, and may be wrong.
     """
+    check_enough(sites, "sites")
     records: list[RateRecord] = []
     rounds, traffic = 0, 0
     for term in terms:
-        own = counts[term.name]
-        check_enough(len(own), "sites")
-        check_sums(term, own)
-        ranks = [umbrella.rank(n, term.at_most, term.confidence) for n in own.values()]
-
-        def refusals(cut: float, term: RateTerm = term, ranks: list[int] = ranks) -> int:
-            return sum(count >= rank for count, rank in zip(ask(term, cut), ranks, strict=True))
-
-        cut, tries = umbrella.largest_cut(lambda cut, refusals=refusals: refusals(cut) == 0)
-        wrong, allowed = sum(ask(term, cut)), sum(rank - 1 for rank in ranks)
-        rounds, traffic = rounds + tries + 2, traffic + 8 * len(own) * (tries + 2)
+        rows, allowed = total(term, "count", 0.0)
+        cut, tries = umbrella.largest_cut(lambda cut, term=term: total(term, "admits", cut)[0] == 0)
+        wrong, _ = total(term, "wrong", cut)
+        rounds, traffic = rounds + tries + 2, traffic + 8 * sites * (tries + 2)
         place = cut if term.positive else -cut + umbrella.STEP
-        figures = ((ALL_ROWS,), (sum(own.values()),), (wrong,), (allowed,))
+        figures = ((ALL_ROWS,), (rows,), (wrong,), (allowed,))
         records.append(RateRecord(term.name, term.at_most, term.confidence, place, *figures))
     return _decision(records, rounds, traffic, traffic)
 

@@ -19,7 +19,16 @@ from foedus.evaluation.evaluate import (
     noisy_replies,
 )
 from foedus.evaluation.noisy import EvaluationNoise
-from foedus.evaluation.rates import Decision, RateTerm, check_sums, check_terms, decide, decide_by_sums, scores_for
+from foedus.evaluation.rates import (
+    Decision,
+    RateTerm,
+    answer_of,
+    check_sums,
+    check_terms,
+    decide,
+    decide_by_sums,
+    scores_for,
+)
 from foedus.evaluation.rates import check_counts as check_rate
 from foedus.evaluation.tally import Rule, tally
 from foedus.experiment import build, catalogue
@@ -186,9 +195,18 @@ def decision_of(terms: Sequence[RateTerm], setup: RunSetup, kept_out: KeptOut, w
     arrays = {site: _arrays(setup, table) for site, table in kept_out.threshold.items()}
     for term in terms:
         scores[term.name] = {site: scores_for(term, rows[0] @ w, rows[1]) for site, rows in arrays.items()}
+    if build.secure_of(setup.settings):
+
+        def total(term: RateTerm, what: str, cut: float) -> tuple[int, int]:
+            parts = [answer_of(term, mine, what, cut) for mine in scores[term.name].values()]
+            return sum(first for first, _ in parts), sum(second for _, second in parts)
+
+        for term in terms:
+            check_sums(term, {site: len(mine) for site, mine in scores[term.name].items()})
+        return decide_by_sums(terms, len(arrays), total)
     counts = {name: {site: len(mine) for site, mine in sites.items()} for name, sites in scores.items()}
 
     def ask(term: RateTerm, cut: float) -> list[int]:
         return [umbrella.below(mine, cut) for mine in scores[term.name].values()]
 
-    return (decide_by_sums if build.secure_of(setup.settings) else decide)(terms, counts, ask)
+    return decide(terms, counts, ask)

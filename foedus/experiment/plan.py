@@ -44,12 +44,6 @@ class Plan:
         data = settings["data"]
         if data["server"] is not None:
             raise FoedusError("[data] server: a submitted run brings no data of its own; run it with 'foedus run'.")
-        secure = build.secure_of(settings)
-        if secure and (rates := evidence.rates_of(settings)):
-            raise FoedusError(
-                f"[[constraints]] {rates[0].name}: sites say which thresholds they admit one by one, and with secure = "
-                "true nothing is asked of single sites; leave secure out, or cap the loss with LossCap."
-            )
         roles = sources.roles_of(settings)
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})

@@ -41,9 +41,9 @@ class Masking:
         """The form in which the certificate is added up: second derivatives need two words."""
         return replace(self, point=replace(self.point, bits=BITS[2], words=2))
 
-    def enough(self, answered: Array, asked: Array) -> Array:
+    def enough(self, answered: Array | int, asked: Array | int) -> Array | bool:
         """Return whether so many answers of those that were asked make a sum that sites let be seen."""
-        return answered >= jnp.maximum(2 * asked // 3 + 1, self.least_others + 1)
+        return (answered >= 2 * asked // 3 + 1) & (answered >= self.least_others + 1)
 
     def traffic(self, down: int, numbers: int, sites: int) -> tuple[int, int]:
         """Return the bytes that one site receives and sends in a masked round, with shares and reveal."""

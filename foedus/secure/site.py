@@ -20,7 +20,7 @@ import numpy as np
 from foedus.errors import FoedusError
 from foedus.secure import masks, shamir
 from foedus.secure.identity import SiteIdentity, check_note
-from foedus.secure.masks import SumContext
+from foedus.secure.masks import PairKeys, SumContext
 from foedus.secure.messages import Frame, KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class _Masked:
     share: bytes  # the site's own share of its own mask's key
     context: bytes  # the digest that the keys of this sum are bound to
     question: bytes
+    keys: dict[str, PairKeys]  # with each of the other sites
     disclosure: tuple[RevealOrder, Reveal] | None = None
 
 
@@ -166,7 +167,7 @@ class MaskingSite:
         )
         commitment = hashlib.sha256(own).digest()
         reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
-        self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]], context, question)}
+        self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]], context, question, keys)}
         if isinstance(self.summed, Foreseeing):
             self.summed.foresee(str(order.round), _digest(order.sites))
         return reply
@@ -212,7 +213,7 @@ class MaskingSite:
         for other in sites:
             if other == self.site:
                 continue
-            pair = masks.pair_keys(self.secrets[other], context)
+            pair = sum_of.keys[other]
             if other not in order.survivors:
                 keys[other] = pair.mask
                 continue

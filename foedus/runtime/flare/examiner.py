@@ -86,7 +86,9 @@ class Examiner:
         content = packing.to_bytes(dict(own.sums), plan) if masks is None else masks.mask(summed.parts(terms, own))
         return Outgoing(payload=content, exact=True, before=before)
 
-    def rate(self, header: Json, payload: bytes, terms: Terms, record: Path) -> Outgoing:
+    def rate(
+        self, header: Json, payload: bytes, terms: Terms, record: Path, masks: EvaluationMask | None = None
+    ) -> Outgoing:
         """Answer about the rows that are kept out for a threshold: their number, whether one is admitted, how it does.
 
         Args:
@@ -95,6 +97,7 @@ class Examiner:
             terms: the terms of the run.
             record: the file that says which model was evaluated; beside it lies one with the thresholds whose wrong
                 rows were counted.
+            masks: in a run whose server sees sums alone.
         """
         term = next((one for one in self.holdout.rates if one.name == header.get("type")), None)
         if term is None:
@@ -105,13 +108,17 @@ class Examiner:
         if 0 < len(scores) < self.policy.min_subset:
             raise unfit(f"fewer than {self.policy.min_subset} rows are kept out for the {term.title}", self.note)
         cut, what = _cut(header.get("cut")), header.get("what")
-        wrong = int(np.sum(scores < cut))
-        if what == "count":
-            return Outgoing({"rows": len(scores)}, exact=True, before=before)
-        if what == "admits":
-            return Outgoing({"rows": int(wrong < rates.rank_of(term, len(scores)))}, exact=True, before=before)
-        if what != "wrong":
+        if what not in ("count", "admits", "wrong"):
             raise Refusal("unknown", "it is asked about a rate in no form that it knows")
+        own = rates.answer_of(term, scores, what, cut)
+
+        def out(before: Callable[[], None]) -> Outgoing:
+            if masks is not None:
+                return Outgoing(payload=masks.mask({"rows": np.array(own, float)}), exact=True, before=before)
+            return Outgoing({"rows": 1 - own[0] if what == "admits" else own[0]}, exact=True, before=before)
+
+        if what != "wrong":
+            return out(before)
         counted = record.with_name(record.name.replace("evaluated", "counted"))
         thresholds: Json = json.loads(counted.read_text()) if counted.exists() else {}
         if thresholds.get(term.name, rates.text_of(cut)) != rates.text_of(cut):
@@ -122,7 +129,7 @@ class Examiner:
             text = json.dumps(thresholds | {term.name: rates.text_of(cut)})
             write_whole(counted, text.encode(), private=True)
 
-        return Outgoing({"rows": wrong}, exact=True, before=keep)
+        return out(keep)
 
     def check_counts(self) -> None:
         """Raise where the rows that are kept out for a threshold are too few for a term; asked before the rounds."""

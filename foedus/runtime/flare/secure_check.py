@@ -69,43 +69,51 @@ class SumReferee:
         self.terms, self.masking, self.patience = order.terms, masking, patience
         self.convex = is_convex(order.terms)
         self.has_convex_rows = self.convex and all(c.convex for c in order.terms.constraints)
+        self.resolution = 2.0 ** -(masking.point.bits + 1)
         self.sums: dict[int, Sum] = {}
+        self.accounts: dict[int, Account | None] = {}
 
     def judge(self, new: Sum) -> tuple[str, tuple[int, ...]] | None:
         """Return why a sum cannot be true, and the rounds that show it; None where nothing speaks against it."""
-        by_pairs = self.convex and isinstance(new.kind, Accountable)
-        earlier = [one for one in self.sums.values() if by_pairs and one.sites == new.sites]
-        for rounds in ((new,), *((old, new) for old in earlier[::-1])):
-            why = self.verdict(rounds, [one.words for one in rounds], len(new.sites))
-            if why is not None:
-                self.sums[new.round] = new
-                return why, tuple(one.round for one in rounds)
-        self.sums[new.round] = new
+        why, account = self._examine(new, new.words, len(new.sites))
+        rounds = (new.round,)
+        for old in [*self.sums.values()][::-1]:
+            if why is None and old.sites == new.sites and self.convex:
+                why, rounds = (
+                    _contradiction(self.accounts.get(old.round), account, self.resolution),
+                    (old.round, new.round),
+                )
+        self.sums[new.round], self.accounts[new.round] = new, account
+        if why is not None:
+            return why, rounds
         while len(self.sums) > POINTS:
-            del self.sums[min(self.sums)]
+            del self.accounts[min(self.sums)], self.sums[min(self.sums)]
         return None
 
     def verdict(self, rounds: tuple[Sum, ...], words: list[np.ndarray], count: int) -> str | None:
         """Return why the sums of these rounds over so many sites cannot be true, or None."""
-        accounts: list[Account | None] = []
-        for one, own in zip(rounds, words, strict=True):
-            total, clip_count, broken_count = self.masking.tree_of(own, one.layout)
-            if broken_count:
-                return f"{broken_count} of their replies are not finite"
-            if clip_count:
-                return f"{clip_count} of their numbers are beyond the range of masked sums"
-            accounts.append(self._account(one, jax.tree.map(lambda leaf: np.asarray(leaf) / count, total)))
-        resolution = 2.0 ** -(self.masking.point.bits + 1)
+        results = [self._examine(one, own, count) for one, own in zip(rounds, words, strict=True)]
+        why = next((why for why, _ in results if why is not None), None)
+        if why is None and self.convex and len(results) == 2:
+            return _contradiction(results[0][1], results[1][1], self.resolution)
+        return why
+
+    def _examine(self, one: Sum, words: np.ndarray, count: int) -> tuple[str | None, Account | None]:
+        """Why a sum cannot be true by itself, and what it says of the mean function, where it says that."""
+        total, clip_count, broken_count = self.masking.tree_of(words, one.layout)
+        if broken_count:
+            return f"{broken_count} of their replies are not finite", None
+        if clip_count:
+            return f"{clip_count} of their numbers are beyond the range of masked sums", None
+        account = self._account(one, jax.tree.map(lambda leaf: np.asarray(leaf) / count, total))
+        if account is None:
+            return None, None
         try:
-            for account in accounts:
-                if account is not None:
-                    check_bound(norm_of(account.size), self.patience)
-                    check_curvature(account, self.has_convex_rows, resolution)
-            if self.convex and len(accounts) == 2 and accounts[0] is not None and accounts[1] is not None:
-                check_pair(accounts[0], accounts[1], resolution)
+            check_bound(norm_of(account.size), self.patience)
+            check_curvature(account, self.has_convex_rows, self.resolution)
         except Offence as no:
-            return f"of their mean, {no}"
-        return None
+            return f"of their mean, {no}", None
+        return None, account
 
     def _account(self, one: Sum, mean: PyTree) -> Account | None:
         return one.kind.account(self.terms, one.message, mean) if isinstance(one.kind, Accountable) else None
@@ -133,6 +141,17 @@ class SumReferee:
                 return Finding(why, node, "each half by itself could be true")
             node, path, words, why = guilty[step][1], f"{path}{step}", parts[step], str(guilty[step][0])
         return Finding(why, node, "smaller groups would be too small for a masked sum")
+
+
+def _contradiction(first: Account | None, second: Account | None, resolution: float) -> str | None:
+    """Why two means cannot be of one convex function."""
+    if first is None or second is None:
+        return None
+    try:
+        check_pair(first, second, resolution)
+    except Offence as no:
+        return f"of their mean, {no}"
+    return None
 
 
 class Jury:

@@ -1,5 +1,6 @@
 """A server that sees masked sums alone: the same rounds as `ServerSession`, with two messages to each site."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from foedus.constrained import tolerances
 from foedus.errors import FoedusError
 from foedus.evaluation import rates
 from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum, noisy_evaluation_of_sum
-from foedus.evaluation.rates import Decision
+from foedus.evaluation.rates import Decision, RateTerm
 from foedus.files import Json
 from foedus.interpreter.dispatch import jit_if_many
 from foedus.pytrees import PyTree
@@ -95,9 +96,8 @@ class SecureServerSession(ServerSession):
         least = len(messages) if self.patience.minimum is None else min(len(messages), self.patience.minimum)
         losses = frozenset(site for site, gone in zip(order.sites, is_lost, strict=True) if gone)
         answers, requests = len({*messages} - losses), len(messages)
-        enough = bool(self.masking.enough(jnp.asarray(answers), jnp.asarray(requests)))
         words, survivors = None, ()
-        if enough:
+        if self.masking.enough(answers, requests):
             words, survivors = self.sums.add_up(
                 "round", round, messages, self.masking.size(self.replies[phase]), least, number=round, losses=losses,
                 on_header=self._note_releases,
@@ -149,6 +149,30 @@ class SecureServerSession(ServerSession):
         total, clip_count, broken_count = measuring.tree_of(words, plan)
         check_clipped(measuring, clip_count)
         return np.full_like(total, np.nan) if broken_count else total
+
+    def _decision(self, w: np.ndarray) -> Decision:
+        """Return the threshold, from sums over sites: how many of them a proposal is too much for."""
+        order, measuring = self.order, self.masking.measuring
+        payload = packing.to_bytes(w, layout.vector(order.terms.dim))
+        shapes, numbers = {"rows": layout.vector(2)}, itertools.count(order.max_rounds + 2)
+
+        def total(term: RateTerm, what: str, cut: float) -> tuple[int, int]:
+            question = {"type": term.name, "what": what, "cut": rates.text_of(cut)}
+            messages = dict.fromkeys(order.sites, (self.exchange.header(evaluating.RATE) | question, payload))
+            words, _ = self.sums.add_up(
+                evaluating.RATE, next(numbers), messages, measuring.size(shapes), len(messages), number=None
+            )
+            if words is None:
+                raise Paused("a sum of the sites' answers about a threshold could not be unmasked")
+            tree, clip_count, broken_count = measuring.tree_of(words, shapes)
+            first, second = np.rint(tree["rows"])
+            if clip_count or broken_count or not (0 <= first < 2**53 and 0 <= second < 2**53):
+                raise Paused("the sum of the sites' answers about a threshold is no number of rows")
+            return int(first), int(second)
+
+        decision = rates.decide_by_sums(self.holdout.rates, len(order.sites), total)
+        self.sums.has_keys = False  # rounds count upwards under the same keys, and that of the evaluation is past
+        return decision
 
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures over all rows; None, with a line in the log, where the sum is none of figures."""

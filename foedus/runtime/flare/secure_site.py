@@ -33,6 +33,7 @@ from foedus.secure.site import MaskingSite, NoKeys
 from foedus.summed_certificate import summed_part
 from foedus.terms import Data, Terms
 
+SYNC = getattr(os, "fdatasync", os.fsync)  # content and length of a file are safe; its times need not be
 MOST_EPOCHS = 10**6  # of keys in one run
 OF_ONE_SITE = ("mask", "since")  # parts of a header that are no part of the question, which is the same for all sites
 
@@ -93,7 +94,7 @@ class SummedRounds(MutableMapping[str, str]):
         with open(self.path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(line)
             file.flush()
-            os.fsync(file.fileno())
+            SYNC(file.fileno())
 
     def __getitem__(self, round: str) -> str:
         return self.rounds[round]

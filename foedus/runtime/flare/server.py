@@ -243,9 +243,7 @@ class ServerSession:
         interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         evaluation, decision, w = None, None, np.asarray(carry.w)
         if self.holdout and bool(carry.finite) and not interrupted:
-            if self.holdout.rates:
-                rates = self.holdout.rates
-                decision = evaluating.choose_threshold(self.exchange, self.client, terms, w, rates)
+            decision = self._decision(w) if self.holdout.rates else None
             evaluation = self._evaluation(w, decision) if self.holdout.evaluates else None
         if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
@@ -259,6 +257,10 @@ class ServerSession:
             refused=self.exchange.refusals,
             **evaluating.results(evaluation, decision),
         )
+
+    def _decision(self, w: np.ndarray) -> Decision:
+        """Return the threshold that the terms on rates choose."""
+        return evaluating.choose_threshold(self.exchange, self.client, self.order.terms, w, self.holdout.rates)
 
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures of a model on the rows that the sites have held out."""

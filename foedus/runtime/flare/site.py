@@ -358,7 +358,7 @@ class SiteSession:
 
     def _rate(self, header: Json, payload: bytes) -> Outgoing:
         examiner, record = self._examiner(header)
-        return examiner.rate(header, payload, self.terms, record)
+        return examiner.rate(header, payload, self.terms, record, self.masks.evaluation(header, payload, None))
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)
