@@ -1,10 +1,19 @@
 """Algorithms in which a reply that comes too late for its round can still count in a later one."""
 
+import math
+
 from jax import Array
 
 from foedus.algorithm import Algorithm, Present
 from foedus.pytrees import PyTree, state
 from foedus.terms import Terms
+
+LATE = ("drop", "next", "weighted")  # what may become of a late reply
+
+
+def staleness_weight(age: int) -> float:
+    """Return FedBuff's weight of a reply to a message of so many rounds ago, 1/√(1 + age)."""
+    return 1.0 / math.sqrt(1.0 + age)
 
 
 @state
@@ -15,12 +24,13 @@ class LatePresent(Present):
 
 
 class Buffered(Algorithm):
-    """An algorithm that goes on with a site's last reply, to an earlier message, until the site's next one arrives.
+    """An algorithm that can go on with a reply to an earlier message.
 
-    This is the memory of MIFA (Gu et al. 2021). Weights that fall with a reply's age, as FedBuff's, would let the data
-    of slow sites count less, and lead to another answer than that over all data.
+    With `late="next"` a site's last reply counts until its next one arrives: the memory of MIFA (Gu et al. 2021), whose
+    answer is that over all data. With `late="weighted"` a late reply counts once, in the round in which it arrives, and
+    less the older it is, as in FedBuff (Nguyen et al. 2022): the data of slow sites count less.
     """
 
-    def catch_up(self, terms: Terms, server: PyTree, message: PyTree, reply: PyTree) -> PyTree:
-        """Return a reply to an earlier message in the form in which it counts now."""
+    def catch_up(self, terms: Terms, server: PyTree, message: PyTree, reply: PyTree, weight: Array) -> PyTree:
+        """Return a reply to an earlier message in the form in which it counts now; of its change only this share."""
         raise NotImplementedError

@@ -115,6 +115,55 @@ def test_when_nobody_is_slow_a_quorum_changes_no_iterate(tmp_path):
     assert np.all(two.history["answered"] == 10)
 
 
+def by_hand(late: str, rounds: int, lr: float) -> np.ndarray:
+    """The model after so many rounds in NumPy: the last site's answers take nine rounds and a half."""
+    sites = [(np.asarray(c["x"]), np.asarray(c["y"])) for c in (problem().client(i) for i in range(10))]
+    w, change, age = np.zeros(2), np.zeros(2), 0
+
+    def step(i: int) -> np.ndarray:
+        x, y = sites[i]
+        return -lr * x.T @ (x @ w - y) / len(y)
+
+    for round in range(rounds):
+        changes = [step(i) for i in range(9)]
+        if round == 0:  # which waits for everybody
+            arrived = step(9)
+            changes.append(arrived)
+        else:
+            asked = (round - 1) % 10 == 0
+            change = step(9) if asked else change
+            age = 0 if asked else age + 1
+            if age == 9:
+                arrived = change
+            if late == "next":
+                changes.append(arrived)
+            elif age == 9:
+                changes.append(arrived / np.sqrt(1 + 9))
+        w = w + np.mean(changes, axis=0)
+    return w
+
+
+@pytest.mark.parametrize("late", ["next", "weighted"])
+def test_a_late_answer_counts_until_the_next_or_once_by_its_age(tmp_path, late):
+    algorithm = fd.FedAvg(k0=1, lr=0.05, tol=0.0)
+    slow = SLOW | {TEN[-1]: 0.095}
+    result, _ = play(tmp_path, algorithm, slow, 0.8, late=late, max_rounds=45)
+    np.testing.assert_allclose(result.conclusion.w, by_hand(late, 45, 0.05), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_memory_leads_to_the_answer_over_all_data_and_weights_by_age_do_not():
+    truth = fd.solve(problem(), fd.FedAvg(k0=1, tol=1e-10), max_rounds=20_000).w
+    apart = {}
+    for late in ("drop", "next", "weighted"):
+        who = fd.Fraction(delays=[SLOW[site] for site in TEN], quorum=0.8, late=late)
+        run = fd.solve(problem(), fd.FedAvg(k0=1, lr=0.05, tol=0.0), max_rounds=600, participation=who)
+        apart[late] = float(np.linalg.norm(run.w - truth))
+    print(apart)
+    assert apart["next"] < 0.05 * apart["weighted"]
+    assert apart["weighted"] < apart["drop"]
+
+
 @pytest.mark.slow
 def test_one_slow_site_of_ten_costs_at_most_a_third_and_its_data_count(tmp_path):
     """The run over all ten ends by its own test, at the answer over all data, within 1.3 times the fast one's time."""
@@ -191,7 +240,7 @@ def test_a_callback_ends_a_simulation_with_delays():
         ({"delays": [0.1, -1.0]}, "must be seconds > 0"),
         ({"quorum": 0.5}, "are for clients with 'delays'"),
         ({"delays": [0.1], "quorum": 2.0}, "must be in"),
-        ({"delays": [0.1], "late": "never"}, "must be 'drop' or 'next'"),
+        ({"delays": [0.1], "late": "never"}, "must be 'drop', 'next' or 'weighted'"),
     ],
 )
 def test_delays_that_cannot_be_are_refused(told, words):

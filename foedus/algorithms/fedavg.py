@@ -32,8 +32,10 @@ class LateModels(Buffered, Accountable):
         f, g = reply.view.figures() if isinstance(reply, LocalModel) else (None, None)
         return Account(w, np.asarray(reply.w) - w, f, g)
 
-    def catch_up(self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel) -> LocalModel:
-        return replace(reply, w=server.w + (reply.w - message.w))
+    def catch_up(
+        self, terms: Terms, server: DescentServer, message: ModelMessage, reply: LocalModel, weight: Array
+    ) -> LocalModel:
+        return replace(reply, w=server.w + weight * (reply.w - message.w))
 
 
 @settings

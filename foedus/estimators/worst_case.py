@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TypeAlias
 
@@ -65,7 +65,13 @@ class WorstCaseEstimator:
         arrays = {site.name: site.arrays(self.fit_intercept) for site in sites}
         where = WeightedMask() if has_weights(sites) else None
         problem = Problem(pad_rows(stack(arrays)), loss=self._loss(), where=where)
-        return solve(problem, self._drfl(radius), seed=self.seed, max_rounds=self.max_rounds)
+        algorithm = self._drfl(radius)
+        run = solve(problem, algorithm, seed=self.seed, max_rounds=self.max_rounds)
+        if run.converged or algorithm.method is not None:
+            return run
+        # where most samples lie on the straight parts of a loss, the interior-point method may take no further step
+        other = solve(problem, replace(algorithm, method="splitting"), seed=self.seed, max_rounds=self.max_rounds)
+        return other if other.converged else run
 
     def _held_out_losses(self, sites: Sequence[Site]) -> dict[float, float]:
         """Return the mean held-out loss by radius; each site divides its own rows and reports only sums."""

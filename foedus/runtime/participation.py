@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from foedus.buffered import LATE
 from foedus.errors import FoedusError
 from foedus.files import Json
 
@@ -51,7 +52,7 @@ class Fraction:
         delays: seconds that each client takes for an answer, by a clock that the simulation plays; its time after each
             round is in `run.history["clock"]`. Rounds then wait as over real sites with `fd.Flare`.
         quorum: with delays, the share of the clients whose answers a round waits for; all of them when left out.
-        late: with a quorum, what becomes of an answer that comes after its round: 'drop' or 'next', as in `fd.Flare`.
+        late: with a quorum, what becomes of an answer that comes after its round, as in `fd.Flare`.
 
     Example:
         >>> import foedus as fd
@@ -74,8 +75,9 @@ class Fraction:
             raise FoedusError(f"The 'delays' of participation must be seconds > 0. Got {self.delays!r} instead.")
         if self.quorum is not None and not 0 < self.quorum <= 1:
             raise FoedusError(f"The 'quorum' of participation must be in (0, 1]. Got {self.quorum!r} instead.")
-        if self.late not in ("drop", "next"):
-            raise FoedusError(f"The 'late' of participation must be 'drop' or 'next'. Got {self.late!r} instead.")
+        if self.late not in LATE:
+            words = "'drop', 'next' or 'weighted'"
+            raise FoedusError(f"The 'late' of participation must be {words}. Got {self.late!r} instead.")
         if not self.delays and (self.quorum is not None or self.late != "drop"):
             raise FoedusError("The 'quorum' and 'late' of participation are for clients with 'delays'; give those too.")
 

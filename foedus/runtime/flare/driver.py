@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from foedus.algorithm import name_of
+from foedus.buffered import LATE
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.privacy.releasing import sound_noise
@@ -44,8 +45,8 @@ class Flare:
         minimum: the fewest answers a round goes on with; all that were asked when left out.
         quorum: the share of the sites, as 0.8, whose answers a round waits for; all of them when left out. Sites that
             are much slower than the others then hold up few rounds instead of every one.
-        late: what becomes of an answer that comes after its round: 'drop', or 'next', to count it in the next rounds
-            where the algorithm knows how (FedAvg, FedProx, LocalSGD).
+        late: what becomes of an answer that comes after its round: 'drop', or, with FedAvg, FedProx and LocalSGD,
+            'next', to count it until the site's next one, or 'weighted', to count it once and less the older it is.
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
         norm: the largest norm of a reply, announced to the sites: of the change of a model, or of a gradient.
         factor: a reply is refused whose norm is more than so many times the sites' usual one; None: no such limit.
@@ -88,8 +89,8 @@ class Flare:
             raise FoedusError("Flare takes one of 'sites', 'at' and 'kit'; leave the others out.")
         if self.quorum is not None and not 0 < self.quorum <= 1:
             raise FoedusError(f"The 'quorum' of Flare must be in (0, 1]. Got {self.quorum!r} instead.")
-        if self.late not in ("drop", "next"):
-            raise FoedusError(f"The 'late' of Flare must be 'drop' or 'next'. Got {self.late!r} instead.")
+        if self.late not in LATE:
+            raise FoedusError(f"The 'late' of Flare must be 'drop', 'next' or 'weighted'. Got {self.late!r} instead.")
         if self.quorum is not None and (self.transport == "task" or self.minimum is not None):
             raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
         if self.quorum is not None and self.secure:

@@ -172,7 +172,7 @@ class Patience:
     probe: float = 5.0  # seconds after which a site that is not asked is greeted again
     keep_every: float = 1.0  # seconds between checkpoints
     quorum: float | None = None  # the share of the sites that a round waits for; None: all of them
-    late: str = "drop"  # what becomes of an answer that comes after its round: "drop" or "next"
+    late: str = "drop"  # what becomes of an answer that comes after its round: "drop", "next" or "weighted"
     norm: float | None = None  # the largest norm of a reply, which is announced to the sites
     factor: float | None = 1e4  # a reply's norm beside the usual one of the sites, at the most
     offences: int | None = None  # after so many replies that cannot be true a site is left out; None: the run pauses

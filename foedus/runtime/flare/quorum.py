@@ -1,7 +1,8 @@
 """Rounds that do not wait for the slowest (`foedus/runtime/clock.py` says whom they wait for, and how long).
 
 A site that owes an answer is not asked again until the answer has arrived. Where the algorithm says how (`Buffered`)
-and `late` is "next", a late answer counts from the round in which it arrives until the site's next one.
+and `late` is "next", a late answer counts from the round in which it arrives until the site's next one; where it is
+"weighted", it counts in that round alone, and less the older it is.
 """
 
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from foedus.algorithm import Algorithm
-from foedus.buffered import Buffered
+from foedus.buffered import Buffered, staleness_weight
 from foedus.pytrees import PyTree
 from foedus.runtime import clock, spine
 from foedus.runtime.flare.rounds import TIMES, Collected, Rounds
@@ -20,11 +22,13 @@ from foedus.terms import Terms
 
 
 @partial(jax.jit, static_argnames=("algorithm", "terms", "phase"))
-def caught_up(algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree) -> PyTree:
+def caught_up(
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, message: PyTree, reply: PyTree, weight: float
+) -> PyTree:
     """Return a late reply in the form in which it counts now."""
     kind = algorithm.kinds[phase]
     assert isinstance(kind, Buffered)
-    return kind.catch_up(terms, server, message, reply)
+    return kind.catch_up(terms, server, message, reply, jnp.asarray(weight))
 
 
 @dataclass
@@ -61,7 +65,7 @@ class QuorumRounds(Rounds):
         assert self.post is not None
         quorum, sites = self.patience.quorum or 1.0, self.order.sites
         need, tries = clock.quorum_count(quorum, len(indices)), 0
-        uses_late = self.patience.late == "next" and isinstance(self.order.algorithm.kinds[phase], Buffered)
+        uses_late = self.patience.late != "drop" and isinstance(self.order.algorithm.kinds[phase], Buffered)
         self.arrivals = set()
         while True:
             usual = {i: self._usual(i, phase) for i in indices}
@@ -88,9 +92,10 @@ class QuorumRounds(Rounds):
             self._check_tries(tries, [i for i in indices if i not in out.rows], round)
         for i in self._judge(out, phase, message, set(out.rows)):
             self.memory.pop(i, None)
-        for i in indices if uses_late else ():
-            if i not in out.rows and i in self.memory and self.memory[i].phase == phase:
-                self._place_late(out, server, i, self.memory[i])
+        counting = {*indices} & (self.memory.keys() if self.patience.late == "next" else self.arrivals)
+        for i in counting - out.rows if uses_late else ():
+            if self.memory[i].phase == phase:
+                self._place_late(out, server, i, self.memory[i], round)
 
     def _gather(self, out: Collected, ticket: int, wait: set[int], limit: float, need: int, uses_late: bool) -> bool:
         """Take answers until all are there that are waited for, or the deadline is over and a quorum has answered.
@@ -122,10 +127,11 @@ class QuorumRounds(Rounds):
                 return True
         return False
 
-    def _place_late(self, out: Collected, server: PyTree, i: int, debt: Debt) -> None:
+    def _place_late(self, out: Collected, server: PyTree, i: int, debt: Debt, round: int) -> None:
         """Let a client's last reply count, which is to an earlier message."""
         order = self.order
-        reply = caught_up(order.algorithm, order.terms, debt.phase, server, debt.message, debt.reply)
+        weight = staleness_weight(round - debt.round) if self.patience.late == "weighted" else 1.0
+        reply = caught_up(order.algorithm, order.terms, debt.phase, server, debt.message, debt.reply, weight)
         out.stack.place(i, reply)
         out.rows.add(i)
         out.about[i] = debt.round

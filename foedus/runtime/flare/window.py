@@ -4,11 +4,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foedus.files import Json
-from foedus.runtime.spine import Recorder, Watch
+
+if TYPE_CHECKING:  # a coordinator's commands use this module too, and need no JAX
+    from foedus.runtime.spine import Recorder, Watch
 
 POINTS = 200  # of a series, at the most, in what an operator sees
 SERIES = (
