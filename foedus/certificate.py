@@ -324,7 +324,7 @@ def join_parts(
     if second:
         bend, pull = second
         gap = measure_gap(Curves(gradient, bend, pull, slack, float(strong), convex), h, at)
-        certificate = replace(certificate, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind)
+        certificate = replace(certificate, gap=gap.estimate, gap_bound=gap.bound, kind=gap.kind, gap_note=gap.note)
     elif convex and certificate.feasibility <= eps2:
         certificate = replace(certificate, gap_bound=ridge_bound(gradient, h, at, slack, float(strong)))
     if not second and certificate.gap_bound is None and _is_smooth(terms):

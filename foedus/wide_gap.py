@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from foedus.constraints import Linear
-from foedus.gap import FLAT, Gap, bends_of_losses, gain_along, residual, sums_losses
+from foedus.gap import FLAT, Gap, bends_of_losses, face_of, gain_along, sums_losses, tied
 from foedus.interpreter.dispatch import jit_if_large
 from foedus.pytrees import PyTree, device_array, state
 from foedus.regularizers import ElasticNet, Regularizer
@@ -179,23 +179,27 @@ def measure_wide(at: Server, h: Regularizer, slack: float, bound: float | None, 
     """The gap at a point, without a matrix; `slack` is Σμ|c|, and `convex` whether the Lagrangian is known to be so."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         gap = _measure(at, h, convex)
-    estimate = None if gap.estimate is None else gap.estimate + slack
+        face = face_of(h, at.w, at.gradient)
+    estimate = None if gap.estimate is None or face is None else gap.estimate + slack + face.slack
     return replace(gap, estimate=estimate, bound=bound if gap.kind == "minimum" else None)
 
 
 def _measure(at: Server, h: Regularizer, convex: bool) -> Gap:
-    there, dim = residual(h, at.w, at.gradient), len(at.w)
-    if there is None or not np.all(np.isfinite(at.gradient)):
+    face, dim = face_of(h, at.w, at.gradient), len(at.w)
+    if face is None:
+        return Gap(None, None, "minimum", tied(h))
+    if not np.all(np.isfinite(at.gradient)):
         return Gap(None, None, "minimum")
     if at.count > MOST_ROWS:
         return Gap(None, None, "minimum", f"{at.count} rows at {dim} columns are too many")
-    (r, free), ridge = there, h.lam2 if isinstance(h, ElasticNet) else 0.0
+    r, free = face.r, face.free
+    ridge = face.bend + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
 
     def times(V: np.ndarray) -> np.ndarray:
         return at.times(V) + ridge * V
 
     scale = np.where(free, _scale(times, dim) if at.diagonal is None else _units(at.diagonal + ridge), 0.0)
-    basis = _rows_span(at, scale)
+    basis = _rows_span(at, face.normals, scale)
     if len(basis) >= np.sum(free):  # the rows leave no direction
         return Gap(0.0, None, "minimum")
 
@@ -275,9 +279,9 @@ def _scale(times: Callable[[np.ndarray], np.ndarray], dim: int) -> np.ndarray:
     return scale
 
 
-def _rows_span(at: Server, scale: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of the directions along which rows change, in these units."""
-    parts = [at.own * scale]
+def _rows_span(at: Server, normals: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the directions along which rows change, or that leave the domain, in these units."""
+    parts = [at.own * scale, normals * scale]
     if at.count:
         few = min(at.count + SPARE, len(scale))
         Omega = np.random.default_rng(1).normal(size=(few, len(scale)))

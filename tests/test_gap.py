@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import replace
 
+import cvxpy as cp
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -219,6 +220,50 @@ def test_from_products_a_saddle_is_called_one(sign, kind):
 
 def bowl(w, data):
     return 0.5 * jnp.sum(w**2) + data.mean((data["x"] @ w) ** 4)
+
+
+BOUNDED = {
+    "simplex": (fd.regularizers.Simplex(1.5), lambda w: [w >= 0, cp.sum(w) == 1.5]),
+    "l1 ball": (fd.regularizers.L1Ball(0.4), lambda w: [cp.norm1(w) <= 0.4]),
+    "l2 ball": (fd.regularizers.L2Ball(0.3), lambda w: [cp.norm2(w) <= 0.3]),
+    "wide ball": (fd.regularizers.L2Ball(50.0), lambda w: []),
+}
+
+
+@pytest.mark.parametrize("columns", [3, 500], ids=["products", "matrices"])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_on_the_boundary_of_a_domain_the_gap_is_what_cvxpy_still_gains(monkeypatch, name, columns):
+    """At points that no method returned, near the optimum and on its face; with a ridge the bound holds too."""
+    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", columns)
+    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    rng, (h, stated) = np.random.default_rng(1), BOUNDED[name]
+    X, y = rng.normal(size=(60, 6)), rng.normal(size=60)
+    w = cp.Variable(6)
+    goal = cp.sum_squares(X @ w - y) / 120 + 0.05 * cp.sum_squares(w)
+    best = cp.Problem(cp.Minimize(goal), stated(w)).solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12)
+    there = np.where(np.abs(w.value) < 1e-6, 0.0, w.value)
+    away = there * (1.0 + 0.02 * rng.normal(size=6))  # zeros stay zero
+    if name != "wide ball":
+        size = {"simplex": np.sum, "l1 ball": lambda v: np.sum(np.abs(v)), "l2 ball": np.linalg.norm}[name]
+        away = away * (h.total if name == "simplex" else h.radius) / size(away)
+    ridge = fd.penalties.Ridge(0.1, per_example=False)
+    problem = fd.Problem(
+        [(X[:30], y[:30]), (X[30:], y[30:])], loss=fd.losses.least_squares, penalty=ridge, regularizer=h
+    )
+    objective, found = measure(problem, away)
+    assert objective - best > 1e-6
+    assert found.gap == pytest.approx(objective - best, rel=0.1)
+    assert objective - best <= found.gap_bound * (1.0 + 1e-6)
+
+
+def test_a_regulariser_of_another_kind_has_no_estimate_and_says_so():
+    h = fd.regularizers.Group(0.1, (0, 0, 1, 1))
+    sites = [(np.eye(4), np.ones(4))] * 2
+    _, found = measure(fd.Problem(sites, loss=fd.losses.least_squares, regularizer=h), np.full(4, 0.1))
+    assert found.gap is None
+    told = found.optimality(1.0)
+    assert told is not None
+    assert "was not measured: Group ties coordinates together" in told
 
 
 @pytest.mark.parametrize("columns", [3, 500], ids=["products", "matrices"])
