@@ -61,8 +61,8 @@ def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
         assert isinstance(parts, SummedPart)
         ask, slack = _masked_ask(job, mu, nu, w), unseen_of(terms, parts).slack
         each = as_one_part(parts, terms.clients)
-    found = widened(end.certificate, terms, problem.server, w, each, multipliers, ask, slack)
-    return replace(end, certificate=found)
+    certificate = widened(end.certificate, terms, problem.server, w, each, multipliers, ask, slack)
+    return replace(end, certificate=certificate)
 
 
 def _masked_ask(job: Job, mu: Array, nu: Array, w: Array) -> Ask:
@@ -72,12 +72,12 @@ def _masked_ask(job: Job, mu: Array, nu: Array, w: Array) -> Ask:
     add_up = partial(_add_up, measuring, terms.clients)
     ask = ask_here(terms, w, mu, nu, job.problem.data, add_up)
 
-    def masked(kind: str, V: np.ndarray) -> np.ndarray:
+    def ask_for_sum(kind: str, V: np.ndarray) -> np.ndarray:
         total, worst = ask(kind, V)
         check_range(measuring, worst, job.problem.names, fields_of(total), "part of the gap")
         return total
 
-    return masked
+    return ask_for_sum
 
 
 def _add_up(measuring: Masking, n: int, each: Array) -> tuple[Array, Array]:

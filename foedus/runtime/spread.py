@@ -152,8 +152,8 @@ def conclusion(job: Job, terms: Terms, at: simulate.Simulation) -> spine.Conclus
     def ask(kind: str, V: np.ndarray) -> np.ndarray:
         return np.sum(gather(mine(kind, V)[None]), axis=0)
 
-    found = widened(end.certificate, terms, problem.server, w, whole, multipliers, ask)
-    return replace(end, certificate=found)
+    certificate = widened(end.certificate, terms, problem.server, w, whole, multipliers, ask)
+    return replace(end, certificate=certificate)
 
 
 def _mine(states: Array) -> Array:

@@ -38,7 +38,7 @@ class MaskedExchange:
         # a server that starts again must not call other keys by the same number
         self.epoch, self.has_keys = secrets.randbelow(FIRST_EPOCHS), False
         self.key_holders: tuple[str, ...] = ()  # the sites that have keys
-        self.key_time = 0.0
+        self.key_time, self.latest = 0.0, 0  # the latter is the round of the last sum
 
     def new_keys(self) -> None:
         """Let the sites take new keys and show them to each other; without `minimum` a silent one pauses the run."""
@@ -96,6 +96,9 @@ class MaskedExchange:
             losses: sites whose vectors count as lost.
             on_header: called with the header of each vector that is taken.
         """
+        if round < self.latest:
+            self.has_keys = False  # rounds count upwards under the same keys
+        self.latest = round
         for attempt in range(1 + self.patience.misses):
             self._ready()
             targets = {site: message for site, message in messages.items() if site in self.key_holders}

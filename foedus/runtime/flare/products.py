@@ -41,6 +41,7 @@ KINDS = (CURVATURE, ROWS, DIAGONAL)
 MOST = 60  # questions for products with the Hessian, one after the other: each is a round between sites
 MOST_QUESTIONS = 2 * MOST + MOST_ROWS // BATCH + 16  # of all kinds in a run, for a saddle point is searched first
 FIRST = 2  # the number of the first question after the last round; those before are the measurement and an evaluation
+LAST = FIRST + MOST_QUESTIONS  # what else is asked has numbers from here on
 
 
 def shape(terms: Terms) -> jax.ShapeDtypeStruct | None:
@@ -177,8 +178,8 @@ def with_gap(
     each = as_one_part(parts, terms.clients) if isinstance(parts, SummedPart) else parts
     w, ask = jnp.asarray(end.w), Questions(session, at, nu)
     try:
-        found = widened(end.certificate, terms, order.own, w, each, multipliers, ask, slack, MOST)
+        certificate = widened(end.certificate, terms, order.own, w, each, multipliers, ask, slack, MOST)
     except (Missing, Paused, FoedusError) as error:
         session.note(f"the gap is not estimated: {error}")
-        found = replace(end.certificate, gap_note="not all sites answered the questions for it")
-    return replace(end, certificate=found)
+        certificate = replace(end.certificate, gap_note="not all sites answered the questions for it")
+    return replace(end, certificate=certificate)

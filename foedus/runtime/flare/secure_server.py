@@ -21,7 +21,7 @@ from foedus.files import Json
 from foedus.interpreter.dispatch import jit_if_many
 from foedus.pytrees import PyTree
 from foedus.runtime import spine
-from foedus.runtime.flare import evaluating, layout, packing
+from foedus.runtime.flare import evaluating, layout, packing, products
 from foedus.runtime.flare.departures import Departures
 from foedus.runtime.flare.exchange import HEADERS, AskSites, Exchange, LeftOut, Paused
 from foedus.runtime.flare.masked_exchange import MaskedExchange
@@ -154,7 +154,7 @@ class SecureServerSession(ServerSession):
         """Return the threshold, from sums over sites: how many of them a proposal is too much for."""
         order, measuring = self.order, self.masking.measuring
         payload = packing.to_bytes(w, layout.vector(order.terms.dim))
-        shapes, numbers = {"rows": layout.vector(2)}, itertools.count(order.max_rounds + 2)
+        shapes, numbers = {"rows": layout.vector(2)}, itertools.count(order.max_rounds + products.LAST)
 
         def total(term: RateTerm, what: str, cut: float) -> tuple[int, int]:
             question = {"type": term.name, "what": what, "cut": rates.text_of(cut)}
@@ -170,9 +170,7 @@ class SecureServerSession(ServerSession):
                 raise Paused("the sum of the sites' answers about a threshold is no number of rows")
             return int(first), int(second)
 
-        decision = rates.decide_by_sums(self.holdout.rates, len(order.sites), total)
-        self.sums.has_keys = False  # rounds count upwards under the same keys, and that of the evaluation is past
-        return decision
+        return rates.decide_by_sums(self.holdout.rates, len(order.sites), total)
 
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures over all rows; None, with a line in the log, where the sum is none of figures."""
