@@ -6,12 +6,10 @@ from test_flare_preparation import FREE, QUICK, STUDY, Ward
 
 from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
-from foedus.errors import FoedusError
 from foedus.evaluation import tally
 from foedus.evaluation.evaluate import Evaluation, evaluation_of
 from foedus.evaluation.tally import Rule
-from foedus.experiment import build, evidence, file
-from foedus.experiment.plan import Plan
+from foedus.experiment import build, evidence
 from foedus.runtime.flare import evaluating, layout, packing
 from foedus.runtime.flare.approval import Statement
 from foedus.runtime.flare.exchange import Missing, Paused
@@ -83,19 +81,6 @@ def test_a_policy_forbids_it_before_anything_is_read(tmp_path, policy, sentence)
     with pytest.raises(Missing, match=sentence):
         ward.play()
     assert len(ward.heard) <= len(ward.names)  # nobody said more than no
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (HELD + '[[constraints]]\ntype = "MissRate"\nat_most = 0.4\nconfidence = 0.5\n', "which thresholds they admit"),
-        (HELD.replace("FedGiA", "FedAvg") + "[privacy]\nepsilon = 2\n", "each site adds noise to figures of its own"),
-    ],
-)
-def test_the_coordinator_refuses_what_masked_sums_cannot_do(tmp_path, text, sentence):
-    (tmp_path / "one.toml").write_text(text.replace("[run]", "[run]\nsecure = true"))
-    with pytest.raises(FoedusError, match=sentence):
-        Plan.of(file.load(tmp_path / "one.toml").cases[0].settings)
 
 
 # --- a server that does not keep to the protocol ---
