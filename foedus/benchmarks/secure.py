@@ -1,5 +1,6 @@
 """What masked sums cost: masking at a site, unmasking at the server, a secure round beside a plain one on loopback."""
 
+import itertools
 import tempfile
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from foedus.secure.site import MaskingSite
 SITES, NUMBERS = 50, 10**4
 LIMIT = 0.005  # seconds of masking at one site
 RATIO = 2.0  # a secure round against a plain one
+TURNS = 3  # runs of each kind, one after the other in turn
 
 
 def secure(quick: bool) -> list[Measurement]:
@@ -52,19 +54,21 @@ def _names(count: int) -> Iterable[str]:
 
 
 def _rounds(quick: bool) -> list[Measurement]:
-    """Measure the median round over five real sites, with masked sums and without."""
+    """Measure the median round over five real sites with masked sums and without, in turn; the faster of three each."""
     algorithm, count = fd.LocalSGD(k0=1, batch=1, lr=1e-3), 40 if quick else 150
-    problem, pace = little(5).over(np.zeros(DIM)), {}
+    problem = little(5).over(np.zeros(DIM))
+    paces: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
         federation = Federation.up(Path(folder), 5)
         try:
-            for is_secure in (False, True):
+            for turn, is_secure in itertools.product(range(TURNS), paces):
                 order = order_of(
-                    problem, algorithm, np.zeros(DIM), run=f"bench-{is_secure}", sites=federation.sites, seed=0,
+                    problem, algorithm, np.zeros(DIM), run=f"bench-{is_secure}-{turn}", sites=federation.sites, seed=0,
                     max_rounds=count, participation=fd.Fraction(), secure=is_secure,
                 )  # fmt: skip
                 result = fd.Flare(at=folder).run(federation, order, order.to_bytes(), problem)
-                pace[is_secure] = float(np.median(result.pace[WARM_UP:]))
+                paces[is_secure].append(float(np.median(result.pace[WARM_UP:])))
         finally:
             federation.down()
-    return [Measurement("a secure round over 5 real sites", pace[True], "a plain round", pace[False], limit=RATIO)]
+    seconds, plain = min(paces[True]), min(paces[False])
+    return [Measurement("a secure round over 5 real sites", seconds, "a plain round", plain, limit=RATIO)]
