@@ -64,7 +64,12 @@ def play(federation: Federation, transport: str, count: int, watch: Watch | None
         max_rounds=count, participation=fd.Fraction(),
     )  # fmt: skip
     runtime = fd.Flare(at=federation.folder, transport=transport)
-    return np.sort(runtime.run(federation, order, order.to_bytes(), problem, watch).pace[WARM_UP:])
+
+    def during_rounds(history: HistorySoFar) -> None:
+        if watch is not None and history.rounds < count:  # after the last round comes the measurement
+            watch(history)
+
+    return np.sort(runtime.run(federation, order, order.to_bytes(), problem, during_rounds).pace[WARM_UP:])
 
 
 def processor(federation: Federation, party: str) -> float:
