@@ -29,12 +29,23 @@ def duration(seconds: float) -> str:
 
 
 COSTS: dict[str, Cost] = {
+    "fedgia-table4": Cost(1091),
     "fedgia-fig1": Cost(18),
+    "fedgia-fig2": Cost(1220, "four of its five numbers of clients, 974 seconds"),
+    "fedgia-fig4": Cost(13),
+    "fedgia-fig5": Cost(96),
+    "fedgia-fig6": Cost(122),
+    "fedepm-table1": Cost(18),
     "fedepm-fig2": Cost(280),
     "fedepm-fig3": Cost(508),
     "fedepm-fig4": Cost(314),
     "fedepm-fig5": Cost(296),
+    "fedepm-epsilon": Cost(46),
+    "proxal-qp": Cost(127),
+    "proxal-np": Cost(183),
     "proxal-fig1": Cost(12),
+    "proxal-fig2": Cost(88),
+    "proxal-fig3": Cost(47),
     "drfl-fig1": Cost(1),
 }
 """The costs by the name of the experiment; those that are missing have not been measured."""
