@@ -12,6 +12,7 @@ from test_central_sites import PRIVATE
 from test_flare_rates import RATES, expected
 from test_secure_evaluation import POLICY, SECURE, MaskedWard
 
+from foedus import certificate
 from foedus.evaluation.evaluate import Evaluation
 from foedus.evaluation.figures import ALL_ROWS
 from foedus.evaluation.rates import Decision
@@ -23,6 +24,7 @@ from foedus.runtime.flare.site_ledger import ROUNDING
 RATED = SECURE.partition("[evaluate]")[0] + RATES
 NOISY = CENTRAL.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")
 NOISY += "[evaluate]\nholdout = 0.3\n"
+AFTER_ROUNDS = ("measure", "products", "rate", "evaluate")
 
 
 def test_the_threshold_is_the_simulators_and_no_site_is_told_apart(tmp_path):
@@ -39,6 +41,18 @@ def test_the_threshold_is_the_simulators_and_no_site_is_told_apart(tmp_path):
     answers = [header for header in heard if header["ask"] == "rate"]
     assert answers
     assert not any("rows" in header for header in answers), "what a site says is under masks"
+
+
+def test_products_thresholds_and_figures_have_sums_of_their_own_in_one_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(certificate, "GAP_COLUMNS", 2)  # so that the gap is found from products, as with many columns
+    ward = MaskedWard(tmp_path, RATED)
+    result = Result.from_bytes(ward.play().to_bytes())
+    asks = [packing.unseal(raw)[0]["ask"] for raw in ward.heard]
+    kinds = [ask for place, ask in enumerate(asks) if ask in AFTER_ROUNDS and ask not in asks[:place]]
+    assert kinds == list(AFTER_ROUNDS)
+    assert result.conclusion.certificate.gap is not None
+    assert result.decision is not None
+    assert result.evaluation is not None
 
 
 def changed(ward: MaskedWard, change):
