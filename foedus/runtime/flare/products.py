@@ -89,7 +89,7 @@ def answer(session: Site, header: Json, payload: bytes) -> Outgoing:
     count = whole(header["count"], 1, BATCH, "count")
     session.questions += 1
     if session.questions > MOST_QUESTIONS:
-        raise Refusal("breach", f"it answers {MOST_QUESTIONS} such questions in a run, unless it starts again, and no more")
+        raise Refusal("breach", f"it answers {MOST_QUESTIONS} such questions, and no more until it starts again")
     plan = (layout.vector(terms.dim), layout.vector(terms.rows[2]), jax.ShapeDtypeStruct((count, terms.dim), float))
     w, nu, V = (jnp.asarray(part) for part in packing.from_bytes(payload, plan))
     client = session.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
