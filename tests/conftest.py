@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import resource
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,10 @@ def federation(tmp_path_factory):
     made.down()
     assert not [pid for party in ("server", *made.sites) for pid in made.processes(party)]
     gc.collect()  # sockets that FLARE left open when its server was killed are closed here, where that is no error
+
+
+@pytest.fixture
+def many_columns(monkeypatch):
+    """Make every problem one of many columns; programs that were traced before know nothing of it."""
+    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", 2)
+    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())

@@ -12,7 +12,6 @@ from test_central_sites import PRIVATE
 from test_flare_rates import RATES, expected
 from test_secure_evaluation import POLICY, SECURE, MaskedWard
 
-from foedus import certificate
 from foedus.evaluation.evaluate import Evaluation
 from foedus.evaluation.figures import ALL_ROWS
 from foedus.evaluation.rates import Decision
@@ -43,8 +42,7 @@ def test_the_threshold_is_the_simulators_and_no_site_is_told_apart(tmp_path):
     assert not any("rows" in header for header in answers), "what a site says is under masks"
 
 
-def test_products_thresholds_and_figures_have_sums_of_their_own_in_one_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(certificate, "GAP_COLUMNS", 2)  # so that the gap is found from products, as with many columns
+def test_products_thresholds_and_figures_have_sums_of_their_own_in_one_run(tmp_path, many_columns):
     ward = MaskedWard(tmp_path, RATED)
     result = Result.from_bytes(ward.play().to_bytes())
     asks = [packing.unseal(raw)[0]["ask"] for raw in ward.heard]

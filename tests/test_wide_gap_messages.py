@@ -20,13 +20,6 @@ CAP = fd.constraints.LossCap(fd.label(1), at_most=0.75)
 ROUGH = fd.InteriorPoint(eps1=3e-2, eps2=3e-2)  # so that there is a gap to speak of
 
 
-@pytest.fixture
-def many_columns(monkeypatch):
-    """Make every problem one of many columns; programs that were traced before know nothing of it."""
-    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", 2)
-    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
-
-
 def stated(**more) -> fd.Problem:
     return fd.Problem(five("logistic").stacked, loss=fd.losses.logistic, penalty=RIDGE, **more)
 
