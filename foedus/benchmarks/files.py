@@ -66,12 +66,20 @@ def spent(command: list[str], folder: Path) -> tuple[float, float]:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and those that it has started, where the system says so."""
+    """A process and those that it has started, where the system says so.
+
+    Until a new process has loaded its own program, it has its parent's command and its parent's memory, which counts
+    once.
+    """
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [pid, *(one for child in children if _command(child) != _command(pid) for one in _family(child))]
     except OSError:
         return [pid]
-    return [pid, *(one for child in children for one in _family(int(child)))]
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _resident(pid: int) -> int:

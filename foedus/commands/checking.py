@@ -18,6 +18,7 @@ def check(file: File) -> None:
 
     read_large_files(file)  # before JAX is imported with the rest
     from foedus.data.doubts import doubts as doubts_of
+    from foedus.engine import return_memory
     from foedus.experiment.execute import Builder
     from foedus.experiment.file import load
     from foedus.experiment.folder import folder_of
@@ -33,6 +34,7 @@ def check(file: File) -> None:
                 cohort, rules, kept_out = builder.prepare(case)
                 results, data = doubts_of(kept_out.whole), about_data(cohort, rules)
                 del cohort, kept_out
+                return_memory()  # what the doubts took
             setup = builder.build(case, release=not several)
             first = first or setup
     except FoedusError:

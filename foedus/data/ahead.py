@@ -19,6 +19,7 @@ import numpy as np
 from foedus.data import contents
 from foedus.data.columns import Column, Words
 from foedus.data.formats import Format, TextForm
+from foedus.data.pages import in_pages
 from foedus.files import Json
 
 LARGE = 2**25  # bytes of all files from which on a process of its own is worth its start
@@ -80,7 +81,7 @@ def receive(about: Json, source: IO[bytes]) -> Parsed:
     """Read what `send` wrote after the line about it."""
     columns: dict[str, Column] = {}
     for name, levels in about["columns"]:
-        values = np.empty(about["rows"], np.float64 if levels is None else np.int64)
+        values = in_pages(about["rows"], np.float64 if levels is None else np.int64)
         _fill(values.data.cast("B"), source)
         columns[name] = values if levels is None else Words(values, tuple(levels))
     return Parsed(columns, TextForm(**about["form"]), frozenset(about["dates"]))

@@ -18,6 +18,7 @@ from foedus.data.doubt import Doubt, drop_line, map_lines, scale_line, toml_text
 from foedus.data.repeats import agreement, repeated_rows
 from foedus.data.sites import Cohort
 from foedus.data.tables import Table
+from foedus.engine import return_memory
 
 FEW = 8  # a site with fewer values of a column is not judged by them
 MOST = 2000  # values of a site that are enough for a median
@@ -62,11 +63,13 @@ def doubts(cohort: Cohort) -> list[Doubt]:
                 results += _constant(name, {s: text_of(c) for s, c in numbers.items() if len(c)})
         if name in cohort.features:
             results += [*_identity(name, columns), *_dates(name, tables)]
+        return_memory()  # copies of a column of many rows
     if cohort.labels:
         results += _shares(cohort)
         swap = dict(zip(cohort.labels, reversed(cohort.labels), strict=True))
         lines = map_lines(roles.label, swap) if not cohort.labels[0].startswith("not ") else ()
         results += [Doubt(site, roles.label, text, lines) for site, text in agreement(cohort)]
+        return_memory()
     return results + [Doubt(site, "", text) for site, text in repeated_rows(tables)]
 
 

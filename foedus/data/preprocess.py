@@ -24,6 +24,7 @@ import numpy as np
 from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
 from foedus.data.masked_sums import in_sums_here
+from foedus.data.pages import give_back
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import (
     ABSENT,
@@ -94,10 +95,11 @@ class Preprocessing:
         ]
         return [name for part in blocks for name in part] + (["(intercept)"] if self.intercept else [])
 
-    def transform(self, table: Table, out: np.ndarray | None = None) -> np.ndarray:
+    def transform(self, table: Table, out: np.ndarray | None = None, release: bool = False) -> np.ndarray:
         """Return the numbers of raw rows; where the rules fill no missing values, a row with one is NaN throughout.
 
-        The numbers are written into `out` where it is given, (rows, numbers).
+        The numbers are written into `out` where it is given, (rows, numbers). With `release` the table's columns of
+        numbers are lost: their memory is given back as they are copied, where it is in pages of its own.
         """
         X = np.empty((table.rows, len(self.names))) if out is None else out
         numbers: list[tuple[int, Number, np.ndarray]] = []
@@ -115,21 +117,28 @@ class Preprocessing:
             else:
                 X[:, place : place + len(rule.levels)] = _indicators(rule, column)
                 place += len(rule.levels)
+        absent = self._absent(table) if self.missing != "mean" else None
         for start in range(0, table.rows, BAND):  # a band of rows stays in the cache while its columns are written
             band = slice(start, start + BAND)
             for place, rule, column in numbers:
                 values = column[band]
                 X[band, place] = (np.where(np.isnan(values), rule.fill, values) - rule.shift) / rule.scale
+                if release:
+                    give_back(column, start, start + BAND)
         if self.intercept:
             X[:, -1] = 1.0
-        if self.missing != "mean":
-            absent = np.any([missing_in(table.columns[rule.name]) for rule in self.columns], axis=0)
-            if absent.any() and self.missing == "error":
-                row = int(np.argmax(absent))
-                name = next(r.name for r in self.columns if missing_in(table.columns[r.name])[row])
-                raise FoedusError(f"{table.place(row)}, column {name!r}: a value is missing, and the model fills none.")
+        if absent is not None:
             X[absent] = np.nan
         return X
+
+    def _absent(self, table: Table) -> np.ndarray:
+        """Return which rows lack a value; raise where that is an error."""
+        absent = np.any([missing_in(table.columns[rule.name]) for rule in self.columns], axis=0)
+        if absent.any() and self.missing == "error":
+            row = int(np.argmax(absent))
+            name = next(r.name for r in self.columns if missing_in(table.columns[r.name])[row])
+            raise FoedusError(f"{table.place(row)}, column {name!r}: a value is missing, and the model fills none.")
+        return absent
 
     def _number(self, table: Table, rule: Number, column: Column) -> np.ndarray:
         if isinstance(column, Words):
@@ -346,7 +355,7 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
         arrays["y"][i, : table.rows] = cohort.y(table)
         if "group" in arrays:
             arrays["group"][i, : table.rows] = cohort.group(table)
-        rules.transform(table, arrays["x"][i, : table.rows])
+        rules.transform(table, arrays["x"][i, : table.rows], release)
         for array in arrays.values():
             array[i, table.rows :] = array[i, table.rows - 1]
         if release:

@@ -3,6 +3,7 @@
 import sys
 
 from foedus.data import ahead, contents, tables
+from foedus.engine import return_memory
 from foedus.errors import FoedusError
 
 
@@ -14,6 +15,8 @@ def main() -> None:
             parsed = ahead.Parsed(dict(table.columns), table.form, table.dates)
             del table
             ahead.send(parsed, contents.digest_of(path), sys.stdout.buffer)
+            del parsed
+            return_memory()  # before the next file is read
         except FoedusError:
             sys.stdout.buffer.write(b"null\n")
         sys.stdout.buffer.flush()

@@ -13,6 +13,7 @@ MOST = 4000  # rows of a site that are enough to see the direction of its labels
 LEVELS = 30  # words of a column that are enough for the same
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio, the usual multiplier of hashing
 ACCIDENTS = 0.05  # how many equal pairs of different rows a table may be expected to have at most
+RANGES = 16  # in which the numbers of rows are compared, one after the other
 FEW = 3  # fewer equal rows are not worth a sentence
 COPIES, COMMON = 0.02, 0.05  # nor is a smaller share: of copies within a site, of rows common to two sites
 RIDGE = 0.05  # on standardised columns: makes the system solvable where columns repeat each other
@@ -55,6 +56,19 @@ def _telling(tables: Mapping[str, Table]) -> bool:
     return bool(chances) and rows * float(np.prod(sorted(chances)[:3])) < ACCIDENTS
 
 
+def _shared(owners: list[np.ndarray]) -> np.ndarray:
+    """The numbers that several lists have, in order; the lists are sorted, and hold each number once.
+
+    They are compared range by range: there may be millions, and a copy of all of them takes memory.
+    """
+    found = [np.zeros(0, dtype=np.uint64)]
+    bounds = np.arange(1, RANGES, dtype=np.uint64) * np.uint64(2**64 // RANGES)
+    for parts in zip(*(np.split(own, np.searchsorted(own, bounds)) for own in owners), strict=True):
+        everything = np.sort(np.concatenate(parts))
+        found.append(np.unique(everything[1:][everything[1:] == everything[:-1]]))
+    return np.concatenate(found)
+
+
 def repeated_rows(tables: Mapping[str, Table]) -> list[tuple[str, str]]:
     """Return the sites with rows that stand twice, in the site itself or at another, with a sentence each."""
     sentences = []
@@ -69,9 +83,7 @@ def repeated_rows(tables: Mapping[str, Table]) -> list[tuple[str, str]]:
                 (site, f"{twice:,} of its {table.rows:,} rows are copies of others there; take the copies out, for "
                  "they count twice.")
             )  # fmt: skip
-    everything = np.concatenate(list(owners.values()))
-    everything.sort()  # in place: there may be millions
-    shared = np.unique(everything[1:][everything[1:] == everything[:-1]])
+    shared = _shared(list(owners.values()))
     if not len(shared):
         return sentences
     common_rows = {site: own[np.isin(own, shared, assume_unique=True)] for site, own in owners.items()}
@@ -128,6 +140,11 @@ def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return a.T @ a / len(b), a.T @ b / len(b)
 
 
+def _first(column: np.ndarray) -> np.ndarray:
+    """The first numbers of a column, as many as are enough."""
+    return column[np.flatnonzero(~np.isnan(column))[:MOST]]
+
+
 def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     """Return the sites whose labels are probably swapped: a model of the other sites ranks their rows wrongly.
 
@@ -142,7 +159,7 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     scales = {}
     for name in cohort.features:
         columns = [t.columns[name] for t in cohort.tables.values()]
-        numbers = [c[~np.isnan(c)][:MOST] for c in columns if not isinstance(c, Words)]
+        numbers = [_first(c) for c in columns if not isinstance(c, Words)]
         if len(numbers) == len(columns) and any(map(len, numbers)):
             values = np.concatenate(numbers)
             low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))

@@ -128,7 +128,7 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
     check_file(path, source)
     if (parsed := ahead.take(path, wanted or Format())) is not None:
         rows = len(next(iter(parsed.columns.values())))
-        return Table(source, parsed.columns, np.arange(rows), path, parsed.form, parsed.dates)
+        return Table(source, parsed.columns, np.arange(rows, dtype=np.int32), path, parsed.form, parsed.dates)
     form, content = TextForm(), read_bytes(path, source)
     if ending(path) in (".parquet", ".pq"):
         columns = _read_parquet(content, source)
@@ -142,7 +142,7 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
     if rows == 0:
         raise FoedusError(f"{source}: it has no rows below its header; expected one example a row.")
     dates = {name: column for name in columns if (column := from_dates(columns[name])) is not None}
-    table = Table(source, columns | dates, np.arange(rows), path, form, frozenset(dates))
+    table = Table(source, columns | dates, np.arange(rows, dtype=np.int32), path, form, frozenset(dates))
     for name, column in columns.items():
         if not isinstance(column, Words) and np.any(np.isinf(column)):
             where = table.place(int(np.argmax(np.isinf(column))))
