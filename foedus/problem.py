@@ -12,6 +12,7 @@ from foedus.constraints import Custom, Linear, LossRows, NormBall
 from foedus.data.prepare import Prepared
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
+from foedus.heights import groups_of
 from foedus.interpreter.dispatch import play
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
@@ -192,6 +193,11 @@ class Problem:
     def counts(self) -> np.ndarray:
         """The number of examples of each client."""
         return np.sum(np.asarray(self.data["weight"]), axis=1).astype(int)
+
+    @property
+    def by_height(self) -> list[tuple[np.ndarray, int]] | None:
+        """Clients of similar size, with the rows of the largest of each group; None where that saves little work."""
+        return None if self.terms.loss is None else groups_of(self.data, self.counts, self.stacked.rectangles)
 
     @property
     def classes(self) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from jax import Array
 
 from foedus.constraints import Linear
 from foedus.gap import FLAT, Gap, bends_of_losses, face_of, gain_along, sums_losses, tied
+from foedus.heights import cut
 from foedus.interpreter.dispatch import jit_if_large
 from foedus.pytrees import PyTree, device_array, state
 from foedus.regularizers import ElasticNet, Regularizer
@@ -102,14 +103,37 @@ def plain_sum(each: Array) -> Array:
 
 
 def ask_here(
-    terms: Terms, w: Array, mu: Array, nu: Array, data: Data, add_up: Callable[[Array], PyTree] = plain_sum
+    terms: Terms,
+    w: Array,
+    mu: Array,
+    nu: Array,
+    data: Data,
+    groups: list[tuple[np.ndarray, int]] | None = None,
+    add_up: Callable[[Array], PyTree] = plain_sum,
 ) -> Callable[[str, np.ndarray], PyTree]:
-    """An `Ask` of sites whose data are all here; `add_up` takes all sites' products, on a leading axis."""
-    bends = _all_bends(terms, w, mu, nu, data)
+    """An `Ask` of sites whose data are all here.
+
+    Args:
+        terms: the terms of the problem.
+        w: the point.
+        mu: the multipliers of the sites' own rows.
+        nu: those of the coupled rows.
+        data: all sites' arrays on a leading axis.
+        groups: sites of similar size, and the height of each group, where that saves work; the sums are added up.
+        add_up: takes all sites' products, on a leading axis.
+    """
+    pieces = [(mu, data)] if groups is None else [(mu[group], cut(data, group, height)) for group, height in groups]
+    # each program would otherwise copy the data again
+    pieces = [(own, jax.tree.map(device_array, part)) for own, part in pieces]
+    bends = [_all_bends(terms, w, own, nu, part) for own, part in pieces]
 
     def ask(kind: str, V: np.ndarray) -> PyTree:
-        products = _all_products(terms, kind, add_up, w, mu, nu, bends, data, device_array(V))
-        return jax.tree.map(np.asarray, products)
+        vectors = device_array(V)
+        products = [
+            jax.tree.map(np.asarray, _all_products(terms, kind, add_up, w, own, nu, bent, part, vectors))
+            for (own, part), bent in zip(pieces, bends, strict=True)
+        ]
+        return products[0] if len(products) == 1 else sum(products[1:], start=products[0])
 
     return ask
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foedus as fd
+from foedus import heights
 from foedus.runtime import bins
 
 SIZES = (40, 3, 5, 12, 4, 3, 38, 6)
@@ -31,7 +32,7 @@ def ragged() -> fd.Problem:
 )
 def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
     one = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)
-    monkeypatch.setattr(bins, "LEAST_BYTES", 0)
+    monkeypatch.setattr(heights, "LEAST_BYTES", 0)
     several = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)
     assert several.rounds == one.rounds
     np.testing.assert_allclose(several.w, one.w, rtol=1e-9, atol=1e-12)
@@ -49,7 +50,7 @@ def chosen(algorithm, participation=1.0, problem=None) -> tuple[bins.Bin, ...] |
 
 def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
     assert chosen(fd.FedGiA()) is None, "too little data to compile for it"
-    monkeypatch.setattr(bins, "LEAST_BYTES", 0)
+    monkeypatch.setattr(heights, "LEAST_BYTES", 0)
     found = chosen(fd.FedGiA())
     assert found is not None
     assert sorted(np.concatenate([b.index for b in found])) == list(range(len(SIZES)))
@@ -93,7 +94,7 @@ def test_rectangles_that_do_not_fit_are_refused(rectangles, words):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9))
 def test_no_grouping_into_at_most_four_holds_fewer_rows(counts):
     counts = np.array(counts)
-    found = bins.heights(counts)
+    found = heights.heights(counts)
     assert sorted(np.concatenate(found)) == list(range(len(counts)))
     area = sum(len(group) * counts[group].max() for group in found)
     size, n = np.sort(counts)[::-1], len(counts)

@@ -56,8 +56,9 @@ def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
     if not end.finite or not needs_products(problem.terms):
         return end
     terms, w, slack = problem.terms, device_array(carry.w), 0.0
-    ask = ask_here(terms, w, mu, nu, problem.data)
-    if job.masking is not None:
+    if job.masking is None:
+        ask = ask_here(terms, w, mu, nu, problem.data, problem.by_height)
+    else:
         assert isinstance(parts, SummedPart)
         ask, slack = _masked_ask(job, mu, nu, w), unseen_of(terms, parts).slack
         each = as_one_part(parts, terms.clients)
@@ -70,7 +71,7 @@ def _masked_ask(job: Job, mu: Array, nu: Array, w: Array) -> Ask:
     assert job.masking is not None
     measuring, terms = job.masking.measuring, job.problem.terms
     add_up = partial(_add_up, measuring, terms.clients)
-    ask = ask_here(terms, w, mu, nu, job.problem.data, add_up)
+    ask = ask_here(terms, w, mu, nu, job.problem.data, add_up=add_up)
 
     def ask_for_sum(kind: str, V: np.ndarray) -> np.ndarray:
         total, worst = ask(kind, V)
