@@ -77,7 +77,8 @@ def site_products(terms: Terms, kind: str, w: Array, mu: Array, nu: Array, bends
         slope = jax.grad(lambda u: _lagrangian(terms, u, mu, nu, data))
         return jax.vmap(lambda v: jax.jvp(slope, (w,), (v,))[1])(V)
     x = data["x"]
-    product = (bends.losses * (V @ x.T)) @ x
+    # a single vector, as Lanczos' method asks for: XLA would make a copy of x for a product of two matrices
+    product = ((bends.losses * (x @ V[0])) @ x)[None] if len(V) == 1 else (bends.losses * (V @ x.T)) @ x
     if penalty is None:
         return product
     slope = jax.grad(lambda u: penalty.value(u, data.count) / terms.clients)
