@@ -12,7 +12,7 @@ from foedus.constraints import Custom, Linear, LossRows, NormBall
 from foedus.data.prepare import Prepared
 from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
-from foedus.heights import groups_of
+from foedus.heights import ROWS, groups_of
 from foedus.interpreter.dispatch import play
 from foedus.losses import Loss, as_loss
 from foedus.penalties import Penalty
@@ -197,7 +197,8 @@ class Problem:
     @property
     def by_height(self) -> list[tuple[np.ndarray, int]] | None:
         """Clients of similar size, with the rows of the largest of each group; None where that saves little work."""
-        return None if self.terms.loss is None else groups_of(self.data, self.counts, self.stacked.rectangles)
+        plain = self.terms.loss is not None and {*self.data} <= {*ROWS}  # other arrays may have other heights
+        return groups_of(self.data, self.counts, self.stacked.rectangles) if plain else None
 
     @property
     def classes(self) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import foedus as fd
 from foedus import heights
+from foedus.certificate import measure
 from foedus.runtime import bins
 
 SIZES = (40, 3, 5, 12, 4, 3, 38, 6)
@@ -41,6 +42,16 @@ def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
     fd.solve(ragged(), algorithm, max_rounds=5, seed=3, checkpoint=tmp_path / "kept")
     resumed = fd.solve(ragged(), algorithm, max_rounds=20, seed=3, checkpoint=tmp_path / "kept")
     np.testing.assert_array_equal(resumed.w, several.w)
+
+
+def test_the_gap_of_many_columns_is_the_same_in_several_rectangles(monkeypatch, many_columns):
+    problem, w = ragged(), np.full(4, 0.1)
+    _, one = measure(problem, w)
+    monkeypatch.setattr(heights, "LEAST_BYTES", 0)
+    assert len(problem.by_height) > 1
+    _, several = measure(problem, w)
+    assert one.gap > 0
+    assert several.gap == pytest.approx(one.gap, rel=1e-9)
 
 
 def chosen(algorithm, participation=1.0, problem=None) -> tuple[bins.Bin, ...] | None:
