@@ -87,6 +87,8 @@ class Certificate:
 
     def optimality(self, objective: float) -> str | None:
         """How far the objective is above the best possible one, in words; None where that is not measured."""
+        if self.contradiction is not None:
+            return "the terms contradict each other, so there is no best possible objective"
         if self.kind != "minimum":
             return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
         for gap, how, note in ((self.gap_bound, "at most", "proved"), (self.gap, "about", "an estimate")):
@@ -95,9 +97,9 @@ class Certificate:
                     return f"the objective is far from the best possible one: about {gap:.2g} by a rough estimate"
                 best = f"{objective - gap:.6g} ({note})"
                 return f"the objective is {how} {gap:.2g} above the best possible objective of {best}"
-        if self.gap_note:
-            return f"how far the objective is above the best possible one was not measured: {self.gap_note}"
-        return "the objective still falls along a direction without curvature" if self.gap == math.inf else None
+        unknown = f"how far the objective is above the best possible one was not measured: {self.gap_note}"
+        falls = "the objective still falls along a direction without curvature" if self.gap == math.inf else None
+        return unknown if self.gap_note else falls
 
     def explain(self, reason: str) -> str:
         """The reason why a run ended, with the evidence that its terms cannot be met, where there is any."""
@@ -127,16 +129,13 @@ class Certificate:
             figures += "; rows of the sites' own: " + ", ".join(
                 f"{row.constraint} is kept at {row.kept} of {row.sites} sites" for row in self.counts
             )
-        broken = [f"{name} {value:.2g} > {eps:g}" for name, value, eps in residuals if not value <= eps]
-        if broken:
+        if broken := [f"{name} {value:.2g} > {eps:g}" for name, value, eps in residuals if not value <= eps]:
             return f"NOT certified: {', '.join(broken)} ({figures})"
         return f"certified ({self.eps1:g}, {self.eps2:g}): {figures}"
 
     def __str__(self) -> str:
-        head = "certificate: " + self.verdict()
-        if not self.rows:
-            return head
-        return "\n".join([head, *table_of(self.rows, self.eps2)])
+        rows = table_of(self.rows, self.eps2) if self.rows else []
+        return "\n".join(["certificate: " + self.verdict(), *rows])
 
     def _repr_html_(self) -> str:
         return html_of(str(self))

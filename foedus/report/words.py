@@ -240,6 +240,8 @@ def _of_counts(run: Run, ending: str) -> Verdict:
 def gap_tile(run: Run) -> tuple[str, str, str]:
     """Return the title, the figure and the note that say how far a run is from the best possible objective."""
     certificate = run.certificate
+    if certificate.contradiction is not None:
+        return "Broken terms", number(certificate.feasibility), "the largest violation; they contradict each other"
     if certificate.gap_bound is not None:
         return "Above the optimum", number(certificate.gap_bound), "at most; proved by the ridge"
     if certificate.gap is not None and math.isfinite(certificate.gap):
