@@ -32,6 +32,7 @@ COSTS: dict[str, Cost] = {
     "fedgia-table4": Cost(1192),
     "fedgia-fig1": Cost(18),
     "fedgia-fig2": Cost(1220, "four of its five numbers of clients, 974 seconds"),
+    "fedgia-fig3": Cost(1285, "one of its five instances, 257 seconds"),
     "fedgia-fig4": Cost(13),
     "fedgia-fig5": Cost(96),
     "fedgia-fig6": Cost(122),
@@ -47,5 +48,9 @@ COSTS: dict[str, Cost] = {
     "proxal-fig2": Cost(88),
     "proxal-fig3": Cost(47),
     "drfl-fig1": Cost(1),
+    "drfl-fig2": Cost(1730, "one of its ten seeds, 173 seconds"),
+    "drfl-fig3": Cost(820, "one of its ten seeds, 82 seconds"),
+    "drfl-fig4": Cost(770, "one of its ten seeds, 77 seconds"),
+    "drfl-fig5": Cost(1140, "one of its ten seeds, 114 seconds"),
 }
 """The costs by the name of the experiment; those that are missing have not been measured."""
