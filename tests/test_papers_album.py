@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from foedus.errors import FoedusError
+from foedus.papers import EXPERIMENTS
 from foedus.papers.album import PAGE, reproduce_all
+from foedus.papers.costs import COSTS
 from foedus.papers.experiment import Options, PaperExperiment
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
@@ -94,3 +96,10 @@ def test_an_interrupted_series_keeps_what_it_has_and_goes_on(tmp_path):
     page = reproduce_all(papers.experiments, options(tmp_path)).read_text()
     assert papers.calls == ["two", "three"]
     assert "3 of 3 experiments" in page
+
+
+def test_every_experiment_says_how_long_it_takes_in_full():
+    assert COSTS.keys() == EXPERIMENTS.keys()
+    assert COSTS["fedgia-fig2"].sentence() == (
+        "in full about 20 minutes of a processor (computed from four of its five numbers of clients, 974 seconds)"
+    )
