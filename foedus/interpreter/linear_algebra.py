@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from foedus.interpreter.shapes import CannotInterpret, Operation, Shaped
+from foedus.interpreter.sparse import entries_of
 
 
 def make_dot(params: dict, x: Shaped, y: Shaped, out: Shaped) -> Operation:
@@ -17,10 +18,16 @@ def make_dot(params: dict, x: Shaped, y: Shaped, out: Shaped) -> Operation:
     left, right, inner = (math.prod(s.shape[k] for k in axes) for s, axes in ((x, free_x), (y, free_y), (x, over_x)))
     order_x, order_y = [*batch_x, *free_x, *over_x], [*batch_y, *over_y, *free_y]
     shape_x, shape_y = (*many, left, inner), (*many, inner, right)
+    one_axis = not batch_x and len(over_x) == 1
 
     def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        left_entries, right_entries = entries_of(a), entries_of(b)
         a = np.transpose(a, order_x).reshape(shape_x)
         b = np.transpose(b, order_y).reshape(shape_y)
+        if left_entries is not None and one_axis:
+            return left_entries.times(b, transposed=over_x == [0]).reshape(out.shape)
+        if right_entries is not None and one_axis:
+            return right_entries.times(a.T, transposed=over_y == [0]).T.reshape(out.shape)
         return np.matmul(a, b).reshape(out.shape)
 
     return dot

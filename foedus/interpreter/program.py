@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from foedus.interpreter.operations import MAKERS
 from foedus.interpreter.shapes import CannotInterpret, Operation
+from foedus.interpreter.sparse import Shortcut, SparseTables, entries_of, shortcut_of
 from foedus.pytrees import PyTree
 
 INNER = {  # operations that call one program, and the name of the parameter that has it
@@ -122,7 +123,7 @@ class _Writer:
 
     def call(self, equation: JaxprEqn, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
-        if name in INNER and params.get("name") != "keeping_call":
+        if name in INNER and params.get("name") != "keeping_call" and shortcut_of(params) is None:
             program = params[INNER[name]]
             return self.write(*_open(program), inputs)
         if name == "cond" and inputs[0] in self.constants:  # the branch is known, as for a platform
@@ -172,6 +173,8 @@ def block_of(program: ClosedJaxpr, constants: Mapping[int, np.ndarray] | None = 
 
 def _operation(equation: JaxprEqn, constants: Mapping[int, np.ndarray]) -> Operation:
     name = equation.primitive.name
+    if name in INNER and (shortcut := shortcut_of(equation.params)) is not None:
+        return _with_shortcut(block_of(equation.params[INNER[name]], constants), shortcut)
     if name in INNER:
         return _with_memory(block_of(equation.params[INNER[name]], constants))
     if name in LOOPS:
@@ -203,6 +206,16 @@ def _with_memory(block: Block) -> Operation:
         if sum(np.size(result) for result in results) <= MOST_KEPT:
             calls = [*calls[-1:], (key, results)]  # another list, as another thread may be reading this one
         return results
+
+    return call
+
+
+def _with_shortcut(block: Block, shortcut: Shortcut) -> Operation:
+    """The block as an operation that takes the shortcut where its first argument is a sparse table."""
+
+    def call(table: np.ndarray, *values: np.ndarray) -> Sequence[np.ndarray]:
+        entries = entries_of(table)
+        return block(table, *values) if entries is None else shortcut(entries, *values)
 
     return call
 
@@ -293,6 +306,8 @@ def is_key(value: Any) -> bool:
 
 def as_numpy(value: Any) -> np.ndarray:
     """An array for NumPy; a key of random draws as its two words."""
+    if isinstance(value, SparseTables):
+        return value
     return np.asarray(jax.random.key_data(value) if isinstance(value, jax.Array) and is_key(value) else value)
 
 
