@@ -21,13 +21,12 @@ def make_dot(params: dict, x: Shaped, y: Shaped, out: Shaped) -> Operation:
     one_axis = not batch_x and len(over_x) == 1
 
     def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        left_entries, right_entries = entries_of(a), entries_of(b)
+        if one_axis and right == 1 and (entries := entries_of(a)) is not None:
+            return entries.times(np.reshape(b, inner), transposed=over_x == [0]).reshape(out.shape)
+        if one_axis and left == 1 and (entries := entries_of(b)) is not None:
+            return entries.times(np.reshape(a, inner), transposed=over_y == [0]).reshape(out.shape)
         a = np.transpose(a, order_x).reshape(shape_x)
         b = np.transpose(b, order_y).reshape(shape_y)
-        if left_entries is not None and one_axis:
-            return left_entries.times(b, transposed=over_x == [0]).reshape(out.shape)
-        if right_entries is not None and one_axis:
-            return right_entries.times(a.T, transposed=over_y == [0]).T.reshape(out.shape)
         return np.matmul(a, b).reshape(out.shape)
 
     return dot

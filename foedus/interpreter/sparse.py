@@ -13,13 +13,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from foedus.pytrees import PyTree
 
 SAMPLE = 2**16  # numbers of a stack of tables that are looked at before any table is
 SHARE = 0.5  # of the tables' bytes: what is kept beside them takes no more
 SLACK = 2.0  # a sample may ask for so many times more than all rows turn out to do
-COLUMNS = range(32, 2**15)  # fewer do not pay; with more, the number of a pair of columns would not have 32 bits
+LEAST = 2**21  # multiplications that XᵀDX of a table takes: for fewer, the calls take longer than they save
+MOST_COLUMNS = 2**15  # so that the number of a pair of columns has 32 bits
 BAND = 2**20  # numbers that are searched for entries at a time
 INDEX, FLOAT = np.dtype(np.int32), np.dtype(np.float64)
 
@@ -55,29 +57,29 @@ def entries_of(value: Any) -> "Entries | None":
 def mark_sparse(tree: PyTree) -> PyTree:
     """The tree of stacked arrays, in which stacks of tables that are mostly zeros are `SparseTables`.
 
-    A few rows tell, so dense tables cost nothing. Nothing else is computed before it is needed.
+    A few rows tell of most dense tables, so that these cost nothing.
 
     Example:
         >>> import numpy as np
-        >>> stack = np.zeros((2, 50, 40))
+        >>> stack = np.zeros((2, 500, 100))
         >>> stack[:, :, 0] = 1.0
         >>> table = mark_sparse({"x": stack})["x"][0]
-        >>> entries_of(table).triangle(np.full(50, 0.1))[:2].tolist()
-        [5.0, 0.0]
+        >>> entries_of(table).triangle(np.full(500, 0.5))[:2].tolist()
+        [250.0, 0.0]
     """
     return jax.tree.map(_marked, tree)
 
 
 def _marked(leaf: Any) -> Any:
-    if np.ndim(leaf) != 3 or leaf.dtype != float or leaf.shape[-1] not in COLUMNS:
+    if np.ndim(leaf) != 3 or leaf.dtype != float:
         return leaf
-    stack = np.asarray(leaf)
-    if not stack.size or not stack.flags.c_contiguous:
+    stack, (_, rows, columns) = np.asarray(leaf), leaf.shape
+    if rows * columns**2 < LEAST or columns > MOST_COLUMNS or not stack.size or not stack.flags.c_contiguous:
         return leaf
-    rows = stack.reshape(-1, stack.shape[-1])
-    if _entries(rows[:: max(1, stack.size // SAMPLE)], SLACK * SHARE) is None:
+    table = stack.reshape(-1, columns)
+    if _entries(table[:: max(1, stack.size // SAMPLE)], SLACK * SHARE) is None:
         return leaf
-    entries = _entries(rows, SHARE)
+    entries = _entries(table, SHARE)
     parts = None if entries is None else _by_table(entries, stack.shape)
     if parts is None:
         return leaf
@@ -89,6 +91,11 @@ def _marked(leaf: Any) -> Any:
 def _pairs_in(counts: np.ndarray) -> np.ndarray:
     """How many pairs there are of so many entries, each with itself included."""
     return counts * (counts + 1) // 2
+
+
+def _kept_bytes(rows: int, numbers: int, *, all_one: bool) -> int:
+    """The bytes of so many entries and pairs, of which two lists say where each row begins."""
+    return INDEX.itemsize * (2 * rows + numbers) + (0 if all_one else FLOAT.itemsize * numbers)
 
 
 def _entries(table: np.ndarray, share: float) -> "Entries | None":
@@ -105,7 +112,7 @@ def _entries(table: np.ndarray, share: float) -> "Entries | None":
         starts.append(starts[-1][-1] + ends)
         numbers += len(places) + int(np.sum(_pairs_in(np.diff(ends, prepend=0))))
         all_one = all_one and bool(np.all(values[-1] == 1.0))
-        if numbers * (INDEX.itemsize + (0 if all_one else FLOAT.itemsize)) > share * table.nbytes:
+        if _kept_bytes(first + len(part), numbers, all_one=all_one) > share * table.nbytes:
             return None
     values = np.ones(0) if all_one else np.concatenate(values)
     return Entries((rows, columns), np.concatenate(column), np.concatenate(starts), values, all_one=all_one)
@@ -117,8 +124,8 @@ def _by_table(entries: "Entries", shape: tuple[int, ...]) -> "tuple[Entries, ...
     starts, ones = entries.starts, np.ones(0)
     if entries.all_one:
         pairs = np.sum(_pairs_in(np.diff(starts)).reshape(tables, rows), axis=1)
-        kept = INDEX.itemsize * (len(entries.column) + np.sum(pairs)) + FLOAT.itemsize * np.max(pairs)
-        if kept > SHARE * FLOAT.itemsize * tables * rows * columns:
+        kept = _kept_bytes(tables * rows, len(entries.column) + int(np.sum(pairs)), all_one=True)
+        if kept + FLOAT.itemsize * np.max(pairs) > SHARE * FLOAT.itemsize * tables * rows * columns:
             return None
         ones = np.ones(np.max(pairs))
     parts = []
@@ -126,8 +133,8 @@ def _by_table(entries: "Entries", shape: tuple[int, ...]) -> "tuple[Entries, ...
         start = starts[table * rows : (table + 1) * rows + 1]
         own = slice(start[0], start[-1])
         values = ones if entries.all_one else entries.values[own]
-        part = Entries((rows, columns), entries.column[own], start - start[0], values, all_one=entries.all_one)
-        parts.append(part)
+        begins = (start - start[0]).astype(INDEX)
+        parts.append(Entries((rows, columns), entries.column[own], begins, values, all_one=entries.all_one))
     return tuple(parts)
 
 
@@ -153,15 +160,15 @@ class Entries:
         from scipy.sparse import csc_array, csr_array
 
         rows, columns = self.shape
-        parts = (self.values[: len(self.column)], self.column, self.starts.astype(INDEX))
-        return csr_array(parts, shape=(rows, columns)), csc_array(parts, shape=(columns, rows))
+        parts = self.values[: len(self.column)], self.column, self.starts
+        return _filled(csr_array((rows, columns)), *parts), _filled(csc_array((columns, rows)), *parts)
 
     @cached_property
     def _pairs(self) -> Any:
         """The products x_ri·x_rj, i ≤ j, as a sparse matrix (place of ij in the upper triangle) × (row r)."""
         from scipy.sparse import csc_array
 
-        (rows, columns), column, starts = self.shape, self.column, self.starts.astype(INDEX)
+        (rows, columns), column, starts = self.shape, self.column, self.starts
         entry = np.arange(len(column), dtype=INDEX)
         partners = np.repeat(starts[1:], np.diff(starts)) - entry  # of an entry: itself and those after it in the row
         first = np.concatenate([np.zeros(1, INDEX), np.cumsum(partners, dtype=INDEX)])
@@ -169,16 +176,22 @@ class Entries:
         right = np.arange(first[-1], dtype=INDEX) - np.repeat(first[:-1] - entry, partners)
         before = column * (2 * columns - 1 - column) // 2  # so that the place of ij is this of i, plus j
         values = self.values[: len(left)] if self.all_one else self.values[left] * self.values[right]
-        parts = (values, before[left] + column[right], first[starts])
-        return csc_array(parts, shape=(columns * (columns + 1) // 2, rows))
+        empty = csc_array((columns * (columns + 1) // 2, rows))
+        return _filled(empty, values, before[left] + column[right], first[starts])
 
-    def times(self, right: np.ndarray, *, transposed: bool = False) -> np.ndarray:
-        """The product X·right, or Xᵀ·right, with a vector or a matrix."""
-        return self._matrices[int(transposed)] @ right
+    def times(self, vector: np.ndarray, *, transposed: bool = False) -> np.ndarray:
+        """The product X·vector, or Xᵀ·vector."""
+        return self._matrices[int(transposed)] @ vector
 
     def triangle(self, d: np.ndarray) -> np.ndarray:
         """The upper triangle of XᵀDX, row by row, for the diagonal d of D."""
         return self._pairs @ d
+
+
+def _filled(matrix: Any, values: np.ndarray, indices: np.ndarray, starts: np.ndarray) -> Any:
+    """The empty sparse matrix with this content; SciPy's constructor would copy arrays that several matrices share."""
+    matrix.data, matrix.indices, matrix.indptr = values, indices, starts
+    return matrix
 
 
 Shortcut = Callable[..., Any]
@@ -204,13 +217,17 @@ def by_entries(shortcut: Shortcut) -> Callable[[Callable[..., PyTree]], Callable
 
 
 def shortcut_of(params: dict) -> Shortcut | None:
-    """The shortcut for a call inside a trace: of a function that has one, as it is and not its derivative or batch."""
+    """The shortcut for a call inside a trace, if there is one.
+
+    A derivative of the function, and the function of a batch, carry its name too: what is called must be the function
+    itself, operation by operation.
+    """
     name, program = params.get("name"), params.get("jaxpr")
-    if name not in _shortcuts or program is None:
+    if name not in _shortcuts or not isinstance(program, ClosedJaxpr) or len(program.in_avals[0].shape) != 2:
         return None
     function, shortcut = _shortcuts[name]
     try:
         own = jax.make_jaxpr(function)(*program.in_avals).eqns[0].params["jaxpr"]
-    except TypeError:  # it takes arguments of other shapes, or another number of them
+    except (TypeError, ValueError):  # it takes arguments of other shapes, or another number of them
         return None
     return shortcut if str(own) == str(program) else None
