@@ -250,7 +250,8 @@ def _scan(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
     shapes = params["jaxpr"].out_avals[carries:]
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
 
-    # where nothing is handed on, turns are independent of each other; threads pay where a turn is mostly arithmetic
+    # where nothing is handed on, turns are independent of each other; threads pay where a turn is mostly arithmetic,
+    # which it is not by entries
     numbers = sum(math.prod(aval.shape) for aval in (*shapes, *params["jaxpr"].in_avals[fixed:]))
     side_by_side = not carries and length > 1 and numbers in SIDE_BY_SIDE
 
@@ -269,7 +270,8 @@ def _scan(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
                 for turn in turns[first::workers]:
                     play(turn, [])
 
-        if side_by_side and (workers := min(os.cpu_count() or 1, length)) > 1:
+        threads_pay = side_by_side and not any(isinstance(row, SparseTables) for row in rows)
+        if threads_pay and (workers := min(os.cpu_count() or 1, length)) > 1:
             with ThreadPoolExecutor(workers) as threads:
                 list(threads.map(play_share, range(workers)))
             return stacks
