@@ -15,26 +15,31 @@ from foedus.numerics.packed import diagonal_places, pack
 EXACT = 500  # columns up to which a matrix is made for its diagonal
 
 
-def _curve_by_entries(x: Entries, d: np.ndarray, diagonal: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    triangle = x.triangle(d)
+def _curve_by_entries(
+    x: Entries, d: np.ndarray, w: np.ndarray, diagonal: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    triangle, product = x.triangle(d), x.times(d * x.times(w), transposed=True)
+    if diagonal is None:
+        return triangle, product
     triangle[diagonal_places(len(w))] += diagonal
-    return triangle, x.times(d * x.times(w), transposed=True) + diagonal * w
+    return triangle, product + diagonal * w
 
 
-def _curve(gram: Array, diagonal: Array, w: Array) -> tuple[Array, Array]:
-    return pack(gram).at[diagonal_places(len(w))].add(diagonal), gram @ w + diagonal * w
-
-
-@by_entries(_curve_by_entries)
-def curve_along(x: Array, d: Array, diagonal: Array, w: Array) -> tuple[Array, Array]:
-    """The matrix K = XᵀDX + a diagonal one, packed, and K·w."""
-    return _curve(weighted_gram(x, d), diagonal, w)
+def _curve(gram: Array, w: Array, diagonal: Array | None) -> tuple[Array, Array]:
+    K = gram if diagonal is None else gram + jnp.diag(diagonal)
+    return pack(K), K @ w
 
 
 @by_entries(_curve_by_entries)
-def convex_curve_along(x: Array, d: Array, diagonal: Array, w: Array) -> tuple[Array, Array]:
+def curve_along(x: Array, d: Array, w: Array, diagonal: Array | None = None) -> tuple[Array, Array]:
+    """The matrix K = XᵀDX, plus a diagonal one, packed, and K·w."""
+    return _curve(weighted_gram(x, d), w, diagonal)
+
+
+@by_entries(_curve_by_entries)
+def convex_curve_along(x: Array, d: Array, w: Array, diagonal: Array | None = None) -> tuple[Array, Array]:
     """The same for a d that is never negative."""
-    return _curve(weighted_gram(x, d, convex=True), diagonal, w)
+    return _curve(weighted_gram(x, d, convex=True), w, diagonal)
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,15 @@ class Bends:
 
     def along(self, v: Array, w: Array) -> tuple[Array, Array]:
         """The matrix, packed, and its product with w."""
-        diagonal = jnp.zeros(self.dim)
-        for bend in self.others:
-            diagonal = diagonal + bend.diagonal(v) if bend.matrix is None else diagonal
+        flat = [bend.diagonal(v) for bend in self.others if bend.matrix is None]
+        diagonal = sum(flat[1:], flat[0]) if flat else None
         if self.grams and self.x is not None:
             curve = convex_curve_along if self.convex else curve_along
-            triangle, product = curve(self.x, self._weight(v), diagonal, w)
+            triangle, product = curve(self.x, self._weight(v), w, diagonal)
         else:
-            nothing = jnp.zeros(self.dim * (self.dim + 1) // 2)
-            triangle, product = nothing.at[diagonal_places(self.dim)].set(diagonal), diagonal * w
+            triangle, product = jnp.zeros(self.dim * (self.dim + 1) // 2), jnp.zeros(self.dim)
+            if diagonal is not None:
+                triangle, product = triangle.at[diagonal_places(self.dim)].set(diagonal), diagonal * w
         for bend in self.others:
             if bend.matrix is not None:
                 matrix = bend.matrix(v)

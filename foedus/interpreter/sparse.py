@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr
 from foedus.pytrees import PyTree
 
 SAMPLE = 2**16  # numbers of a stack of tables that are looked at before any table is
-SHARE = 0.5  # of the tables' bytes: what is kept beside them takes no more
+SHARE = 0.6  # of the tables' bytes: what is kept beside them takes no more; Adult as a9a codes it takes 0.49
 SLACK = 2.0  # a sample may ask for so many times more than all rows turn out to do
 LEAST = 2**21  # multiplications that XᵀDX of a table takes: for fewer, the calls take longer than they save
 MOST_COLUMNS = 2**15  # so that the number of a pair of columns has 32 bits
