@@ -221,6 +221,23 @@ def test_order_one_leaves_the_hessian_out():
     assert shape.hessian == ()
 
 
+@pytest.mark.parametrize("server", [False, True])
+def test_a_packed_matrix_and_its_product_are_those_of_the_matrix(server):
+    problem, rng = linear_problem(), np.random.default_rng(5)
+    data = problem.server if server else fd.Data({k: v[0] for k, v in problem.data.items()})
+    party, w = Party(problem.terms, server), rng.normal(size=DIM)
+    v = rng.normal(size=party.rows)
+
+    @jax.jit
+    def both(w, v):
+        bends = evaluate(party, w, data)[1]
+        return bends.matrix(v), bends.along(v, w)
+
+    matrix, (triangle, product) = both(w, v)
+    np.testing.assert_allclose(triangle, np.asarray(matrix)[np.triu_indices(DIM)], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(product, matrix @ w, rtol=1e-12, atol=1e-14)
+
+
 def test_a_party_without_rows_has_its_objective_alone():
     X, y, _ = people(0, 8)
     terms = fd.Problem([(X, y)], loss=fd.losses.least_squares).terms
@@ -230,6 +247,7 @@ def test_a_party_without_rows_has_its_objective_alone():
     np.testing.assert_allclose(shares.g, X.T @ (X @ w - y) / 8, atol=1e-14)
     np.testing.assert_allclose(bends.matrix(jnp.zeros(0)), X.T @ X / 8, atol=1e-14)
     np.testing.assert_allclose(bends.diagonal(jnp.zeros(0)), np.diag(X.T @ X) / 8, atol=1e-14)
+    np.testing.assert_allclose(bends.along(jnp.zeros(0), w)[1], X.T @ (X @ w) / 8, atol=1e-14)
     nothing, _ = evaluate(Party(terms, server=True), jnp.asarray(w), None)
     assert (float(nothing.f), nothing.c.shape) == (0.0, (0,))
     assert float(violation(Party(terms, server=True), None, nothing.c)) == -np.inf

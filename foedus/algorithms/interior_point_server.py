@@ -28,9 +28,9 @@ from foedus.algorithms.interior_point_rows import (
 )
 from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
-from foedus.algorithms.proxal_newton import unpack
 from foedus.contradiction import reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.numerics.packed import unpack
 from foedus.pytrees import PyTree, select, state
 from foedus.terms import Data, Terms
 

@@ -19,7 +19,7 @@ from foedus.accountable import Account
 from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share, rounds_of
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
-from foedus.algorithms.proxal_newton import pack
+from foedus.numerics.packed import pack
 from foedus.pytrees import select, state
 from foedus.terms import Data, Terms
 
@@ -164,9 +164,10 @@ def answer(
         curvature: Any = learnt_share(terms, bends.diagonal(weights), moved_by, rows, J, equal, ask.scale, ask.part)
         bent: Any = ()
     else:
-        K = bends.matrix(weights)
-        K = K + matrix(rows, J, equal) if count else K
-        curvature, bent = pack(K), K @ ask.w
+        curvature, bent = bends.along(weights, ask.w)
+        if count:
+            K = matrix(rows, J, equal)
+            curvature, bent = curvature + pack(K), bent + K @ ask.w
     local, lag, kept = (), shares.g, rows.z
     if count:
         sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)

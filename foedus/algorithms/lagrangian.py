@@ -7,7 +7,6 @@ client has the rows c̃_i(w) ≤ n·s_i and the server Σ s_i ≤ 0 (PAL 001, Eq
 of ε bound the multipliers' spread by ε/n, which is what the certificate of the coupled constraint itself needs).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -16,15 +15,14 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, name_of
+from foedus.algorithms.bends import Bend, Bends, mean_curvature
 from foedus.constraints import Linear, LossRows, NormBall
 from foedus.errors import FoedusError
 from foedus.losses import Custom
-from foedus.numerics.bands import weighted_gram
 from foedus.pytrees import PyTree, state
 from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Constraint, Data, Terms, rows
 
-EXACT = 500  # columns up to which a matrix is made for its diagonal
 DIAGONAL = 3  # the order of a `piece` with the diagonal of its Hessian in place of the matrix
 
 
@@ -85,62 +83,6 @@ class Shares:
     J: Array
 
 
-@dataclass(frozen=True)
-class Bends:
-    """The second derivatives of a party's functions at a point: ∇²f/n + Σ v_r ∇²c_r as a function of v."""
-
-    dim: int
-    x: Array | None  # the examples, where there are functions of xᵀw
-    grams: list[tuple[slice | None, Array, Array]]  # (rows, weights of examples, ℓ'') of the functions of xᵀw
-    others: list[Callable[[Array], Array]]  # matrices that are not of the form XᵀDX
-    diagonals: list[Callable[[Array], Array]]  # and their diagonals
-    first_row: int  # how many of both belong to f, which come first
-    convex: bool  # whether D ≥ 0 whatever v is: f is a convex function of xᵀw, and no row is one
-
-    def _weight(self, v: Array) -> Array:
-        assert self.x is not None
-        weight = jnp.zeros(self.x.shape[0])
-        for at, weights, bend in self.grams:
-            weight = weight + (weights if at is None else v[at] @ weights) * bend
-        return weight
-
-    def matrix(self, v: Array) -> Array:
-        """The matrix, dim × dim."""
-        total = jnp.zeros((self.dim, self.dim))
-        if self.grams and self.x is not None:
-            total = weighted_gram(self.x, self._weight(v), convex=self.convex)
-        for bend in self.others:
-            total = total + bend(v)
-        return total
-
-    def diagonal(self, v: Array) -> Array:
-        """Its diagonal, without the matrix; the mean of it, as a guess, for functions of a user's own."""
-        total = jnp.zeros(self.dim)
-        if self.grams and self.x is not None:
-            total = jnp.sum(self._weight(v)[:, None] * self.x * self.x, axis=0)
-        for bend in self.diagonals:
-            total = total + bend(v)
-        return total
-
-    def rows_diagonal(self, v: Array) -> Array:
-        """The diagonal of Σ v_r ∇²c_r alone; of a user's own functions exact up to EXACT columns."""
-        total = jnp.zeros(self.dim)
-        for at, weights, bend in self.grams:
-            if at is not None and self.x is not None:
-                total = total + jnp.sum(((v[at] @ weights) * bend)[:, None] * self.x**2, axis=0)
-        matrices = [lambda v, bend=bend: jnp.diag(bend(v)) for bend in self.others]
-        for bend in (matrices if self.dim <= EXACT else self.diagonals)[self.first_row :]:
-            total = total + bend(v)
-        return total
-
-
-def mean_curvature(f: Callable[[Array], Array], w: Array) -> Array:
-    """An estimate of the mean of the diagonal of ∇²f(w), from one product with random signs, at every coordinate."""
-    signs = jax.random.rademacher(jax.random.key(0), w.shape, w.dtype)
-    product = jax.jvp(jax.grad(f), (w,), (signs,))[1]
-    return jnp.full_like(w, jnp.mean(signs * product))
-
-
 def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
     """The functions f/n and c with first derivatives at the model w, and their second derivatives.
 
@@ -155,8 +97,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
     f, g = jnp.zeros(()), jnp.zeros(dim)
     pieces: list[tuple[Array, Array]] = []  # (c, J) of each constraint
     grams: list[tuple[slice | None, Array, Array]] = []
-    others: list[Callable[[Array], Array]] = []
-    diagonals: list[Callable[[Array], Array]] = []
+    others: list[Bend] = []
 
     if not party.server:
         if linear:
@@ -168,15 +109,17 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             if terms.penalty is not None:
                 f, g = f + terms.penalty.value(w, data.count) / n, g + terms.penalty.gradient(w, data.count) / n
                 curve = terms.penalty.bend(w, data.count) / n
-                others.append(lambda v: jnp.diag(curve))
-                diagonals.append(lambda v: curve)
+                others.append(Bend(None, lambda v: curve))
         else:
             f, g = terms.value_and_gradient(w, data)
             f, g = f / n, g / n
-            others.append(lambda v: terms.hessian(w, data) / n)
-            diagonals.append(lambda v: mean_curvature(lambda u: terms.value(u, data) / n, w))
+            bend = Bend(
+                lambda v: terms.hessian(w, data) / n,
+                lambda v: mean_curvature(lambda u: terms.value(u, data) / n, w),
+            )
+            others.append(bend)
 
-    start, first_row = 0, len(others)
+    start = 0
     for constraint in constraints:
         if isinstance(constraint, LossRows):
             loss, x, y = constraint.loss_in(terms), data["x"], data["y"]
@@ -189,8 +132,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             c, J = rows(terms, constraint, w, data), data[f"{constraint.key}.C"]
         elif isinstance(constraint, NormBall):
             c, J = rows(terms, constraint, w, data), 2.0 * w[None, :]
-            others.append(lambda v, at=start: 2.0 * v[at] * jnp.eye(dim))
-            diagonals.append(lambda v, at=start: jnp.full(dim, 2.0 * v[at]))
+            others.append(Bend(None, lambda v, at=start: jnp.full(dim, 2.0 * v[at]), of_row=True))
         else:
             c = rows(terms, constraint, w, data)
             J = jax.jacrev(lambda u, k=constraint: rows(terms, k, u, data))(w)
@@ -199,15 +141,19 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             def weighed(u: Array, v: Array, k: Constraint = constraint, at: slice = at) -> Array:
                 return jnp.dot(v[at], rows(terms, k, u, data))
 
-            others.append(lambda v, g=weighed: jax.hessian(g)(w, v))
-            diagonals.append(lambda v, g=weighed: mean_curvature(lambda u: g(u, v), w))
+            bend = Bend(
+                lambda v, g=weighed: jax.hessian(g)(w, v),
+                lambda v, g=weighed: mean_curvature(lambda u: g(u, v), w),
+                of_row=True,
+            )
+            others.append(bend)
         pieces.append((c, J))
         start += c.shape[0]
 
     c = jnp.concatenate([c for c, _ in pieces]) if pieces else jnp.zeros(0)
     J = jnp.concatenate([J for _, J in pieces]) if pieces else jnp.zeros((0, dim))
     convex = len(grams) == 1 and grams[0][0] is None and terms.loss is not None and terms.loss.convex
-    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, diagonals, first_row, convex)
+    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, convex)
 
 
 @state

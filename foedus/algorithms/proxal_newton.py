@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from foedus.algorithm import Present
@@ -27,6 +26,7 @@ from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.lagrangian import DIAGONAL, Piece, full_regularizer
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.numerics.newton import INNER_SHARE, SUFFICIENT, direction, proximal_direction
+from foedus.numerics.packed import pack, unpack
 from foedus.pytrees import PyTree, select, state
 from foedus.regularizers import Zero
 from foedus.terms import Terms
@@ -70,17 +70,6 @@ class Search:
     hold: Array  # whether the trial point is judged anew without a line search, because it was accepted or is the first
     diagonal: PyTree  # of Σ ∇²P_i at the start of the subproblem; () with Hessians
     memory: PyTree  # the pairs of L-BFGS since; () with Hessians
-
-
-def pack(matrix: Array) -> Array:
-    """The upper triangle of a symmetric matrix as a vector."""
-    return jnp.ravel(matrix)[np.ravel_multi_index(np.triu_indices(matrix.shape[0]), matrix.shape)]
-
-
-def unpack(triangle: Array, dim: int) -> Array:
-    """The inverse of `pack`."""
-    upper = jnp.zeros((dim, dim)).at[np.triu_indices(dim)].set(triangle)
-    return upper + jnp.triu(upper, 1).T
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from foedus.interpreter.shapes import CannotInterpret, Operation, Shaped
+from foedus.interpreter.sparse import entries_of
 
 
 def make_dot(params: dict, x: Shaped, y: Shaped, out: Shaped) -> Operation:
@@ -17,8 +18,13 @@ def make_dot(params: dict, x: Shaped, y: Shaped, out: Shaped) -> Operation:
     left, right, inner = (math.prod(s.shape[k] for k in axes) for s, axes in ((x, free_x), (y, free_y), (x, over_x)))
     order_x, order_y = [*batch_x, *free_x, *over_x], [*batch_y, *over_y, *free_y]
     shape_x, shape_y = (*many, left, inner), (*many, inner, right)
+    one_axis = not batch_x and len(over_x) == 1
 
     def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if one_axis and right == 1 and (entries := entries_of(a)) is not None:
+            return entries.times(np.reshape(b, inner), transposed=over_x == [0]).reshape(out.shape)
+        if one_axis and left == 1 and (entries := entries_of(b)) is not None:
+            return entries.times(np.reshape(a, inner), transposed=over_y == [0]).reshape(out.shape)
         a = np.transpose(a, order_x).reshape(shape_x)
         b = np.transpose(b, order_y).reshape(shape_y)
         return np.matmul(a, b).reshape(out.shape)

@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from foedus.interpreter.operations import MAKERS
 from foedus.interpreter.shapes import CannotInterpret, Operation
+from foedus.interpreter.sparse import Shortcut, SparseTables, entries_of, shortcut_of
 from foedus.pytrees import PyTree
 
 INNER = {  # operations that call one program, and the name of the parameter that has it
@@ -122,7 +123,7 @@ class _Writer:
 
     def call(self, equation: JaxprEqn, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
-        if name in INNER and params.get("name") != "keeping_call":
+        if name in INNER and params.get("name") != "keeping_call" and shortcut_of(params) is None:
             program = params[INNER[name]]
             return self.write(*_open(program), inputs)
         if name == "cond" and inputs[0] in self.constants:  # the branch is known, as for a platform
@@ -172,6 +173,8 @@ def block_of(program: ClosedJaxpr, constants: Mapping[int, np.ndarray] | None = 
 
 def _operation(equation: JaxprEqn, constants: Mapping[int, np.ndarray]) -> Operation:
     name = equation.primitive.name
+    if name in INNER and (shortcut := shortcut_of(equation.params)) is not None:
+        return _with_shortcut(block_of(equation.params[INNER[name]], constants), shortcut)
     if name in INNER:
         return _with_memory(block_of(equation.params[INNER[name]], constants))
     if name in LOOPS:
@@ -207,6 +210,16 @@ def _with_memory(block: Block) -> Operation:
     return call
 
 
+def _with_shortcut(block: Block, shortcut: Shortcut) -> Operation:
+    """The block as an operation that takes the shortcut where its first argument is a sparse table."""
+
+    def call(table: np.ndarray, *values: np.ndarray) -> Sequence[np.ndarray]:
+        entries = entries_of(table)
+        return block(table, *values) if entries is None else shortcut(entries, *values)
+
+    return call
+
+
 # --- loops and branches ---
 
 
@@ -237,7 +250,8 @@ def _scan(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
     shapes = params["jaxpr"].out_avals[carries:]
     turns = range(length - 1, -1, -1) if params["reverse"] else range(length)
 
-    # where nothing is handed on, turns are independent of each other; threads pay where a turn is mostly arithmetic
+    # where nothing is handed on, turns are independent of each other; threads pay where a turn is mostly arithmetic,
+    # which it is not by entries
     numbers = sum(math.prod(aval.shape) for aval in (*shapes, *params["jaxpr"].in_avals[fixed:]))
     side_by_side = not carries and length > 1 and numbers in SIDE_BY_SIDE
 
@@ -256,7 +270,8 @@ def _scan(params: dict, constants: Mapping[int, np.ndarray]) -> Operation:
                 for turn in turns[first::workers]:
                     play(turn, [])
 
-        if side_by_side and (workers := min(os.cpu_count() or 1, length)) > 1:
+        threads_pay = side_by_side and not any(isinstance(row, SparseTables) for row in rows)
+        if threads_pay and (workers := min(os.cpu_count() or 1, length)) > 1:
             with ThreadPoolExecutor(workers) as threads:
                 list(threads.map(play_share, range(workers)))
             return stacks
@@ -293,6 +308,8 @@ def is_key(value: Any) -> bool:
 
 def as_numpy(value: Any) -> np.ndarray:
     """An array for NumPy; a key of random draws as its two words."""
+    if isinstance(value, SparseTables):
+        return value
     return np.asarray(jax.random.key_data(value) if isinstance(value, jax.Array) and is_key(value) else value)
 
 

@@ -19,6 +19,7 @@ from foedus.algorithm import Algorithm, Fit, Present
 from foedus.interpreter.dispatch import is_moderate, is_small, program_for
 from foedus.interpreter.random_bits import random_key
 from foedus.interpreter.shapes import CannotInterpret
+from foedus.interpreter.sparse import mark_sparse
 from foedus.interpreter.threads import threads_for
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
@@ -225,9 +226,11 @@ class RoundsByNumPy(Rounds):
 
     def __init__(self, job: Job):
         super().__init__(job)
+        self.reading = self.inputs
         if not is_small(self.inputs.data):  # whose intermediate results for all clients at once would not fit
             bins = len(self.inputs.data) if isinstance(self.inputs.data, tuple) else 1
             self.inputs = replace(self.inputs, blocks=Blocks(((1,) * bins,) * len(self.algorithm.kinds)))
+            self.reading = replace(self.inputs, data=mark_sparse(self.inputs.data))
         self.own = job.fit.problem.server
         of_start = partial(start_plain, self.algorithm, self.terms)
         self.first = program_for(("start", self.algorithm, self.terms), of_start, job.w0, self.inputs.data, self.own)
@@ -245,7 +248,7 @@ class RoundsByNumPy(Rounds):
         rows: list[dict[str, np.ndarray]] = []
         with threads_for(self.terms.dim):
             while len(rows) < limit and not at.carry.done:
-                at, row = self.round(at, self.inputs)
+                at, row = self.round(at, self.reading)
                 rows.append(row)
         return at, {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}, len(rows)
 
