@@ -9,7 +9,7 @@ Gy + g ≥ 0 and Sy in the second-order cone, y = (w, λ, …). The server holds
 the site eliminates them, α and z sample by sample: what is left is a matrix and vectors over (w, m), affine in μ. As in
 `step.py`, a sample leaves θ_k = z_k/s_k for each piece, and pairs of pieces θ_k θ_l/Σθ, so that nothing cancels.
 
-The steps of w and m are given. The site moves its own variables by Newton's equations, and keeps a share LEAST of every
+The steps of w and m are given. The site moves its own variables by Newton's equations, and keeps a share of every
 slack and multiplier, each for itself: α_i and λ are raised where w has moved too far for them. It so always has a
 strictly feasible point, whatever w it is given.
 """
@@ -29,7 +29,6 @@ from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
 from foedus.robust.interior_huber import Elastic
 from foedus.robust.interior_rows import (
-    LEAST,
     Multipliers,
     SampleRows,
     along,
@@ -38,6 +37,7 @@ from foedus.robust.interior_rows import (
     blocked_dual,
     centred,
     change,
+    kept_share,
     lifted,
     no_rows,
     row_sums,
@@ -164,21 +164,21 @@ class RobustSite:
         with which nothing would have to be held back.
         """
         form, maps, held = self.form, self.maps, self.held
-        rows, own_mu = self.rows(maps), self.share * mu
+        rows, own_mu, kept = self.rows(maps), self.share * mu, kept_share(t)
         dx, dm = (shared - at.y[:held]) / t, (m - at.m) / t
         dy = jnp.concatenate([dx, at.answer @ jnp.concatenate([dx, jnp.stack([jnp.ones(()), dm, mu])])])
         d_rows = change(rows, at.y, at.rows, dy, mu, self.nu)
         primal, dual_end = blocked(rows, at.y, dy), blocked_dual(at.rows, d_rows)
         new = (at.y + t * dy).at[:held].set(shared)
         if new.shape[0] > held:
-            new = lifted(rows, at.y, new, self.dim + 1, self.dim)
+            new = lifted(rows, at.y, new, kept, self.dim + 1, self.dim)
         alpha, z = at.alpha, at.z
         u, pieces = self.pieces(maps, at.y)
         here = self.omega > 0
         if (elastic := self.elastic) is not None:
             dv = elastic.sign * form.moves(maps.R @ dy, self.x, self.y)[0]
             v, there = elastic.of(u[0]), elastic.of(self.pieces(maps, new)[0][0])
-            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t)
+            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t, kept)
             primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
         if pieces is not None:
             s = at.alpha - pieces.value
@@ -194,10 +194,10 @@ class RobustSite:
             dual_end = jnp.maximum(dual_end, jnp.max(jnp.where(here, -dz / at.z, 0.0)))
             _, after = self.pieces(maps, new)
             assert after is not None
-            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + LEAST * s, axis=0))
-            z = jnp.maximum(at.z + dual * dz, LEAST * at.z)
+            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + kept * s, axis=0))
+            z = jnp.maximum(at.z + dual * dz, kept * at.z)
             z = z * (m / jnp.sum(z, axis=0))
-        multipliers = along(at.rows, d_rows, dual)
+        multipliers = along(at.rows, d_rows, dual, kept)
         if new.shape[0] > held:
             multipliers = balanced(form, multipliers, self.dim)
         place = SitePosition(new, m, alpha, z, multipliers, at.answer)
