@@ -108,7 +108,8 @@ class PolyhedronSite:
         pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
         top = jnp.max(pieces, axis=0)
         top = jnp.maximum(top, 0.0) if layout.zero else top
-        product = START * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), 1e-8)
+        least = jnp.maximum(samples.rho * lam, 1e-8)
+        product = START * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), least)
         alpha = top + product * (K + layout.zero)
         s = _slacks(layout, samples, y, alpha, phi, r, t)
         inverse = jnp.sum(1.0 / s.piece, axis=0) + (1.0 / s.zero if layout.zero else 0.0)

@@ -45,6 +45,7 @@ from foedus.robust.interior_rows import (
 from foedus.robust.step import evenness
 
 START = 0.3  # the first complementarity products, relative to the loss
+APART = 0.1  # the least share of the largest piece that counts as the loss there
 
 
 @state
@@ -129,15 +130,20 @@ class RobustSite:
         return Elastic(0.0, 1.0, -1.0, 1.0) if isinstance(loss, SmoothHinge) and not self.form.turns else None
 
     def start(self, shared: Array, m: Array) -> SitePosition:
-        """The first place, at w and m, with products in proportion to the loss there."""
+        """The first place, at w and m, with products in proportion to the loss there.
+
+        A loss of 0, as of labels within the tube, says nothing: then the price of the ball does, or how far pieces are.
+        """
         form, maps = self.form, self.maps
         y = shared if form.shares_lambda or not form.robust else form.start(self.dim, shared, self.radius)
         u, pieces = self.pieces(maps, y)
         smooth, alpha, z = form.smooth(u), jnp.zeros(0), jnp.zeros((0, 0))
         loss = jnp.zeros(()) if smooth is None else jnp.dot(self.omega, smooth.value)
+        least = jnp.maximum(jnp.dot(maps.c, y), 1e-8)
         if pieces is not None:
             loss = loss + jnp.dot(self.omega, jnp.abs(jnp.max(pieces.value, axis=0)))
-        product = START * jnp.maximum(loss, 1e-8)
+            least = jnp.maximum(least, APART * jnp.dot(self.omega, jnp.max(jnp.abs(pieces.value), axis=0)))
+        product = START * jnp.maximum(loss, least)
         if pieces is not None:
             alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]
             inverse = 1.0 / (alpha - pieces.value)
