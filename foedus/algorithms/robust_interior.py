@@ -44,6 +44,8 @@ from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 FALLS = ((0.7, 0.1), (0.2, 0.3), (0.0, 0.8))  # μ falls to this share of the error where steps were longer than that
+BEARABLE = 10.0  # times the error, at which a step that was shortened already is shortened again
+SHORT = 0.05  # shares of a step below this are taken, whatever the error
 STREAK = 3  # rounds that everybody must have answered before whole shares are asked for again
 FALL = 0.9  # an error below this share of another one is smaller
 PATIENCE = 12  # points that do not lessen the error, after which rounding has the last word
@@ -232,7 +234,9 @@ class RobustInterior(OtherForm, Robust, Summing):
         system = desk.system(server.trial, at, complete)
         finite = system.finite & (server.broken == 0)
         careful = server.t < 1.0
-        accept = finite & (first | careful | (system.error <= server.error) | ~complete)
+        # a short step may raise the error, which the next ones make up for; where the loss bends, it may be too long
+        bearable = careful & ((system.error <= BEARABLE * server.error) | (server.t < SHORT))
+        accept = finite & (first | bearable | (system.error <= server.error) | ~complete)
         base, error = select(accept, server.trial, server.base), jnp.where(accept, system.error, server.error)
 
         # the steps at which nobody would have been held back
@@ -246,7 +250,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         mu = fall * system.error / system.count
         (d0, xi0), (d1, xi1) = system.solve(0), system.solve(1)
         course = select(accept, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
-        # a step that was careful already and still broke is halved again
+        # a step that was careful already and still broke is shortened again
         back = jnp.where(careful, 0.3 * server.t, 1.0)
         t = jnp.where(accept, 1.0, jnp.minimum(jnp.minimum(primal, 0.9), back))
         dual = jnp.where(accept, 1.0, jnp.minimum(dual, back))

@@ -265,6 +265,7 @@ class RobustDesk:
         whole = A + B.T @ inverse @ B
         diagonal = jnp.diag(whole)
         top = jnp.max(diagonal)
+        top = jnp.where(top > 0, top, 1.0)  # 0 where every column is
         scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, 1e-30 * top))
         lower = cholesky(whole * scale[:, None] * scale + SHIFT * jnp.eye(size))
         gap, excess, count = sums.numbers
