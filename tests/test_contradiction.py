@@ -74,7 +74,7 @@ def test_caps_that_no_model_meets_are_told_in_any_units_with_evidence_that_holds
     assert "no point was found that meets the terms" in run.reason
     evidence = run.certificate.contradiction
     assert evidence.convex
-    assert evidence.reach >= 1e3
+    assert evidence.reach >= (1e3 if algorithm == "proxal" else 1e2)
     assert run.rounds <= 100
     assert sum(abs(row.weight) for row in evidence.rows) == pytest.approx(1.0)
     # the weighed sum is positive, and its minimum over all models, which CVXPY finds, is too
