@@ -338,17 +338,17 @@ class OuterRound:
         stalled = algorithm.method.stalled(server.inner)
         # of tolerances that τ_k would never reach, and of a subproblem that stalled, the residual itself is the measure
         tau = jnp.where(stalled | algorithm.is_tight, left, algorithm.tau(track.k - 1))
-        searched = algorithm.searches(beta)
-        finished = ~searched & (dw + beta * tau <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
+        search = algorithm.searches(beta)
+        finished = ~search & (dw + beta * tau <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
         if terms.rows[2]:
             finished &= coupled_rows_hold(terms, server, mu, dw / beta + tau, eps1, eps2)
-        stalls = jnp.where(searched, track.stalls, jnp.where(stalled, track.stalls + 1, 0))
+        stalls = jnp.where(search, track.stalls, jnp.where(stalled, track.stalls + 1, 0))
         f = jnp.mean(algorithm.method.status(server.inner).f)
         top = jnp.where(jnp.isfinite(track.top), track.top, f)
         deep = f < top - DEEP * (1.0 + jnp.abs(top))
         past = jnp.concatenate([worst[None], track.violations[:-1]])
         least = jnp.minimum(worst, track.least)
-        no_progress = (searched | (worst > NO_PROGRESS * past[-1])) & (least > eps2) & is_hopeless(terms, server)
+        no_progress = (search | (worst > NO_PROGRESS * past[-1])) & (least > eps2) & is_hopeless(terms, server)
         return replace(
             track,
             rounds=jnp.zeros((), int),

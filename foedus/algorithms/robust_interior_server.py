@@ -291,23 +291,23 @@ class RobustDesk:
 
     def step(self, at: Position, d: Direction, t: Array, dual: Array) -> Position:
         """The position after the share t of a step, and `dual` of the multipliers' steps."""
-        dim, h, rows, kept = self.terms.dim, self.terms.regularizer, self.of_x, kept_share(t)
+        dim, h, rows, rest = self.terms.dim, self.terms.regularizer, self.of_x, kept_share(t)
         _, _, (of_x, of_xi) = self.reach(at, d)
         x = at.x + t * d.dx
         if isinstance(h, Box):  # each coordinate keeps its distance from the ends by itself
-            w = jnp.clip(x[:dim], h.low + kept * (at.x[:dim] - h.low), h.high - kept * (h.high - at.x[:dim]))
+            w = jnp.clip(x[:dim], h.low + rest * (at.x[:dim] - h.low), h.high - rest * (h.high - at.x[:dim]))
             x = x.at[:dim].set(w)
         lam = dim if self.form.shares_lambda and self.form.robust else None
         if self.size > dim:
-            x = lifted(rows, at.x, x, kept, dim if lam is None else dim + 1, lam)
+            x = lifted(rows, at.x, x, rest, dim if lam is None else dim + 1, lam)
         way = jnp.minimum(t, EDGE / jnp.maximum(blocked(self.of_xi, at.xi, d.dxi), EDGE))
-        of_x = along(at.of_x, of_x, dual, kept)
+        of_x = along(at.of_x, of_x, dual, rest)
         if lam is not None:
             of_x = balanced(self.form, of_x, dim)
         if self.absolute:
             assert isinstance(h, ElasticNet)
             of_x = paired(of_x, rows.G.shape[0] - 2 * dim, dim, jnp.asarray(h.lam1))
-        of_xi = along(at.of_xi, of_xi, dual, kept)
+        of_xi = along(at.of_xi, of_xi, dual, rest)
         if self.p == 1:
             n = self.terms.clients
             of_xi = paired(of_xi, n, n, of_xi.z[-1])

@@ -170,21 +170,21 @@ class RobustSite:
         with which nothing would have to be held back.
         """
         form, maps, held = self.form, self.maps, self.held
-        rows, own_mu, kept = self.rows(maps), self.share * mu, kept_share(t)
+        rows, own_mu, rest = self.rows(maps), self.share * mu, kept_share(t)
         dx, dm = (shared - at.y[:held]) / t, (m - at.m) / t
         dy = jnp.concatenate([dx, at.answer @ jnp.concatenate([dx, jnp.stack([jnp.ones(()), dm, mu])])])
         d_rows = change(rows, at.y, at.rows, dy, mu, self.nu)
         primal, dual_end = blocked(rows, at.y, dy), blocked_dual(at.rows, d_rows)
         new = (at.y + t * dy).at[:held].set(shared)
         if new.shape[0] > held:
-            new = lifted(rows, at.y, new, kept, self.dim + 1, self.dim)
+            new = lifted(rows, at.y, new, rest, self.dim + 1, self.dim)
         alpha, z = at.alpha, at.z
         u, pieces = self.pieces(maps, at.y)
         here = self.omega > 0
         if (elastic := self.elastic) is not None:
             dv = elastic.sign * form.moves(maps.R @ dy, self.x, self.y)[0]
             v, there = elastic.of(u[0]), elastic.of(self.pieces(maps, new)[0][0])
-            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t, kept)
+            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t, rest)
             primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
         if pieces is not None:
             s = at.alpha - pieces.value
@@ -200,10 +200,10 @@ class RobustSite:
             dual_end = jnp.maximum(dual_end, jnp.max(jnp.where(here, -dz / at.z, 0.0)))
             _, after = self.pieces(maps, new)
             assert after is not None
-            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + kept * s, axis=0))
-            z = jnp.maximum(at.z + dual * dz, kept * at.z)
+            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + rest * s, axis=0))
+            z = jnp.maximum(at.z + dual * dz, rest * at.z)
             z = z * (m / jnp.sum(z, axis=0))
-        multipliers = along(at.rows, d_rows, dual, kept)
+        multipliers = along(at.rows, d_rows, dual, rest)
         if new.shape[0] > held:
             multipliers = balanced(form, multipliers, self.dim)
         place = SitePosition(new, m, alpha, z, multipliers, at.answer)
