@@ -26,6 +26,7 @@ TINY = 1e-300
 EVIDENT = 10.0  # the least reach that is called evidence
 NAMED = 0.01  # rows with at least this share of the largest weight are named
 SURE = 1e12  # a reach beyond which nothing is said of distances
+FARTHEST = 1e6  # the largest distance that is said: rounding alone decides about larger ones
 MOST_NAMED = 6  # rows in a sentence
 
 
@@ -124,7 +125,11 @@ class Contradiction:
         what = f"weighed by these multipliers they exceed their caps by {self.excess:.3g} together"
         if not self.convex:
             return f"no small step helps {', '.join(named)}: {what} (the terms are not convex, so this is no proof)"
-        how = "no model" if self.reach >= SURE else f"no model within {self.reach:.1g} units of its columns"
+        how = (
+            "no model"
+            if self.reach >= SURE
+            else f"no model within {min(self.reach, FARTHEST):.1g} units of its columns"
+        )
         return f"these rows contradict each other: {', '.join(named)}; {what}, and {how} meets them all"
 
     @staticmethod

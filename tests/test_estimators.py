@@ -323,15 +323,7 @@ def test_folds_of_a_cross_validation():
         pytest.param(fd.NeymanPearsonClassifier(), id="NeymanPearsonClassifier"),
         # the same checks of the same shared code; what differs is compiled anew for each shape
         pytest.param(fd.FairClassifier(), id="FairClassifier", marks=pytest.mark.slow),
-        # nine separable rows of a check end short of a proved optimum, and the warning that says so is true
-        pytest.param(
-            fd.RobustClassifier(),
-            id="RobustClassifier-hinge",
-            marks=[
-                pytest.mark.slow,
-                pytest.mark.filterwarnings("ignore:RobustClassifier:sklearn.exceptions.ConvergenceWarning"),
-            ],
-        ),
+        pytest.param(fd.RobustClassifier(), id="RobustClassifier-hinge", marks=pytest.mark.slow),
         pytest.param(fd.RobustClassifier("logistic"), id="RobustClassifier-logistic", marks=pytest.mark.slow),
         pytest.param(fd.RobustRegressor(), id="RobustRegressor", marks=pytest.mark.slow),
     ],

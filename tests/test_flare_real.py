@@ -65,6 +65,30 @@ def test_three_processes_give_the_simulators_iterates(federation, name):
 
 
 @pytest.mark.slow
+def test_the_gap_of_many_columns_is_the_simulators(federation):
+    """Beyond 500 columns no site sends a matrix: it answers with products, here over real processes."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(3, 40, 520)) / np.sqrt(520)
+    y = (x @ draw.normal(size=520) + draw.normal(size=(3, 40)) > 0).astype(float)
+    problem = fd.Problem(
+        [(x[i], y[i]) for i in range(3)],
+        loss=fd.losses.logistic,
+        penalty=fd.penalties.Ridge(0.1, per_example=False),
+        constraints=[fd.constraints.LossCap(fd.label(1), at_most=0.65)],
+    )
+    rough = fd.InteriorPoint(eps1=1e-2, eps2=1e-2)  # so that there is a gap to speak of
+    expected = fd.solve(problem, rough).certificate
+    log = federation.kit("site-1") / RUNS / "messages.jsonl"
+    before = log.stat().st_size if log.exists() else 0
+    found = fd.solve(problem, rough, runtime=fd.Flare(at=federation.folder)).certificate
+    assert '"products"' in log.read_bytes()[before:].decode()
+    assert expected.gap > 1e-7
+    assert found.gap == pytest.approx(expected.gap, rel=1e-6)
+    assert found.gap_bound == pytest.approx(expected.gap_bound, rel=1e-6)
+    assert found.gap_note == expected.gap_note == ""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fd.InteriorPoint(), CAPPED["newton"]], ids=["InteriorPoint", "ProxAL"])
 def test_from_nothing_to_a_certified_answer_takes_less_than_a_minute(algorithm):
     """Kits, a server and three sites are made, started and stopped within it; InteriorPoint, which compiles nothing,

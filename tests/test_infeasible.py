@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer, dealt
 
 import foedus as fd
-from foedus.algorithms.proxal_state import is_hopeless
+from foedus.algorithms.proxal_state import OVER, SEARCH, UNDER_WAY, OuterProgress, is_hopeless, step_of_search
 
 START = np.zeros(DIM)
 
@@ -126,6 +127,31 @@ def test_terms_are_hopeless_where_no_point_within_a_thousand_units_can_meet_them
     own = {name: np.zeros_like(rows) for name, rows in server.own.items()}
     server = replace(server, own=fd.Data(own), accounts=replace(server.accounts, excess=excess))
     assert bool(is_hopeless(problem.terms, server)) == hopeless
+
+
+def test_evidence_is_searched_for_once_and_the_run_goes_on_with_the_beta_that_it_had():
+    track, beta = OuterProgress.blank(), jnp.asarray(90.0)
+    track, beta = step_of_search(track, beta, jnp.asarray(False))
+    assert float(beta) == 90.0
+    track, beta = step_of_search(track, beta, jnp.asarray(True))
+    assert (float(beta), int(track.search)) == (SEARCH, UNDER_WAY)
+    for _ in range(3):
+        track, beta = step_of_search(track, beta, jnp.asarray(True))
+        assert (float(beta), int(track.search)) == (90.0, OVER)
+
+
+@pytest.mark.slow
+def test_a_search_in_the_middle_of_a_run_spoils_nothing(monkeypatch):
+    """It is made to begin after two outer steps, on terms that can be met: multipliers and optimum stay."""
+    monkeypatch.setattr("foedus.algorithms.proxal.NO_PROGRESS", 0.0)
+    case = breast_cancer()
+    usual = fd.solve(case.problem(), CAPPED["newton"])
+    run = fd.solve(case.problem(), fd.ProxAL(eps1=0.99e-3))  # a program of its own, in which the change is seen
+    assert np.max(run.history["residual"]) > 1e3 * np.max(usual.history["residual"]), "no search was made"
+    assert run.converged, run.reason
+    assert run.objective == pytest.approx(usual.objective, rel=1e-3)
+    found = case.residuals(run.w, run.multipliers)
+    assert max(found.stationarity, found.feasibility, found.complementarity) <= 1e-3
 
 
 def test_a_limit_of_outer_steps_is_said():

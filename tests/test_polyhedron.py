@@ -102,7 +102,20 @@ def test_whitening_is_the_inverse_of_the_factor(size):
     """As it is, in blocks, and as a loop over a large matrix."""
     root = np.random.default_rng(0).normal(size=(size, 2 * size, 2, 3))
     N = np.einsum("iakn,jakn->ijkn", root, root)
-    T = np.asarray(_whiten(jnp.asarray(N)))
+    T = np.asarray(_whiten(jnp.asarray(N), jnp.zeros((size, 2, 3))))
     assert np.all(T[np.triu_indices(size, 1)] == 0)
     whole = np.einsum("iakn,abkn,jbkn->ijkn", T, N, T)
     np.testing.assert_allclose(whole, np.broadcast_to(np.eye(size)[:, :, None, None], whole.shape), atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [2, 12])
+def test_a_pivot_that_cancels_leaves_a_row_of_the_right_direction(size):
+    """The last column is the sum of the others, to the last bit, as that of a piece is near the optimum."""
+    N = np.eye(size)
+    N[-1] = N[:, -1] = 1.0
+    N[-1, -1] = size - 1.0
+    least = np.full((size, 1, 1), 2.0**-54)
+    T = np.asarray(_whiten(jnp.asarray(N[:, :, None, None]), jnp.asarray(least)))[:, :, 0, 0]
+    assert np.all(np.isfinite(T))
+    np.testing.assert_allclose(T[-1] / T[-1, -1], [-1.0] * (size - 1) + [1.0])
+    np.testing.assert_allclose(T[:-1, :-1] @ N[:-1, :-1] @ T[:-1, :-1].T, np.eye(size - 1), atol=1e-14)

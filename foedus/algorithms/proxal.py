@@ -24,11 +24,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
-from foedus.algorithms.admm import LocalP, Status
+from foedus.algorithms.admm import LocalP
 from foedus.algorithms.lagrangian import Party, Piece, excess, piece, refuse_kinks, share, violation
 from foedus.algorithms.proxal_admm import AdmmInner
 from foedus.algorithms.proxal_newton import NewtonInner
 from foedus.algorithms.proxal_state import (
+    SEARCH,
     Account,
     InnerMethod,
     OuterMessage,
@@ -37,7 +38,10 @@ from foedus.algorithms.proxal_state import (
     ProxalClient,
     ProxalServer,
     coupled_multipliers,
+    coupled_rows_hold,
     is_hopeless,
+    status_at,
+    step_of_search,
 )
 from foedus.algorithms.proxal_words import reason_of, why_not_private
 from foedus.constrained import Constrained
@@ -136,6 +140,14 @@ class ProxAL(Constrained, NotPrivate):
         tau = self.s_bar / (k + 1.0) ** 2
         return jnp.minimum(tau, jnp.maximum(self.s_bar * 0.5**k, 0.25 * self.eps1)) if self.is_tight else tau
 
+    def tolerance(self, server: ProxalServer) -> Array:
+        """The tolerance of the subproblem that is being solved; 0 stands for the limit of rounding."""
+        return jnp.where(self.searches(server.beta), 0.0, self.tau(server.track.k))
+
+    def searches(self, beta: Array) -> Array:
+        """Whether β is that of the search for evidence, and not one that a user has set."""
+        return (beta >= SEARCH) & self.grows
+
     @property
     def is_tight(self) -> bool:
         """Whether eps1 is below every τ_k."""
@@ -161,6 +173,11 @@ class ProxAL(Constrained, NotPrivate):
 
         return P
 
+    def next_mu(self, terms: Terms, server: ProxalServer) -> Array:
+        """The server's multipliers after the subproblem whose solution is announced; a search leaves them."""
+        v = self.server_P(terms, server, server.last_beta)(server.w, 1).v
+        return jnp.where(self.searches(server.last_beta), server.mu, v)
+
     def close_step(self, terms: Terms, server: ProxalServer, ready: Array) -> ProxalServer:
         """The server after a round; `ready` says that w is w^{k+1}, and then β for the next subproblem is chosen."""
         track, beta = server.track, server.beta
@@ -172,10 +189,13 @@ class ProxAL(Constrained, NotPrivate):
             slow = (residual > self.eps1) & ~(residual <= SHRINK * track.residual)
             slow |= (worst > self.eps2) & ~(worst <= SHRINK * track.violation)
             cheap = track.rounds <= (CHEAP if self.inner == "newton" else GRADIENT_ROUNDS)
-            beta = jnp.where(ready & slow & cheap, jnp.minimum(track.pace * beta, MOST), beta)
+            next_beta = jnp.where(slow & cheap, jnp.minimum(track.pace * beta, MOST), beta)
             pace = jnp.where(cheap, track.pace, jnp.sqrt(track.pace))
             next_track = replace(track, residual=residual, violation=worst, pace=pace)
-            track = select(ready, next_track, track)
+            if self.inner == "newton":
+                stands_still = (worst > self.eps2) & (worst > NO_PROGRESS * track.violations[-2])
+                next_track, next_beta = step_of_search(next_track, next_beta, stands_still)
+            track, beta = select(ready, (next_track, next_beta), (track, beta))
         track = replace(track, k=jnp.where(ready, track.k + 1, track.k))
         return replace(server, track=track, last_beta=jnp.where(ready, server.beta, server.last_beta), beta=beta)
 
@@ -243,7 +263,7 @@ class OuterRound:
 
     def broadcast(self, terms: Terms, server: ProxalServer, draws: Array) -> OuterMessage:
         algorithm, (_, own, coupled) = self.settings, terms.rows
-        nu = algorithm.server_P(terms, server, server.last_beta)(server.w, 1).v[own:] if coupled else ()
+        nu = algorithm.next_mu(terms, server)[own:] if coupled else ()
         index = Each(jnp.arange(terms.clients)) if coupled else ()
         beta = server.beta if algorithm.grows else ()
         return OuterMessage(server.w, server.track.k, beta, nu, index, algorithm.method.hint(server.inner))
@@ -255,7 +275,8 @@ class OuterRound:
         index = news.index if coupled else client.index
         old = replace(client, index=index)
         at = algorithm.client_P(terms, old, data)(news.w, 1)
-        update = (news.k > client.k) & (client.k >= 0)  # the first point is only a place to start from
+        # the first point is only a place to start from, and the end of a search says nothing of the multipliers
+        update = (news.k > client.k) & (client.k >= 0) & ~algorithm.searches(client.beta)
         mu = jnp.where(update, at.v, client.mu)
         account = Account(
             # a repeated round must not report Δμ = 0, so the last one is repeated too
@@ -267,10 +288,7 @@ class OuterRound:
         beta = news.beta if algorithm.grows else client.beta
         new = ProxalClient(mu, beta, news.w, news.k, index, account.dmu, client.inner)
 
-        def status(here: Piece) -> Status:
-            return Status(here.f * terms.clients, violation(party, data, here.c))
-
-        P = algorithm.client_P(terms, new, data)
+        P, status = algorithm.client_P(terms, new, data), status_at(party, data)
         inner, first = algorithm.method.client_start(terms, P, client.inner, news.w, news.hint, status)
         return replace(new, inner=inner), OuterReply(account, first)
 
@@ -284,7 +302,7 @@ class OuterRound:
 
         own = algorithm.server_P(terms, server, server.last_beta)(server.w, 1)
         update = track.k > 0
-        mu = jnp.where(update, own.v, server.mu)
+        mu = jnp.where(update, algorithm.next_mu(terms, server), server.mu)
         track = self.follow(terms, waiting, own, mu)
         next_round = replace(waiting, mu=mu, centre=server.w, track=select(update, track, server.track))
         next_inner, w, ready = algorithm.method.server_start(
@@ -293,7 +311,7 @@ class OuterRound:
             inner,
             server.w,
             algorithm.prox(terms, server.beta),
-            algorithm.tau(track.k),
+            algorithm.tolerance(next_round),
         )
         over = next_round.track.finished | next_round.track.gave_up
         next_round = replace(
@@ -320,16 +338,17 @@ class OuterRound:
         stalled = algorithm.method.stalled(server.inner)
         # of tolerances that τ_k would never reach, and of a subproblem that stalled, the residual itself is the measure
         tau = jnp.where(stalled | algorithm.is_tight, left, algorithm.tau(track.k - 1))
-        finished = (dw + beta * tau <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
+        search = algorithm.searches(beta)
+        finished = ~search & (dw + beta * tau <= beta * eps1) & (dmu <= beta * eps2) & (product <= eps2)
         if terms.rows[2]:
-            finished &= self.coupled_rows_hold(terms, server, mu, dw / beta + tau)
-        stalls = jnp.where(stalled, track.stalls + 1, 0)
+            finished &= coupled_rows_hold(terms, server, mu, dw / beta + tau, eps1, eps2)
+        stalls = jnp.where(search, track.stalls, jnp.where(stalled, track.stalls + 1, 0))
         f = jnp.mean(algorithm.method.status(server.inner).f)
         top = jnp.where(jnp.isfinite(track.top), track.top, f)
         deep = f < top - DEEP * (1.0 + jnp.abs(top))
         past = jnp.concatenate([worst[None], track.violations[:-1]])
         least = jnp.minimum(worst, track.least)
-        no_progress = (worst > NO_PROGRESS * past[-1]) & (least > eps2) & is_hopeless(terms, server)
+        no_progress = (search | (worst > NO_PROGRESS * past[-1])) & (least > eps2) & is_hopeless(terms, server)
         return replace(
             track,
             rounds=jnp.zeros((), int),
@@ -347,21 +366,6 @@ class OuterRound:
             gave_up=~finished & (no_progress | deep | (stalls >= STALLS) | (track.k >= algorithm.max_outer)),
         )
 
-    def coupled_rows_hold(self, terms: Terms, server: ProxalServer, mu: Array, residual: Array) -> Array:
-        """Whether the certificate of the coupled rows themselves holds.
-
-        The problem over (w, s) has its own certificate, with stationarity `residual`. Without s, a client's multipliers
-        μ_i stand where ν/n should be, and rows that are slack get the multiplier 0: both changes are bounded here and
-        added to the residual.
-        """
-        algorithm, share, nu = self.settings, server.accounts.share, mu[terms.rows[1] :]
-        final_nu = coupled_multipliers(terms, server, nu, algorithm.eps2)
-        c = jnp.mean(share.c, axis=0)
-        shift = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - final_nu))
-        stationary = residual + jnp.sum(share.spread) + shift <= algorithm.eps1
-        distance = jnp.where(final_nu != 0, jnp.abs(c), jnp.maximum(c, 0.0))
-        return stationary & (jnp.max(distance) <= algorithm.eps2) & (jnp.max(jnp.abs(final_nu * c)) <= algorithm.eps2)
-
 
 @dataclass(frozen=True)
 class InnerRound:
@@ -375,12 +379,8 @@ class InnerRound:
     def local(
         self, terms: Terms, client: ProxalClient, message: PyTree, data: Data, key: Array
     ) -> tuple[ProxalClient, PyTree]:
-        algorithm, party = self.settings, Party(terms)
-
-        def status(here: Piece) -> Status:
-            return Status(here.f * terms.clients, violation(party, data, here.c))
-
-        P = algorithm.client_P(terms, client, data)
+        algorithm = self.settings
+        P, status = algorithm.client_P(terms, client, data), status_at(Party(terms), data)
         inner, reply = algorithm.method.client_step(terms, P, client.inner, message, status)
         return replace(client, inner=inner), reply
 
@@ -394,7 +394,7 @@ class InnerRound:
             present,
             server.centre,
             algorithm.prox(terms, server.beta),
-            algorithm.tau(track.k),
+            algorithm.tolerance(server),
         )
         after = replace(server, w=w, inner=inner, outer=finished, track=replace(track, rounds=track.rounds + 1))
         return algorithm.close_step(terms, after, finished)

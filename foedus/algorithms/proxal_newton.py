@@ -34,6 +34,7 @@ from foedus.terms import Terms
 LEAST_DIAGONAL = 1e-6  # of the largest entry: a smaller one would make a coordinate's first step of L-BFGS too long
 VALUE_ROUNDING = 1e-13  # relative rounding of Σ P_i + h, a sum over all clients
 FLAT = 1e-9  # a predicted decrease below this, relative to the value, drowns in its rounding
+RELATIVE = 1e-6  # of the residual, to which a direction is solved where there is no tolerance
 SHORTEST = 1e-8  # of a full step: a shorter one is accepted whatever its value, for the search is lost in rounding
 IDLE, GRADIENT_IDLE = 30, 300  # rounds without a smaller residual that end a subproblem, with Hessians or not
 SMALLER = 0.9  # a residual below this share of the smallest one is smaller
@@ -202,9 +203,6 @@ class NewtonInner:
         smaller = accept & (residual < SMALLER * inner.least)
         idle = jnp.where(smaller, 0, inner.idle + 1)
         inner = replace(inner, least=jnp.where(smaller, residual, inner.least), idle=idle)
-        near = accept & ((residual <= tau) | self.stalled(inner))
-        finished = near & jnp.all(inner.fresh)
-
         # the direction from the trial point, in case it is accepted: one program serves all three cases
         memory = inner.memory
         if isinstance(memory, LimitedMemory):
@@ -219,7 +217,11 @@ class NewtonInner:
                 q = proximal_direction(inner.trial, gradient, times, h, INNER_SHARE * tau)
                 slope = jnp.dot(gradient, q) + h.value(inner.trial + q) - h.value(inner.trial)
         else:
-            q, slope, _ = direction(inner.trial, gradient, hessian, h, tau)
+            q, slope, _ = direction(inner.trial, gradient, hessian, h, jnp.where(tau > 0, tau, RELATIVE * residual))
+        # without a tolerance a subproblem ends where its value cannot fall any more
+        lowest = (tau == 0) & (jnp.abs(slope) <= VALUE_ROUNDING * jnp.abs(total))
+        near = accept & ((residual <= tau) | lowest | self.stalled(inner))
+        finished = near & jnp.all(inner.fresh)
         next_search = replace(
             inner,
             base=inner.trial,

@@ -1,6 +1,7 @@
 """The states and messages of ProxAL's outer rounds, and the protocol of its inner methods."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import jax
@@ -9,14 +10,18 @@ from jax import Array
 
 from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
-from foedus.algorithms.lagrangian import Excess, Party, Piece, Share, equalities, excess, full_regularizer
+from foedus.algorithms.lagrangian import Excess, Party, Piece, Share, equalities, excess, full_regularizer, violation
 from foedus.contradiction import reach
 from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
 GROWTH = 3.0  # the first factor by which β = "auto" grows; its square root after each subproblem that was not cheap
+SEARCH = 1e10  # the β of a subproblem in which the violations alone count
 FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
 PAST = 3  # outer points over which the violation has to shrink
+
+
+AHEAD, UNDER_WAY, OVER = 0, 1, 2
 
 
 @state
@@ -38,6 +43,8 @@ class OuterProgress:
     top: Array  # f at the first outer point
     deep: Array  # whether f has fallen so far below it that it is called unbounded
     stalls: Array  # subproblems in a row that ended above their tolerance
+    search: Array  # the state of the search for evidence: AHEAD, UNDER_WAY or OVER
+    resume: Array  # the β with which the run goes on after it
     finished: Array  # whether the stopping test holds
     gave_up: Array  # whether the terms seem infeasible, or max_outer is reached
 
@@ -47,7 +54,7 @@ class OuterProgress:
         far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
         return OuterProgress(
             none, far, far, far, jnp.full(PAST, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), far,
-            far, no, none, no, no,
+            far, no, none, none, far, no, no,
         )  # fmt: skip
 
 
@@ -213,3 +220,41 @@ def is_hopeless(terms: Terms, server: ProxalServer) -> Array:
     total = jax.tree.map(lambda mine, others: mine + jnp.sum(others, axis=0), own, each)
     unit = jnp.where(total.bend > 0, jnp.sqrt(2.0 * total.theta / jnp.where(total.bend > 0, total.bend, 1.0)), 0.0)
     return reach(2.0 * total.theta, total.gradient, unit, full_regularizer(terms), server.w) >= FAR
+
+
+def status_at(party: Party, data: Data) -> Callable[[Piece], Status]:
+    """A client's figures for the history, as a function of its P_i at a point."""
+    return lambda here: Status(here.f * party.terms.clients, violation(party, data, here.c))
+
+
+def step_of_search(track: OuterProgress, beta: Array, stands_still: Array) -> tuple[OuterProgress, Array]:
+    """The progress and β for the next subproblem, with a search for evidence where the violation stands still.
+
+    In units of columns that differ much, the proximal term and the tolerances of the method keep it from the point of
+    least violation, where the evidence is. Once in a run it therefore solves one subproblem for the violations alone,
+    with β = SEARCH, to the limit of rounding: Newton's steps do not depend on units. No multiplier moves by it, and
+    where the terms can be met after all, the run goes on from there with the β that it had.
+    """
+    begins = (track.search == AHEAD) & stands_still
+    ends = track.search == UNDER_WAY
+    search = jnp.where(begins, UNDER_WAY, jnp.where(ends, OVER, track.search))
+    next_beta = jnp.where(begins, SEARCH, jnp.where(ends, track.resume, beta))
+    return replace(track, search=search, resume=jnp.where(begins, beta, track.resume)), next_beta
+
+
+def coupled_rows_hold(
+    terms: Terms, server: ProxalServer, mu: Array, residual: Array, eps1: float, eps2: float
+) -> Array:
+    """Whether the certificate of the coupled rows themselves holds.
+
+    The problem over (w, s) has its own certificate, with stationarity `residual`. Without s, a client's multipliers μ_i
+    stand where ν/n should be, and rows that are slack get the multiplier 0: both changes are bounded here and added to
+    the residual.
+    """
+    share, nu = server.accounts.share, mu[terms.rows[1] :]
+    final_nu = coupled_multipliers(terms, server, nu, eps2)
+    c = jnp.mean(share.c, axis=0)
+    shift = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - final_nu))
+    stationary = residual + jnp.sum(share.spread) + shift <= eps1
+    distance = jnp.where(final_nu != 0, jnp.abs(c), jnp.maximum(c, 0.0))
+    return stationary & (jnp.max(distance) <= eps2) & (jnp.max(jnp.abs(final_nu * c)) <= eps2)

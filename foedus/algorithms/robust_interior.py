@@ -44,7 +44,10 @@ from foedus.summing import Summing
 from foedus.terms import Data, Terms
 
 FALLS = ((0.7, 0.1), (0.2, 0.3), (0.0, 0.8))  # μ falls to this share of the error where steps were longer than that
+BEARABLE = 10.0  # times the error, at which a step that was shortened already is shortened again
+SHORT = 0.05  # shares of a step below this are taken, whatever the error
 STREAK = 3  # rounds that everybody must have answered before whole shares are asked for again
+FALL = 0.9  # an error below this share of another one is smaller
 PATIENCE = 12  # points that do not lessen the error, after which rounding has the last word
 CLOSE = 1e-4  # the relative error at which that counts as converged
 LEAST_SCALE = 1e-2  # of the first objective: where the optimum is all but 0, its share would ask for the impossible
@@ -231,7 +234,9 @@ class RobustInterior(OtherForm, Robust, Summing):
         system = desk.system(server.trial, at, complete)
         finite = system.finite & (server.broken == 0)
         careful = server.t < 1.0
-        accept = finite & (first | careful | (system.error <= server.error) | ~complete)
+        # a short step may raise the error, which the next ones make up for; where the loss bends, it may be too long
+        bearable = careful & ((system.error <= BEARABLE * server.error) | (server.t < SHORT))
+        accept = finite & (first | bearable | (system.error <= server.error) | ~complete)
         base, error = select(accept, server.trial, server.base), jnp.where(accept, system.error, server.error)
 
         # the steps at which nobody would have been held back
@@ -245,18 +250,21 @@ class RobustInterior(OtherForm, Robust, Summing):
         mu = fall * system.error / system.count
         (d0, xi0), (d1, xi1) = system.solve(0), system.solve(1)
         course = select(accept, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
-        # a step that was careful already and still broke is halved again
+        # a step that was careful already and still broke is shortened again
         back = jnp.where(careful, 0.3 * server.t, 1.0)
         t = jnp.where(accept, 1.0, jnp.minimum(jnp.minimum(primal, 0.9), back))
         dual = jnp.where(accept, 1.0, jnp.minimum(dual, back))
         trial = desk.step(base, course, t, dual)
 
-        scale = jnp.maximum(jnp.abs(system.value), LEAST_SCALE * jnp.where(first, system.value, server.top))
+        top = jnp.where(first, system.value, server.top)  # no optimum is above it, however far away the run is now
+        scale = jnp.clip(jnp.abs(system.value), LEAST_SCALE * top, top)
         # what counts is a point about which everybody has spoken, and not through sums of changes alone
         exact = complete & (server.whole | (server.streak >= STREAK))
-        better = accept & complete & (system.error < 0.9 * server.least)
+        better = accept & complete & (system.error < FALL * server.least)
         least = jnp.where(better, system.error, server.least)
-        since = jnp.where(better, 0, server.since + complete)
+        # a run that has come far away, as from a start with next to no curvature, is on its way back
+        falls = accept & (system.error < FALL * server.error)
+        since = jnp.where(better, 0, server.since + (complete & ~falls))
         ended = since >= PATIENCE + terms.clients
         near = finite & (system.error <= self.plain.gap * scale)
         done = near & exact
@@ -286,7 +294,7 @@ class RobustInterior(OtherForm, Robust, Summing):
             least=least,
             since=since,
             value=jnp.where(accept, system.value, server.value),
-            top=jnp.where(first, system.value, server.top),
+            top=top,
             done=done | still,
             stuck=ended & ~still,
         )

@@ -26,7 +26,6 @@ from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
 from foedus.robust.interior_rows import (
     EDGE,
-    LEAST,
     Multipliers,
     SampleRows,
     SampleRowSums,
@@ -36,6 +35,7 @@ from foedus.robust.interior_rows import (
     blocked_dual,
     centred,
     change,
+    kept_share,
     lifted,
     paired,
     row_sums,
@@ -265,6 +265,7 @@ class RobustDesk:
         whole = A + B.T @ inverse @ B
         diagonal = jnp.diag(whole)
         top = jnp.max(diagonal)
+        top = jnp.where(top > 0, top, 1.0)  # 0 where every column is
         scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, 1e-30 * top))
         lower = cholesky(whole * scale[:, None] * scale + SHIFT * jnp.eye(size))
         gap, excess, count = sums.numbers
@@ -290,23 +291,23 @@ class RobustDesk:
 
     def step(self, at: Position, d: Direction, t: Array, dual: Array) -> Position:
         """The position after the share t of a step, and `dual` of the multipliers' steps."""
-        dim, h, rows = self.terms.dim, self.terms.regularizer, self.of_x
+        dim, h, rows, rest = self.terms.dim, self.terms.regularizer, self.of_x, kept_share(t)
         _, _, (of_x, of_xi) = self.reach(at, d)
         x = at.x + t * d.dx
         if isinstance(h, Box):  # each coordinate keeps its distance from the ends by itself
-            w = jnp.clip(x[:dim], h.low + LEAST * (at.x[:dim] - h.low), h.high - LEAST * (h.high - at.x[:dim]))
+            w = jnp.clip(x[:dim], h.low + rest * (at.x[:dim] - h.low), h.high - rest * (h.high - at.x[:dim]))
             x = x.at[:dim].set(w)
         lam = dim if self.form.shares_lambda and self.form.robust else None
         if self.size > dim:
-            x = lifted(rows, at.x, x, dim if lam is None else dim + 1, lam)
+            x = lifted(rows, at.x, x, rest, dim if lam is None else dim + 1, lam)
         way = jnp.minimum(t, EDGE / jnp.maximum(blocked(self.of_xi, at.xi, d.dxi), EDGE))
-        of_x = along(at.of_x, of_x, dual)
+        of_x = along(at.of_x, of_x, dual, rest)
         if lam is not None:
             of_x = balanced(self.form, of_x, dim)
         if self.absolute:
             assert isinstance(h, ElasticNet)
             of_x = paired(of_x, rows.G.shape[0] - 2 * dim, dim, jnp.asarray(h.lam1))
-        of_xi = along(at.of_xi, of_xi, dual)
+        of_xi = along(at.of_xi, of_xi, dual, rest)
         if self.p == 1:
             n = self.terms.clients
             of_xi = paired(of_xi, n, n, of_xi.z[-1])

@@ -144,10 +144,12 @@ def _direction(w: np.ndarray, metric: str, tau: float) -> np.ndarray:
         return u / max(1.0, float(np.linalg.norm(u)))
     if np.sum(np.abs(u)) <= 1.0:
         return u
-    descending = np.sort(np.abs(u))[::-1]
+    # entries as they are below the largest one, which may be so large that 1 is lost beside it
+    below = np.abs(u) - np.max(np.abs(u))
+    descending = np.sort(below)[::-1]
     excess = (np.cumsum(descending) - 1.0) / np.arange(1, len(u) + 1)
     cut = excess[np.flatnonzero(descending > excess)[-1]]
-    g = np.sign(u) * np.maximum(np.abs(u) - cut, 0.0)
+    g = np.sign(u) * np.maximum(below - cut, 0.0)
     return g / max(1.0, float(np.sum(np.abs(g))))
 
 
@@ -238,7 +240,8 @@ def whitening(game: Game) -> np.ndarray:
     gram = game.x.T @ ((game.q_hat[game.site] * game.share)[:, None] * game.x)
     unit = 1.0 / np.sqrt(np.where(np.diag(gram) > 0, np.diag(gram), 1.0))
     values, vectors = np.linalg.eigh(unit[:, None] * gram * unit)
-    return unit[:, None] * vectors / np.sqrt(np.maximum(values, FLAT * values[-1]))
+    largest = values[-1] if values[-1] > 0 else 1.0  # 0 where every column is
+    return unit[:, None] * vectors / np.sqrt(np.maximum(values, FLAT * largest))
 
 
 def repair(game: Game, at: Choice, T: np.ndarray) -> tuple[float, np.ndarray]:

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.pytrees import state
-from foedus.robust.interior_rows import LEAST
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,21 @@ def springs(own: Array, v: Array, loss: Elastic, m: Array) -> Springs:
 
 
 def step(
-    own: Array, v: Array, new: Array, dv: Array, loss: Elastic, m: Array, dm: Array, mu: Array, t: Array
+    own: Array,
+    v: Array,
+    new: Array,
+    dv: Array,
+    loss: Elastic,
+    m: Array,
+    dm: Array,
+    mu: Array,
+    t: Array,
+    rest: Array,
 ) -> tuple[Array, Array]:
-    """(r, p) after the share t of the step in which v moves by dv, to `new`; and the inverse of the longest step."""
+    """(r, p) after the share t of the step in which v moves by dv, to `new`; and the inverse of the longest step.
+
+    `rest` is the share of its distance from a bound that everything keeps at least.
+    """
     (r, p), n, low, high = own, own[1] - v + own[0], loss.low, loss.high
     tp, tn = m * (high - r) / p, m * (r - low) / n
     D = tp * tn + m * (tp + tn)
@@ -83,6 +94,6 @@ def step(
     dp, dn = ((tn + m) * b_p + m * b_n) / D, ((tp + m) * b_n + m * b_p) / D
     dr = dv - dp + dn
     inverse = jnp.max(jnp.stack([dr / (high - r), -dr / (r - low), -dp / p, -dn / n]), axis=0)
-    r_new = jnp.clip(r + t * dr, low + LEAST * (r - low), high - LEAST * (high - r))
-    p_new = jnp.maximum(jnp.maximum(p + t * dp, LEAST * p), new - r_new + LEAST * n)
+    r_new = jnp.clip(r + t * dr, low + rest * (r - low), high - rest * (high - r))
+    p_new = jnp.maximum(jnp.maximum(p + t * dp, rest * p), new - r_new + rest * n)
     return jnp.stack([r_new, p_new]), inverse

@@ -22,7 +22,7 @@ from foedus.numerics.cone import cone_step, flip, jdot, scale_by
 from foedus.pytrees import select, state
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
-from foedus.robust.interior_rows import EDGE, LEAST
+from foedus.robust.interior_rows import EDGE, kept_share
 from foedus.robust.interior_site import START, SiteShare
 from foedus.robust.polyhedron import OTHERS, gap_of, pulls
 from foedus.robust.polyhedron_form import (
@@ -108,7 +108,8 @@ class PolyhedronSite:
         pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
         top = jnp.max(pieces, axis=0)
         top = jnp.maximum(top, 0.0) if layout.zero else top
-        product = START * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), 1e-8)
+        least = jnp.maximum(samples.rho * lam, 1e-8)
+        product = START * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), least)
         alpha = top + product * (K + layout.zero)
         s = _slacks(layout, samples, y, alpha, phi, r, t)
         inverse = jnp.sum(1.0 / s.piece, axis=0) + (1.0 / s.zero if layout.zero else 0.0)
@@ -184,20 +185,20 @@ class PolyhedronSite:
         d = newton_direction(layout, samples, at, system, newton.short, hat, goal, dy, m_new)
         d = dataclasses.replace(d, s=dataclasses.replace(d.s, floor=d.s.floor + newton.floor_short))
         # own variables, and slacks
-        lam, inverse = at.y[dim], _blocked(layout, at.s, d.s)
-        least = samples.floor + LEAST * (lam - samples.floor)
+        lam, inverse, rest = at.y[dim], _blocked(layout, at.s, d.s), kept_share(t)
+        least = samples.floor + rest * (lam - samples.floor)
         y = (at.y + t * dy).at[: self.held].set(shared)
         y = y.at[dim].set(jnp.maximum(y[dim], least)) if self.held == dim else y
         way = jnp.minimum(t, EDGE / jnp.maximum(inverse, EDGE))
         phi = at.s.phi + way * d.s.phi
         (r, tops), (dr, d_tops) = _own_r(layout, at.s), _own_r(layout, d.s)
         pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
-        alpha = jnp.maximum(at.alpha + t * d.alpha, jnp.max(pieces + LEAST * at.s.piece, axis=0))
-        alpha = jnp.maximum(alpha, LEAST * at.s.zero) if layout.zero else alpha
-        r, tops = _fitted(layout, samples, at.s, y[dim], r + way * dr, tops + way * d_tops)
+        alpha = jnp.maximum(at.alpha + t * d.alpha, jnp.max(pieces + rest * at.s.piece, axis=0))
+        alpha = jnp.maximum(alpha, rest * at.s.zero) if layout.zero else alpha
+        r, tops = _fitted(layout, samples, at.s, rest, y[dim], r + way * dr, tops + way * d_tops)
         s = _slacks(layout, samples, y, alpha, phi, r, tops)
-        s = dataclasses.replace(s, floor=jnp.maximum(at.s.floor + t * d.s.floor, LEAST * at.s.floor))
-        z, ends = _multipliers(layout, at.z, d.z, dual, m)
+        s = dataclasses.replace(s, floor=jnp.maximum(at.s.floor + t * d.s.floor, rest * at.s.floor))
+        z, ends = _multipliers(layout, at.z, d.z, dual, rest, m)
         primal = [jnp.max(inverse), jnp.max(-d.s.piece / at.s.piece), jnp.max(-d.s.floor / at.s.floor, initial=0.0)]
         primal += [jnp.max(-d.s.zero / at.s.zero, initial=0.0)]
         return PolyhedronIterate(y, alpha, s, z), jnp.stack([jnp.max(jnp.stack(primal)), ends])
@@ -227,12 +228,12 @@ class PolyhedronSite:
 
 
 def _multipliers(
-    layout: PolyhedronLayout, z: Inequalities, d: Inequalities, dual: Array, m: Array
+    layout: PolyhedronLayout, z: Inequalities, d: Inequalities, dual: Array, rest: Array, m: Array
 ) -> tuple[Inequalities, Array]:
     """The multipliers after the share `dual` of a step, a sample's in sum m, and the inverse of the longest step."""
     inverse = jnp.maximum(_blocked(layout, z, d), -d.piece / z.piece)
     way = jnp.minimum(dual, EDGE / jnp.maximum(inverse, EDGE))
-    zero, floor = (jnp.maximum(a + dual * b, LEAST * a) for a, b in ((z.zero, d.zero), (z.floor, d.floor)))
+    zero, floor = (jnp.maximum(a + dual * b, rest * a) for a, b in ((z.zero, d.zero), (z.floor, d.floor)))
     total = jnp.sum(z.piece + way * d.piece, axis=0) + (zero if layout.zero else 0.0)
     after = jax.tree.map(lambda a, b: (a + way * b) * (m / total) if a.size else a, z, d)
     after = dataclasses.replace(after, v=z.v, zero=zero * (m / total) if layout.zero else zero, floor=floor)
@@ -291,11 +292,11 @@ def _own_r(layout: PolyhedronLayout, s: Inequalities) -> tuple[Array, Array]:
 
 
 def _fitted(
-    layout: PolyhedronLayout, samples: Samples, before: Inequalities, lam: Array, r: Array, t: Array
+    layout: PolyhedronLayout, samples: Samples, before: Inequalities, rest: Array, lam: Array, r: Array, t: Array
 ) -> tuple[Array, Array]:
-    """r and t drawn back until every slack of ‖r‖_* ≤ λ has at least LEAST of what it had."""
+    """r and t drawn back until every slack of ‖r‖_* ≤ λ has at least the share `rest` of what it had."""
     lane, limit, width = r[layout.lanes], samples.reach[:, None, None] * lam, layout.width
-    lane = jnp.clip(lane, LEAST * before.lane[1] - limit, limit - LEAST * before.lane[0])
+    lane = jnp.clip(lane, rest * before.lane[1] - limit, limit - rest * before.lane[0])
     if layout.metric == "l1":
         return lane, t
     moving = r[:width]
@@ -304,7 +305,7 @@ def _fitted(
         past = before.cone[0] - jnp.sqrt(jnp.sum(before.cone[1:] ** 2, axis=0))
     else:
         length, past = jnp.sum(t, axis=0), before.total
-    factor = jnp.minimum(1.0, (lam - LEAST * past) / length)
+    factor = jnp.minimum(1.0, (lam - rest * past) / length)
     return jnp.concatenate([factor * moving, lane]), factor * t
 
 

@@ -2,8 +2,10 @@
 
 Both a site and the server have such rows: of the norm of w, of the support, of the set Q of weights, of a regulariser.
 A multiplier z of a slack s is drawn to ν·μ/s with the barrier's weight ν; the cone's to ν·μ·s⁻¹, with NT scaling. In a
-step, every slack and every multiplier keeps at least the share LEAST of its value, each for itself: what a step would
-take beyond that is left to the next one, so that no row holds back the others.
+step, every slack and every multiplier keeps at least a share of its value, each for itself: what a step would take
+beyond that is left to the next one, so that no row holds back the others. The share is LEAST in a whole step. In one
+that was shortened so that nobody has to be held back it is LAST_SHARE: keeping more would lift the bounds α and λ after
+all, and where an optimum has wide slacks that close, as those of a few separable rows, this undid the step.
 """
 
 import jax.numpy as jnp
@@ -13,7 +15,8 @@ from foedus.numerics.cone import cone_step, flip, jdot, scaling
 from foedus.pytrees import state
 from foedus.robust.form import EpigraphForm
 
-LEAST = 0.3  # share of a slack or multiplier that a step leaves
+LEAST = 0.3  # share of a slack or multiplier that a whole step leaves
+LAST_SHARE = 0.01  # and one that was shortened
 EDGE = 0.95  # share of the way to the boundary of a cone, and for steps that nothing holds back one by one
 
 
@@ -39,6 +42,11 @@ class SampleRows:
 class Multipliers:
     z: Array
     q: Array  # of the cone
+
+
+def kept_share(t: Array) -> Array:
+    """The share of every slack and multiplier that the share t of a step leaves at least."""
+    return jnp.where(t < 1.0, LAST_SHARE, LEAST)
 
 
 def no_rows(size: int) -> SampleRows:
@@ -91,12 +99,12 @@ def change(rows: SampleRows, y: Array, at: Multipliers, dy: Array, mu: Array, nu
     return Multipliers(dz, dq)
 
 
-def along(at: Multipliers, d: Multipliers, t: Array) -> Multipliers:
-    """The multipliers after the share t of a step, each keeping at least LEAST of itself."""
+def along(at: Multipliers, d: Multipliers, t: Array, share: Array) -> Multipliers:
+    """The multipliers after the share t of a step, each keeping at least this share of itself."""
     q = at.q
     if q.shape[0]:
         q = q + d.q * jnp.minimum(t, EDGE / jnp.maximum(cone_step(q, d.q), EDGE))
-    return Multipliers(jnp.maximum(at.z + t * d.z, LEAST * at.z), q)
+    return Multipliers(jnp.maximum(at.z + t * d.z, share * at.z), q)
 
 
 def blocked(rows: SampleRows, y: Array, dy: Array) -> Array:
@@ -112,8 +120,8 @@ def blocked_dual(at: Multipliers, d: Multipliers) -> Array:
     return jnp.maximum(longest, cone_step(at.q, d.q)) if at.q.shape[0] else longest
 
 
-def lifted(rows: SampleRows, old: Array, new: Array, first: int, lam: int | None) -> Array:
-    """`new` with auxiliary variables raised until every slack has at least LEAST of what it had at `old`.
+def lifted(rows: SampleRows, old: Array, new: Array, share: Array, first: int, lam: int | None) -> Array:
+    """`new` with auxiliary variables raised until every slack has at least this share of what it had at `old`.
 
     From `first` on, columns are bounds that only gain from being larger: t ≥ |w| and the like, each in rows of its own.
     λ, at `lam`, enters all other rows with coefficient 1, and the cone as its first entry.
@@ -121,15 +129,15 @@ def lifted(rows: SampleRows, old: Array, new: Array, first: int, lam: int | None
     s, q = rows.slacks(old)
     by_lam = rows.G[:, lam] > 0 if lam is not None else jnp.zeros(s.shape[0], bool)
     own = (rows.G[:, first:] > 0) & ~by_lam[:, None]
-    missing = jnp.maximum(LEAST * s - rows.slacks(new)[0], 0.0)
+    missing = jnp.maximum(share * s - rows.slacks(new)[0], 0.0)
     new = new.at[first:].add(jnp.max(jnp.where(own, missing[:, None], 0.0), axis=0, initial=0.0))
     if lam is None:
         return new
     now, cone = rows.slacks(new)
-    short = jnp.max(jnp.where(by_lam, LEAST * s - now, 0.0), initial=0.0)
+    short = jnp.max(jnp.where(by_lam, share * s - now, 0.0), initial=0.0)
     if q.shape[0]:
         room, room_now = (c[0] - jnp.sqrt(jnp.sum(c[1:] ** 2)) for c in (q, cone))
-        short = jnp.maximum(short, LEAST * room - room_now)
+        short = jnp.maximum(short, share * room - room_now)
     return new.at[lam].add(short)
 
 

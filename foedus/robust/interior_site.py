@@ -9,7 +9,7 @@ Gy + g ≥ 0 and Sy in the second-order cone, y = (w, λ, …). The server holds
 the site eliminates them, α and z sample by sample: what is left is a matrix and vectors over (w, m), affine in μ. As in
 `step.py`, a sample leaves θ_k = z_k/s_k for each piece, and pairs of pieces θ_k θ_l/Σθ, so that nothing cancels.
 
-The steps of w and m are given. The site moves its own variables by Newton's equations, and keeps a share LEAST of every
+The steps of w and m are given. The site moves its own variables by Newton's equations, and keeps a share of every
 slack and multiplier, each for itself: α_i and λ are raised where w has moved too far for them. It so always has a
 strictly feasible point, whatever w it is given.
 """
@@ -29,7 +29,6 @@ from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
 from foedus.robust.interior_huber import Elastic
 from foedus.robust.interior_rows import (
-    LEAST,
     Multipliers,
     SampleRows,
     along,
@@ -38,6 +37,7 @@ from foedus.robust.interior_rows import (
     blocked_dual,
     centred,
     change,
+    kept_share,
     lifted,
     no_rows,
     row_sums,
@@ -45,6 +45,7 @@ from foedus.robust.interior_rows import (
 from foedus.robust.step import evenness
 
 START = 0.3  # the first complementarity products, relative to the loss
+APART = 0.1  # the least share of the largest piece that counts as the loss there
 
 
 @state
@@ -129,15 +130,20 @@ class RobustSite:
         return Elastic(0.0, 1.0, -1.0, 1.0) if isinstance(loss, SmoothHinge) and not self.form.turns else None
 
     def start(self, shared: Array, m: Array) -> SitePosition:
-        """The first place, at w and m, with products in proportion to the loss there."""
+        """The first place, at w and m, with products in proportion to the loss there.
+
+        A loss of 0, as of labels within the tube, says nothing: then the price of the ball does, or how far pieces are.
+        """
         form, maps = self.form, self.maps
         y = shared if form.shares_lambda or not form.robust else form.start(self.dim, shared, self.radius)
         u, pieces = self.pieces(maps, y)
         smooth, alpha, z = form.smooth(u), jnp.zeros(0), jnp.zeros((0, 0))
         loss = jnp.zeros(()) if smooth is None else jnp.dot(self.omega, smooth.value)
+        least = jnp.maximum(jnp.dot(maps.c, y), 1e-8)
         if pieces is not None:
             loss = loss + jnp.dot(self.omega, jnp.abs(jnp.max(pieces.value, axis=0)))
-        product = START * jnp.maximum(loss, 1e-8)
+            least = jnp.maximum(least, APART * jnp.dot(self.omega, jnp.max(jnp.abs(pieces.value), axis=0)))
+        product = START * jnp.maximum(loss, least)
         if pieces is not None:
             alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]
             inverse = 1.0 / (alpha - pieces.value)
@@ -164,21 +170,21 @@ class RobustSite:
         with which nothing would have to be held back.
         """
         form, maps, held = self.form, self.maps, self.held
-        rows, own_mu = self.rows(maps), self.share * mu
+        rows, own_mu, rest = self.rows(maps), self.share * mu, kept_share(t)
         dx, dm = (shared - at.y[:held]) / t, (m - at.m) / t
         dy = jnp.concatenate([dx, at.answer @ jnp.concatenate([dx, jnp.stack([jnp.ones(()), dm, mu])])])
         d_rows = change(rows, at.y, at.rows, dy, mu, self.nu)
         primal, dual_end = blocked(rows, at.y, dy), blocked_dual(at.rows, d_rows)
         new = (at.y + t * dy).at[:held].set(shared)
         if new.shape[0] > held:
-            new = lifted(rows, at.y, new, self.dim + 1, self.dim)
+            new = lifted(rows, at.y, new, rest, self.dim + 1, self.dim)
         alpha, z = at.alpha, at.z
         u, pieces = self.pieces(maps, at.y)
         here = self.omega > 0
         if (elastic := self.elastic) is not None:
             dv = elastic.sign * form.moves(maps.R @ dy, self.x, self.y)[0]
             v, there = elastic.of(u[0]), elastic.of(self.pieces(maps, new)[0][0])
-            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t)
+            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t, rest)
             primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
         if pieces is not None:
             s = at.alpha - pieces.value
@@ -194,10 +200,10 @@ class RobustSite:
             dual_end = jnp.maximum(dual_end, jnp.max(jnp.where(here, -dz / at.z, 0.0)))
             _, after = self.pieces(maps, new)
             assert after is not None
-            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + LEAST * s, axis=0))
-            z = jnp.maximum(at.z + dual * dz, LEAST * at.z)
+            alpha = jnp.maximum(at.alpha + t * dalpha, jnp.max(after.value + rest * s, axis=0))
+            z = jnp.maximum(at.z + dual * dz, rest * at.z)
             z = z * (m / jnp.sum(z, axis=0))
-        multipliers = along(at.rows, d_rows, dual)
+        multipliers = along(at.rows, d_rows, dual, rest)
         if new.shape[0] > held:
             multipliers = balanced(form, multipliers, self.dim)
         place = SitePosition(new, m, alpha, z, multipliers, at.answer)
@@ -242,7 +248,7 @@ class RobustSite:
             across_e = in_e[first] - in_e[second]
             bends = bends + jnp.sum(weight * across**2, axis=0)
             if not form.linear:
-                bends = bends + jnp.sum(at.z * pieces.bend, axis=0)
+                bends = bends + jnp.sum(at.z * _softened(u[0], s, at.z), axis=0)
             mixed = across_e.T @ (weight * across)
             square = (across_e * (weight @ omega)[:, None]).T @ across_e
             v, shift = v + jnp.dot(omega, at.alpha), jnp.dot(omega, 1.0 / whole)
@@ -292,3 +298,15 @@ class RobustSite:
             return gram
         edge = weights @ self.x
         return jnp.block([[gram, edge[:, None]], [edge[None], jnp.sum(weights)[None, None]]])
+
+
+def _softened(u: Array, s: Array, z: Array) -> Array:
+    """The curvature of the smooth hinge of u and of −u, 1 between its kinks, as a barrier would smooth it beyond them.
+
+    There the loss has none, and a Newton step would know no measure. With the product sz of a slack and its multiplier
+    z, springs as those of `interior_huber` leave 1/(1 + z·d²/(sz)) at the distance d, which vanishes as sz does.
+    """
+    margin = jnp.stack([u, -u])
+    away = jnp.maximum(-margin, 0.0) + jnp.maximum(margin - 1.0, 0.0)
+    product = jnp.mean(s * z, axis=0)
+    return product / (product + z * away**2)

@@ -24,12 +24,14 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from foedus.numerics.cone import scale_by, scaling_point
 from foedus.pytrees import state
 from foedus.robust.polyhedron_form import Inequalities, PolyhedronIterate, PolyhedronLayout, Samples, heights, residue
 
+ROUNDING = 2.0**-54  # the least pivot, as a share of the entry of the diagonal
 LEAF, MOST_IN_BLOCKS = 9, 24  # columns of a matrix that is not cut into blocks, because it is small or large
 
 
@@ -71,18 +73,18 @@ class PolyhedronSystem:
     scale: Array
 
 
-def _whiten(N: Array) -> Array:
+def _whiten(N: Array, least: Array) -> Array:
     """The lower triangular T with T N Tᵀ = 1, for a batch on the last axes.
 
     It eliminates in all samples at once; LAPACK would be called for one small matrix after the other. A matrix is cut
     into blocks that are whitened one after the other, which halves the work; the products of blocks of large matrices
-    would take much memory.
+    would take much memory. No pivot is below `least`, one for each column: where entries cancel, rounding may leave 0.
     """
     size, half = N.shape[0], N.shape[0] // 2
     if LEAF < size <= MOST_IN_BLOCKS:
-        first, beside = _whiten(N[:half, :half]), N[half:, :half]
+        first, beside = _whiten(N[:half, :half], least[:half]), N[half:, :half]
         factor = jnp.sum(beside[:, None] * first, axis=2)
-        rest = _whiten(N[half:, half:] - jnp.sum(factor[:, None] * factor, axis=2))
+        rest = _whiten(N[half:, half:] - jnp.sum(factor[:, None] * factor, axis=2), least[half:])
         back = jnp.sum(factor[:, :, None] * first, axis=1)
         lower = -jnp.sum(rest[:, :, None] * back, axis=1)
         top = jnp.concatenate([first, jnp.zeros_like(beside).swapaxes(0, 1)], axis=1)
@@ -91,16 +93,16 @@ def _whiten(N: Array) -> Array:
 
     def eliminate(j: Array, M: Array) -> Array:
         # in place: column j, which is no longer needed, becomes that of the transformed unit matrix times the pivot
-        # d_j. Its entries M_ij − f_i d_j would be 0; with d_j twice in the row they are −f_i d_j, without a mask over M
-        pivot, row = M[j, j], M[j]
+        # d_j. Its entries M_ij − f_i d_j would be 0; with 2d_j in the row they are −f_i d_j, without a mask over M
+        pivot, row = jnp.maximum(M[j, j], least[j]), M[j]
         factor = jnp.where(index > j, M[:, j] / pivot, 0.0)
-        return M - factor[:, None] * (row + jnp.where(index == j, pivot, 0.0))
+        return M - factor[:, None] * jnp.where(index == j, 2.0 * pivot, row)
 
     # an index without a sign needs no test for one that counts from the end
     M = jax.lax.fori_loop(jnp.uint32(0), jnp.uint32(size), eliminate, N)
-    pivots = jnp.stack([M[j, j] for j in range(size)])
-    lower = jnp.tril(jnp.ones((size, size))).reshape(size, size, *(1,) * (N.ndim - 2))
-    return M * lower / pivots / jnp.sqrt(jnp.abs(pivots))[:, None]
+    pivots = jnp.maximum(jnp.stack([M[j, j] for j in range(size)]), least)
+    lower, unit = (part.reshape(size, size, *(1,) * (N.ndim - 2)) for part in (np.tri(size, k=-1), np.eye(size)))
+    return (M * lower / pivots + unit) / jnp.sqrt(pivots)[:, None]
 
 
 def _inverse_weights(
@@ -160,7 +162,8 @@ def linearise(layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate)
     bend = jnp.sum(4.0 * reach**2 * theta.lane[0] * theta.lane[1] / both, axis=0)  # on λ alone
     own_weights = OwnWeights(jnp.concatenate([*first, 1.0 / both, 1.0 / theta.piece[None]]), cross, u)
     loose = 1.0 / theta.phi
-    T = _whiten(_inverse_weights(layout, samples, own_weights, sigma, loose))
+    N = _inverse_weights(layout, samples, own_weights, sigma, loose)
+    T = _whiten(N, ROUNDING * jnp.stack([N[j, j] for j in range(size)]))
     # the last pivot lᵀNl anew, as a sum of squares: from the elimination it is a difference of large numbers
     last = T[-1]
     phi_part = jnp.tensordot(samples.C, _upon_r(layout, last[:-1], sigma), 1) + samples.room[:, None] * last[-1]

@@ -23,6 +23,7 @@ from foedus.robust.weights import nearest_weights
 SOFT = 1e-8  # the barrier of the repair, relative to the objective
 ALMOST = 1.01  # ratio of the radius to the transport up to which all of it is used
 TINY = 1e-300
+LIGHTEST = 1e-100  # a sample of less weight has no say; an optimum of 0 counts as this
 METRIC_ORDER = {"l1": 1, "l2": 2, "linf": np.inf}
 
 
@@ -129,8 +130,9 @@ def balance(game: Game, q: np.ndarray, at: Attack, horizon: Horizon, s: np.ndarr
     as a barrier would; a slope of a smooth loss by the curvature of its cost.
     """
     (low, high), T, dim = ends(game.ball.loss, game.y), horizon.T, len(s)
-    white, soft = game.x @ T, SOFT * max(horizon.best, TINY)
+    white, soft = game.x @ T, SOFT * max(horizon.best, LIGHTEST)
     weight, each = q[game.site] * game.share, np.arange(len(game.y))
+    lightness = np.where(weight > LIGHTEST, 1.0 / np.maximum(weight, LIGHTEST), 0.0)
     labels_turn = bool(np.any(at.turn > 0))
     size = max(float(np.linalg.norm((T @ horizon.v)[: at.way.shape[1]])), TINY)
 
@@ -143,12 +145,12 @@ def balance(game: Game, q: np.ndarray, at: Attack, horizon: Horizon, s: np.ndarr
         # the unknowns' rows in the equations, r and each site's transport, and how freely each unknown moves
         rows = [np.zeros((len(each), dim + len(q)))]
         rows[0][:, :dim] = (weight * (1.0 - at.turn))[:, None] * white
-        freedom = [_freedom(game.ball.loss, at.a, low, high, soft) / np.maximum(weight, TINY)]
+        freedom = [_freedom(game.ball.loss, at.a, low, high, soft) * lightness]
         if labels_turn:
             rows.append(np.zeros_like(rows[0]))
             rows[1][:, :dim] = (weight * (at.a_turn - at.a))[:, None] * white
             rows[1][each, dim + game.site] = game.kappa * game.share
-            freedom.append(np.minimum(at.turn, 1.0 - at.turn) ** 2 / soft / np.maximum(weight, TINY))
+            freedom.append(np.minimum(at.turn, 1.0 - at.turn) ** 2 / soft * lightness)
         if np.any(game.rho > 0):
             for k in range(len(q)):
                 more = _way_freedom(game.ball.metric, at.way[k], soft, size)

@@ -1,0 +1,129 @@
+"""Robust runs on few and degenerate rows: copies, weights of 0, equal labels, constant columns, balls of radius 0.
+
+Each run is held against CVXPY on the pooled program. It reaches that optimum, and where it does not call itself
+converged, its sentence says that the proof is missing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import robust_oracles as oracle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robust_cases import LOSSES, METRICS, NORMS
+
+import foedus as fd
+from foedus.estimators.rows import WEIGHTS, WeightedMask
+from foedus.robust.stress import SMALL_GAP
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss by name, sites of (X, y, whole weights), and the settings of DRFL."""
+
+    loss: str
+    sites: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    radius: float
+    kappa: float = np.inf
+    metric: str = "l1"
+    theta: float = 0.0
+    p: object = 1
+
+    def run(self) -> fd.Run:
+        rows = [{"x": x, "y": y, WEIGHTS: weight} for x, y, weight in self.sites]
+        algorithm = fd.DRFL(radius=self.radius, kappa=self.kappa, metric=self.metric, theta=self.theta, p=self.p)
+        return fd.solve(fd.Problem(rows, loss=LOSSES[self.loss][0], where=WeightedMask()), algorithm)
+
+    def best(self) -> float:
+        sites = [[np.repeat(part, weight.astype(int), axis=0) for part in (x, y)] for x, y, weight in self.sites]
+        sizes = np.array([len(y) for _, y in sites])
+        given = (self.radius, self.kappa, self.metric, None, self.theta, self.p, sizes / sizes.sum())
+        return oracle.program(self.loss, LOSSES[self.loss][1], sites, *given)
+
+
+def site(x: list[list[float]], y: list[float], weight: list[float] | None = None):
+    return np.array(x), np.array(y), np.ones(len(y)) if weight is None else np.array(weight)
+
+
+def separable() -> Case:
+    """Nine rows in thirty columns: at the optimum no sample loses anything, and wide slacks have closed."""
+    draw = np.random.default_rng(42)
+    x, weight = draw.random((9, 30)), draw.integers(1, 5, size=9).astype(float)
+    return Case("hinge", [(x, np.where(np.arange(9) < 5, 1.0, -1.0), weight)], 0.01)
+
+
+KNOWN = {
+    "separable": separable(),
+    "a start without a loss": Case(
+        "epsilon_insensitive",
+        [site([[0.35]], [-0.54]), site([[-1.2]], [0.04]), site([[-0.97]], [1.16]), site([[1.28]], [-0.82])],
+        0.05,
+    ),
+    "a ball that costs more than the loss": Case(
+        "huber", [site([[-1.28, 1.0, -0.82]], [-0.29], [2.0]), site([[0.1, 1.0, 0.1]], [-0.015])], 0.5, 1.0
+    ),
+    "a short step that is too long": Case(
+        "smooth_hinge",
+        [
+            site([[-1.27989091, 0.37054487, -0.20508259]], [1.0], [2.0]),
+            site([[1.0, 0.29374975, 1.87998864]], [-1.0]),
+            site([[0.2, -0.9, 1.0]], [1.0]),
+        ],
+        0.001, 0.3, "linf",
+    ),
+    "columns of zeros": Case(
+        "epsilon_insensitive", [site([[0.0], [0.0]], [-0.75, -0.75]), site([[0.0]], [0.68])], 0.0, 1.0, "l1", 2.0, "inf"
+    ),
+    "an optimum of zero": Case("hinge", [site([[1.0]], [1.0]), site([[-2.0]], [-1.0])], 0.0, 1.0, "l1", 0.3, 2),
+}  # fmt: skip
+
+
+QUICK = ("separable", "columns of zeros")  # the others compile programs of their own
+
+
+@pytest.mark.parametrize("name", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KNOWN])
+def test_a_degenerate_problem_is_solved_with_a_proof(name):
+    run, best = KNOWN[name].run(), KNOWN[name].best()
+    assert run.converged, run.reason
+    assert run.rounds <= 45
+    assert run.worst_case.value <= best + 1e-6 * max(best, 0.01)
+    assert run.worst_case.gap <= 1e-5 * max(best, 0.01)
+
+
+@st.composite
+def degenerate(draw) -> Case:
+    """Two to four sites of one to five rows, of which some are copies, weightless, or alike in label or column."""
+    name, dim = draw(st.sampled_from(list(LOSSES))), draw(st.integers(1, 3))
+    classifies = fd.losses.as_loss(LOSSES[name][0]).kind == "classification"
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    sites = []
+    for _ in range(draw(st.integers(2, 4))):
+        rows = draw(st.integers(1, 5))
+        x = np.round(rng.normal(size=(rows, dim)), draw(st.sampled_from([1, 8])))
+        y = np.where(rng.random(rows) < 0.5, -1.0, 1.0) if classifies else rng.normal(size=rows)
+        if draw(st.booleans()):
+            y[:] = y[0]
+        if draw(st.booleans()):
+            x[:, draw(st.integers(0, dim - 1))] = draw(st.sampled_from([0.0, 1.0]))
+        if draw(st.booleans()):
+            x[-1], y[-1] = x[0], y[0]
+        weight = rng.integers(0, 3, size=rows).astype(float) if draw(st.booleans()) else np.ones(rows)
+        sites.append((x, y, weight if weight.sum() > 0 else np.ones(rows)))
+    return Case(
+        name, sites, draw(st.sampled_from([0.0, 1e-3, 0.05, 0.5])), draw(st.sampled_from([0.3, 1.0, np.inf])),
+        draw(st.sampled_from(METRICS)), draw(st.sampled_from([0.0, 0.3, 2.0])), draw(st.sampled_from(NORMS)),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(case=degenerate())
+def test_few_and_degenerate_rows_end_at_cvxpys_optimum_or_say_why_not(case):
+    run, best = case.run(), case.best()
+    assert -1e-6 <= (run.worst_case.value - best) / max(best, 0.01) <= 1e-5, run.reason
+    if run.converged:
+        assert run.worst_case.gap <= SMALL_GAP * max(best, 0.01)
+    else:
+        assert "may be" in run.reason
+        assert "above the best possible" in run.reason
