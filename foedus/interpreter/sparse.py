@@ -223,7 +223,9 @@ def shortcut_of(params: dict) -> Shortcut | None:
     itself, operation by operation.
     """
     name, program = params.get("name"), params.get("jaxpr")
-    if name not in _shortcuts or not isinstance(program, ClosedJaxpr) or len(program.in_avals[0].shape) != 2:
+    if name not in _shortcuts or not isinstance(program, ClosedJaxpr):
+        return None
+    if not program.in_avals or len(program.in_avals[0].shape) != 2:
         return None
     function, shortcut = _shortcuts[name]
     try:
