@@ -4,14 +4,14 @@ Each run is held against CVXPY on the pooled program. It reaches that optimum, a
 converged, its sentence says that the proof is missing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import robust_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from robust_cases import LOSSES, METRICS, NORMS
+from robust_cases import LINEAR, LOSSES, METRICS, NORMS, polyhedron
 
 import foedus as fd
 from foedus.estimators.rows import WEIGHTS, WeightedMask
@@ -29,16 +29,19 @@ class Case:
     metric: str = "l1"
     theta: float = 0.0
     p: object = 1
+    support: tuple[np.ndarray, np.ndarray] | None = None
 
     def run(self) -> fd.Run:
         rows = [{"x": x, "y": y, WEIGHTS: weight} for x, y, weight in self.sites]
-        algorithm = fd.DRFL(radius=self.radius, kappa=self.kappa, metric=self.metric, theta=self.theta, p=self.p)
+        algorithm = fd.DRFL(
+            radius=self.radius, kappa=self.kappa, metric=self.metric, theta=self.theta, p=self.p, support=self.support
+        )
         return fd.solve(fd.Problem(rows, loss=LOSSES[self.loss][0], where=WeightedMask()), algorithm)
 
     def best(self) -> float:
         sites = [[np.repeat(part, weight.astype(int), axis=0) for part in (x, y)] for x, y, weight in self.sites]
         sizes = np.array([len(y) for _, y in sites])
-        given = (self.radius, self.kappa, self.metric, None, self.theta, self.p, sizes / sizes.sum())
+        given = (self.radius, self.kappa, self.metric, self.support, self.theta, self.p, sizes / sizes.sum())
         return oracle.program(self.loss, LOSSES[self.loss][1], sites, *given)
 
 
@@ -92,9 +95,9 @@ def test_a_degenerate_problem_is_solved_with_a_proof(name):
 
 
 @st.composite
-def degenerate(draw) -> Case:
+def degenerate(draw, losses=tuple(LOSSES)) -> Case:
     """Two to four sites of one to five rows, of which some are copies, weightless, or alike in label or column."""
-    name, dim = draw(st.sampled_from(list(LOSSES))), draw(st.integers(1, 3))
+    name, dim = draw(st.sampled_from(losses)), draw(st.integers(1, 3))
     classifies = fd.losses.as_loss(LOSSES[name][0]).kind == "classification"
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     sites = []
@@ -120,6 +123,19 @@ def degenerate(draw) -> Case:
 @settings(max_examples=150)
 @given(case=degenerate())
 def test_few_and_degenerate_rows_end_at_cvxpys_optimum_or_say_why_not(case):
+    check(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(case=degenerate(LINEAR))
+def test_they_do_so_in_a_polyhedron_too(case):
+    dim = case.sites[0][0].shape[1]
+    C, d = polyhedron(dim)
+    check(replace(case, support=(C, d * max(1.0, *(np.max(np.abs(x)) for x, _, _ in case.sites)))))
+
+
+def check(case: Case) -> None:
     run, best = case.run(), case.best()
     assert -1e-6 <= (run.worst_case.value - best) / max(best, 0.01) <= 1e-5, run.reason
     if run.converged:
