@@ -15,6 +15,7 @@ from robust_cases import LINEAR, LOSSES, METRICS, NORMS, polyhedron
 
 import foedus as fd
 from foedus.estimators.rows import WEIGHTS, WeightedMask
+from foedus.robust.bound import _direction
 from foedus.robust.stress import SMALL_GAP
 
 
@@ -50,10 +51,11 @@ def site(x: list[list[float]], y: list[float], weight: list[float] | None = None
 
 
 def separable() -> Case:
-    """Nine rows in thirty columns: at the optimum no sample loses anything, and wide slacks have closed."""
-    draw = np.random.default_rng(42)
-    x, weight = draw.random((9, 30)), draw.integers(1, 5, size=9).astype(float)
-    return Case("hinge", [(x, np.where(np.arange(9) < 5, 1.0, -1.0), weight)], 0.01)
+    """Five rows in twelve columns: at the optimum no sample loses anything, and wide slacks have closed."""
+    draw = np.random.default_rng(9)
+    x, weight = draw.random((5, 12)), draw.integers(1, 5, size=5).astype(float)
+    x[:, -1] = 1.0
+    return Case("hinge", [(x, np.where(np.arange(5) < 3, 1.0, -1.0), weight)], 0.01)
 
 
 KNOWN = {
@@ -78,7 +80,9 @@ KNOWN = {
     "columns of zeros": Case(
         "epsilon_insensitive", [site([[0.0], [0.0]], [-0.75, -0.75]), site([[0.0]], [0.68])], 0.0, 1.0, "l1", 2.0, "inf"
     ),
-    "an optimum of zero": Case("hinge", [site([[1.0]], [1.0]), site([[-2.0]], [-1.0])], 0.0, 1.0, "l1", 0.3, 2),
+    "a row at each site": Case(
+        "hinge", [site([[-1.46796432, -1.01469081]], [-1.0]), site([[1.24748493, 0.25656366]], [1.0])], 0.001, 1.0
+    ),
 }  # fmt: skip
 
 
@@ -143,3 +147,10 @@ def check(case: Case) -> None:
     else:
         assert "may be" in run.reason
         assert "above the best possible" in run.reason
+
+
+@pytest.mark.parametrize("w", [[1e20, -1e20, 3.0], [2e16, 1.0, 0.0], [0.3, -0.2, 0.1]])
+def test_the_direction_of_the_norm_attains_it_however_large_the_model_is(w):
+    g = _direction(np.array(w), "l1", 1e-6)
+    assert np.sum(np.abs(g)) <= 1.0 + 1e-12
+    assert g @ w == pytest.approx(np.max(np.abs(w)), rel=1e-5)
