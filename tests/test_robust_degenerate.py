@@ -4,17 +4,18 @@ Each run is held against CVXPY on the pooled program. It reaches that optimum, a
 converged, its sentence says that the proof is missing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import robust_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from robust_cases import LOSSES, METRICS, NORMS
+from robust_cases import LINEAR, LOSSES, METRICS, NORMS, polyhedron
 
 import foedus as fd
 from foedus.estimators.rows import WEIGHTS, WeightedMask
+from foedus.robust.bound import _direction
 from foedus.robust.stress import SMALL_GAP
 
 
@@ -29,16 +30,19 @@ class Case:
     metric: str = "l1"
     theta: float = 0.0
     p: object = 1
+    support: tuple[np.ndarray, np.ndarray] | None = None
 
     def run(self) -> fd.Run:
         rows = [{"x": x, "y": y, WEIGHTS: weight} for x, y, weight in self.sites]
-        algorithm = fd.DRFL(radius=self.radius, kappa=self.kappa, metric=self.metric, theta=self.theta, p=self.p)
+        algorithm = fd.DRFL(
+            radius=self.radius, kappa=self.kappa, metric=self.metric, theta=self.theta, p=self.p, support=self.support
+        )
         return fd.solve(fd.Problem(rows, loss=LOSSES[self.loss][0], where=WeightedMask()), algorithm)
 
     def best(self) -> float:
         sites = [[np.repeat(part, weight.astype(int), axis=0) for part in (x, y)] for x, y, weight in self.sites]
         sizes = np.array([len(y) for _, y in sites])
-        given = (self.radius, self.kappa, self.metric, None, self.theta, self.p, sizes / sizes.sum())
+        given = (self.radius, self.kappa, self.metric, self.support, self.theta, self.p, sizes / sizes.sum())
         return oracle.program(self.loss, LOSSES[self.loss][1], sites, *given)
 
 
@@ -47,10 +51,11 @@ def site(x: list[list[float]], y: list[float], weight: list[float] | None = None
 
 
 def separable() -> Case:
-    """Nine rows in thirty columns: at the optimum no sample loses anything, and wide slacks have closed."""
-    draw = np.random.default_rng(42)
-    x, weight = draw.random((9, 30)), draw.integers(1, 5, size=9).astype(float)
-    return Case("hinge", [(x, np.where(np.arange(9) < 5, 1.0, -1.0), weight)], 0.01)
+    """Five rows in twelve columns: at the optimum no sample loses anything, and wide slacks have closed."""
+    draw = np.random.default_rng(9)
+    x, weight = draw.random((5, 12)), draw.integers(1, 5, size=5).astype(float)
+    x[:, -1] = 1.0
+    return Case("hinge", [(x, np.where(np.arange(5) < 3, 1.0, -1.0), weight)], 0.01)
 
 
 KNOWN = {
@@ -75,7 +80,9 @@ KNOWN = {
     "columns of zeros": Case(
         "epsilon_insensitive", [site([[0.0], [0.0]], [-0.75, -0.75]), site([[0.0]], [0.68])], 0.0, 1.0, "l1", 2.0, "inf"
     ),
-    "an optimum of zero": Case("hinge", [site([[1.0]], [1.0]), site([[-2.0]], [-1.0])], 0.0, 1.0, "l1", 0.3, 2),
+    "a row at each site": Case(
+        "hinge", [site([[-1.46796432, -1.01469081]], [-1.0]), site([[1.24748493, 0.25656366]], [1.0])], 0.001, 1.0
+    ),
 }  # fmt: skip
 
 
@@ -92,9 +99,9 @@ def test_a_degenerate_problem_is_solved_with_a_proof(name):
 
 
 @st.composite
-def degenerate(draw) -> Case:
+def degenerate(draw, losses=tuple(LOSSES)) -> Case:
     """Two to four sites of one to five rows, of which some are copies, weightless, or alike in label or column."""
-    name, dim = draw(st.sampled_from(list(LOSSES))), draw(st.integers(1, 3))
+    name, dim = draw(st.sampled_from(losses)), draw(st.integers(1, 3))
     classifies = fd.losses.as_loss(LOSSES[name][0]).kind == "classification"
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     sites = []
@@ -120,6 +127,19 @@ def degenerate(draw) -> Case:
 @settings(max_examples=150)
 @given(case=degenerate())
 def test_few_and_degenerate_rows_end_at_cvxpys_optimum_or_say_why_not(case):
+    check(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(case=degenerate(LINEAR))
+def test_they_do_so_in_a_polyhedron_too(case):
+    dim = case.sites[0][0].shape[1]
+    C, d = polyhedron(dim)
+    check(replace(case, support=(C, d * max(1.0, *(np.max(np.abs(x)) for x, _, _ in case.sites)))))
+
+
+def check(case: Case) -> None:
     run, best = case.run(), case.best()
     assert -1e-6 <= (run.worst_case.value - best) / max(best, 0.01) <= 1e-5, run.reason
     if run.converged:
@@ -127,3 +147,10 @@ def test_few_and_degenerate_rows_end_at_cvxpys_optimum_or_say_why_not(case):
     else:
         assert "may be" in run.reason
         assert "above the best possible" in run.reason
+
+
+@pytest.mark.parametrize("w", [[1e20, -1e20, 3.0], [2e16, 1.0, 0.0], [0.3, -0.2, 0.1]])
+def test_the_direction_of_the_norm_attains_it_however_large_the_model_is(w):
+    g = _direction(np.array(w), "l1", 1e-6)
+    assert np.sum(np.abs(g)) <= 1.0 + 1e-12
+    assert g @ w == pytest.approx(np.max(np.abs(w)), rel=1e-5)
