@@ -134,6 +134,8 @@ def face_of(h: Regularizer, w: np.ndarray, g: np.ndarray) -> Face | None:
     free, none = np.ones_like(w, dtype=bool), np.zeros((0, len(w)))
     if isinstance(h, Zero):
         return Face(g, free, none)
+    if (isinstance(h, Simplex) and h.total == 0) or (isinstance(h, L1Ball | L2Ball) and h.radius == 0):
+        return Face(np.zeros_like(g), ~free, none)  # a domain of one point
     if isinstance(h, ElasticNet):
         g = g + h.lam2 * w
         r = np.where(w != 0, g + h.lam1 * np.sign(w), _shrunk(g, h.lam1)) if h.lam1 > 0 else g

@@ -67,10 +67,10 @@ def mark_sparse(tree: PyTree) -> PyTree:
         >>> entries_of(table).triangle(np.full(500, 0.5))[:2].tolist()
         [250.0, 0.0]
     """
-    return jax.tree.map(_marked, tree)
+    return jax.tree.map(_as_sparse, tree)
 
 
-def _marked(leaf: Any) -> Any:
+def _as_sparse(leaf: Any) -> Any:
     if np.ndim(leaf) != 3 or leaf.dtype != float:
         return leaf
     stack, (_, rows, columns) = np.asarray(leaf), leaf.shape
@@ -124,8 +124,8 @@ def _by_table(entries: "Entries", shape: tuple[int, ...]) -> "tuple[Entries, ...
     starts, ones = entries.starts, np.ones(0)
     if entries.all_one:
         pairs = np.sum(_pairs_in(np.diff(starts)).reshape(tables, rows), axis=1)
-        kept = _kept_bytes(tables * rows, len(entries.column) + int(np.sum(pairs)), all_one=True)
-        if kept + FLOAT.itemsize * np.max(pairs) > SHARE * FLOAT.itemsize * tables * rows * columns:
+        own = _kept_bytes(tables * rows, len(entries.column) + int(np.sum(pairs)), all_one=True)
+        if own + FLOAT.itemsize * np.max(pairs) > SHARE * FLOAT.itemsize * tables * rows * columns:
             return None
         ones = np.ones(np.max(pairs))
     parts = []
@@ -161,7 +161,7 @@ class Entries:
 
         rows, columns = self.shape
         parts = self.values[: len(self.column)], self.column, self.starts
-        return _filled(csr_array((rows, columns)), *parts), _filled(csc_array((columns, rows)), *parts)
+        return _fill(csr_array((rows, columns)), *parts), _fill(csc_array((columns, rows)), *parts)
 
     @cached_property
     def _pairs(self) -> Any:
@@ -177,7 +177,7 @@ class Entries:
         before = column * (2 * columns - 1 - column) // 2  # so that the place of ij is this of i, plus j
         values = self.values[: len(left)] if self.all_one else self.values[left] * self.values[right]
         empty = csc_array((columns * (columns + 1) // 2, rows))
-        return _filled(empty, values, before[left] + column[right], first[starts])
+        return _fill(empty, values, before[left] + column[right], first[starts])
 
     def times(self, vector: np.ndarray, *, transposed: bool = False) -> np.ndarray:
         """The product X·vector, or Xᵀ·vector."""
@@ -188,7 +188,7 @@ class Entries:
         return self._pairs @ d
 
 
-def _filled(matrix: Any, values: np.ndarray, indices: np.ndarray, starts: np.ndarray) -> Any:
+def _fill(matrix: Any, values: np.ndarray, indices: np.ndarray, starts: np.ndarray) -> Any:
     """The empty sparse matrix with this content; SciPy's constructor would copy arrays that several matrices share."""
     matrix.data, matrix.indices, matrix.indptr = values, indices, starts
     return matrix
@@ -209,9 +209,9 @@ def by_entries(shortcut: Shortcut) -> Callable[[Callable[..., PyTree]], Callable
     """
 
     def decorate(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        compiled = jax.jit(function)
-        _shortcuts[function.__name__] = compiled, shortcut
-        return compiled
+        by_xla = jax.jit(function)
+        _shortcuts[function.__name__] = by_xla, shortcut
+        return by_xla
 
     return decorate
 

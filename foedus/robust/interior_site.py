@@ -248,7 +248,7 @@ class RobustSite:
             across_e = in_e[first] - in_e[second]
             bends = bends + jnp.sum(weight * across**2, axis=0)
             if not form.linear:
-                bends = bends + jnp.sum(at.z * _softened(u[0], s, at.z), axis=0)
+                bends = bends + jnp.sum(at.z * _soft_curve(u[0], s, at.z), axis=0)
             mixed = across_e.T @ (weight * across)
             square = (across_e * (weight @ omega)[:, None]).T @ across_e
             v, shift = v + jnp.dot(omega, at.alpha), jnp.dot(omega, 1.0 / whole)
@@ -300,7 +300,7 @@ class RobustSite:
         return jnp.block([[gram, edge[:, None]], [edge[None], jnp.sum(weights)[None, None]]])
 
 
-def _softened(u: Array, s: Array, z: Array) -> Array:
+def _soft_curve(u: Array, s: Array, z: Array) -> Array:
     """The curvature of the smooth hinge of u and of −u, 1 between its kinks, as a barrier would smooth it beyond them.
 
     There the loss has none, and a Newton step would know no measure. With the product sz of a slack and its multiplier
