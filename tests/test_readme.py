@@ -52,3 +52,34 @@ def test_citation_names_this_version():
 
     citation = (README.parent / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {fd.__version__}\n" in citation
+
+
+def _column(part: str, row: str, column: int) -> list[str]:
+    """The figures of a column in the rows of a part of the benchmark page that begin so."""
+    page = (README.parent / "docs/benchmarks.md").read_text()
+    block = page[page.index(f"<!-- bench {part} -->") : page.index(f"<!-- end of bench {part} -->")]
+    cells = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith(f"| {row}")]
+    return [line[column] for line in cells]
+
+
+def test_the_table_of_rounds_has_the_figures_of_the_benchmark_page():
+    shown = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in README.read_text().split("## In tens of rounds")[1].split("\n## ")[0].splitlines()
+        if line.startswith("| ") and "rounds |" not in line
+    ]
+    halves = [cell.split()[-1] for cell in _column("interior", "breast-cancer-wisc, half", 5)]
+    measured = [
+        _column("interior", "Neyman-Pearson, breast", 2),
+        _column("interior", "Neyman-Pearson, breast", 3),
+        _column("interior", "Neyman-Pearson, monks", 2),
+        _column("interior", "Neyman-Pearson, monks", 3),
+        _column("interior", "quadratic", 3),
+        _column("interior", "fairness", 2),
+        halves,
+        _column("drfl", "hinge", 2),
+        _column("drfl", "logistic", 2),
+        [_column("newton", name, 6)[0] for name in ("phishing", "a9a", "w8a")],
+    ]
+    assert [row[3].split(" / ") for row in shown] == measured
+    assert {row[2] for row in shown} == {"1 / 5 / 10 / 20", "1 / 5 / 10", "20", "10 / 20", "5", "142"}
