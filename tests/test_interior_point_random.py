@@ -151,3 +151,9 @@ def test_a_model_in_other_units_is_the_same_model():
     np.testing.assert_allclose(b.w * 1e-3, a.w, rtol=1e-5)
     assert abs(a.rounds - b.rounds) <= 1
     assert jnp.isfinite(a.objective)
+
+
+def test_stiff_equations_do_not_make_a_program_infeasible():
+    """Their stiffness once passed for the columns' own scale: evidence then seemed far-reaching after two points."""
+    problem, w0, _ = program(25, np.random.default_rng(25))
+    assert fd.solve(problem, fd.InteriorPoint(), w0=w0).converged

@@ -25,7 +25,7 @@ from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Kind, Present
 from foedus.algorithms.interior_point_confirm import Confirmation, expects
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH, rounds_of
-from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded
+from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded, softness
 from foedus.algorithms.interior_point_server import Office, System, direction
 from foedus.algorithms.interior_point_site import (
     InteriorAsk,
@@ -243,7 +243,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         lessened = (merit <= worst + 1e-12 * rise) | (nearer & (new.error(units) <= 0.9 * base.error(units)))
         accept = finite & ~server.snapped & (first | lessened | ~complete)
         certified = finite & self.certified(terms, office, new, server)
-        contradicts = finite & ~first & ~certified & self.contradicts(new, units, server.past)
+        contradicts = finite & ~first & ~certified & self.contradicts(new, units / softness(terms), server.past)
         following = select(accept | certified | contradicts, new, base)
         past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
         past = jnp.where(accept, past, server.past)

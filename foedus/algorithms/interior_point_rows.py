@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from foedus.pytrees import state
+from foedus.terms import Terms
 
 DELTA = 1e-8  # δ
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
@@ -93,6 +94,11 @@ def stiffness(rows: Rows, equal: np.ndarray) -> Array:
     """D."""
     s, z = safe(rows, equal)
     return jnp.where(equal, 1.0 / DELTA, 1.0 / (s / z + DELTA))
+
+
+def softness(terms: Terms) -> float:
+    """The share of a column's unit that is left beside equations, whose stiffness the matrix has in place of slopes."""
+    return DELTA**0.5 if any(c.equality for c in terms.constraints) else 1.0
 
 
 def farthest(v: Array, dv: Array, equal: np.ndarray, mu: Array) -> Array:

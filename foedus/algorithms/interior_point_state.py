@@ -58,7 +58,7 @@ def reason_of(server: InteriorServer, converged: bool, sites: int, eps1: float, 
         # a long step alone may follow a direction in which nothing changes, as with columns that repeat each other
         falls = float(server.step) >= LONG and float(server.gap) >= 0.01 * abs(float(base.f))
         if not falls:
-            return f"{what} after {int(server.id)} points"
+            return f"{what} after {int(server.id)} point{'' if int(server.id) == 1 else 's'}"
         return f"{what}, but the objective still falls along a long step: there may be no minimiser"
     if ending == INFEASIBLE:
         return f"no point was found that meets the terms: {violation}"
