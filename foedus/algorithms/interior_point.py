@@ -163,7 +163,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             step=jnp.full((), jnp.inf),
             top=zero,
             least=jnp.full(4, jnp.inf),
-            idle=jnp.zeros(2, int),
+            idle=jnp.zeros(3, int),
             units=jnp.ones_like(base.x),
             patient=no,
             confirming=no,
@@ -305,10 +305,12 @@ class InteriorPoint(Accountable, Constrained, Summing):
         figures = jnp.stack([following.stationarity, gap, following.number("theta"), following.f])
         limits = jnp.array([SMALLER, SMALLER, SMALLER, 1.0]) * server.least
         smaller = figures < limits.at[3].add(-FALLS * (1.0 + jnp.abs(following.f)))
-        idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller)]), 0, server.idle + 1)
+        # a start at the optimum without terms has the least of all figures: then a merit below the last ones counts
+        lower = accept & (merit < jnp.min(server.past @ weigh) - FALLS * rise)
+        idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller), jnp.any(smaller) | lower]), 0, server.idle + 1)
         close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
         patient = server.patient | ((idle[1] > PATIENT) & (following.number("violation") > self.eps2))
-        stalled = (((idle[0] > IDLE) & close) | (idle[1] > LONG_IDLE)) & complete & exact
+        stalled = (((idle[0] > IDLE) & close) | (idle[2] > LONG_IDLE)) & complete & exact
         if self.learns(terms):  # what L-BFGS says of the gap is too rough to end a run by
             stalled = jnp.zeros((), bool)
         ending = self.ending(following, server, finite, steeper & (shift > 1e8), contradicts & complete & exact)

@@ -41,7 +41,7 @@ class InteriorServer:
     step: Array  # ‖dw‖_∞/(1 + ‖w‖_∞) of the step from there
     top: Array  # f at the start
     least: Array  # the smallest stationarity, gap, Σ|c + s| and f so far
-    idle: Array  # rounds since the stationarity became smaller, and since any of these did
+    idle: Array  # rounds since the stationarity became smaller, since any of these did, and since the merit did too
     units: Array  # of the variables, such that each had curvature 1 at the start
     patient: Array  # whether every point waits for everybody, because rows stay broken with sites' last models
     confirming: Array  # whether the next round asks for gradients alone
