@@ -65,7 +65,7 @@ FAR = 1e3  # terms that no point within so many units of its columns meets are c
 SAME = 0.9  # a violation that is still above this share of that MEMORY points ago does not shrink
 STRAIGHT, LONGER = 1e-3, 10.0  # a step is straight up to this share of its fall; the next one is so many times longer
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
-SMALLER, FALLS = 0.7, 1e-9  # a residual below this share is smaller; f where it has fallen by this share of 1 + |f|
+SMALLER, FALLS, LOWER = 0.7, 1e-9, 1e-6  # smaller: a residual below this share; f and merit fallen by these of 1 + |f|
 PATIENT = 10  # rounds with broken rows and without anything smaller, after which every point waits for all sites
 IDLE, LONG_IDLE = 20, 60  # rounds without a smaller stationarity at a small gap, and without anything smaller: a stall
 STREAK = 3  # rounds that everybody must have answered before whole models are asked for again
@@ -306,7 +306,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         limits = jnp.array([SMALLER, SMALLER, SMALLER, 1.0]) * server.least
         smaller = figures < limits.at[3].add(-FALLS * (1.0 + jnp.abs(following.f)))
         # a start at the optimum without terms has the least of all figures: then a merit below the last ones counts
-        lower = accept & (merit < jnp.min(server.past @ weigh) - FALLS * rise)
+        lower = accept & (merit < jnp.min(server.past @ weigh) - LOWER * rise)
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller), jnp.any(smaller) | lower]), 0, server.idle + 1)
         close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
         patient = server.patient | ((idle[1] > PATIENT) & (following.number("violation") > self.eps2))
