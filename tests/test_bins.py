@@ -56,7 +56,7 @@ def test_the_gap_of_many_columns_is_the_same_in_several_rectangles(monkeypatch, 
 
 def chosen(algorithm, participation=1.0, problem=None) -> tuple[bins.Bin, ...] | None:
     problem, who = problem or ragged(), fd.Fraction(participation)
-    return bins.split_into_bins(algorithm, problem.terms, problem.data, problem.counts, problem.stacked.uids(), who)
+    return bins.split_into_bins(algorithm, problem.terms, problem.data, problem.by_height, problem.stacked.uids(), who)
 
 
 def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
@@ -83,9 +83,7 @@ def test_rectangles_that_the_data_come_with_are_used_and_share_a_program():
     ]
     for problem in made:
         who, uids = fd.Fraction(1.0), problem.stacked.uids()
-        found = bins.split_into_bins(
-            fd.FedAvg(), problem.terms, problem.data, problem.counts, uids, who, problem.stacked.rectangles
-        )
+        found = bins.split_into_bins(fd.FedAvg(), problem.terms, problem.data, problem.by_height, uids, who)
         assert found is not None
         assert [b.data["x"].shape[:2] for b in found] == [(3, 40), (5, 6)]
     plain = fd.solve(fd.Problem(fd.data.Stacked(arrays, counts=whole.counts), loss=fd.losses.logistic), fd.FedAvg(k0=2))

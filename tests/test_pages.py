@@ -13,7 +13,9 @@ from foedus.data.preprocess import Number, Preprocessing
 from foedus.data.tables import Table
 
 PAGE = mmap.PAGESIZE // 8  # numbers in a page
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process takes")
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux gives pages back, and says how much memory a process takes"
+)
 
 
 def filled(count: int) -> np.ndarray:

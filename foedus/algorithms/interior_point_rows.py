@@ -97,7 +97,7 @@ def stiffness(rows: Rows, equal: np.ndarray) -> Array:
 
 
 def softness(terms: Terms) -> float:
-    """The share of a column's unit that is left beside equations, whose stiffness the matrix has in place of slopes."""
+    """How many times too small the matrix makes a column's unit: with equations it holds their slopes times 1/δ."""
     return DELTA**0.5 if any(c.equality for c in terms.constraints) else 1.0
 
 

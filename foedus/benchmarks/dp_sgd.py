@@ -10,12 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-RATE, STEPS, CLIP, LENGTH = (
-    0.03,
-    300,
-    1.0,
-    1.0,
-)  # of sampling; steps; clip; of a step. The best of twenty pairs on Adult
+# the probability of sampling, the number of steps, the clip and the length of a step: the best of twenty on Adult
+RATE, STEPS, CLIP, LENGTH = 0.03, 300, 1.0, 1.0
 AVERAGED = 0.5  # the share of the last steps whose models are averaged
 
 

@@ -22,7 +22,10 @@ def in_pages(count: int, dtype: DTypeLike) -> np.ndarray:
 
 
 def give_back(column: np.ndarray, start: int, stop: int) -> None:
-    """Give back the pages that hold only numbers from `start` to `stop`, which are lost; other arrays stay whole."""
+    """Give the memory of the numbers from `start` to `stop` back to the system; they are lost.
+
+    Pages go back as a whole, so some at both ends may stay. Arrays that `in_pages` did not make are not changed.
+    """
     pages = column.base.obj if isinstance(column.base, memoryview) else None
     if not isinstance(pages, mmap.mmap):
         return

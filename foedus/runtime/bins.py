@@ -7,7 +7,7 @@ from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.constrained import Constrained
-from foedus.heights import cut, groups_of
+from foedus.heights import cut
 from foedus.privacy.releasing import noise_of
 from foedus.pytrees import PyTree, state
 from foedus.runtime.participation import Participation, Schedule
@@ -27,10 +27,9 @@ def split_into_bins(
     algorithm: Algorithm,
     terms: Terms,
     data: Data,
-    counts: np.ndarray,
+    groups: list[tuple[np.ndarray, int]] | None,
     uids: np.ndarray,
     who: Participation,
-    rectangles: tuple[tuple[int, int], ...] | None = None,
 ) -> tuple[Bin, ...] | None:
     """Divide the clients into bins of similar size; None where one rectangle will do.
 
@@ -42,16 +41,12 @@ def split_into_bins(
         algorithm: the algorithm of the run.
         terms: what the parties know of the problem.
         data: all clients' arrays on a leading axis.
-        counts: the number of examples of each client.
+        groups: clients of similar size, with the height of each group; None where that saves little.
         uids: the two words that key each client's random draws.
         who: who takes part in a round.
-        rectangles: the (clients, rows) of each bin, where the data came with them; else bins are chosen by size.
     """
     everyone = who.size(terms.clients) == terms.clients and not isinstance(who, Schedule) and who.dropout == 0
-    if terms.loss is None or isinstance(algorithm, Constrained) or not everyone:
-        return None
-    groups = groups_of(data, counts, rectangles)
-    if groups is None:
+    if groups is None or isinstance(algorithm, Constrained) or not everyone:
         return None
     bins = tuple(
         Bin(jnp.asarray(group), jnp.asarray(uids[group]), cut(data, group, height)) for group, height in groups

@@ -301,8 +301,7 @@ def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Maskin
     """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
     uids = problem.stacked.uids()
-    rectangles = problem.stacked.rectangles
-    bins = split_into_bins(fit.algorithm, terms, problem.data, problem.counts, uids, participation, rectangles)
+    bins = split_into_bins(fit.algorithm, terms, problem.data, problem.by_height, uids, participation)
     if bins is None:
         data: Data | tuple[Bin, ...] = condense_data(fit, problem.data)
         blocks = block_sizes(fit, [data], min(participation.size(terms.clients), terms.clients))
