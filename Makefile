@@ -68,6 +68,6 @@ $(BASE): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[plot]'
 	@touch $@
 
-$(READY): $(BASE)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+$(READY): $(BASE) lab/pyproject.toml
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,lint]' -e lab
 	@touch $@

@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING
 
 from foedus.engine import configure_with_jax as _configure_with_jax
 from foedus.engine import import_late as _import_late
-from foedus.moved import install as _install
 
 _configure_with_jax()
-_install()
 
 if TYPE_CHECKING:
     from foedus import constraints, data, losses, penalties, regularizers, robust

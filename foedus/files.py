@@ -58,3 +58,10 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], Json]:
             if name.endswith(".npy")
         }
     return arrays, note
+
+
+def check_folder(out: Path) -> None:
+    """Raise before any work is done where a folder cannot be made at `out`."""
+    standing = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not standing.is_dir():
+        raise FoedusError(f"--out {out}: {standing} is a file; expected a folder.")

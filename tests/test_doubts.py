@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from foedus import cli
-from foedus.data import loaders, sites, uci
+from foedus.data import loaders, sites
 from foedus.data.doubt import Doubt
 from foedus.data.doubts import doubts
 from foedus.data.tables import Table
 from foedus.experiment import starter
+from foedus_lab import datasets
 
 Rows = list[dict[str, str]]
 with_data = pytest.mark.skipif("FOEDUS_DATA" not in os.environ, reason="FOEDUS_DATA is not set")
@@ -221,7 +222,7 @@ def dealt(table: Table, number: int, seed: int) -> dict[str, Table]:
 
 def doubted(name: str, number: int, seed: int = 0) -> list[Doubt]:
     if name == "heart":
-        X, y = uci.heart()
+        X, y = datasets.heart()
         table = Table(name, {f"x{j}": column for j, column in enumerate(X.T)} | {"ill": y}, np.arange(len(y)))
         return doubts(sites.gather(dealt(table, number, seed), sites.Roles("ill")))
     known = loaders.data_set(name)

@@ -129,7 +129,7 @@ def test_wrong_choices_get_one_sentence(settings, sentence):
 @pytest.mark.skipif(not os.environ.get("FOEDUS_DATA"), reason="Adult is read from the folder FOEDUS_DATA")
 def test_adult_has_a_smaller_error_gap_than_fairlearn_at_a_higher_accuracy():
     """fairlearn's reductions reach an error gap of 0.021 at accuracy 0.805."""
-    from foedus.benchmarks.fairness import adult_groups
+    from foedus_lab.benchmarks.fairness import adult_groups
 
     train, test = adult_groups()
     model = fd.FairClassifier(0.015, of="error", ridge=1e-4, eps1=1e-4, eps2=1e-4).fit(*train[:2], group=train[2])

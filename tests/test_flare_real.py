@@ -13,8 +13,8 @@ from constrained_cases import CAPPED, breast_cancer
 from federations import REAL, break_in_round, kill_in_round
 
 import foedus as fd
-from foedus.benchmarks import federation as federation_rounds
-from foedus.benchmarks.slow_line import SlowLine
+from foedus_lab.benchmarks import federation as federation_rounds
+from foedus_lab.benchmarks.slow_line import SlowLine
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 

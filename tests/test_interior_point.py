@@ -13,8 +13,8 @@ from test_infeasible import contradictory, separable, unmeetable
 from test_proxal import confirmed
 
 import foedus as fd
-from foedus.benchmarks.constrained import neyman_pearson
-from foedus.study.growth import Size, instance_of
+from foedus_lab.benchmarks.constrained import neyman_pearson
+from foedus_lab.study.growth import Size, instance_of
 
 POINT = fd.InteriorPoint()
 START = np.zeros(DIM)
@@ -279,7 +279,7 @@ def test_functions_that_are_not_finite_on_the_way_cost_a_shorter_step():
     ],
 )
 def test_breast_cancer_takes_few_rounds(clients, eps, most):
-    from foedus.papers.proxal_examples import BREAST
+    from foedus_lab.papers.proxal_examples import BREAST
 
     run = fd.solve(BREAST.problem(clients, 0), fd.InteriorPoint(eps1=eps, eps2=eps))
     assert run.certificate.holds(eps, eps), str(run.certificate)
@@ -289,8 +289,8 @@ def test_breast_cancer_takes_few_rounds(clients, eps, most):
 
 @with_data
 def test_quadratic_programs_under_equations_take_three_rounds():
-    from foedus.papers.proxal_examples import Quadratic as Printed
-    from foedus.papers.proxal_examples import starts
+    from foedus_lab.papers.proxal_examples import Quadratic as Printed
+    from foedus_lab.papers.proxal_examples import starts
 
     made = Printed.as_printed(100, 5)
     run = fd.solve(made.problem(), fd.InteriorPoint(eps1=1e-8, eps2=1e-8), w0=starts(0, 1, 100)[0])
@@ -322,7 +322,7 @@ def test_separable_breast_cancer_takes_tens_of_rounds(clients):
 @with_data
 @pytest.mark.slow
 def test_fairness_on_adult_takes_few_rounds():
-    from foedus.papers.proxal_examples import fairness
+    from foedus_lab.papers.proxal_examples import fairness
 
     run = fd.solve(fairness(20, 0), fd.InteriorPoint(eps1=1e-3, eps2=1e-3))
     assert run.certificate.holds(1e-3, 1e-3), str(run.certificate)

@@ -10,10 +10,10 @@ import pytest
 from cases import DIM, NAMES, SIZES, private, problem, regression
 
 import foedus as fd
-from foedus.audit import releases
 from foedus.privacy.clipping import clipped_gradient, condense
 from foedus.privacy.noise import gaussian_multiplier
 from foedus.runtime.spine import message_for
+from foedus_lab.audit import releases
 
 ROWS, ROUNDS = 6, 5
 

@@ -13,12 +13,13 @@ from robust_cases import LOSSES, METRICS, NORMS, clients, support
 from sklearn.datasets import load_breast_cancer
 
 import foedus as fd
-from foedus.data import adult, files, uci
+from foedus.data import adult, files
 from foedus.robust import bound as robust_bound
 from foedus.robust import bounded as robust_bounded
 from foedus.robust.proposal import Proposal
 from foedus.runtime import spine
 from foedus.runtime.simulate import Simulator
+from foedus_lab import datasets
 
 
 def shares(sites) -> np.ndarray:
@@ -177,7 +178,7 @@ def adult_columns() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("algorithm", [made(method="splitting") for made in (fd.DRFL, fd.AFL, fd.WAFL)])
 @pytest.mark.parametrize("data", ["adult", "heart"])
 def test_raw_columns_of_real_data_are_never_called_converged_at_garbage(data, algorithm):
-    X, y = adult_columns() if data == "adult" else uci.heart()
+    X, y = adult_columns() if data == "adult" else datasets.heart()
     X, y = X[:2000], y[:2000]
     raw = fd.solve(fd.Problem(dealt(X, y, 5), loss=fd.losses.logistic), algorithm)
     assert not raw.converged or raw.worst_case.value <= np.log(2.0)  # the worst case of w = 0
@@ -195,7 +196,7 @@ def test_raw_columns_of_real_data_are_never_called_converged_at_garbage(data, al
 @pytest.mark.parametrize("size", [1e3, 1e-9, 1e12])
 def test_a_model_far_off_is_not_taken_for_the_optimum_of_raw_columns(size):
     """What the rounds end at is put in by hand: the judgement must not depend on how they got there."""
-    for X, y in (adult_columns(), uci.heart()):
+    for X, y in (adult_columns(), datasets.heart()):
         sites = dealt(X[:500], y[:500], 3)
         w = size * np.random.default_rng(0).normal(size=X.shape[1])
         found = fd.AFL().stress(fd.Problem(sites, loss=fd.losses.logistic), w)
@@ -273,7 +274,7 @@ def test_raw_columns_simply_work(robust, data, radius_kappa):
     """Table B's numbers with the hinge, on columns in their own units; the logistic loss is in the next test."""
     (radius, kappa), rows = radius_kappa, slice(0, 2000)
     cancer = load_breast_cancer(return_X_y=True)
-    given = {"adult": adult_columns, "heart": uci.heart, "cancer": lambda: (cancer[0], 1.0 - cancer[1])}
+    given = {"adult": adult_columns, "heart": datasets.heart, "cancer": lambda: (cancer[0], 1.0 - cancer[1])}
     sites = scaled_columns(6) if data == "scaled" else dealt(*(part[rows] for part in given[data]()), 5)
     theirs = ([tuple(np.concatenate(part) for part in zip(*sites, strict=True))], radius, kappa, "l2", None)
     theirs = (*theirs, 0.0, 1, np.ones(1)) if robust == "WAFL" else (sites, *theirs[1:], 0.3, 2, shares(sites))
@@ -291,7 +292,7 @@ def test_raw_columns_simply_work(robust, data, radius_kappa):
 @pytest.mark.parametrize("data", ["adult", "heart", "scaled"])
 @pytest.mark.parametrize("algorithm", [fd.DRFL(), fd.AFL(), fd.WAFL(radius=0.05, kappa=1.0, metric="l2")])
 def test_raw_columns_simply_work_with_either_loss(algorithm, data, loss):
-    given = {"adult": adult_columns, "heart": uci.heart}
+    given = {"adult": adult_columns, "heart": datasets.heart}
     sites = scaled_columns(6) if data == "scaled" else dealt(*(part[:2000] for part in given[data]()), 5)
     run = fd.solve(fd.Problem(sites, loss=LOSSES[loss][0]), algorithm)
     assert run.converged, run.reason

@@ -14,7 +14,8 @@ from test_robust_gap import adult_columns, dealt, scaled_columns, shares
 
 import foedus as fd
 from foedus.algorithms.robust_interior import RobustInterior
-from foedus.data import files, uci
+from foedus.data import files
+from foedus_lab import datasets
 
 TABLE_B = [
     (loss, *numbers)
@@ -60,7 +61,7 @@ def test_columns_in_any_units_have_the_same_optimum(exponent):
 @pytest.mark.parametrize(("loss", "metric", "kappa"), [("logistic", "l1", np.inf), ("hinge", "l2", 1.0)])
 @pytest.mark.parametrize("data", ["adult", "heart"])
 def test_raw_columns_of_real_data_need_no_standardising(data, loss, metric, kappa):
-    X, y = adult_columns() if data == "adult" else uci.heart()
+    X, y = adult_columns() if data == "adult" else datasets.heart()
     sites = dealt(X[:2000], y[:2000], 5)
     algorithm = fd.DRFL(radius=0.01, kappa=kappa, metric=metric, theta=0.3, p=2)
     run = fd.solve(fd.Problem(sites, loss=LOSSES[loss][0]), algorithm)

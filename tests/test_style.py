@@ -7,7 +7,7 @@ import foedus as fd
 from foedus.algorithm import Algorithm
 
 PACKAGE = Path(__file__).parents[1] / "foedus"
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = sorted([*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "lab" / "foedus_lab").rglob("*.py")])
 # participles that do not end in -ed; "left" and "bound" are nouns and sides more often than not
 IRREGULAR = {
     "found", "told", "held", "asked", "kept", "made", "given", "taken", "known", "seen", "heard", "said", "spoken",

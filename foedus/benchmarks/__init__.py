@@ -1,5 +1,0 @@
-"""The benchmarks of `foedus bench`: times, each beside a reference measured in the same run; no correctness tests."""
-
-from foedus.benchmarks.suite import run
-
-__all__ = ["run"]
