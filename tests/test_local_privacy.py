@@ -12,7 +12,7 @@ from cases import NAMES, problem
 
 import foedus as fd
 from foedus.data import preprocess
-from foedus.data.adult import COLUMNS, NUMBERS, adult_b, read
+from foedus.data.adult import COLUMNS, NUMBERS, read
 from foedus.data.columns import Words
 from foedus.data.sites import Roles, gather
 from foedus.data.tables import Table
@@ -22,6 +22,7 @@ from foedus.privacy.ledger import ledger_of
 from foedus.privacy.total import ROUNDS
 from foedus.report import card, html, sections
 from foedus.runtime.simulate import Simulator
+from foedus_lab.datasets import adult_b
 
 TOTAL = fd.Local(epsilon=1.0, delta=1e-5)
 
