@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.commands import checking, evidence, experiment, jobs, party, site
+from foedus.commands import checking, evaluation, experiment, jobs, party, site
 from foedus.commands.experiment import INTERRUPTED
 from foedus.commands.report import card, report, watch
 from foedus.errors import FoedusError
@@ -84,8 +84,8 @@ app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
-app.command()(evidence.evaluate)
-app.command()(evidence.frontier)
+app.command()(evaluation.evaluate)
+app.command()(evaluation.frontier)
 for command in (report, card, watch):
     app.command()(command)
 app.add_typer(jobs.app, name="federation")

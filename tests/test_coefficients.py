@@ -8,7 +8,7 @@ import pytest
 import foedus as fd
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.evaluation.coefficients import CoefficientTable, coefficients
-from foedus.experiment.evidence import units_of
+from foedus.experiment.figures import units_of
 
 TRUTH = np.array([0.8, -0.5, 0.3])
 

@@ -12,8 +12,7 @@ import pytest
 
 from foedus import cli
 from foedus.data import loaders, sites
-from foedus.data.doubt import Doubt
-from foedus.data.doubts import doubts
+from foedus.data.doubts import Doubt, doubts
 from foedus.data.tables import Table
 from foedus.experiment import starter
 from foedus_lab import datasets

@@ -89,7 +89,7 @@ def test_the_names_of_foedus_import_no_library_that_a_run_may_not_need():
 
 def test_jax_is_imported_when_it_is_needed_and_counts_in_doubles_whoever_imports_it():
     code = (
-        "import sys, foedus as fd, foedus.cli, foedus.data.reader, foedus.runtime.flare.trial;"
+        "import sys, foedus as fd, foedus.cli, foedus.runtime.flare.trial;"
         "early = 'jax' in sys.modules; import jax;"
         "print(early, jax.numpy.zeros(1).dtype, jax.config.jax_compilation_cache_dir is not None)"
     )

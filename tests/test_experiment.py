@@ -12,7 +12,7 @@ from foedus.algorithm import Algorithm
 from foedus.data import preprocess
 from foedus.errors import FoedusError
 from foedus.experiment import build, catalogue, execute, file, sources, starter
-from foedus.experiment import keys as file_keys
+from foedus.experiment import file as file_keys
 from foedus.experiment.plan import Plan
 from foedus.experiment.screen import Screen
 

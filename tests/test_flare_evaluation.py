@@ -9,7 +9,8 @@ from foedus.data.preprocess import Preprocessing
 from foedus.evaluation import tally
 from foedus.evaluation.evaluate import Evaluation, evaluation_of
 from foedus.evaluation.tally import Rule
-from foedus.experiment import build, evidence
+from foedus.experiment import build
+from foedus.experiment import figures as run_figures
 from foedus.runtime.flare import evaluating, layout, packing
 from foedus.runtime.flare.approval import Statement
 from foedus.runtime.flare.exchange import Missing, Paused
@@ -25,9 +26,9 @@ CAPPED = HELD + '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most
 def simulated(ward: Ward, w: np.ndarray) -> Evaluation:
     """The evaluation of this model that `foedus run` makes, where all rows are in one place."""
     settings = ward.case.settings
-    cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(settings))
+    cohort, kept_out = split_cohort(ward.cohort, run_figures.shares_of(settings))
     setup = build.build(settings, cohort)
-    arrays = {site: evidence._arrays(setup, table) for site, table in kept_out.held_out.items()}
+    arrays = {site: run_figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
     tallies = {site: tally.tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
     return evaluation_of(setup.problem.terms, tallies, None)
 
@@ -40,7 +41,7 @@ def test_the_figures_are_those_of_a_simulation(tmp_path):
     expected = simulated(ward, result.conclusion.w)
     assert figures == expected
     assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
-    trained = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))[0]
+    trained = split_cohort(ward.cohort, run_figures.shares_of(ward.case.settings))[0]
     assert result.rules is not None
     rules = build.rules_of(ward.case.settings, trained)
     assert Preprocessing.from_json(result.rules) == rules  # held-out rows set no scale
@@ -66,7 +67,7 @@ def test_a_class_with_few_rows_is_told_nothing_about(tmp_path):
 
 def _terms(ward: Ward):
     settings = ward.case.settings
-    return build.build(settings, split_cohort(ward.cohort, evidence.shares_of(settings))[0]).problem.terms
+    return build.build(settings, split_cohort(ward.cohort, run_figures.shares_of(settings))[0]).problem.terms
 
 
 @pytest.mark.parametrize(

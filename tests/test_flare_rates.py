@@ -13,7 +13,7 @@ from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.evaluation.evaluate import Evaluation
 from foedus.evaluation.rates import Decision
-from foedus.experiment import build, evidence
+from foedus.experiment import build, figures
 from foedus.experiment.remote import run_of
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import Missing
@@ -40,9 +40,9 @@ RATED = STUDY + RATES
 def expected(ward: Ward, w: np.ndarray) -> Decision:
     """The decision that `foedus run` makes, where all rows are in one place."""
     settings = ward.case.settings
-    cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(settings))
+    cohort, kept_out = split_cohort(ward.cohort, figures.shares_of(settings))
     setup = build.build(settings, cohort)
-    decision = evidence.decision_of(evidence.rates_of(settings), setup, kept_out, w)
+    decision = figures.decision_of(figures.rates_of(settings), setup, kept_out, w)
     assert decision is not None
     return decision
 

@@ -17,7 +17,7 @@ from foedus.evaluation import rates, summed, umbrella
 from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum, masked_evaluation_of
 from foedus.evaluation.figures import ALL_ROWS, sum_of
 from foedus.evaluation.tally import Rule, Tally, is_count, shapes, tally
-from foedus.experiment import build, evidence
+from foedus.experiment import build, figures
 from foedus.report import card
 from foedus.report import evidence as pages
 from foedus.runtime.flare import packing
@@ -65,9 +65,9 @@ class MaskedWard(Ward):
         return request
 
     def tallies(self, w):
-        cohort, kept_out = split_cohort(self.cohort, evidence.shares_of(self.case.settings))
+        cohort, kept_out = split_cohort(self.cohort, figures.shares_of(self.case.settings))
         setup = build.build(self.case.settings, cohort)
-        arrays = {site: evidence._arrays(setup, table) for site, table in kept_out.held_out.items()}
+        arrays = {site: figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
         return setup.problem.terms, {site: tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
 
 
@@ -106,10 +106,10 @@ def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_pa
     if text == OVER_FLARE:
         pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
     ward = MaskedWard(tmp_path, text)
-    cohort, kept_out = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))
+    cohort, kept_out = split_cohort(ward.cohort, figures.shares_of(ward.case.settings))
     setup = replace(build.build(ward.case.settings, cohort), kept_out=kept_out)
     run = fd.solve(setup.problem, setup.algorithm, max_rounds=2, secure=True)
-    evidence.add(run, setup)
+    figures.add(run, setup)
     assert run.evaluation is not None
     result = ward.play()
     np.testing.assert_allclose(result.conclusion.w, run.w, rtol=0, atol=1e-10)
@@ -377,13 +377,13 @@ def test_the_threshold_from_yes_and_no_is_that_of_the_sites_counts(seed):
 def test_a_secure_run_with_a_term_on_a_rate_names_no_site(tmp_path):
     term = '[[constraints]]\ntype = "MissRate"\nat_most = 0.5\nconfidence = 0.6\n'
     ward = MaskedWard(tmp_path, SECURE + term)
-    cohort, kept = split_cohort(ward.cohort, evidence.shares_of(ward.case.settings))
-    evidence.check_counts(ward.case.settings, kept)
+    cohort, kept = split_cohort(ward.cohort, figures.shares_of(ward.case.settings))
+    figures.check_counts(ward.case.settings, kept)
     setup = replace(build.build(ward.case.settings, cohort), kept_out=kept)
-    decision = evidence.decision_of(evidence.rates_of(ward.case.settings), setup, kept, np.zeros(10))
+    decision = figures.decision_of(figures.rates_of(ward.case.settings), setup, kept, np.zeros(10))
     assert decision is not None
     assert [record.sites for record in decision.terms] == [(ALL_ROWS,)]
-    strict = replace(evidence.rates_of(ward.case.settings)[0], at_most=0.001)
+    strict = replace(figures.rates_of(ward.case.settings)[0], at_most=0.001)
     with pytest.raises(FoedusError, match=r"^4 of the sites keep fewer than \d+ positives out of training") as no:
         rates.check_sums(strict, dict.fromkeys(ward.names, 20))
     assert not any(name in str(no.value) for name in ward.names)

@@ -8,15 +8,12 @@ from foedus.errors import FoedusError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foedus.data.doubt import Doubt
+    from foedus.data.doubts import Doubt
     from foedus.experiment.file import Experiment
 
 
 def check(file: File) -> None:
     """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
-    from foedus.experiment.site_files import read_large_files
-
-    read_large_files(file)  # before JAX is imported with the rest
     from foedus.data.doubts import doubts as doubts_of
     from foedus.engine import return_memory
     from foedus.experiment.execute import Builder

@@ -63,9 +63,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train as the experiment file says; the model, its certificate and a report go into a run directory."""
-    from foedus.experiment.site_files import read_large_files
-
-    read_large_files(file)  # before JAX is imported with the rest
     from foedus.experiment.execute import execute
     from foedus.experiment.file import load
 

@@ -24,7 +24,6 @@ import numpy as np
 from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
 from foedus.data.masked_sums import in_sums_here
-from foedus.data.pages import give_back
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import (
     ABSENT,
@@ -95,11 +94,10 @@ class Preprocessing:
         ]
         return [name for part in blocks for name in part] + (["(intercept)"] if self.intercept else [])
 
-    def transform(self, table: Table, out: np.ndarray | None = None, release: bool = False) -> np.ndarray:
+    def transform(self, table: Table, out: np.ndarray | None = None) -> np.ndarray:
         """Return the numbers of raw rows; where the rules fill no missing values, a row with one is NaN throughout.
 
-        The numbers are written into `out` where it is given, (rows, numbers). With `release` the table's columns of
-        numbers are lost: their memory is given back as they are copied, where it is in pages of its own.
+        The numbers are written into `out` where it is given, (rows, numbers).
         """
         X = np.empty((table.rows, len(self.names))) if out is None else out
         numbers: list[tuple[int, Number, np.ndarray]] = []
@@ -123,8 +121,6 @@ class Preprocessing:
             for place, rule, column in numbers:
                 values = column[band]
                 X[band, place] = (np.where(np.isnan(values), rule.fill, values) - rule.shift) / rule.scale
-                if release:
-                    give_back(column, start, start + BAND)
         if self.intercept:
             X[:, -1] = 1.0
         if absent is not None:
@@ -355,7 +351,7 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
         arrays["y"][i, : table.rows] = cohort.y(table)
         if "group" in arrays:
             arrays["group"][i, : table.rows] = cohort.group(table)
-        rules.transform(table, arrays["x"][i, : table.rows], release)
+        rules.transform(table, arrays["x"][i, : table.rows])
         for array in arrays.values():
             array[i, table.rows :] = array[i, table.rows - 1]
         if release:

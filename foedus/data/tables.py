@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foedus.data import ahead
 from foedus.data.columns import (
     MISSING,
     Column,
@@ -126,9 +125,6 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
     """
     source = str(path) if source is None else source
     check_file(path, source)
-    if (parsed := ahead.take(path, wanted or Format())) is not None:
-        rows = len(next(iter(parsed.columns.values())))
-        return Table(source, parsed.columns, np.arange(rows, dtype=np.int32), path, parsed.form, parsed.dates)
     form, content = TextForm(), read_bytes(path, source)
     if ending(path) in (".parquet", ".pq"):
         columns = _read_parquet(content, source)

@@ -11,7 +11,7 @@ from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort
 from foedus.engine import return_memory
 from foedus.errors import FoedusError
-from foedus.experiment import build, evidence, ready
+from foedus.experiment import build, figures, ready
 from foedus.experiment.build import RunSetup
 from foedus.experiment.file import Experiment, RunCase
 from foedus.experiment.folder import Folder, folder_of
@@ -77,12 +77,12 @@ class Builder:
 
     def _prepare(self, case: RunCase) -> tuple[Cohort, Preprocessing, KeptOut]:
         parts = ("data", "partition", "has_partition", "preprocess")
-        shares = evidence.shares_of(case.settings)
+        shares = figures.shares_of(case.settings)
         key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
         if key not in self.prepared_data:
             return_memory()  # what importing took
             cohort, kept_out = split_cohort(cohort_of(case.settings, self.folder), shares)
-            evidence.check_counts(case.settings, kept_out)
+            figures.check_counts(case.settings, kept_out)
             # only the last one is remembered, for tables may be large
             self.prepared_data = {key: (cohort, build.rules_of(case.settings, cohort), kept_out)}
         return self.prepared_data[key]
@@ -181,7 +181,7 @@ def _one(
     if run.interrupted:
         screen.note(folder.event("interrupted", run=name, rounds=run.rounds))
         return run
-    evidence.add(run, setup)
+    figures.add(run, setup)
     description = description_of(f"foedus run {experiment.path}", experiment.name, setup, is_simulated=True)
     finish(folder, run, name, description, screen)
     return run

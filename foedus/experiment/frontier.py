@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from foedus.errors import FoedusError
-from foedus.experiment import build, evidence
+from foedus.experiment import build, figures
 from foedus.experiment.execute import Builder
 from foedus.experiment.file import Experiment
 from foedus.experiment.screen import Screen
@@ -128,7 +128,7 @@ def trace(
             )  # fmt: skip
         finally:
             screen.end()
-        evidence.add(run, setup)
+        figures.add(run, setup)
         return run
 
     for cap in caps or ():  # a wrong one shows before anything is trained

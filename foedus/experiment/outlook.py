@@ -15,7 +15,7 @@ from foedus.data.columns import listing, missing_in
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.side_by_side import side_by_side
 from foedus.data.sites import Cohort
-from foedus.experiment import build, evidence
+from foedus.experiment import build, figures
 from foedus.experiment.build import RunSetup
 from foedus.experiment.ready import fit_of
 from foedus.experiment.screen import size
@@ -156,7 +156,7 @@ def terms_lines(setup: RunSetup) -> list[str]:
         "global": "on the server's own data",
         "coupled": "on average over the sites",
     }
-    rates = evidence.rates_of(setup.settings)
+    rates = figures.rates_of(setup.settings)
     requests = [one for one in setup.settings["constraints"] if one["type"] not in {rate.name for rate in rates}]
     for request, constraint in zip(requests, problem.terms.constraints, strict=True):
         sentence = {

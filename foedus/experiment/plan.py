@@ -15,7 +15,7 @@ from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
 from foedus.errors import FoedusError
-from foedus.experiment import build, evidence, sources
+from foedus.experiment import build, figures, sources
 from foedus.experiment.build import PrivacyArguments, RunSetup
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
@@ -118,8 +118,8 @@ class Plan:
     @property
     def holdout(self) -> Holdout:
         """Which rows the sites keep out of training, and what they tell about them."""
-        noise = evidence.noise_of(self.settings)
-        return Holdout(evidence.shares_of(self.settings), noise, tuple(evidence.rates_of(self.settings)))
+        noise = figures.noise_of(self.settings)
+        return Holdout(figures.shares_of(self.settings), noise, tuple(figures.rates_of(self.settings)))
 
     @property
     def noise(self) -> Json | None:

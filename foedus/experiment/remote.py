@@ -13,7 +13,7 @@ from foedus.data.tables import check_file
 from foedus.errors import FoedusError
 from foedus.evaluation.evaluate import Evaluation
 from foedus.evaluation.rates import Decision
-from foedus.experiment import build, evidence
+from foedus.experiment import build, figures
 from foedus.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.experiment.file import Experiment
 from foedus.experiment.folder import REQUEST, SUBMISSION, Folder, folder_of
@@ -217,6 +217,6 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     if result.evaluation is not None:
         evaluation = Evaluation.from_json(result.evaluation)
         run.evaluations[evaluation.source] = evaluation
-        run.ledger = evidence.with_figures(run.ledger, order.terms, evaluation.noise)
+        run.ledger = figures.with_figures(run.ledger, order.terms, evaluation.noise)
     run.decision = None if result.decision is None else Decision.from_json(result.decision)
     return run

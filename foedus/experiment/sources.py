@@ -1,5 +1,6 @@
 """Reads the sites' rows of an experiment: finds the files, gives the columns their roles, deals out a single table."""
 
+import glob
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,16 +9,53 @@ import numpy as np
 
 from foedus.data import loaders, sites, tables
 from foedus.data.columns import Words, text_of
-from foedus.data.formats import Format
+from foedus.data.formats import Format, site_name
 from foedus.data.partition import PARTITIONERS, partition
 from foedus.data.remedies import Remedies, remedies_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.tables import Table
 from foedus.errors import FoedusError, did_you_mean
 from foedus.experiment.build import loss_of
-from foedus.experiment.site_files import files_of
 from foedus.experiment.sweep import Settings
 from foedus.files import Json
+
+
+def files_of(request: object, folder: Path) -> dict[str, Path]:
+    """Return the file of each site by the site's name, which is the file's name without its ending if none is given.
+
+    `request` is the value of files in [data]: a pattern or name, a list of them, or a table of site = file.
+    """
+    if isinstance(request, dict):
+        for site, name in request.items():
+            if not isinstance(name, str):
+                raise FoedusError(
+                    f"[data] files: the file of site {site!r} must be text in quotes. Got {name!r} instead."
+                )
+        return {site: folder / name for site, name in request.items()}
+    names = request if isinstance(request, list) else [request]
+    paths: list[Path] = []
+    for name in names:
+        if not isinstance(name, str):
+            raise FoedusError(f"[data] files must be a list of texts. Got {name!r} among them.")
+        if glob.has_magic(name):
+            matches = sorted(Path(hit) for hit in glob.glob(str(folder / name)))
+            if not matches:
+                raise FoedusError(f"[data] files: no file matches {name!r} in {folder.absolute()}.")
+            paths += [hit for hit in matches if hit.is_file()]
+        else:
+            paths.append(folder / name)
+    sites: dict[str, Path] = {}
+    for path in paths:
+        name = site_name(path)
+        if name in sites:
+            raise FoedusError(
+                f"[data] files: {sites[name]} and {path} would both be site {name!r}; give each site a name, "
+                'as in files = { north = "a/site.csv", south = "b/site.csv" }.'
+            )
+        sites[name] = path
+    if not sites:
+        raise FoedusError("[data] files is empty; expected at least one file.")
+    return sites
 
 
 def roles_of(settings: Settings) -> Roles:

@@ -5,10 +5,13 @@ that take part; the kind of round is switched outside the `vmap`. A chunk is a `
 when the algorithm has ended.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FrameType
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +19,22 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithm import Algorithm, Fit, Present
-from foedus.interpreter.dispatch import is_moderate, is_small, program_for
+from foedus.certificate import SitePart, needs_products, site_parts, widened
+from foedus.constrained import tolerances
+from foedus.interpreter.dispatch import is_moderate, is_small, play, program_for
 from foedus.interpreter.random_bits import random_key
 from foedus.interpreter.shapes import CannotInterpret
 from foedus.interpreter.sparse import mark_sparse
 from foedus.interpreter.threads import threads_for
+from foedus.pooled import Pooled
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
 from foedus.pytrees import PyTree, device_array, state, strong
+from foedus.robust.proposal import Proposal
+from foedus.robust.stress import Robust
 from foedus.runtime import spine, traffic
-from foedus.runtime.bins import Bin, join_bins, split_into_bins
+from foedus.runtime.bins import Bin, by_client, join_bins, split_into_bins
 from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.ending import conclusion, proposals_of
-from foedus.runtime.interruption import Interruption
 from foedus.runtime.masking import Masking, check_range, fields_of
 from foedus.runtime.mistakes import explain_mistakes
 from foedus.runtime.participation import (
@@ -43,8 +49,106 @@ from foedus.runtime.participation import (
 )
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import Blocks, block_sizes, condense_data
+from foedus.summed_certificate import SummedPart, as_one_part, summed_part, unseen_of
 from foedus.summing import SumPresent
 from foedus.terms import Data, Terms
+from foedus.wide_gap import Ask, ask_here
+
+
+class Interruption:
+    """Holds back Ctrl-C until a chunk is finished; a second one goes through at once."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self.main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "Interruption":
+        if self.main:
+            self.previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pending:
+            raise KeyboardInterrupt
+        self.pending = True
+
+    def __exit__(self, *error: object) -> None:
+        if self.main:
+            signal.signal(signal.SIGINT, self.previous)
+
+
+def proposals_of(job: Job, carry: Carry, clients: PyTree, data: PyTree) -> Sequence[Proposal] | None:
+    """Return what a robust algorithm's states say of the worst case at each client."""
+    algorithm, terms = job.fit.algorithm, job.fit.problem.terms
+    if not isinstance(algorithm, Robust):
+        return None
+    server, states = jax.tree.map(np.asarray, (carry.server, clients))
+    return algorithm.propose(terms, server, by_client(states, data, terms.clients))
+
+
+def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
+    """Return the conclusion for the problem as the user stated it, which a pooled run restates."""
+    algorithm, run_on, problem = job.fit.algorithm, job.fit.problem, job.problem
+    multipliers = spine.server_multipliers(algorithm, run_on.terms, carry)
+    mu = device_array(np.zeros((problem.terms.clients, problem.terms.rows[0])))
+    if multipliers:
+        mu = play(jax.vmap(lambda client: spine.client_multipliers(algorithm, run_on.terms, client)), clients)
+        if isinstance(run_on, Pooled):
+            by_site = run_on.by_site({"local": mu} | {k: device_array(v) for k, v in multipliers.items()})
+            mu = by_site.pop("local")
+            multipliers = {k: np.asarray(v) for k, v in by_site.items()}
+    nu = device_array(multipliers.get("coupled", np.zeros(problem.terms.rows[2])))
+    one = problem.first_client
+    each = site_parts(problem.terms, carry.w, mu, nu, problem.data)
+    parts = each if job.masking is None else summed_parts(job, each)
+    end = spine.conclude(
+        algorithm, problem.terms, problem.names, carry, parts, one, problem.server, multipliers,
+        reason_names=run_on.names,
+    )  # fmt: skip
+    if not end.finite or not needs_products(problem.terms):
+        return end
+    terms, w, slack = problem.terms, device_array(carry.w), 0.0
+    if job.masking is None:
+        ask = ask_here(terms, w, mu, nu, problem.data, problem.by_height)
+    else:
+        assert isinstance(parts, SummedPart)
+        ask, slack = _masked_ask(job, mu, nu, w), unseen_of(terms, parts).slack
+        each = as_one_part(parts, terms.clients)
+    certificate = widened(end.certificate, terms, problem.server, w, each, multipliers, ask, slack)
+    return replace(end, certificate=certificate)
+
+
+def _masked_ask(job: Job, mu: Array, nu: Array, w: Array) -> Ask:
+    """Return the question of a server that sees sums alone: the answers are the same integers as over real sites."""
+    assert job.masking is not None
+    measuring, terms = job.masking.measuring, job.problem.terms
+    add_up = partial(_add_up, measuring, terms.clients)
+    ask = ask_here(terms, w, mu, nu, job.problem.data, add_up=add_up)
+
+    def ask_for_sum(kind: str, V: np.ndarray) -> np.ndarray:
+        total, worst = ask(kind, V)
+        check_range(measuring, worst, job.problem.names, fields_of(total), "part of the gap")
+        return total
+
+    return ask_for_sum
+
+
+def _add_up(measuring: Masking, n: int, each: Array) -> tuple[Array, Array]:
+    return measuring.add_up(each, jnp.ones(n, bool))
+
+
+def summed_parts(job: Job, parts: SitePart) -> SummedPart:
+    """Return what a server that sees sums alone learns of the measurement: the same integers as over real sites."""
+    masking, (_, eps2) = job.masking, tolerances(job.fit.algorithm)
+    assert masking is not None
+    terms = job.problem.terms
+    one = Data({k: v[0] for k, v in job.problem.data.items()})
+    rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
+    total, worst = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
+    names, what = job.problem.names, "part of the certificate"
+    check_range(masking.measuring, np.asarray(worst), names, fields_of(rows), what)
+    return total
+
 
 CAPACITY = 1024  # the rounds whose records one chunk can hold; their buffers have this length
 CHUNK_SECONDS = 0.25  # about how long a chunk takes: Ctrl-C, callbacks and checkpoints wait for its end
