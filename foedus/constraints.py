@@ -115,6 +115,10 @@ class LossRows(Capped):
 
     loss: Loss | None = None
 
+    @property
+    def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.loss is None or self.loss.convex  # the objective's loss is judged with the objective
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss is not None:
