@@ -134,9 +134,9 @@ def test_a_fixed_last_column_is_bounded_without_a_bound_on_its_coefficient():
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fd.DRFL(tol=1e3),
-        pytest.param(fd.AFL(tol=1e3), marks=pytest.mark.slow),
-        pytest.param(fd.WAFL(tol=1e3), marks=pytest.mark.slow),
+        fd.DRFL(method="splitting", tol=1e3),
+        pytest.param(fd.AFL(method="splitting", tol=1e3), marks=pytest.mark.slow),
+        pytest.param(fd.WAFL(method="splitting", tol=1e3), marks=pytest.mark.slow),
     ],
 )
 def test_small_residuals_alone_do_not_make_a_run_converged(algorithm):

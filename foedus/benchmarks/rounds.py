@@ -74,7 +74,7 @@ def drfl(quick: bool) -> list[Measurement]:
     lines = []
     for loss, radius, kappa, theta, limit in CASES[: 1 if quick else None]:
         problem = fd.Problem(sites, loss=getattr(fd.losses, loss))
-        run = fd.solve(problem, fd.DRFL(radius=radius, kappa=kappa, theta=theta, p=2, metric="l2", gap=GAP))
+        run = fd.solve(problem, fd.DRFL(radius=radius, kappa=kappa, theta=theta, p=2, metric="l2", tol=GAP))
         case = run.worst_case
         assert case is not None
         extra: dict[str, object] = {"rounds": run.rounds}
