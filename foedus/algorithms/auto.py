@@ -70,6 +70,6 @@ def choose(problem: Problem) -> tuple[Algorithm, str]:
         return ProxAL(), "it takes constraints, and InteriorPoint does not fit this problem"
     if regularized:
         return InexactADMM(), "it takes the regulariser, and InteriorPoint does not fit this problem"
-    if loss is not None and loss.curvature is not None:
+    if loss is not None:
         return FedGiA(), "it takes one gradient a round, and there are too many parameters for InteriorPoint"
     return Scaffold(), f"it suits an objective of your own with more than {InteriorPoint.dense} parameters"
