@@ -1,7 +1,8 @@
-"""What a returned point satisfies, measured at that point by code that no algorithm shares.
+"""What a returned point satisfies, measured at that point and from nothing that an algorithm computed but (w, μ).
 
 The derivatives here come from automatic differentiation of the stated functions, not from the structured forms that the
-algorithms use, so a mistake in those shows up as a certificate that does not hold.
+algorithms use, so a mistake in those shows up as a certificate that does not hold. Shared with the algorithms are the
+problem's own functions (losses, rows, regularisers) and `foedus.contradiction.reach`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""AD-LPMM for distributionally robust federated learning (Bai, Wong, Qiao and Ho, Algorithm 1 and Appendix E).
+"""The splitting method of DRFL, AFL and WAFL: AD-LPMM (Bai, Wong, Qiao and Ho, Algorithm 1 and Appendix E).
 
     minimise over w  max over q in Q  Σ_s q_s · sup over P_s in a Wasserstein ball of radius ρ_s of E[L],
     Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}
@@ -90,7 +90,10 @@ class ProjectionReply:
 
 @settings
 class Minimax(RobustModel):
-    """AD-LPMM for a minimax over clients' weights and balls around data; DRFL, AFL and WAFL say which there are."""
+    """A minimax over clients' weights and balls around data; DRFL, AFL and WAFL say which there are.
+
+    `fit` hands the problem to the interior-point method, or leaves it to the splitting method below.
+    """
 
     c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
     adapt: bool = setting(True, "whether c is moved towards equal residuals", choices=(False, True))
