@@ -8,7 +8,6 @@ problem's own functions (losses, rows, regularisers) and `foedus.contradiction.r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, TypeAlias
 
 import jax
@@ -20,7 +19,7 @@ from foedus.contradiction import Contradiction, RowSlopes, UnseenRows, contradic
 from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, price_of, ridge_bound, rows_convex, sums_losses
 from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
 from foedus.interpreter.threads import threads_for
-from foedus.notebook import html_of
+from foedus.notebook import at_least, at_most, html_of
 from foedus.penalties import Penalty, Ridge
 from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
@@ -100,7 +99,7 @@ class Certificate:
             return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
         bound = self.proved_bound(objective)
         if bound is not None:
-            least = outward(objective - bound, 6, ROUND_FLOOR)
+            least = at_least(objective - bound)
             return f"the objective is at most {at_most(bound)} above the optimum, which is at least {least} (proved)"
         if self.gap is not None and math.isfinite(self.gap) and math.isfinite(objective):
             if self.gap <= self.room(objective):
@@ -181,16 +180,6 @@ class Certificate:
         content["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
         content["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
         return Certificate(**content)
-
-
-def outward(value: float, digits: int, rounding: str) -> str:
-    """The number to so many digits, rounded to the side on which what is said of it stays true."""
-    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(value)):.{digits}g}"
-
-
-def at_most(value: float) -> str:
-    """An upper bound to two digits, rounded up."""
-    return outward(value, 2, ROUND_CEILING)
 
 
 def floor_of(terms: Terms) -> float | None:

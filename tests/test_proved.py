@@ -12,6 +12,7 @@ import pytest
 import foedus as fd
 from foedus.certificate import measure
 from foedus.losses import Loss
+from foedus.notebook import at_least, at_most
 from foedus.report import card, html
 
 rng = np.random.default_rng(0)
@@ -172,3 +173,11 @@ def test_of_a_function_of_ones_own_nothing_is_called_proved():
     problem = fd.Problem(SITES, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.5), constraints=[cap])
     _, certificate = measure(problem, jnp.zeros(4), {"local": np.ones((2, 1))})
     assert certificate.gap_bound is None
+
+
+@pytest.mark.parametrize("value", [0.0481, 1.05, 1881.2, 3.1e-16, 0.5, 2.0, 0.0])
+def test_a_bound_is_rounded_to_the_side_on_which_it_holds(value):
+    for sign in (1.0, -1.0):
+        assert sign * value <= float(at_most(sign * value)) <= sign * value + 0.11 * value
+        assert sign * value - 2e-5 * value <= float(at_least(sign * value / 3.0)) * 3.0 <= sign * value + 1e-15 * value
+    assert at_most(0.6) == "0.6"

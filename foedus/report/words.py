@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foedus.certificate import Row, at_most
+from foedus.certificate import Row
 from foedus.files import Json
+from foedus.notebook import at_most
 from foedus.private_certificate import BROKEN, KEPT, UNTOLD
 from foedus.report.phrases import cap_words, count, join_names, number
 from foedus.run import Run
@@ -275,7 +276,7 @@ def _without_terms(run: Run, ending: str) -> Verdict:
         residual += (
             "How far that is from the best possible worst case was not measured."
             if stress.gap is None
-            else f"No model has a worst case that is lower by more than {number(stress.gap)}."
+            else f"No model has a worst case that is lower by more than {number(float(at_most(stress.gap)))}."
         )
     if run.certificate.silent:
         if run.certificate.private is not None:
