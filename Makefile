@@ -10,13 +10,14 @@ READY := $(VENV)/ready
 # compiled programs, kept between runs
 export FOEDUS_CACHE ?= $(CURDIR)/$(VENV)/cache
 
-.PHONY: help demo test test-all test-browser docs lint format bench clean
+.PHONY: help demo test test-all test-browser mutants docs lint format bench clean
 
 help:
 	@echo "make demo      compare algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
 	@echo "make test      check style and run the tests, without the slow ones"
 	@echo "make test-all  run all tests, also those over real sites, for which NVIDIA FLARE is installed"
 	@echo "make test-browser  open the report in a headless Chromium, which is installed if apt can"
+	@echo "make mutants   change each line that a guarantee rests on, and see a test fail; ARGS='word' takes some of them"
 	@echo "make docs      build the documentation into out/docs"
 	@echo "make lint      check style and types"
 	@echo "make format    rewrite the sources in the project's style"
@@ -39,6 +40,10 @@ test-browser: $(READY)
 	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
 	$(BIN)/pytest -m browser tests/test_browser.py $(ARGS)
+
+mutants: $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[flare]'
+	XLA_FLAGS= $(BIN)/python tests/mutants.py $(ARGS)
 
 docs: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -177,7 +177,7 @@ def name_of(algorithm: Algorithm) -> str:
 def refuse(algorithm: Algorithm, terms: Terms, *, constraints: bool = True, regularizer: bool = True) -> None:
     """Raise where the problem has constraints, or a regulariser, that the algorithm would pass over."""
     if constraints and terms.constraints:
-        raise FoedusError(f"{name_of(algorithm)} does not handle constraints; use ProxAL.")
+        raise FoedusError(f"{name_of(algorithm)} does not handle constraints; use InteriorPoint or ProxAL.")
     if regularizer and not isinstance(terms.regularizer, Zero):
         h = type(terms.regularizer).__name__
         raise FoedusError(f"{name_of(algorithm)} does not handle the regulariser {h}; use InexactADMM or ProxAL.")

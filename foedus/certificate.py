@@ -1,7 +1,8 @@
-"""What a returned point satisfies, measured at that point by code that no algorithm shares.
+"""What a returned point satisfies, measured at that point and from nothing that an algorithm computed but (w, μ).
 
 The derivatives here come from automatic differentiation of the stated functions, not from the structured forms that the
-algorithms use, so a mistake in those shows up as a certificate that does not hold.
+algorithms use, so a mistake in those shows up as a certificate that does not hold. Shared with the algorithms are the
+problem's own functions (losses, rows, regularisers) and `foedus.contradiction.reach`.
 """
 
 import math
@@ -18,11 +19,12 @@ from foedus.contradiction import Contradiction, RowSlopes, UnseenRows, contradic
 from foedus.gap import Curves, hessian, hessian_of_losses, measure_gap, price_of, ridge_bound, rows_convex, sums_losses
 from foedus.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
 from foedus.interpreter.threads import threads_for
-from foedus.notebook import html_of
-from foedus.penalties import Ridge
+from foedus.notebook import at_least, at_most, html_of
+from foedus.penalties import Penalty, Ridge
 from foedus.private_certificate import PrivateCertificate
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array
+from foedus.regularizers import Regularizer
 from foedus.row import Row, RowCount, table_of
 from foedus.terms import Constraint, Data, Terms, rows
 from foedus.wide_gap import MOST, Ask, ask_here, at_point, measure_wide
@@ -30,6 +32,7 @@ from foedus.wide_gap import MOST, Ask, ask_here, at_point, measure_wide
 GAP_COLUMNS = 500  # columns up to which the gap is estimated from matrices: a site's takes 2 MB
 GAP_NUMBERS = 2 * 10**7  # of all sites' matrices together
 HEAVY = 1e5  # multipliers beyond this are scaled down where only the directions of rows matter
+ROUNDING = 1e-14  # of the objective: what adding up its losses in floating point may change
 SCOPES = ("local", "global", "coupled")
 Multipliers: TypeAlias = Mapping[str, np.ndarray]
 """Multipliers by scope."""
@@ -56,6 +59,7 @@ class Certificate:
     rows: tuple[Row, ...] = ()
     gap: float | None = None  # an estimate of the objective that is still to be had, None where it is not measured
     gap_bound: float | None = None  # a proved bound on it, where a ridge gives one
+    floor: float | None = None  # what no model's objective is below, as losses are not negative; None if unknown
     gap_note: str = ""  # why the gap is not measured, where it could be for fewer columns
     kind: str = "minimum"  # or "saddle point" or "maximum": what the curvature on the binding face says
     silent: tuple[str, ...] = ()  # sites that did not measure, because a measurement would be exact
@@ -87,19 +91,44 @@ class Certificate:
 
     def optimality(self, objective: float) -> str | None:
         """How far the objective is above the best possible one, in words; None where that is not measured."""
-        if self.contradiction is not None:
+        if self.contradiction is not None and self.contradiction.convex:
             return "the terms contradict each other, so there is no best possible objective"
+        if self.contradiction is not None:
+            return "the terms are not met, so nothing is known of the best possible objective"
         if self.kind != "minimum":
             return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
-        for gap, how, note in ((self.gap_bound, "at most", "proved"), (self.gap, "about", "an estimate")):
-            if gap is not None and math.isfinite(gap) and not math.isnan(objective):
-                if note == "an estimate" and gap > abs(objective):  # no quadratic model reaches that far
-                    return f"the objective is far from the best possible one: about {gap:.2g} by a rough estimate"
-                best = f"{objective - gap:.6g} ({note})"
-                return f"the objective is {how} {gap:.2g} above the best possible objective of {best}"
+        bound = self.proved_bound(objective)
+        if bound is not None:
+            least = at_least(objective - bound)
+            return f"the objective is at most {at_most(bound)} above the optimum, which is at least {least} (proved)"
+        if self.gap is not None and math.isfinite(self.gap) and math.isfinite(objective):
+            if self.gap <= self.room(objective):
+                best = f"{objective - self.gap:.6g} (an estimate)"
+                return f"the objective is about {self.gap:.2g} above the best possible objective of {best}"
+            if self.floor is not None:  # no quadratic model reaches that far
+                far = at_most(self.room(objective))
+                return f"the objective is at most {far} above the optimum, as it is never below {self.floor:g}"
+            return (
+                "how far the objective is above the best possible one is not known: a rough estimate, "
+                f"{self.gap:.2g}, is larger than the objective itself"
+            )
         unknown = f"how far the objective is above the best possible one was not measured: {self.gap_note}"
         falls = "the objective still falls along a direction without curvature" if self.gap == math.inf else None
         return unknown if self.gap_note else falls
+
+    def proved_bound(self, objective: float) -> float | None:
+        """How far the objective is above the optimum at the most, as proved; None where that says nothing.
+
+        A bound says nothing where it reaches below what is known without it: no loss is negative.
+        """
+        if self.gap_bound is None or not (math.isfinite(self.gap_bound) and math.isfinite(objective)):
+            return None
+        bound = self.gap_bound + ROUNDING * abs(objective)
+        return bound if self.floor is None or bound < objective - self.floor else None
+
+    def room(self, objective: float) -> float:
+        """The most that an estimate of the gap can be and be taken at its word."""
+        return abs(objective) if self.floor is None else max(objective - self.floor, 0.0)
 
     def explain(self, reason: str) -> str:
         """The reason why a run ended, with the evidence that its terms cannot be met, where there is any."""
@@ -151,6 +180,18 @@ class Certificate:
         content["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
         content["private"] = PrivateCertificate.from_json(kept["private"]) if kept.get("private") else None
         return Certificate(**content)
+
+
+def floor_of(terms: Terms) -> float | None:
+    """What f + h is never below, whatever the data; None where nothing is known."""
+    if terms.loss is None or not terms.loss.nonnegative:
+        return None
+    return 0.0 if never_negative(terms.penalty) and never_negative(terms.regularizer) else None
+
+
+def never_negative(part: Penalty | Regularizer | None) -> bool:
+    """Whether a penalty or a regulariser is one of those here, which are sums of sizes, or indicators."""
+    return part is None or type(part).__module__ in (Penalty.__module__, Regularizer.__module__)
 
 
 def _of(terms: Terms, scope: str) -> tuple[Constraint, ...]:
@@ -228,7 +269,7 @@ def measures_gap(terms: Terms) -> bool:
 
 
 def _is_smooth(terms: Terms) -> bool:
-    return terms.loss is None or terms.loss.curvature is not None
+    return terms.loss is None or terms.loss.smooth
 
 
 def ridge_of(terms: Terms, data: Data) -> Array:
@@ -309,6 +350,7 @@ def join_parts(
     objective, stationarity, c, caps, slopes, first, second = jax.tree.map(np.asarray, figures)
     weights = {k: np.asarray(v) for k, v in mu.items()}
     certificate = certified(terms, names, one, own, float(stationarity), c, caps, weights, eps1, eps2)
+    certificate = replace(certificate, floor=floor_of(terms))
     unseen = unseen or UnseenRows()
     if certificate.feasibility > eps2 or unseen.broken:
         curvature = np.abs(np.diag(second[0])) if second else 0.0

@@ -159,6 +159,10 @@ class LossCap(LossRows):
     where: Mask
     at_most: Limit
 
+    @property
+    def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.loss is None or self.loss.convex  # the objective's loss is judged with the objective
+
     def labels(self, terms: Terms, data: Data) -> list[str]:
         return [f"loss on {_words(self.where)}"]
 

@@ -73,7 +73,7 @@ def most_gain(h: Regularizer, w: Array, pull: Array) -> Array:
 class UnseenRows:
     """Sums over rows that stay at their sites."""
 
-    slack: float = 0.0  # Σ|μ·c| over the inequalities
+    slack: float = 0.0  # Σ|μ·c|
     price: tuple[float, float] = (0.0, 0.0)  # Σ z·c for z = μ, and for z = the violations
     weight: tuple[float, float] = (0.0, 0.0)  # Σ|z|
     broken: bool = False  # whether one of them is

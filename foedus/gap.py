@@ -2,11 +2,11 @@
 
 At (w, μ) let r be the residual of the stationarity condition and K the Hessian of the Lagrangian. On the face of the
 rows that bind (∇cᵀd = 0) and of the coordinates that a regulariser holds, one more Newton step would gain ½rᵀK⁺r. Rows
-with a multiplier that are not at their cap add μ|c|. The sum does not change when a column or a row is given in other
+with a multiplier that are not at their cap add |μc|. The sum does not change when a column or a row is given in other
 units: a column's unit multiplies r, K and ∇c alike, and a row enters as μ∇c only.
 
 If the Lagrangian is convex with strong convexity σ, it is at most ‖r‖²/2σ above its minimum, and its minimum is at most
-the best possible objective: ‖r‖²/2σ + Σμ|c| is a bound.
+the best possible objective: ‖r‖²/2σ + Σ|μc| is a bound.
 """
 
 import math
@@ -51,7 +51,7 @@ class Curves:
     gradient: np.ndarray  # of the Lagrangian's smooth part
     hessian: np.ndarray  # K
     pull: np.ndarray  # Σ (μ∇c)(μ∇c)ᵀ over all rows
-    slack: float  # Σ μ|c| over inequalities
+    slack: float  # Σ|μc| over all rows
     strong: float  # σ of the objective, 0 where none is proved
     convex: bool  # whether the Lagrangian is proved to be convex
 
@@ -63,15 +63,16 @@ def sums_losses(terms: Terms) -> bool:
 
 def rows_convex(terms: Terms) -> bool:
     """Whether every row is convex, and every equation linear."""
-    return all(c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
+    losses = (c.loss_in(terms) for c in terms.constraints if isinstance(c, LossRows))
+    shapes = (c.convex and (not c.equality or isinstance(c, Linear)) for c in terms.constraints)
+    return all(shapes) and all(loss.convex for loss in losses)
 
 
 def price_of(measured: Sequence[Row], terms: Terms, unseen: float = 0.0) -> tuple[float, bool]:
-    """Σμ|c| over the inequalities, and whether the Lagrangian is known to be convex."""
-    inequalities = [row for row in measured if row.kind == "<="]
-    slack = unseen + sum(row.complementarity for row in inequalities)
+    """Σ|μc| over the rows, and whether the Lagrangian is known to be convex."""
+    slack = unseen + sum(row.complementarity for row in measured)
     objective = terms.loss is not None and terms.loss.convex and (terms.penalty is None or terms.penalty.convex)
-    signs = math.isfinite(slack) and all(row.multiplier >= 0 for row in inequalities)
+    signs = math.isfinite(slack) and all(row.multiplier >= 0 for row in measured if row.kind == "<=")
     return slack, objective and signs and rows_convex(terms)
 
 
@@ -170,7 +171,7 @@ def tied(h: Regularizer) -> str:
 
 
 def ridge_bound(gradient: np.ndarray, h: Regularizer, w: np.ndarray, slack: float, strong: float) -> float | None:
-    """The proved bound ‖r‖²/2σ + Σμ|c| of a convex Lagrangian, None where no ridge gives one; it needs no matrix."""
+    """The proved bound ‖r‖²/2σ + Σ|μc| of a convex Lagrangian, None where no ridge gives one; it needs no matrix."""
     face = face_of(h, w, gradient)
     sigma = strong + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
     if face is None or sigma <= 0 or not np.all(np.isfinite(gradient)):

@@ -1,7 +1,7 @@
 """Per-example losses of a linear model's prediction z = xᵀw and a target y.
 
-A loss answers fixed questions: its value, whether it is smooth (`curvature`, the largest second derivative in z),
-and what kind of target it takes. Derivatives in z come from JAX.
+A loss answers fixed questions: its value, whether it is convex and smooth, the largest second derivative in z where one
+is known (`curvature`), and what kind of target it takes. Derivatives in z come from JAX.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,9 @@ from foedus.errors import FoedusError
 class Loss:
     """A loss of a prediction z and a target y, elementwise.
 
-    `curvature` is the largest second derivative in z; None where the loss has kinks or no bound is known.
+    A class of your own states `value`, and what differs from this: `kind` of targets, "regression" or "classification";
+    `convex`, whether it is convex in z; `smooth`, whether it has no kinks; `curvature`, a bound on its second
+    derivative in z, None where none is known; `nonnegative`, whether it is never below 0. Certificates rest on these.
 
     Example:
         >>> import foedus as fd, jax.numpy as jnp
@@ -32,7 +34,9 @@ class Loss:
 
     kind: ClassVar[str] = "regression"
     convex: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
     curvature: ClassVar[float | None] = None
+    nonnegative: ClassVar[bool] = False
     quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
 
     @property
@@ -68,6 +72,7 @@ class LeastSquares(Loss):
     """The squared error ½(z − y)², as `fd.losses.least_squares`."""
 
     curvature = 1.0
+    nonnegative = True
     quadratic = True
 
     def value(self, z: Array, y: Array) -> Array:
@@ -85,6 +90,7 @@ class Logistic(Loss):
 
     kind = "classification"
     curvature = 0.25
+    nonnegative = True
 
     def value(self, z: Array, y: Array) -> Array:
         return jax.nn.softplus(-signed(y) * z)
@@ -101,6 +107,8 @@ class Hinge(Loss):
     """The hinge loss max(0, 1 − yz), y in −1/+1, as `fd.losses.hinge`."""
 
     kind = "classification"
+    smooth = False
+    nonnegative = True
 
     def value(self, z: Array, y: Array) -> Array:
         return jnp.maximum(0.0, 1.0 - signed(y) * z)
@@ -111,6 +119,7 @@ class SmoothHinge(Loss):
 
     kind = "classification"
     curvature = 1.0
+    nonnegative = True
 
     def value(self, z: Array, y: Array) -> Array:
         u = 1.0 - signed(y) * z
@@ -123,6 +132,7 @@ class Huber(Loss):
 
     eps: float
     curvature: ClassVar[float | None] = 1.0
+    nonnegative: ClassVar[bool] = True
 
     def value(self, z: Array, y: Array) -> Array:
         r = z - y
@@ -135,6 +145,8 @@ class EpsilonInsensitive(Loss):
     """The loss of support vector regression, max(0, |z − y| − ε); made by `fd.losses.epsilon_insensitive(eps)`."""
 
     eps: float
+    smooth: ClassVar[bool] = False
+    nonnegative: ClassVar[bool] = True
 
     def value(self, z: Array, y: Array) -> Array:
         return jnp.maximum(0.0, jnp.abs(z - y) - self.eps)
@@ -145,6 +157,8 @@ class Pinball(Loss):
     """The loss of quantile regression at level ε, max(−εr, (1 − ε)r), r = z − y; made by `fd.losses.pinball(eps)`."""
 
     eps: float
+    smooth: ClassVar[bool] = False
+    nonnegative: ClassVar[bool] = True
 
     def value(self, z: Array, y: Array) -> Array:
         r = z - y
@@ -153,7 +167,7 @@ class Pinball(Loss):
 
 @dataclass(frozen=True)
 class Custom(Loss):
-    """A user's own loss.
+    """A user's own loss. Nothing is known of a function: no bound rests on its being convex, or not negative.
 
     Args:
         fn: `fn(z, y)`, elementwise and differentiable in JAX.
@@ -168,6 +182,7 @@ class Custom(Loss):
 
     fn: Callable[[Array, Array], Array]
     max_curvature: float | None = None
+    convex: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

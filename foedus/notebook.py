@@ -1,6 +1,7 @@
-"""How results look in a notebook: the sentences and tables that `print` shows, as HTML."""
+"""How results are shown: bounds rounded to their true side, and what `print` shows as HTML for a notebook."""
 
 import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from html import escape
 
 
@@ -27,3 +28,17 @@ def _cells(line: str) -> list[str]:
 
 def _row(cells: list[str], tag: str) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def at_most(value: float) -> str:
+    """Return an upper bound to two digits, rounded up, so that what is printed is one too."""
+    return _outward(value, 2, ROUND_CEILING)
+
+
+def at_least(value: float) -> str:
+    """Return a lower bound to six digits, rounded down."""
+    return _outward(value, 6, ROUND_FLOOR)
+
+
+def _outward(value: float, digits: int, rounding: str) -> str:
+    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))):.{digits}g}"

@@ -17,7 +17,7 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
     """Make a class a frozen, keyword-only dataclass whose fields are checked against the ranges given by `setting`."""
-    inner = cls.__dict__.get("__post_init__")
+    inner = getattr(cls, "__post_init__", None)
 
     def check(self) -> None:
         for f in dataclasses.fields(self):

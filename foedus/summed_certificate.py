@@ -29,7 +29,7 @@ class SummedPart:
     complementary: Array  # 1 where |μ·c| is
     near: Array  # 1 where the distance to the normal cone is
     signed: Array  # 1 where an inequality's multiplier is not negative
-    slack: Array  # Σ|μ·c| over the inequalities
+    slack: Array  # Σ|μ·c| over all rows
     price: Array  # Σ z·c over all rows for z = μ, and for z = the violations
     weight: Array  # Σ|z|
 
@@ -58,7 +58,7 @@ def summed_part(terms: Terms, part: SitePart, eps2: float, data: Data) -> Summed
         complementary=says(product <= eps2),
         near=says(distance <= eps2) * signed,
         signed=signed,
-        slack=jnp.sum(product),
+        slack=jnp.sum(jnp.abs(mu * c)),
         price=jnp.stack([jnp.sum(mu * c), jnp.sum(violation**2)]),
         weight=jnp.stack([jnp.sum(jnp.abs(mu)), jnp.sum(violation)]),
     )

@@ -362,7 +362,7 @@ class Terms:
         return jax.jvp(lambda u: self.gradient(u, data), (w,), (v,))[1]
 
     def lipschitz(self, w: Array, data: Data) -> Array:
-        """r_i, the gradient's Lipschitz constant: a bound for a smooth loss, the local curvature at w otherwise."""
+        """r_i, the gradient's Lipschitz constant: a bound if the loss has one, the local curvature at w otherwise."""
         if self.loss is not None and self.loss.curvature is not None:
             x, share = data["x"], self.share(data)
             top = self.loss.curvature * largest_eigenvalue(lambda v: (share * (x @ v)) @ x, self.dim)

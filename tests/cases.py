@@ -119,8 +119,11 @@ ROBUST: dict[str, tuple[Case, ...]] = {
     "DRFA": (Case(fd.DRFA(batch=3, drawn=2), problem="logistic"),),
     "DRFL": (
         Case(fd.DRFL(radius=0.1, kappa=1.0, theta=0.3), problem="logistic"),
-        Case(fd.DRFL(radius=0.1, theta=0.3, p=2, metric="l2", splitting="linearised"), problem="logistic"),
-        Case(fd.DRFL(radius=0.1, metric="linf", sample=0.5), problem="logistic"),
+        Case(
+            fd.DRFL(radius=0.1, theta=0.3, p=2, metric="l2", method="splitting", splitting="linearised"),
+            problem="logistic",
+        ),
+        Case(fd.DRFL(radius=0.1, metric="linf", method="splitting", sample=0.5), problem="logistic"),
     ),
     "WAFL": (Case(fd.WAFL(radius=0.1, kappa=1.0), problem="logistic"),),
     "WAFLGradient": (Case(fd.WAFLGradient(), problem="logistic"),),

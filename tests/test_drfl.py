@@ -123,7 +123,7 @@ def test_a_polyhedron_goes_through_the_same_rounds():
 
 @pytest.mark.parametrize("constants", ["tight", pytest.param("paper", marks=pytest.mark.slow)])
 def test_algorithm_one_as_printed_reaches_the_same_value(constants):
-    algorithm = drfl("l1", None, "inf", splitting="linearised", constants=constants, tol=1e-6)
+    algorithm = drfl("l1", None, "inf", method="splitting", splitting="linearised", constants=constants, tol=1e-6)
     above, run = gap("logistic", "l1", None, "inf", clients("logistic", 1), algorithm)
     assert run.converged, run.reason
     assert -1e-7 <= above <= 1e-5
@@ -146,7 +146,9 @@ def server_of(algorithm: fd.DRFL, **fields) -> tuple[fd.Problem, Any, Any, Prese
 )
 def test_the_servers_step_of_algorithm_one_has_the_printed_constants(constants, near, far):
     """With S = 4 clients c' = 2c and c'' = (S+1)c, or 2Sc both; each of (6) to (10) solves its proximal problem."""
-    algorithm = drfl("l1", None, "inf", splitting="linearised", constants=constants, adapt=False, c=0.7)
+    algorithm = drfl(
+        "l1", None, "inf", method="splitting", splitting="linearised", constants=constants, adapt=False, c=0.7
+    )
     rng = np.random.default_rng(1)
     drawn = {name: rng.normal(size=4) for name in ("z", "t", "sigma", "zeta")} | {"eta": rng.random(4)}
     problem, server, replies, all_here = server_of(algorithm, gamma=jnp.asarray(0.3), **drawn)
@@ -196,7 +198,7 @@ def test_one_program_serves_every_radius_and_theta():
 
 
 def test_clients_that_drop_out_do_not_change_the_answer():
-    sites, algorithm = clients("logistic", 1), drfl("l1", None, "inf", tol=1e-6)
+    sites, algorithm = clients("logistic", 1), drfl("l1", None, "inf", method="splitting", tol=1e-6)
     problem = fd.Problem(sites, loss=LOSSES["logistic"][0])
     full = fd.solve(problem, algorithm)
     plan = np.ones((3000, 4), bool)
@@ -211,7 +213,11 @@ def test_clients_that_drop_out_do_not_change_the_answer():
 @pytest.mark.slow
 def test_a_sampled_step_stays_near_the_answer():
     sites = clients("logistic", 1)
-    run = fd.solve(fd.Problem(sites, loss=LOSSES["logistic"][0]), drfl("l1", None, "inf", sample=0.5), max_rounds=60)
+    run = fd.solve(
+        fd.Problem(sites, loss=LOSSES["logistic"][0]),
+        drfl("l1", None, "inf", method="splitting", sample=0.5),
+        max_rounds=60,
+    )
     theirs = (RHO, KAPPA, "l1", None, THETA, "inf", shares(sites))
     best = oracle.program("logistic", 0.0, sites, *theirs)
     assert oracle.minimax("logistic", 0.0, run.w, sites, *theirs) <= 1.15 * best

@@ -295,5 +295,8 @@ def test_an_estimate_beyond_the_objective_itself_names_no_best_objective():
     certificate = replace(Certificate.unmeasured((), 2, 1e-6, 1e-6), gap=11.0)
     told = certificate.optimality(0.6)
     assert told is not None
-    assert "far from the best possible one: about 11" in told
+    assert "is not known: a rough estimate, 11, is larger than the objective itself" in told
     assert "-10.4" not in told
+    assert replace(certificate, floor=0.0).optimality(0.6) == (
+        "the objective is at most 0.6 above the optimum, as it is never below 0"
+    )

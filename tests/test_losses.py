@@ -1,11 +1,13 @@
 """Losses against plain formulas, their derivatives against finite differences."""
 
+import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
 from cases import properties
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 import foedus as fd
 from foedus.losses import as_loss
@@ -120,3 +122,69 @@ def test_a_users_own_function_is_a_loss():
 def test_a_wrong_loss_gets_a_sentence(make, words):
     with pytest.raises(fd.FoedusError, match=words):
         make()
+
+
+class Poisson(fd.losses.Loss):
+    """exp(z) − yz, as CONTRIBUTING asks for a loss: its second derivative has no bound, and it may be negative."""
+
+    def value(self, z, y):
+        return jnp.exp(z) - y * z
+
+
+def counts() -> tuple[list, np.ndarray, float]:
+    """Sites with counts, and SciPy's answer."""
+    rng = np.random.default_rng(0)
+    sites = []
+    for rows in (30, 40, 25):
+        X = rng.normal(size=(rows, 3))
+        sites.append((X, rng.poisson(np.exp(X @ [0.5, -0.3, 0.2])).astype(float)))
+
+    def mean(part):
+        return lambda w: np.mean([part(w, X, y) for X, y in sites], axis=0)
+
+    value = mean(lambda w, X, y: np.mean(np.exp(X @ w) - y * (X @ w)))
+    found = minimize(value, np.zeros(3), jac=mean(lambda w, X, y: X.T @ (np.exp(X @ w) - y) / len(y)), tol=1e-9)
+    return sites, found.x, found.fun
+
+
+SLOW = [fd.ProxAL(), fd.CentralProxAL(), fd.InexactADMM(), fd.FedPD(), fd.FedDyn(), fd.FedAvg(k0=1), fd.FedProx()]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        None,
+        fd.FedGiA(),
+        *(pytest.param(a, marks=pytest.mark.slow) for a in (*SLOW, fd.Scaffold(), fd.LocalSGD(lr=0.1))),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_a_smooth_loss_without_a_bound_on_its_curvature_is_taken(algorithm):
+    """It was once taken for a loss with kinks; LocalSGD and FedProx end near the optimum, the others at it."""
+    sites, best, least = counts()
+    problem = fd.Problem(sites, loss=Poisson())
+    run = fd.solve(problem, algorithm, seed=0) if algorithm else fd.solve(problem)
+    near = isinstance(algorithm, fd.LocalSGD | fd.FedProx)
+    np.testing.assert_allclose(run.w, best, atol=0.1 if near else 1e-3)
+    assert run.objective - least <= (1e-2 if near else 1e-6)
+    if algorithm is None:
+        assert run.settings["algorithm"]["name"] == "InteriorPoint"
+        assert run.certificate.holds(1e-6, 1e-6)
+
+
+def test_a_cap_takes_such_a_loss_too():
+    sites, best, _ = counts()
+    X, y = sites[2]
+    free = float(np.mean(np.exp(X @ best) - y * (X @ best)))
+    cap = fd.constraints.LossCap(lambda data: data["weight"] > 0, at_most={"c": free - 0.02, "a": 9.0, "b": 9.0})
+    problem = fd.Problem(dict(zip("abc", sites, strict=True)), loss=Poisson(), constraints=[cap])
+    run = fd.solve(problem)
+    assert run.certificate.holds(1e-6, 1e-6)
+    assert np.mean(np.exp(X @ run.w) - y * (X @ run.w)) == pytest.approx(free - 0.02, abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [fd.InteriorPoint(), fd.ProxAL(), fd.FedAvg(), fd.FedGiA()])
+def test_a_loss_that_is_declared_to_have_kinks_is_refused_where_second_derivatives_are_needed(algorithm):
+    kinked = type("Absolute", (fd.losses.Loss,), {"smooth": False, "value": lambda self, z, y: jnp.abs(z - y)})()
+    with pytest.raises(fd.FoedusError, match="the loss Absolute has kinks"):
+        fd.solve(fd.Problem(counts()[0], loss=kinked), algorithm)

@@ -305,7 +305,7 @@ def test_an_own_objective_without_x_asks_for_a_start():
         ({"seed": 1.5}, r"'seed' .*Got 1\.5"),
         (
             {"problem": lambda: fd.Problem(classification(), loss=fd.losses.hinge)},
-            "the loss Hinge has no bounded curvature",
+            "the loss Hinge has kinks, and no second derivative to set the step from; give lr",
         ),
         ({"problem": lambda: fd.Problem(regression(), loss=LEAST, regularizer=fd.regularizers.L1(1.0))}, "ElasticNet"),
         ({"problem": lambda: fd.Problem([ONE], objective=by_mean), "algorithm": fd.FedGiA(H="gram")}, "H='diagonal'"),

@@ -74,6 +74,8 @@ def test_the_table_of_rounds_has_the_figures_of_the_benchmark_page():
         _column("interior", "Neyman-Pearson, breast", 3),
         _column("interior", "Neyman-Pearson, monks", 2),
         _column("interior", "Neyman-Pearson, monks", 3),
+        _column("interior", "Neyman-Pearson, scikit", 2),
+        _column("interior", "Neyman-Pearson, scikit", 3),
         _column("interior", "quadratic", 3),
         _column("interior", "fairness", 2),
         halves,

@@ -135,9 +135,9 @@ def test_a_fixed_last_column_is_bounded_without_a_bound_on_its_coefficient():
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fd.DRFL(tol=1e3),
-        pytest.param(fd.AFL(tol=1e3), marks=pytest.mark.slow),
-        pytest.param(fd.WAFL(tol=1e3), marks=pytest.mark.slow),
+        fd.DRFL(method="splitting", tol=1e3),
+        pytest.param(fd.AFL(method="splitting", tol=1e3), marks=pytest.mark.slow),
+        pytest.param(fd.WAFL(method="splitting", tol=1e3), marks=pytest.mark.slow),
     ],
 )
 def test_small_residuals_alone_do_not_make_a_run_converged(algorithm):
@@ -334,7 +334,8 @@ def test_a_bounded_support_has_no_gap_and_is_held_against_the_model_zero():
 
 def test_the_gap_is_printed_saved_and_read_back_and_old_files_have_none(tmp_path):
     run = fd.solve(fd.Problem(clients("logistic", 1), loss=fd.losses.logistic), fd.AFL())
-    assert f"at most {run.worst_case.gap:.2g} above the best possible worst case" in str(run)
+    told = float(str(run).split("at most ")[1].split(" above the best possible worst case")[0])
+    assert run.worst_case.gap <= told <= 1.2 * run.worst_case.gap
     folder = run.save(tmp_path / "run")
     assert fd.load(folder).worst_case.gap == run.worst_case.gap
     kept = json.loads((folder / "run.json").read_text())

@@ -193,21 +193,47 @@ def test_a_reply_is_as_long_for_many_half_spaces_as_for_none():
         (fd.WAFL(), True),
         (fd.DRFL(support=(-1.0, 1.0)), True),
         (fd.DRFL(method="interior", tol=1e-6), True),
+        (fd.DRFL(tol=1e-6), True),
         (fd.DRFL(method="splitting"), False),
-        (fd.DRFL(splitting="linearised"), False),
-        (fd.DRFL(tol=1e-6), False),
-        (fd.DRFL(c=2.0), False),
-        (fd.AFL(adapt=False), False),
-        (fd.WAFL(constants="paper"), False),
-        (fd.DRFL(sample=0.5), False),
+        (fd.DRFL(method="splitting", splitting="linearised", c=2.0, sample=0.5), False),
         (fd.DRFL(support=(-1.0, 1.0), metric="l2"), True),
         (fd.DRFL(support=polyhedron(4)), True),
         (fd.WAFL(support=polyhedron(4)), True),
     ],
 )
-def test_the_settings_of_the_splitting_method_mean_that_method(algorithm, interior):
+def test_the_method_is_the_one_that_is_named_and_else_the_interior_point_one(algorithm, interior):
     fit = algorithm.fit(fd.Problem(clients("hinge", 1), loss=fd.losses.hinge))
     assert isinstance(fit.algorithm, RobustInterior) == interior
+
+
+@pytest.mark.parametrize("method", [None, "interior"])
+@pytest.mark.parametrize(
+    ("robust", "given"),
+    [
+        (fd.DRFL, {"c": 2.0}),
+        (fd.DRFL, {"splitting": "linearised"}),
+        (fd.DRFL, {"sample": 0.5}),
+        (fd.AFL, {"adapt": False}),
+        (fd.WAFL, {"constants": "paper"}),
+    ],
+)
+def test_a_setting_of_the_splitting_method_does_not_choose_that_method(robust, given, method):
+    (name,) = given
+    with pytest.raises(
+        fd.FoedusError, match=f"The '{name}' setting of {robust.__name__} belongs to method='splitting'"
+    ):
+        robust(method=method, **given)
+
+
+def test_a_looser_tolerance_is_met_sooner_by_the_same_method():
+    """A tolerance other than the default once chose the splitting method, which did not end in 5,000 rounds."""
+    problem = fd.Problem(clients("hinge", 1), loss=fd.losses.hinge)
+    close, loose = (fd.solve(problem, fd.DRFL(radius=0.1, **more)) for more in ({}, {"tol": 1e-3}))
+    assert loose.converged
+    assert close.converged
+    assert loose.rounds < close.rounds
+    best = close.worst_case.value
+    assert best - 1e-6 <= loose.worst_case.value <= best * (1.0 + 0.01)
 
 
 @pytest.mark.parametrize(
@@ -223,3 +249,6 @@ def test_the_settings_of_the_splitting_method_mean_that_method(algorithm, interi
 def test_regularisers_without_rows_are_left_to_the_splitting_method(regularizer, interior):
     problem = fd.Problem(clients("hinge", 1), loss=fd.losses.hinge, regularizer=regularizer)
     assert isinstance(fd.AFL().fit(problem).algorithm, RobustInterior) == interior
+    if not interior:
+        with pytest.raises(fd.FoedusError, match=r"does not handle the regulariser .*; use method='splitting'"):
+            fd.AFL(method="interior").fit(problem)

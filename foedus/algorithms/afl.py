@@ -1,4 +1,4 @@
-"""AFL: agnostic federated learning (Mohri, Sivek and Suresh 2019), solved to optimality by AD-LPMM (DRFL C.1)."""
+"""AFL: agnostic federated learning (Mohri, Sivek and Suresh 2019), solved to optimality as DRFL without balls."""
 
 # pyright: reportIncompatibleVariableOverride=false
 from foedus.algorithms.minimax import Minimax

@@ -16,7 +16,6 @@ from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
 from foedus.errors import FoedusError
-from foedus.losses import Custom
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing
 from foedus.problem import Problem
@@ -51,7 +50,7 @@ def choose(problem: Problem) -> tuple[Algorithm, str]:
     """The algorithm for a problem, and why, to go behind "because"."""
     terms = problem.terms
     loss, constrained, regularized = terms.loss, bool(terms.constraints), not isinstance(terms.regularizer, Zero)
-    if loss is not None and loss.curvature is None and not isinstance(loss, Custom):
+    if loss is not None and not loss.smooth:
         if constrained or terms.penalty is not None:
             what = "constraints" if constrained else "a penalty"
             raise FoedusError(
@@ -71,6 +70,6 @@ def choose(problem: Problem) -> tuple[Algorithm, str]:
         return ProxAL(), "it takes constraints, and InteriorPoint does not fit this problem"
     if regularized:
         return InexactADMM(), "it takes the regulariser, and InteriorPoint does not fit this problem"
-    if loss is not None and loss.curvature is not None:
+    if loss is not None:
         return FedGiA(), "it takes one gradient a round, and there are too many parameters for InteriorPoint"
     return Scaffold(), f"it suits an objective of your own with more than {InteriorPoint.dense} parameters"

@@ -82,10 +82,11 @@ class FirstOrder(Algorithm):
 
     def fit(self, problem: Problem) -> Fit:
         loss = problem.terms.loss
-        if loss is not None and loss.curvature is None and self.automatic:
+        if loss is not None and not loss.smooth and self.automatic:
+            step = "give lr, or " if hasattr(self, "lr") else ""
             raise FoedusError(
-                f"{name_of(self)}: the loss {loss.name} has no bounded curvature to set the step from; "
-                "give the step size, or a smooth loss."
+                f"{name_of(self)}: the loss {loss.name} has kinks, and no second derivative to set the step from; "
+                f"{step}take a smooth loss."
             )
         return super().fit(problem)
 

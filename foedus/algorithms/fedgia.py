@@ -111,8 +111,11 @@ class FedGiA(FirstOrder, Releasing):
         return (GiaGreet(self), GiaStep(self, factorise=True), GiaStep(self, factorise=False))
 
     def fit(self, problem: Problem) -> Fit:
-        if self.H == "gram" and not problem.terms.linear:
-            raise FoedusError("FedGiA(H='gram') needs a loss of xᵀw; use H='diagonal' with your own objective.")
+        loss = problem.terms.loss
+        if self.H == "gram" and (loss is None or loss.curvature is None):
+            raise FoedusError(
+                "FedGiA(H='gram') needs a loss of xᵀw with a bound on its second derivative; use H='diagonal'."
+            )
         return super().fit(problem)
 
     def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
@@ -282,8 +285,8 @@ class PrivateGiA(PrivateForm):
             )
         if loss is None or loss.curvature is None or self.noise.rows is None:
             raise FoedusError(
-                f"FedGiA with {kind} noise needs a smooth loss of xᵀw and {kind}(rows=...), a bound on the 2-norm of "
-                "the rows of X, in the place of the clients' Lipschitz constants, which are private."
+                f"FedGiA with {kind} noise needs a loss of xᵀw with bounded curvature and {kind}(rows=...), a bound on "
+                "the 2-norm of the rows of X, in the place of the clients' Lipschitz constants, which are private."
             )
         return fit
 

@@ -18,7 +18,6 @@ from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms.bends import Bend, Bends, mean_curvature
 from foedus.constraints import Linear, LossRows, NormBall
 from foedus.errors import FoedusError
-from foedus.losses import Custom
 from foedus.pytrees import PyTree, state
 from foedus.regularizers import Leading, Regularizer, Zero
 from foedus.terms import Constraint, Data, Terms, rows
@@ -49,7 +48,7 @@ class Party:
 def refuse_kinks(algorithm: Algorithm, terms: Terms) -> None:
     """Raise where the objective or a row is a loss with kinks: there, second derivatives say nothing of its minimum."""
     for loss in (terms.loss, *(c.loss for c in terms.constraints if isinstance(c, LossRows))):
-        if loss is not None and loss.curvature is None and not isinstance(loss, Custom):
+        if loss is not None and not loss.smooth:
             raise FoedusError(
                 f"{name_of(algorithm)} needs second derivatives, and the loss {loss.name} has kinks; use a smooth loss "
                 "(smooth_hinge, huber, logistic), or AFL without constraints, which handles kinks exactly."

@@ -1,4 +1,4 @@
-"""AD-LPMM for distributionally robust federated learning (Bai, Wong, Qiao and Ho, Algorithm 1 and Appendix E).
+"""The splitting method of DRFL, AFL and WAFL: AD-LPMM (Bai, Wong, Qiao and Ho, Algorithm 1 and Appendix E).
 
     minimise over w  max over q in Q  Σ_s q_s · sup over P_s in a Wasserstein ball of radius ρ_s of E[L],
     Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}
@@ -22,10 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Each, Fit, Present
+from foedus.algorithm import Each, Fit, Present, name_of
 from foedus.algorithms.robust_interior import RobustInterior
 from foedus.algorithms.robust_interior_server import takes
 from foedus.algorithms.robust_model import RobustModel
+from foedus.errors import FoedusError
 from foedus.numerics import anderson
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, device_array, select, state
@@ -42,7 +43,7 @@ SETTLED = 4000  # rounds in which it may change every SELDOM rounds; afterwards 
 OFTEN, SELDOM = 10, 100
 EARLY_FACTOR, LATE_FACTOR = 2.0, 10.0  # the factor of an early change of c, and the largest of a late one
 DENSE = 500  # columns up to which sites send matrices without being asked to: a message of 1 MB
-SPLITTING = ("c", "adapt", "splitting", "constants", "tol")  # settings that only the splitting method has
+SPLITTING = ("c", "adapt", "splitting", "constants", "sample")  # settings that only the splitting method has
 
 
 @state
@@ -89,7 +90,10 @@ class ProjectionReply:
 
 @settings
 class Minimax(RobustModel):
-    """AD-LPMM for a minimax over clients' weights and balls around data; DRFL, AFL and WAFL say which there are."""
+    """A minimax over clients' weights and balls around data; DRFL, AFL and WAFL say which there are.
+
+    `fit` hands the problem to the interior-point method, or leaves it to the splitting method below.
+    """
 
     c: float = setting(1.0, "the step size c of Algorithm 1", gt=0, travels=True)
     adapt: bool = setting(True, "whether c is moved towards equal residuals", choices=(False, True))
@@ -103,7 +107,15 @@ class Minimax(RobustModel):
         "c' and c'' of Algorithm 1: 2c and (S+1)c, or 2Sc both as the paper has them",
         choices=("tight", "paper"),
     )
-    tol: float = setting(1e-7, "largest primal and dual residual of program (5) at which a run ends", gt=0)
+
+    def __post_init__(self) -> None:
+        fields = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
+        given = [name for name, default in fields.items() if getattr(self, name) != default]
+        if given and self.method != "splitting":
+            raise FoedusError(
+                f"The {given[0]!r} setting of {name_of(self)} belongs to method='splitting': name that method too, or "
+                f"leave {given[0]} out."
+            )
 
     @property
     def exact(self) -> bool:
@@ -111,15 +123,13 @@ class Minimax(RobustModel):
         return self.splitting == "exact"
 
     def interior(self, terms: Terms) -> bool:
-        """Whether the interior-point method solves the problem: asked for, or not too large and nothing else asked for.
-
-        It has no rows for some regularisers.
-        """
-        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in SPLITTING}
-        named = any(getattr(self, name) != default for name, default in defaults.items()) or terms.dim > DENSE
-        if self.method == "splitting" or (self.method is None and named) or self.sample is not None:
-            return False
-        return takes(terms.regularizer)
+        """Whether the interior-point method solves the problem; it has no rows for some regularisers."""
+        if self.method == "interior" and not takes(terms.regularizer):
+            raise FoedusError(
+                f"{name_of(self)}(method='interior') does not handle the regulariser {type(terms.regularizer).__name__}"
+                "; use method='splitting'."
+            )
+        return self.method == "interior" or (self.method is None and terms.dim <= DENSE and takes(terms.regularizer))
 
     # @settings would write a comparison of its own, in which ρ = 0 and ρ > 0 share one compiled program
     __eq__ = RobustModel.__eq__

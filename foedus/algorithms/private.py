@@ -189,7 +189,7 @@ class PrivateDescent(PrivateForm, Summing):
         elif self.plain.lr == "auto" and (loss is None or loss.curvature is None):
             raise FoedusError(
                 f"{name_of(self)}(lr='auto') would ask the clients for their Lipschitz constants, which are private; "
-                "give lr, or take a smooth loss of xᵀw."
+                "give lr, or take a loss of xᵀw with bounded curvature."
             )
         return fit
 

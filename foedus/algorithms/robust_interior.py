@@ -266,7 +266,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         falls = accept & (system.error < FALL * server.error)
         since = jnp.where(better, 0, server.since + (complete & ~falls))
         ended = since >= PATIENCE + terms.clients
-        near = finite & (system.error <= self.plain.gap * scale)
+        near = finite & (system.error <= self.plain.tol * scale)
         done = near & exact
         still = ended & (least <= CLOSE * scale)
         nothing = jax.tree.map(jnp.zeros_like, server.fresh)

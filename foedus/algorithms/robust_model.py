@@ -46,11 +46,16 @@ class RobustModel(Robust):
 
     method: str | None = setting(
         None,
-        "'interior': an interior-point method, a round being an iteration; 'splitting': the settings from c to tol and "
-        "`sample` belong to it. None: 'splitting' where one of these is given, else 'interior'",
+        "'interior': an interior-point method, a round being an iteration; 'splitting': the paper's way, to which c, "
+        "adapt, splitting, constants and sample belong. None: 'interior' where it takes the problem, up to 500 columns",
         choices=(None, "interior", "splitting"),
     )
-    gap: float = setting(1e-7, "relative distance to the optimum at which method='interior' ends", gt=0)
+    tol: float = setting(
+        1e-7,
+        "relative distance to the optimum at which a run ends, as the method estimates it: 'splitting' by the largest "
+        "primal and dual residual of program (5)",
+        gt=0,
+    )
     q_hat: str = setting("size", "q̂: by the number of samples, or 1/S", choices=("size", "uniform"))
 
     # DRFL, AFL and WAFL turn some of these into settings

@@ -23,7 +23,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.errors import FoedusError
-from foedus.losses import Custom
 from foedus.privacy.noise import Sound
 from foedus.terms import Terms
 
@@ -79,8 +78,7 @@ def curvature(terms: Terms, rows: float, count: Array) -> tuple[Array | float, A
     """
     assert terms.loss is not None and terms.loss.curvature is not None
     high = terms.loss.curvature * rows**2
-    is_convex = terms.loss.convex and not isinstance(terms.loss, Custom)  # nobody has proved a user's loss convex
-    low = 0.0 if is_convex else -high
+    low = 0.0 if terms.loss.convex else -high
     if terms.penalty is None:
         return low, high
     own = terms.penalty.curvature(count)

@@ -11,6 +11,7 @@ import numpy as np
 
 from foedus.certificate import Row
 from foedus.files import Json
+from foedus.notebook import at_most
 from foedus.private_certificate import BROKEN, KEPT, UNTOLD
 from foedus.report.phrases import cap_words, count, join_names, number
 from foedus.run import Run
@@ -241,10 +242,12 @@ def gap_tile(run: Run) -> tuple[str, str, str]:
     """Return the title, the figure and the note that say how far a run is from the best possible objective."""
     certificate = run.certificate
     if certificate.contradiction is not None:
-        return "Broken terms", number(certificate.feasibility), "the largest violation; they contradict each other"
-    if certificate.gap_bound is not None:
-        return "Above the optimum", number(certificate.gap_bound), "at most; proved by the ridge"
-    if certificate.gap is not None and math.isfinite(certificate.gap):
+        proved = "; they contradict each other" if certificate.contradiction.convex else ""
+        return "Broken terms", number(certificate.feasibility), "the largest violation" + proved
+    bound = certificate.proved_bound(run.objective)
+    if bound is not None:
+        return "Above the optimum", number(float(at_most(bound))), "at most; proved by the ridge"
+    if certificate.gap is not None and math.inf > certificate.gap <= certificate.room(run.objective):
         return "Above the optimum", number(certificate.gap), "about; an estimate"
     return "Distance from optimality", number(certificate.stationarity), "stationarity; 0 is exact"
 
@@ -273,7 +276,7 @@ def _without_terms(run: Run, ending: str) -> Verdict:
         residual += (
             "How far that is from the best possible worst case was not measured."
             if stress.gap is None
-            else f"No model has a worst case that is lower by more than {number(stress.gap)}."
+            else f"No model has a worst case that is lower by more than {number(float(at_most(stress.gap)))}."
         )
     if run.certificate.silent:
         if run.certificate.private is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from foedus.algorithm import Algorithm
 from foedus.interpreter.dispatch import play
 from foedus.losses import Loss
+from foedus.notebook import at_most
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.robust import bound, bounded, proposal
@@ -91,7 +92,7 @@ class Stress:
         """How far the objective is from the best possible one, in words."""
         if self.gap is None:
             return "duality gap not measured"
-        return f"at most {self.gap:.2g} above the best possible worst case"
+        return f"at most {at_most(self.gap)} above the best possible worst case"
 
     def __str__(self) -> str:
         titles = ("site", "mean loss", "worst case", "radius", "price λ", "weight q")

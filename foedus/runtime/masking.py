@@ -104,7 +104,8 @@ def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
     if not isinstance(algorithm, Summing):
         other = "InteriorPoint" if terms.constraints else "FedAvg, Scaffold or InteriorPoint"
         raise FoedusError(
-            f"{name_of(algorithm)} needs each client's own reply, which masked sums (secure) do not show; use {other}."
+            f"{name_of(algorithm)} needs each client's own reply, which masked sums (secure) do not show, or its class "
+            f"does not say that sums are enough (foedus.summing.Summing); use {other}."
         )
     check_enough(terms.clients, "clients")
     point = FixedPoint(terms=terms.clients, bits=BITS[algorithm.words], words=algorithm.words)

@@ -44,10 +44,9 @@ CLIENT_CONFIG = json.dumps(
     },
     indent=1,
 ).encode()
-# Between two questions of a site for its next task: by tasks, a round waits for it; over cells there is none, and the
-# questions of 30 sites, 100 a second each, took most of the server's processor
-# questions of three sites every 2 s came to a seventh of all bytes over a line of 100 ms. A site learns by such a
-# question that its job is over
+# Between two questions of a site for its next task. By tasks, a round waits for the question. By aux messages none does
+# and the question only tells the site that its job is over, so it is asked seldom: at 100 questions a second 30 sites
+# took most of the server's processor, and every 2 s three sites took a seventh of all bytes over a line of 100 ms
 TASK_SECONDS = {"task": 0.01, "aux": 5.0}
 ROOT_DAYS = 3650  # for which the project's authority is valid; its sites' certificates are renewed every year
 # What FLARE allows the coordinator at a site and at the server; everything that is not named is forbidden

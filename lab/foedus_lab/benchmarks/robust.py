@@ -174,7 +174,7 @@ def _constants(quick: bool) -> list[Measurement]:
         goal = fd.solve(problem, plain).worst_case.value
         rounds = {}
         for constants in ("tight", "paper"):
-            algorithm = replace(plain, splitting="linearised", constants=constants, adapt=False)
+            algorithm = replace(plain, method="splitting", splitting="linearised", constants=constants, adapt=False)
             run = fd.solve(problem, algorithm, max_rounds=2000)
             off = np.abs(run.history["worst_case"] / goal - 1.0) > 1e-4
             rounds[constants] = int(np.flatnonzero(off)[-1]) + 2 if np.any(off) else 1

@@ -125,11 +125,11 @@ def algorithm(model: str, setting: Setting, choice: dict[str, float], tol: float
     """
     support = setting.support
     if model == "DRFL":
-        return replace(DRFL(p=2, metric="l1", support=support, q_hat="uniform", tol=tol), **choice)
+        return replace(DRFL(p=2, metric="l1", support=support, q_hat="uniform", tol=tol, method="splitting"), **choice)
     if model == "WAFL":
-        return replace(WAFL(metric="l1", support=support, q_hat="uniform", tol=tol), **choice)
+        return replace(WAFL(metric="l1", support=support, q_hat="uniform", tol=tol, method="splitting"), **choice)
     theta = {"DRFA": 1.0, "standard": 0.0}.get(model, choice.get("theta", 0.0))
-    return AFL(p=2, theta=theta, q_hat="uniform", tol=tol)
+    return AFL(p=2, theta=theta, q_hat="uniform", tol=tol, method="splitting")
 
 
 def tuned_settings(model: str) -> tuple[str, ...]:

@@ -99,8 +99,6 @@ def strict(algorithm: Algorithm) -> Algorithm:
     fields = {field.name for field in dataclasses.fields(algorithm)}
     if getattr(algorithm, "stop", None) == "printed":  # FedEPM's rule also ends a run that stands still
         algorithm = dataclasses.replace(algorithm, stop="gradient")
-    if isinstance(algorithm, RobustModel):  # each of its two methods has a tolerance of its own
-        fields -= {"tol"} if algorithm.method != "splitting" else {"gap"}
     for name, value in STRICT.items():
         if name in fields:
             try:
