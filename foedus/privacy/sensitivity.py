@@ -136,7 +136,7 @@ def in_the_one_norm(
 
 
 def steepness(terms: Terms, count: Array) -> Array:
-    """Return the curvature of the part of f_i that depends on no example: its gradient at w is at most that times |w|."""
+    """Return the curvature of the part of f_i that depends on no example; its gradient is at most that times |w|."""
     return jnp.zeros(()) if terms.penalty is None else jnp.asarray(terms.penalty.curvature(count))
 
 
@@ -146,7 +146,7 @@ def longest_gradient(terms: Terms, noise: Sound, count: Array, reach: Array) -> 
 
 
 def within_reach(reach: Array, bound: Array) -> Array:
-    """Return the bound; infinite where numbers may become so large that it is not proved, so that noise alone is sent."""
+    """Return the bound; infinite, so that noise alone is sent, where numbers may become too large for its proof."""
     return jnp.where(reach <= FURTHEST, bound, jnp.inf)
 
 
@@ -160,8 +160,8 @@ def check_several(terms: Terms, noise: Sound, name: str) -> None:
         )
     if type(terms.loss).__module__ != Loss.__module__ or isinstance(terms.loss, Custom):
         raise FoedusError(
-            f"{name} with {kind} noise and several gradients a round rests on the curvature of the loss, which nobody has "
-            "proved for a loss of your own; use k0=1, or FedEPM, which takes one gradient a round."
+            f"{name} with {kind} noise and several gradients a round rests on the curvature of the loss, which nobody "
+            "has proved for a loss of your own; use k0=1, or FedEPM, which takes one gradient a round."
         )
     if noise.rows is None:
         raise FoedusError(

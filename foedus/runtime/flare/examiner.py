@@ -4,9 +4,9 @@ The rows are drawn by the site itself, from a secret of its own. A site speaks o
 question about it, to the letter: a server that could ask for many models, or for many thresholds, would learn more than
 how good the last one is. What was asked is on the disk before an answer leaves.
 
-For a threshold a site answers proposals on the grid of the rule with yes or no, as many as a bisection of the grid needs.
-No more can be learnt from them than one number, the largest threshold of the grid that it admits. It says once for each
-term how many rows are wrong at one of these proposals, or at none.
+For a threshold a site answers proposals on the grid of the rule with yes or no, as many as a bisection needs. No more
+can be learnt from them than one number, the largest threshold of the grid that it admits. It says once for each term
+how many rows are wrong at one of these proposals.
 """
 
 import hashlib

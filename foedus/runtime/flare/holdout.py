@@ -26,6 +26,7 @@ from foedus.runtime.flare.site_ledger import Release
 
 SECRET = "split.secret"  # the file in a site's folder from which its rows are drawn
 LEAST_SHARE, MOST_SHARE = 0.05, 0.5  # of a site's rows that may be kept out for one purpose
+SHARES = f"the share of rows to hold out must be whole hundredths, from {LEAST_SHARE:g} to {MOST_SHARE:g}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Holdout:
         if not isinstance(record, dict):
             raise Refusal("unknown", "the rows to hold out must be stated as a share")
         share, threshold = record.get("share"), record.get("threshold", 0.0)
-        if not (_is_share(share) and _is_share(threshold) and (share or threshold)):
+        if not (is_share(share) and is_share(threshold) and (share or threshold)):
             raise Refusal("unknown", SHARES)
         try:
             stated = record.get("noise")
@@ -111,11 +112,11 @@ class Holdout:
         return Release("evaluation", noise.kind, 1.0, scale, delta=noise.delta, rows=rows)
 
 
-SHARES = f"the share of rows to hold out must be whole hundredths, from {LEAST_SHARE:g} to {MOST_SHARE:g}"
-
-
-def _is_share(value: object) -> TypeGuard[float]:
-    return isinstance(value, float) and (value == 0 or (LEAST_SHARE <= value <= MOST_SHARE and value == round(value, 2)))
+def is_share(value: object) -> TypeGuard[float]:
+    """Return whether a site may be asked to keep this share of its rows out; 0 is none."""
+    return isinstance(value, float) and (
+        value == 0 or (LEAST_SHARE <= value <= MOST_SHARE and value == round(value, 2))
+    )
 
 
 def seeded(shares: Shares, folder: Path) -> Shares:

@@ -391,7 +391,9 @@ class Desk:
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
         if any(abs(mean) > LARGEST for mean in means.values()):
             raise Refusal("unknown", f"it is asked for squares from a mean beyond {LARGEST:g}")
-        if noise is not None:  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
+        if (
+            noise is not None
+        ):  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
         request = {"means": header["means"]}
         again = None if noise is None or mask is None else self.gate.figures(self.run, request)
@@ -430,11 +432,12 @@ class Desk:
             if isinstance(rule, Category) != (holds == "words") and holds != "nothing":
                 raise Refusal("unknown", f"the rule of the column {rule.name!r} does not fit what the column holds")
             if isinstance(rule, Number):
-                for field, least in (("shift", 0.0), ("scale", 1 / LARGEST), ("fill", 0.0)):
+                for field, least in (("shift", -LARGEST), ("scale", 1 / LARGEST), ("fill", -LARGEST)):
                     value = getattr(rule, field)
-                    size = abs(value) if isinstance(value, int | float) else math.nan
-                    if not least <= size <= LARGEST:
-                        raise Refusal("unknown", f"the {field} of the column {rule.name!r} must be {_range(least)}")
+                    if not (isinstance(value, int | float) and least <= value <= LARGEST):
+                        raise Refusal(
+                            "unknown", f"the {field} of the column {rule.name!r} must be from {least:g} to {LARGEST:g}"
+                        )
         if self.roles.classification and len(rules.labels) != 2:
             raise Refusal("unknown", "the rules must say which label counts as 0 and which as 1")
 
@@ -462,7 +465,3 @@ def _bounded(table: Table) -> Table:
         for name, column in table.columns.items()
     }
     return dataclasses.replace(table, columns=columns)
-
-
-def _range(least: float) -> str:
-    return f"a number of size {least:g} to {LARGEST:g}"
