@@ -82,6 +82,13 @@ def shares_at(settings: Settings, folder: Path) -> Shares:
     return seeded(evidence.shares_of(settings), folder)
 
 
+def draw_as_sites_do(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Let simulations keep those rows out of training that the sites with these folders keep out."""
+    know_secrets(*folders)
+    shares_of = evidence.shares_of
+    monkeypatch.setattr(evidence, "shares_of", lambda settings: seeded(shares_of(settings), folders[0]))
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command did: its exit status and what it printed."""

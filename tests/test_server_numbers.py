@@ -24,6 +24,8 @@ from foedus.data.sums import FigureNoise, FiguresRequest, Replies
 from foedus.data.tables import Table
 from foedus.evaluation import noisy
 from foedus.evaluation.tally import Rule
+from foedus.privacy import sensitivity
+from foedus.privacy.clipping import clipped_gradient
 from foedus.privacy.releasing import make_private
 from foedus.runtime.flare import agreement, layout, packing, spec
 from foedus.runtime.flare.examiner import Examiner
@@ -153,6 +155,23 @@ def test_a_column_with_few_values_is_told_as_one_without_any(tmp_path):
     assert (reply["sums"]["count"]["age"], reply["sums"]["total"]["age"]) == (0, 0.0)
     assert reply["sums"]["count"]["dose"] == ROWS
     assert clerk.say("squares", means={"age": 50.0})["squares"] == {"age": 0.0}
+
+
+def test_under_privacy_a_rare_word_is_no_reason_to_change_other_rows(tmp_path):
+    """With one row less a word was rare, and its column became 0 in nineteen other rows too, whatever the policy."""
+    arrays = []
+    for east in (19, 20):
+        (tmp_path / str(east)).mkdir()
+        clerk = Reader(tmp_path / str(east), noisy=True)
+        lines = ["name,age,dose,ward,sex,ill"]
+        lines += [f"p{i},{30 + i % 40},1,{'east' if i < east else 'west'},f,{'yn'[i % 2]}" for i in range(ROWS)]
+        (tmp_path / str(east) / "table.csv").write_text("\n".join(lines) + "\n")
+        assert clerk.greet(features=["ward"], positive="y")["code"] == "ok"
+        words = [{"kind": "category", "name": "ward", "levels": ["east", "west"]}]
+        rules = {"schema": 1, "columns": words, "label": "ill", "labels": ["n", "y"]}
+        assert clerk.say("prepare", rules=rules)["code"] == "ok"
+        arrays.append(clerk.site.arrays["x"])
+    assert np.sum(np.any(arrays[0] != arrays[1], axis=1)) == 1
 
 
 def test_a_private_join_does_not_tell_whether_a_group_has_a_row(tmp_path):
@@ -450,6 +469,30 @@ def test_bounds_outside_their_range_are_refused(tmp_path):
         assert clerk.sums(sums=("age",), noise=noise(0.1) | wild)["code"] == "unknown"
     assert clerk.sums(sums=("age",), noise=noise(0.1))["code"] == "ok"
     assert clerk.say("squares", means={"age": 1e200})["code"] == "unknown"
+
+
+def test_where_numbers_may_overflow_noise_alone_is_sent():
+    terms, count, start = problem().terms, jnp.asarray(60.0), jnp.asarray(1.0)
+    quiet = fd.Laplace(epsilon=1.0, clip=1.0, rows=1e9)
+    few, many = (sensitivity.several_steps(terms, quiet, count, [jnp.asarray(1e9)] * k, start) for k in (2, 40))
+    assert np.isfinite(few)
+    assert not np.isfinite(many)
+    weights = [jnp.asarray(weight) for weight in (1.0, 1e-200)]
+    few, many = (sensitivity.exact_penalty_rounding(terms, quiet, count, 3, start, start, w, 0.1) for w in weights)
+    assert np.isfinite(few)
+    assert not np.isfinite(many)
+    sent = np.asarray(quiet.release(jnp.full(3, 7e9), quiet.scale(jnp.asarray(np.inf)), jax.random.key(0)))
+    assert np.all(np.abs(sent) < 1e3)
+
+
+def test_a_row_of_zeros_with_an_infinite_slope_adds_nothing():
+    terms = problem().terms
+    quiet = fd.Laplace(epsilon=1.0, clip=1e9)
+    data = fd.Data({"x": jnp.zeros((3, 3)), "y": jnp.full(3, 1e100), "weight": jnp.ones(3)})
+    for slope in (jnp.inf, -jnp.inf, jnp.nan):
+        loss = fd.losses.Custom(lambda z, y, slope=slope: slope * (z + y))
+        g = clipped_gradient(dataclasses.replace(terms, loss=loss), jnp.zeros(3), data, quiet)
+        assert np.all(np.asarray(g) == 0.0)
 
 
 # --- the bounds at the ends of the ranges ---

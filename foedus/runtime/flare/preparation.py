@@ -236,7 +236,7 @@ class Desk:
                 "them; write missing = 'mean'",
             )
         try:
-            table = _bounded(self.source.table(self.roles))
+            table = _bounded(self.source.table(self.roles), self.note)
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
@@ -391,9 +391,7 @@ class Desk:
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
         if any(abs(mean) > LARGEST for mean in means.values()):
             raise Refusal("unknown", f"it is asked for squares from a mean beyond {LARGEST:g}")
-        if (
-            noise is not None
-        ):  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
+        if noise is not None:  # the proof of the sensitivity needs a mean within the bounds
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
         request = {"means": header["means"]}
         again = None if noise is None or mask is None else self.gate.figures(self.run, request)
@@ -444,9 +442,10 @@ class Desk:
     def _without_rare(self, rules: Preprocessing) -> Preprocessing:
         """Return rules by which a word that few rows have here counts as one that no row has.
 
-        Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it.
+        Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it,
+        and a word that becomes rare with one row less must not change what is in others.
         """
-        if self.policy.limits_privacy:
+        if self.is_private:
             return rules
         columns: list[Number | Category] = []
         for rule in rules.columns:
@@ -458,10 +457,11 @@ class Desk:
         return dataclasses.replace(rules, columns=tuple(columns))
 
 
-def _bounded(table: Table) -> Table:
+def _bounded(table: Table, note: Callable[[str], None]) -> Table:
     """Return the table with its numbers cut to a range in which nothing that is computed from them overflows."""
-    columns = {
-        name: column if isinstance(column, Words) else np.clip(column, -LARGEST, LARGEST)
-        for name, column in table.columns.items()
-    }
+    columns = dict(table.columns)
+    for name, column in columns.items():
+        if not isinstance(column, Words) and np.any(np.abs(column) > LARGEST):
+            columns[name] = np.clip(column, -LARGEST, LARGEST)
+            note(f"{table.source}: numbers of column {name!r} are cut to the range of {LARGEST:g}")
     return dataclasses.replace(table, columns=columns)
