@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from foedus import cli
-from foedus.experiment import starter
+from foedus.data.holdout import Shares
+from foedus.experiment import evidence, starter
+from foedus.experiment.sweep import Settings
+from foedus.runtime.flare.holdout import SECRET, seeded
 
 TABLES = """\
 [data]
@@ -65,6 +68,25 @@ def write_tables(
         lines = tables[name].splitlines(keepends=True)
         file = f"hospitals/site-{number + 1}.csv" if as_sites else f"hospitals/{name}.csv"
         (folder / file).write_text("".join(lines[: None if rows is None else rows + 1]))
+
+
+def know_secrets(*folders: Path) -> None:
+    """Give these sites one secret, so that a simulation can draw the rows that they keep out of training."""
+    for folder in folders:
+        folder.mkdir(exist_ok=True, mode=0o700)
+        (folder / SECRET).write_bytes(bytes(32))
+
+
+def shares_at(settings: Settings, folder: Path) -> Shares:
+    """What a simulation has to keep out of training to have the rows of the site with this folder."""
+    return seeded(evidence.shares_of(settings), folder)
+
+
+def draw_as_sites_do(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Let simulations keep those rows out of training that the sites with these folders keep out."""
+    know_secrets(*folders)
+    shares_of = evidence.shares_of
+    monkeypatch.setattr(evidence, "shares_of", lambda settings: seeded(shares_of(settings), folders[0]))
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federations import REAL, kill_in_round, place, wait_for_round
-from hospitals import BY_SEX, write_tables
+from hospitals import BY_SEX, draw_as_sites_do, write_tables
 
 import foedus as fd
 from foedus.cli import run as cli
 from foedus.commands.experiment import INTERRUPTED
 from foedus.experiment import starter
+from foedus.runtime.flare.names import RUNS
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
@@ -128,7 +129,6 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     kit = federation.kit("site-1")
     assert cli(["site", "audit", str(kit)]) == 0
     from foedus.runtime.flare.gate import MessageLog
-    from foedus.runtime.flare.names import RUNS
 
     purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)
@@ -174,8 +174,9 @@ holdout = 0.3
 """
 
 
-def test_sites_choose_a_threshold_together_and_evaluate_with_it(hospitals, federation):
+def test_sites_choose_a_threshold_together_and_evaluate_with_it(hospitals, federation, monkeypatch):
     placed(federation, hospitals)
+    draw_as_sites_do(monkeypatch, *(federation.kit(site) / RUNS for site in federation.sites))
     file = hospitals / "rated.toml"
     file.write_text(RATED)
     assert cli(["run", str(file), "--out", str(hospitals / "rated-simulated"), "--quiet"]) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federations import REAL, place
-from hospitals import BY_SEX, CENTRAL, write_tables
+from hospitals import BY_SEX, CENTRAL, draw_as_sites_do, write_tables
 
 import foedus as fd
 from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
@@ -68,9 +68,10 @@ def placed(federation, hospitals: Path, policy: str) -> None:
         place(federation, site, text, labels=["readmitted"], groups=["sex"], more=f"[policy]\nmin_subset = 1\n{policy}")
 
 
-def test_a_submitted_run_is_prepared_played_certified_and_evaluated_by_masked_sums(hospitals, four):
+def test_a_submitted_run_is_prepared_played_certified_and_evaluated_by_masked_sums(hospitals, four, monkeypatch):
     """Nothing is stated but the columns; the sites let sums alone leave, and the answers are the simulator's."""
     placed(four, hospitals, "secure = true\n")
+    draw_as_sites_do(monkeypatch, *(four.kit(site) / RUNS for site in four.sites))
     file = str(hospitals / "study.toml")
     assert cli(["run", file, "--out", str(hospitals / "simulated"), "--quiet"]) == 0
     told = ["federation", "submit", file, "--folder", str(four.folder), "--quiet"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hospitals import BY_SEX, write_tables
+from hospitals import BY_SEX, know_secrets, shares_at, write_tables
 
 import foedus as fd
 from foedus.data import preprocess
@@ -48,6 +48,8 @@ class Ward:
         self.sources = {name: Source(folder / f"hospitals/{name}.csv", **ROLES) for name in self.names}
         self.policy = policy or Policy(**FREE)
         self.heard: list[bytes] = []
+        know_secrets(*(folder / name for name in self.names))
+        self.shares = shares_at(self.case.settings, folder / self.names[0])
 
     def ask(self, messages, timeout):
         replies = {name: self.site[name].answer(message) for name, message in messages.items()}

@@ -92,14 +92,17 @@ def test_words_of_few_rows_stay_at_the_site_and_have_no_gradient_of_their_own(tm
     levels = ["east", "isolation", "west"]
     rules = {
         "schema": 1,
-        "columns": [{"kind": "category", "name": "ward", "levels": levels}],
+        "columns": [
+            *({"kind": "number", "name": name} for name in ("age", "dose")),
+            {"kind": "category", "name": "ward", "levels": levels},
+        ],
         "label": "ill",
         "labels": ["no", "yes"],
     }
     assert clerk.say("prepare", rules=rules)["code"] == "ok"
     assert clerk.site.arrays is not None
-    np.testing.assert_array_equal(clerk.site.arrays["x"].sum(axis=0)[[0, 1, 2]] >= 20, [True, False, True])
-    assert clerk.site.arrays["x"][:, 1].sum() == 0
+    np.testing.assert_array_equal(clerk.site.arrays["x"].sum(axis=0)[[2, 3, 4]] >= 20, [True, False, True])
+    assert clerk.site.arrays["x"][:, 3].sum() == 0
 
 
 def test_the_least_and_the_greatest_value_are_two_patients_and_are_not_told(tmp_path):

@@ -93,7 +93,9 @@ def test_a_step_backwards_has_the_sensitivity_of_one_forwards(kind):
     for steps in (1, 3):
         count = made.client(0).count
         forth, back = (
-            float(sensitivity.several_steps(made.terms, NOISES[kind], count, [jnp.asarray(rate)] * steps))
+            float(
+                sensitivity.several_steps(made.terms, NOISES[kind], count, [jnp.asarray(rate)] * steps, jnp.zeros(()))
+            )
             for rate in (0.1, -0.1)
         )
         assert 0 < forth <= back

@@ -123,8 +123,8 @@ def test_what_is_released_moves_no_further_than_its_sensitivity(name, relation):
         return site.measure(terms, w, data, noise, limits).ravel()
 
     bound = {
-        "moments": lambda: site.moments_change(noise, limits.length, count),
-        "look": lambda: site.look_change(terms, noise, limits, blocks, count),
+        "moments": lambda: site.moments_change(terms, noise, limits.length, count),
+        "look": lambda: site.look_change(terms, noise, limits, blocks, count, jnp.zeros(DIM), jnp.eye(DIM)),
         "measure": lambda: site.measure_change(terms, noise, count),
     }[what]()
     rng, found, closest = np.random.default_rng(0), None, 0.0

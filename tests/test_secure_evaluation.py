@@ -65,7 +65,7 @@ class MaskedWard(Ward):
         return request
 
     def tallies(self, w):
-        cohort, kept_out = split_cohort(self.cohort, figures.shares_of(self.case.settings))
+        cohort, kept_out = split_cohort(self.cohort, self.shares)
         setup = build.build(self.case.settings, cohort)
         arrays = {site: figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
         return setup.problem.terms, {site: tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
@@ -106,7 +106,7 @@ def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_pa
     if text == OVER_FLARE:
         pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
     ward = MaskedWard(tmp_path, text)
-    cohort, kept_out = split_cohort(ward.cohort, figures.shares_of(ward.case.settings))
+    cohort, kept_out = split_cohort(ward.cohort, ward.shares)
     setup = replace(build.build(ward.case.settings, cohort), kept_out=kept_out)
     run = fd.solve(setup.problem, setup.algorithm, max_rounds=2, secure=True)
     figures.add(run, setup)
@@ -377,7 +377,7 @@ def test_the_threshold_from_yes_and_no_is_that_of_the_sites_counts(seed):
 def test_a_secure_run_with_a_term_on_a_rate_names_no_site(tmp_path):
     term = '[[constraints]]\ntype = "MissRate"\nat_most = 0.5\nconfidence = 0.6\n'
     ward = MaskedWard(tmp_path, SECURE + term)
-    cohort, kept = split_cohort(ward.cohort, figures.shares_of(ward.case.settings))
+    cohort, kept = split_cohort(ward.cohort, ward.shares)
     figures.check_counts(ward.case.settings, kept)
     setup = replace(build.build(ward.case.settings, cohort), kept_out=kept)
     decision = figures.decision_of(figures.rates_of(ward.case.settings), setup, kept, np.zeros(10))

@@ -80,16 +80,24 @@ class FedEPM(EpmMethod):
         private = isinstance(self.noise, Sound)
         change = sensitivity.change(self.noise, data.count) if isinstance(self.noise, Sound) else jnp.zeros(())
         delta0 = client.spent.carried if private and not self.restart else jnp.zeros(())
+        start = jnp.maximum(task.round, 0) * self.k0
 
         def step(j: int, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             v, _, delta = at  # v = w_i − w
-            own = paper_mu(weight, self.c, self.alpha, task.round * self.k0 + j, v)
+            own = paper_mu(weight, self.c, self.alpha, start + j, v)
             following = sensitivity.exact_penalty(delta, own, eta, change) if private else delta
             return soft(own * v - g, lam) / (eta + own), own, following
 
         first = jnp.zeros_like(task.w) if self.restart else client.w - task.w
         v, own, delta = jax.lax.fori_loop(0, self.k0, step, (first, jnp.zeros(()), delta0))
-        scale = (delta, delta) if private else (g, own * by)
+        scale = (g, own * by)
+        if isinstance(self.noise, Sound):
+            reach = jnp.maximum(client.spent.reach, jnp.sum(jnp.abs(task.w)))
+            delta = delta + sensitivity.exact_penalty_rounding(
+                terms, self.noise, data.count, self.k0, reach, client.spent.releases, weight, lam
+            )
+            delta = sensitivity.within_reach(own, delta)
+            scale = delta, delta
         return self.upload(client, task, view, v, task.w + v, key, scale)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:

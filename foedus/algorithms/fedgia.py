@@ -278,6 +278,8 @@ class PrivateGiA(PrivateForm):
     def fit(self, problem: Problem) -> Fit:
         fit, loss = super().fit(problem), problem.terms.loss
         kind = type(self.noise).__name__
+        if not self.examples >= 1:
+            raise FoedusError(f"FedGiA with {kind} noise needs the number of all examples. Got {self.examples!r}.")
         if self.plain.H == "gram":
             raise FoedusError(
                 f"FedGiA(H='gram') multiplies what a client sends by the inverse of its Gram matrix, whose sensitivity "
@@ -322,6 +324,11 @@ class PrivateGiA(PrivateForm):
         pi = jnp.where(task.in_C, before * (1.0 - sigma * a) - g, -g)
         change = sensitivity.change(self.noise, data.count) / m
         delta, bound = sensitivity.inexact_admm(client.spent.carried, change, a, sigma, k0, task.in_C)
+        # what rounding adds: |π| is at most the longest |ḡ| so far, and what is released at most 2|π| + |ḡ| over σ
+        reach = jnp.maximum(client.spent.reach, jnp.sum(jnp.abs(task.x)))
+        longest = sensitivity.longest_gradient(terms, self.noise, data.count, reach) / m
+        rounding = sensitivity.within_reach(longest, sensitivity.ROUNDING * (k0 + 8.0) * longest)
+        delta, bound = delta + rounding, bound + 3.0 * rounding / sigma
         return self.send(client, task.x, pi, step + pi / sigma, bound, delta, key)
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:

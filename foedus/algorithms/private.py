@@ -40,7 +40,7 @@ class Noisy(Releasing):
         if self.sound is None:
             return fit
         terms, noise = problem.terms, self.sound
-        clipping.check(terms, noise, name_of(self))
+        clipping.check(self, terms, noise, name_of(self))
         return replace(fit, condense=lambda data: clipping.condense(terms, data, noise))
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
@@ -223,7 +223,7 @@ class PrivateDescent(PrivateForm, Summing):
 
         d = jax.lax.fori_loop(1, plain.gradients, step, step(0, jnp.zeros_like(w)))
         rates = [plain.rate(model, j // per) for j in range(plain.gradients)]
-        bound = sensitivity.several_steps(terms, self.noise, data.count, rates, plain.pull)
+        bound = sensitivity.several_steps(terms, self.noise, data.count, rates, jnp.sum(jnp.abs(w)), plain.pull)
         if isinstance(self.noise, NoiseShares):
             # who has spent its budget adds its share of the noise all the same: the others' rows rely on it
             d = jnp.where(speaks(self.noise, client.spent, jnp.ones((), bool)), d, 0.0)

@@ -160,7 +160,7 @@ class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
         if terms.dim > MOST_COLUMNS:
             raise FoedusError(f"{name_of(self)} takes up to {MOST_COLUMNS} columns, and there are {terms.dim}.")
         refuse(self, terms, constraints=False)
-        clipping.check(terms, self.noise, name_of(self))
+        clipping.check(self, terms, self.noise, name_of(self))
         caps, least = site_side.caps_of(terms), 3 if terms.constraints else 2
         if self.rounds_for(terms) < least:
             raise FoedusError(f"{name_of(self)} needs {least} rounds at least here. Got {self.rounds} instead.")
@@ -302,7 +302,7 @@ class Moments(Round):
     ) -> tuple[NewtonClient, NewtonReply]:
         noise, limits = self.algorithm.sound, self.algorithm.limits(terms)
         packed = site_side.moments(terms, data, noise, limits.length)
-        change = site_side.moments_change(noise, limits.length, data.count)
+        change = site_side.moments_change(terms, noise, limits.length, data.count)
         own = jnp.zeros((terms.rows[0], 0))
         return self.algorithm.send(terms, client, message, data, packed, own, change, key)
 
@@ -323,7 +323,7 @@ class Looks(Round):
     ) -> tuple[NewtonClient, NewtonReply]:
         noise, limits, blocks = self.algorithm.sound, self.algorithm.limits(terms), site_side.Blocks.of(terms)
         shared, own = site_side.look(terms, message.w, message.root, data, noise, limits, blocks.cells)
-        change = site_side.look_change(terms, noise, limits, blocks, data.count)
+        change = site_side.look_change(terms, noise, limits, blocks, data.count, message.w, message.root)
         return self.algorithm.send(terms, client, message, data, shared, own, change, key)
 
     def aggregate(self, terms: Terms, server: NewtonServer, replies: NewtonReply, present: Present) -> NewtonServer:

@@ -19,9 +19,9 @@ from jax import Array
 
 from foedus.constraints import LossCap
 from foedus.errors import FoedusError
-from foedus.privacy.clipping import TINY
+from foedus.privacy.clipping import HUGE, TINY
 from foedus.privacy.noise import Sound
-from foedus.privacy.sensitivity import change_of_mean
+from foedus.privacy.sensitivity import ROUNDING, change_of_mean, steepness
 from foedus.terms import Data, Terms, Where
 
 VALUE_SHARE = 1.0  # a cap's value weighs as much in a round's release as the gradients do
@@ -102,10 +102,12 @@ def moments(terms: Terms, data: Data, noise: Sound, length: float) -> Array:
     return gram[rows, columns] * jnp.where(rows == columns, 1.0, 2.0**0.5)
 
 
-def moments_change(noise: Sound, length: float, count: Array) -> Array:
+def moments_change(terms: Terms, noise: Sound, length: float, count: Array) -> Array:
     """Return the sensitivity of `moments`: ‖xxᵀ − yyᵀ‖² = ‖x‖⁴ + ‖y‖⁴ − 2(xᵀy)² ≤ 2B⁴ in the Frobenius norm."""
     changed = (2.0**0.5 if noise.neighbours == "replace" else 1.0) * length**2
-    return change_of_mean(noise, changed, length**2, count)
+    bend = 1.0 if terms.loss is None else terms.loss.curvature or 1.0
+    rounded = ROUNDING * terms.dim * steepness(terms, noise.rows_range(count)[0]) / bend  # of the penalty's diagonal
+    return change_of_mean(noise, changed, length**2, count) + rounded
 
 
 def _finite(rows: Array) -> Array:
@@ -156,7 +158,7 @@ def look(
     white = _finite(x @ root)
     size = jnp.maximum(jnp.max(jnp.abs(white), axis=1), TINY)
     length = size * jnp.linalg.norm(white / size[:, None], axis=1)
-    slope, bound = terms.loss.slope(x @ w, y), limits.clip / jnp.maximum(length, TINY)
+    slope, bound = terms.loss.slope(x @ w, y), jnp.minimum(limits.clip / jnp.maximum(length, TINY), HUGE)
     slope = jnp.clip(jnp.where(jnp.isnan(slope), 0.0, slope), -bound, bound)
     groups = groups_of(terms, data)
     everyone = jnp.ones_like(share) if not cells else 1.0 - jnp.sum(groups, axis=0)
@@ -190,15 +192,19 @@ def value_weight(noise: Sound, limits: Limits, caps: Array) -> Array:
     return VALUE_SHARE * noise.gradient_change / value_change(noise, limits, caps)
 
 
-def look_change(terms: Terms, noise: Sound, limits: Limits, blocks: Blocks, count: Array) -> Array:
+def look_change(
+    terms: Terms, noise: Sound, limits: Limits, blocks: Blocks, count: Array, w: Array, root: Array
+) -> Array:
     """Return the sensitivity of `look`: gradients and values together.
 
     Values: where groups are disjoint, a row that is replaced changes at most two of them.
     """
+    reach, longest = noise.furthest(jnp.sum(jnp.abs(w))), jnp.linalg.norm(root)
+    rounded = ROUNDING * terms.dim * steepness(terms, noise.rows_range(count)[0]) * reach * longest
     caps = caps_of(terms)
     changed_values = min(2, len(caps)) if disjoint(caps) else len(caps)
     factor = (blocks.multiplicity**2 + changed_values * VALUE_SHARE**2) ** 0.5
-    return factor * change_of_mean(noise, noise.gradient_change, noise.gradient_change, count)
+    return factor * change_of_mean(noise, noise.gradient_change, noise.gradient_change, count) + rounded
 
 
 # --- measuring ---

@@ -103,7 +103,7 @@ class SFedAvg(EpmMethod):
 
         d = jax.lax.fori_loop(1, self.gradients, step, -rate(0) * g)
         bound = sensitivity.several_steps(
-            terms, self.noise, data.count, [rate(j) for j in range(self.gradients)], self.pull
+            terms, self.noise, data.count, [rate(j) for j in range(self.gradients)], jnp.sum(jnp.abs(w)), self.pull
         )
         return self.upload(client, task, (), d, w + d, key, (bound, jnp.zeros(())))
 

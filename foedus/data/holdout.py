@@ -1,8 +1,9 @@
 """Rows that a site keeps out of training: some to evaluate the model on, some to choose a threshold by.
 
-Each site draws them itself, from the seed of the run and its own name, so that the draw does not depend on which other
-sites there are, and is the same wherever the site's rows are. It draws class by class and group by group: the rows that
-train the model keep the proportions of all rows, and the probabilities that it predicts stay calibrated.
+Each site draws them itself, from a seed and its own name, so that the draw does not depend on which other sites there
+are. In a simulation the seed is that of the run; a real site has one of its own, which it tells nobody
+(`runtime/flare/holdout.py`). It draws class by class and group by group: the rows that train the model keep the
+proportions of all rows, and the probabilities that it predicts stay calibrated.
 
 Under privacy it draws from all rows alike, by their places in the table alone. What is in a row then has no influence
 on which rows are held out, so that replacing one row changes one row of the training or one that is held out, and no

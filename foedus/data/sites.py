@@ -61,11 +61,12 @@ class Cohort:
         return _equals(text_of(column), self.labels[1]).astype(float)
 
     def group(self, table: Table) -> np.ndarray | None:
-        """Return the group of each row, numbered in the order of `groups`; None where there is no group."""
+        """Return the group of each row, numbered in the order of `groups`, −1 for others; None without groups."""
         if self.roles.group is None:
             return None
         column = text_of(table.columns[self.roles.group])
-        places = np.array([self.groups.index(level) for level in column.levels], dtype=float)
+        numbers = {level: float(i) for i, level in enumerate(self.groups)}
+        places = np.array([numbers.get(level, -1.0) for level in column.levels])
         return places[column.codes]
 
 

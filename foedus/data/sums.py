@@ -14,6 +14,7 @@ from foedus.data.columns import Column, Words, missing_in, text_of
 from foedus.data.tables import Table
 from foedus.errors import FoedusError
 
+UNIT = 2.0**24  # what a row adds to a noisy sum is rounded to 1/UNIT of the most it can: sums over 2^27 rows are exact
 ABSENT = "(missing)"  # the category of missing words
 NUMBER = 8  # bytes of a float64, in which figures are sent
 
@@ -77,36 +78,38 @@ class FigureNoise:
     draw: Callable[[float, float], float]  # a value and a scale: the value with Laplace noise of that scale
     noted: list[tuple[str, float, float]] = field(default_factory=list)  # what was sent, its sensitivity and scale
 
-    def clip(self, table: Table) -> Table:
-        """Return the table with its numbers moved into the bounds, without which a sum has no known sensitivity."""
-        columns = {name: np.clip(_numbers(table.columns[name]), *ends) for name, ends in self.bounds.items()}
-        return Table(table.source, {**table.columns, **columns}, table.numbers)
+    def add(self, what: str, shares: np.ndarray, most: float) -> float:
+        """Return the sum over rows of share·most with noise, and note its sensitivity and the noise's scale.
 
-    def add(self, what: str, value: float, sensitivity: float) -> float:
-        """Return the value with noise, and note what was released: its sensitivity and the noise's scale."""
-        scale = sensitivity * self.figures / self.epsilon
-        self.noted.append((what, sensitivity, scale))
-        return self.draw(value, scale)
+        A share is what a row adds of the most that it can add, cut to [0, 1] and rounded to 1/UNIT. Sums of such
+        numbers are exact, so that no rounding depends on other rows, and the noise is added before they are scaled.
+        """
+        scale = self.figures / self.epsilon
+        self.noted.append((what, most, most * scale))
+        return most * self.draw(float(np.sum(np.rint(np.clip(shares, 0.0, 1.0) * UNIT)) / UNIT), scale)
 
-    def first(self, sums: Sums) -> Sums:
+    def first(self, table: Table, request: FiguresRequest) -> Sums:
         """Return the reply of round 1 with noise on its counts and sums."""
-        count = {name: self.add(f"the number of values of {name}", value, 1.0) for name, value in sums.count.items()}
+        values = {name: _present(table.columns[name]) for name in request.sums}
+        count = {name: self.add(f"the number of values of {name}", np.ones(len(values[name])), 1.0) for name in values}
         total = {}
-        for name, value in sums.total.items():
+        for name in values:
             low, high = self.bounds[name]
             # Where a row with a value is replaced by one without, the sum itself changes by up to max(|low|, |high|),
             # but the sum of (value − low) by at most high − low. So that sum gets the noise, and the noisy count times
             # low is added back, which spends nothing more.
-            above = self.add(f"the sum of {name} above {low:g}", value - sums.count[name] * low, high - low)
-            total[name] = above + count[name] * low
-        return Sums(count=count, total=total, words=sums.words)
+            shares = (np.clip(values[name], low, high) - low) / (high - low)
+            total[name] = self.add(f"the sum of {name} above {low:g}", shares, high - low) + count[name] * low
+        return Sums(count=count, total=total, words={name: _levels(table.columns[name]) for name in request.words})
 
-    def second(self, squares: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
+    def second(self, table: Table, means: Mapping[str, float]) -> dict[str, float]:
         """Return the reply of round 2 with noise; a value in the bounds adds at most the largest squared deviation."""
         replies = {}
-        for name, value in squares.items():
-            furthest = max(means[name] - self.bounds[name][0], self.bounds[name][1] - means[name])
-            replies[name] = self.add(f"the squared deviations of {name}", value, furthest**2)
+        for name, mean in means.items():
+            low, high = self.bounds[name]
+            furthest = max(mean - low, high - mean)
+            shares = ((np.clip(_present(table.columns[name]), low, high) - mean) / furthest) ** 2
+            replies[name] = self.add(f"the squared deviations of {name}", shares, furthest**2)
         return replies
 
 
@@ -162,9 +165,9 @@ def released_figures(
     All of it depends on public settings alone, so a site whose figures are all 0 releases the same list.
     """
     idle = FigureNoise(dict(bounds), epsilon, figures, lambda value, scale: value)
-    none = dict.fromkeys(request.sums, 0.0)
-    idle.first(Sums(count=dict(none), total=dict(none)))
-    idle.second(none, means)
+    nothing = Table("", dict.fromkeys((*request.sums, *request.words), np.zeros(0)), np.zeros(0))
+    idle.first(nothing, request)
+    idle.second(nothing, {name: means[name] for name in request.sums})
     return tuple(idle.noted)
 
 
@@ -190,17 +193,15 @@ class Replies:
     """One site's replies, with its noise if it adds any."""
 
     def __init__(self, table: Table, noise: FigureNoise | None):
-        self.noise, self.table = noise, table if noise is None else noise.clip(table)
+        self.noise, self.table = noise, table
 
     def first(self, request: FiguresRequest) -> Sums:
         """Return the site's reply in round 1."""
-        reply = answer(self.table, request)
-        return reply if self.noise is None else self.noise.first(reply)
+        return answer(self.table, request) if self.noise is None else self.noise.first(self.table, request)
 
     def second(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the site's reply in round 2."""
-        reply = deviations(self.table, means)
-        return reply if self.noise is None else self.noise.second(reply, means)
+        return deviations(self.table, means) if self.noise is None else self.noise.second(self.table, means)
 
 
 class Here:

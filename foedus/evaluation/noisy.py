@@ -142,6 +142,7 @@ def exact_parts(terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule:
     X, y = np.asarray(arrays[0], dtype=float), np.asarray(arrays[1], dtype=float)
     data = Data({**dict(zip(("x", "y", "group"), map(np.asarray, arrays), strict=False)), "weight": np.ones(len(y))})
     scores, positive = X @ w, y > 0
+    scores = np.where(np.isfinite(scores), scores, 0.0)  # row by row: one NaN in a sum would show through the noise
     answers = rule.positive(scores)
     kinds = [answers & positive, ~answers & positive, answers & ~positive, ~answers & ~positive]
     cell = np.searchsorted(EDGES, scores, side="left")

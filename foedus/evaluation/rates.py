@@ -198,9 +198,12 @@ is too much for, and for "wrong" how many rows are wrong at it, each with a 0.""
 
 
 def answer_of(term: RateTerm, scores: np.ndarray, what: str, cut: float) -> tuple[int, int]:
-    """Return what a site adds to such a sum, from the scores of its rows; the three words are those of `Total`."""
+    """Return what a site adds to such a sum, from the scores of its rows; the three words are those of `Total`.
+
+    A site with too few rows for the term admits no threshold.
+    """
     rank, wrong = rank_of(term, len(scores)), umbrella.below(scores, cut)
-    return {"count": (len(scores), rank - 1), "admits": (int(wrong >= rank), 0), "wrong": (wrong, 0)}[what]
+    return {"count": (len(scores), max(rank - 1, 0)), "admits": (int(wrong >= rank), 0), "wrong": (wrong, 0)}[what]
 
 
 def decide_by_sums(terms: Sequence[RateTerm], sites: int, total: Total) -> Decision:

@@ -44,6 +44,7 @@ from foedus.pytrees import Traffic
 # digits, in steps that are exact in floating point.
 LIMIT = 32.0
 STEP = 2.0**-10
+MOST_PROPOSALS = 17  # that a bisection of the grid and -inf takes at the most
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,11 @@ def largest_cut(admits: Callable[[float], bool]) -> tuple[float, int]:
 def _cut(number: int) -> float:
     """Return a cut by its number: 0 is −inf, and the next ones go from −LIMIT to LIMIT in steps."""
     return -LIMIT + STEP * (number - 1) if number > 0 else -np.inf
+
+
+def on_grid(cut: float) -> bool:
+    """Return whether a bisection may propose this cut."""
+    return abs(cut) <= LIMIT and (cut / STEP).is_integer()
 
 
 def calibrate(scores: Mapping[str, np.ndarray], max_miss_rate: float, confidence: float) -> Calibration:

@@ -122,6 +122,11 @@ def privacy_of(settings: Settings) -> PrivacyArguments:
         return {}
     from foedus.solve import solve
 
+    if (missing := settings["data"]["missing"]) != "mean":
+        raise FoedusError(
+            f"[data] missing = {missing!r}: under [privacy] the number of rows must not depend on what is in them; "
+            "write missing = 'mean', which fills in."
+        )
     request = dict(settings["privacy"])
     if request["noise"] is None:
         del request["noise"], request["budget"]

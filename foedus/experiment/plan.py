@@ -23,7 +23,7 @@ from foedus.privacy.central import Central, NoiseShares
 from foedus.privacy.releasing import make_private, sound_noise
 from foedus.problem import Problem
 from foedus.runtime.flare.approval import constraint_in_words
-from foedus.runtime.flare.holdout import Holdout
+from foedus.runtime.flare.holdout import SHARES, Holdout, is_share
 from foedus.runtime.flare.order import Order, order_of
 from foedus.runtime.masking import by_sums, check_shares, masking_of
 from foedus.secure.site import check_enough
@@ -48,6 +48,9 @@ class Plan:
         roles_of_data = {**data, "label": roles.label, "positive": roles.positive, "group": roles.group}
         plan = Plan({**settings, "data": {**roles_of_data, **dict.fromkeys(ELSEWHERE)}, "has_partition": False})
         algorithm = build.algorithm_of(settings)
+        shares = figures.shares_of(settings)
+        if not (is_share(shares.evaluate) and is_share(shares.threshold)):
+            raise FoedusError(f"holdout, in [evaluate] or in a term on a rate: {SHARES} in a submitted run.")
         if isinstance(algorithm, CentralProxAL):
             raise FoedusError(f"[algorithm] {name_of(algorithm)} works on all data in one place; here data stay apart.")
         if isinstance(algorithm, Minimax) and (algorithm.q_hat == "size" or algorithm.support is not None):

@@ -84,6 +84,9 @@ class NoiseShares(Gaussian):
         # rounding to whole units moves each number by half a unit under each of the two data sets
         return jnp.asarray(2.0**-40 * REACH + 2.0**-BITS * size**0.5)
 
+    def furthest(self, reach: Array) -> Array:
+        return jnp.asarray(REACH)  # the same at every client, as the scale has to be
+
     def within(self, reach: Array) -> Array:
         return reach <= REACH
 

@@ -10,12 +10,14 @@ import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
+from foedus.penalties import Penalty
 from foedus.privacy.noise import Sound
+from foedus.privacy.ranges import check_ranges
 from foedus.problem import Problem
 from foedus.pytrees import PyTree, state
 from foedus.terms import Data, Terms
 
-TINY = 1e-300  # stands for 0 in a divisor
+TINY, HUGE = 1e-300, 1e300  # stand for 0 in a divisor, and for infinity in a factor
 BOUND = "x.bound"  # the array that `condense` adds
 
 
@@ -59,7 +61,8 @@ def clipped_gradient(terms: Terms, w: Array, data: Data, noise: Sound, rows: Row
         x = data["x"]
         s = terms.loss.slope(x @ w * rows.shrink, data["y"])
         # NaN must not pass the clip: an example without a slope adds nothing; an infinite slope becomes the bound
-        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -rows.bound, rows.bound)
+        bound = jnp.minimum(rows.bound, HUGE)  # an infinite slope of a row of zeros would be NaN
+        s = jnp.clip(jnp.where(jnp.isnan(s), 0.0, s), -bound, bound)
         g = (share * s * rows.shrink) @ x
     else:
         g = share @ _clip(_per_example(terms, w, data), noise)
@@ -96,8 +99,14 @@ def _per_example(terms: Terms, w: Array, data: Data) -> Array:
     return jax.vmap(alone)(dict(data))
 
 
-def check(terms: Terms, noise: Sound, name: str) -> None:
+def check(algorithm: object, terms: Terms, noise: Sound, name: str) -> None:
     """Raise where clipping each example would not bound the sensitivity as its proof assumes."""
+    check_ranges(name, algorithm, noise, terms)
+    if terms.penalty is not None and type(terms.penalty).__module__ != Penalty.__module__:
+        raise FoedusError(
+            f"{name} with {type(noise).__name__} noise takes a penalty of fd.penalties: how a step with "
+            f"{type(terms.penalty).__name__} is rounded has no proved bound."
+        )
     if terms.where is not None:
         raise FoedusError(
             f"{name} with {type(noise).__name__} noise takes no where=: how many examples it selects is private too; "
@@ -107,10 +116,9 @@ def check(terms: Terms, noise: Sound, name: str) -> None:
         raise FoedusError(f"{type(noise).__name__}(rows=...) bounds the rows of X of a loss of xᵀw; leave it out here.")
 
 
-def check_examples(problem: Problem, w0: Array) -> None:
-    """Raise where a user's objective is not the mean of its values on single examples, which clipping relies on."""
-    terms = problem.terms
-    if terms.objective is None:
+def check_arrays(problem: Problem) -> None:
+    """Raise where a user's objective gets an array without a row for each example."""
+    if problem.terms.objective is None:
         return
     for key, array in problem.data.items():
         if array.ndim < 2 or array.shape[1] != problem.stacked.rows:
@@ -118,6 +126,14 @@ def check_examples(problem: Problem, w0: Array) -> None:
                 f"the array {key!r} has no row for each example, so nobody can say what one example adds to the "
                 "objective; privacy needs arrays with one row per example."
             )
+
+
+def check_examples(problem: Problem, w0: Array) -> None:
+    """Raise where a user's objective is not the mean of its values on single examples, whose gradients are clipped."""
+    check_arrays(problem)
+    terms = problem.terms
+    if terms.objective is None:
+        return
     data, objective = problem.client(0), terms.objective
     rest = {k: v for k, v in data.items() if k != "weight"}
     for w in (w0, w0 + 0.1 * jnp.cos(1.0 + jnp.arange(w0.size))):

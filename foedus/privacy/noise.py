@@ -154,6 +154,10 @@ class Sound(Noise):
         """What rounding adds to the sensitivity of `size` numbers, for models of 1-norm at most `reach`."""
         return 2.0**-40 * reach
 
+    def furthest(self, reach: Array) -> Array:
+        """The 1-norm of a model for which rounding is charged, where that of the received one is `reach`."""
+        return reach
+
     def within(self, reach: Array) -> Array:
         """Whether rounding is allowed for with models of this 1-norm; beyond, a client sends noise alone."""
         return jnp.ones((), bool)

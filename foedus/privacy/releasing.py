@@ -71,6 +71,11 @@ def make_private(
     algorithm: Algorithm, privacy: Local | Noise | None, budget: Budget | float | None, problem: Problem, rounds: int
 ) -> Algorithm:
     """Return the algorithm with this noise and budget, or with the noise that keeps a total over so many rounds."""
+    if problem.rules is not None and problem.rules.missing != "mean":
+        raise FoedusError(
+            f"the rows were prepared with missing={problem.rules.missing!r}, so that a client's number of examples "
+            "depends on what is in them; prepare them with missing='mean' for a private run."
+        )
     if isinstance(privacy, Local):
         if budget is not None:
             raise FoedusError(f"{privacy.name} is a total already; leave the budget out.")

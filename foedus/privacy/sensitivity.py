@@ -9,22 +9,30 @@ are functions of Δ, of settings and of the round alone. A release with noise ca
 for every past; adaptive composition over the rounds does the rest. Every recursion is linear in Δ, so that the
 add-or-remove bound is half of the replace-one bound throughout.
 
-Rounding. The proofs are about real numbers, and clients compute with 53 bits. Three additions, all of public numbers,
-cover the difference; u = 2^-53.
+Rounding. The proofs are about real numbers, and clients compute with 53 bits. Four additions, all of public numbers,
+cover the difference; u = 2^-53. They hold for settings within `privacy.ranges`, where nothing overflows.
   - `change` adds (d_i + 8)·4u·C to Δ: a sum of d_i vectors of norm at most C/d_i, in whatever order, is off by at most
     about d_i·u·C, under each of the two data sets.
   - `change` multiplies Δ by 1 + 2^-30, for the few roundings of C/‖x‖, of products and of the recursions below.
   - `Sound.allowance` adds 2^-40·R to every release, R the largest 1-norm of a model that the client has received. Noise
-    goes to the increment of w, but the points at which gradients are taken, a carried state and the gradient of the
-    penalty have the size of w and are rounded at its last bits. The allowance is 4096 times 2u·R.
+    goes to the increment of w, but the points at which gradients are taken and a carried state have the size of w and
+    are rounded at its last bits. The allowance is 4096 times 2u·R.
+  - The part of a step that depends on no example, such as the gradient of a penalty of curvature ρ, is as long as ρ·|w|
+    and is added to the data's part before the noise. It is rounded at its own last bits, and the data's part with it.
+    So each formula adds ROUNDING times the largest 1-norm of what is added up, which is public too, and carries that on
+    as it carries δ. A penalty so heavy that rounding would hide the data's part makes the noise as large.
 """
 
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.errors import FoedusError
+from foedus.losses import Custom, Loss
 from foedus.privacy.noise import Sound
+from foedus.privacy.ranges import FURTHEST
 from foedus.terms import Terms
+
+ROUNDING = 2.0**-46  # 64 roundings, each of 2u under either of the two data sets
 
 
 def change(noise: Sound, count: Array) -> Array:
@@ -126,6 +134,21 @@ def in_the_one_norm(
     return dim**0.5 * contraction(rate, low, high) * delta + jnp.abs(rate) * change
 
 
+def steepness(terms: Terms, count: Array) -> Array:
+    """Return the curvature of the part of f_i that depends on no example; its gradient is at most that times |w|."""
+    return jnp.zeros(()) if terms.penalty is None else jnp.asarray(terms.penalty.curvature(count))
+
+
+def longest_gradient(terms: Terms, noise: Sound, count: Array, reach: Array) -> Array:
+    """Return the largest 1-norm of the clipped gradient with its penalty, for models of 1-norm at most `reach`."""
+    return terms.dim**0.5 * noise.clip + steepness(terms, count) * reach
+
+
+def within_reach(reach: Array, bound: Array) -> Array:
+    """Return the bound; infinite, so that noise alone is sent, where numbers may become too large for its proof."""
+    return jnp.where(reach <= FURTHEST, bound, jnp.inf)
+
+
 def check_several(terms: Terms, noise: Sound, name: str) -> None:
     """Raise where the sensitivity of several gradient steps is not known."""
     kind = type(noise).__name__
@@ -134,6 +157,11 @@ def check_several(terms: Terms, noise: Sound, name: str) -> None:
             f"{name} with {kind} noise and several gradients a round needs a loss of xᵀw with bounded curvature, which "
             "limits how far two runs drift apart; use k0=1, or FedEPM, which takes one gradient a round."
         )
+    if type(terms.loss).__module__ != Loss.__module__ or isinstance(terms.loss, Custom):
+        raise FoedusError(
+            f"{name} with {kind} noise and several gradients a round rests on the curvature of the loss, which nobody "
+            "has proved for a loss of your own; use k0=1, or FedEPM, which takes one gradient a round."
+        )
     if noise.rows is None:
         raise FoedusError(
             f"{name} with {kind} noise and several gradients a round needs {kind}(rows=...), a bound on the 2-norm of "
@@ -141,17 +169,41 @@ def check_several(terms: Terms, noise: Sound, name: str) -> None:
         )
 
 
-def several_steps(terms: Terms, noise: Sound, count: Array, rates: list[Array], pull: float = 0.0) -> Array:
-    """Return the sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a public w."""
-    gradient_change = change(noise, count)
+def several_steps(
+    terms: Terms, noise: Sound, count: Array, rates: list[Array], reach: Array, pull: float = 0.0
+) -> Array:
+    """Return the sensitivity of gradient steps with these rates on f_i + (pull/2)‖u − w‖², from a public w.
+
+    `reach` is the 1-norm of w. The points of later steps are rounded too, which moves a gradient by up to the curvature
+    times that, and each product of a row by as many roundings as it has entries.
+    """
+    gradient_change, fewest = change(noise, count), noise.rows_range(count)[0]
+    steep, w = steepness(terms, fewest), noise.furthest(reach)
     if len(rates) == 1:
-        return jnp.abs(rates[0]) * gradient_change
+        return within_reach(w, jnp.abs(rates[0]) * (gradient_change + ROUNDING * steep * w))
     assert noise.rows is not None
     low, high = curvature(terms, noise.rows, count)
     low, high = low + pull, high + pull
-    delta = jnp.zeros(())
-    for rate in rates[:-1]:
-        delta = descent(delta, rate, low, high, gradient_change)
-    if noise.order == 1:
-        return in_the_one_norm(delta, rates[-1], low, high, gradient_change, terms.dim)
-    return descent(delta, rates[-1], low, high, gradient_change)
+    delta, moved = jnp.zeros(()), jnp.zeros(())  # `moved` bounds the 1-norm of u − w
+    for number, rate in enumerate(rates):
+        last = number == len(rates) - 1
+        rounded = ROUNDING * (1.0 + terms.dim * jnp.abs(rate) * high) * (w + moved)
+        if last and noise.order == 1:
+            delta = in_the_one_norm(delta, rate, low, high, gradient_change, terms.dim) + rounded
+        else:
+            delta = descent(delta, rate, low, high, gradient_change) + rounded
+        moved = moved + jnp.abs(rate) * (longest_gradient(terms, noise, fewest, w + moved) + pull * moved)
+    return within_reach(w + moved, delta)
+
+
+def exact_penalty_rounding(
+    terms: Terms, noise: Sound, count: Array, k0: int, reach: Array, releases: Array, weight: Array, lam: float
+) -> Array:
+    """Return what rounding adds to δ of a round of EPM (20), whose weights are `weight` or more.
+
+    w_i⁺ = (ηw + μw_i)/(η + μ) − (g ± λ)/(η + μ) up to the threshold, so that |w_i| grows by at most (|g| + dim·λ)/μ in
+    each step of each round, beyond the largest |w| that was received.
+    """
+    step = (longest_gradient(terms, noise, count, reach) + terms.dim * lam) / weight
+    state = reach + (releases + 1.0) * k0 * step
+    return within_reach(state, ROUNDING * (k0 + 2.0) * (reach + state + step))

@@ -16,7 +16,8 @@ from foedus.files import Json
 from foedus.pooled import Pooled
 from foedus.privacy import sampling
 from foedus.privacy.central import NoiseShares
-from foedus.privacy.releasing import check_data, sound_noise
+from foedus.privacy.clipping import check_arrays
+from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
 from foedus.runtime.flare.exchange import norm_of
@@ -70,17 +71,31 @@ def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
         algorithm = fit.algorithm
         if isinstance(fit.problem, Pooled):
             raise FoedusError(f"{name_of(algorithm)} works on all data in one place; data stay here")
-        if sound_noise(algorithm) is not None:
+        if (noise := sound_noise(algorithm)) is not None:
             sampling.load()
             if not type(algorithm).__module__.startswith("foedus.algorithms."):
                 raise FoedusError(f"{name_of(algorithm)} is no algorithm of foedus, so no noise of it has a proof")
+            if not type(noise).__module__.startswith("foedus.privacy."):
+                raise FoedusError(f"{type(noise).__name__} is no noise of foedus, so nothing is proved of it")
     except FoedusError as error:
         raise Refusal("policy", str(error).removesuffix(".")) from None
     return fit
 
 
 def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
-    """Return the data of a problem with this client alone, which checks them as a simulation would."""
+    """Return the data of a problem with this client alone, which checks them as a simulation would.
+
+    Under privacy only what follows from the file as a whole is checked: neither how many rows the terms' subsets have
+    here, nor the value of a function at the server's start, which would be exact figures that no ledger knows.
+    """
+    if (noise := sound_noise(algorithm)) is not None:
+        problem = Problem({name: arrays}, loss=terms.loss, objective=terms.objective)
+        if terms.loss is not None and problem.terms.dim != terms.dim:
+            raise FoedusError(f"X has {problem.terms.dim} columns, and the terms are about {terms.dim}.")
+        check_arrays(problem)
+        if isinstance(noise, NoiseShares):
+            noise.check_counts(problem)
+        return Data({k: v[0] for k, v in problem.data.items()})
     problem = Problem(
         {name: arrays},
         loss=terms.loss,
@@ -94,9 +109,6 @@ def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str
             if c.scope != "global" and not isinstance(c, Linear)
         ],
     ).over(terms.shape.unravel(jnp.asarray(w0)))
-    check_data(problem, algorithm, w0)
-    if isinstance(noise := sound_noise(algorithm), NoiseShares):
-        noise.check_counts(problem)
     return Data({k: v[0] for k, v in problem.data.items()})
 
 

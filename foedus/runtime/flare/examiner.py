@@ -1,27 +1,31 @@
 """A site's part of an evaluation: figures on its own rows that took no part in training.
 
-The rows are drawn by the site itself, from the seed of the run and its own name, as a simulation draws them. A site
-speaks of one model in a run: a server that could ask for many would learn more than how good the last one is. For a
-threshold it answers proposals with yes or no, from which no more can be learnt than one number, the largest threshold
-that it admits; and it says once for each term how many rows are wrong at the threshold that was chosen.
+The rows are drawn by the site itself, from a secret of its own. A site speaks of one model in a run, and answers one
+question about it, to the letter: a server that could ask for many models, or for many thresholds, would learn more than
+how good the last one is. What was asked is on the disk before an answer leaves.
+
+For a threshold a site answers proposals on the grid of the rule with yes or no, as many as a bisection needs. No more
+can be learnt from them than one number, the largest threshold of the grid that it admits. It says once for each term
+how many rows are wrong at one of these proposals.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from foedus.evaluation import noisy, rates, summed, tally
+from foedus.evaluation import noisy, rates, summed, tally, umbrella
 from foedus.evaluation.tally import Rule
 from foedus.files import Json, write_whole
 from foedus.privacy.sampling import release
 from foedus.pytrees import PyTree
 from foedus.runtime.flare import evaluating, layout, packing
-from foedus.runtime.flare.gate import Outgoing, unfit
+from foedus.runtime.flare.gate import Outgoing
 from foedus.runtime.flare.holdout import Holdout
 from foedus.runtime.flare.packing import check_moderate
 from foedus.runtime.flare.policy import Policy, Refusal
@@ -29,6 +33,7 @@ from foedus.runtime.flare.site_ledger import Release
 from foedus.terms import Terms
 
 NOT_AGREED = "it has agreed to no evaluation in this run"
+OF_THE_SUM = ("mask", "attempt")  # what the header of a message says about masks, and not about the question
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,6 @@ class Examiner:
     holdout: Holdout
     rows: str  # how the ledger calls the rows that are held out
     policy: Policy
-    note: Callable[[str], None]
 
     def evaluate(
         self, header: Json, payload: bytes, terms: Terms, record: Path, masks: EvaluationMask | None = None
@@ -59,14 +63,18 @@ class Examiner:
             header: of the message; it names the threshold where one was chosen.
             payload: the model.
             terms: the terms of the run.
-            record: the file that says which model was evaluated in this run; written before anything is sent, so that
-                a site that starts again, or is asked to prepare its data again, still knows.
+            record: the file that says what was asked in this run; written before anything is sent, so that a site that
+                starts again, or is asked to prepare its data again, still knows.
             masks: in a run whose server sees sums alone.
         """
         if not self.holdout.evaluates:
             raise Refusal("policy", NOT_AGREED)
-        w, before = self._model(payload, terms, record)
+        w, asked = self._model(payload, terms, record)
         noise, rule = self.holdout.noise, Rule(_cut(header["cut"]) if "cut" in header else None)
+        question = json.dumps({k: v for k, v in header.items() if k not in OF_THE_SUM}, sort_keys=True)
+        if asked.setdefault("question", question) != question:
+            raise Refusal("policy", "it answers one question about a model in a run, and was asked another")
+        before = partial(_keep, record, asked)
         if noise is not None:
             own = noisy.release(terms, noise, noisy.exact_parts(terms, w, self.held_out, rule), release)
             content = packing.to_bytes(own, evaluating.shapes(terms, noise)) if masks is None else masks.mask(own)
@@ -76,7 +84,7 @@ class Examiner:
             )
 
             def keep() -> None:
-                before()
+                _keep(record, asked)
                 if masks is not None:
                     masks.keep(own)
 
@@ -95,60 +103,68 @@ class Examiner:
             header: of the message: the type of the term, what is asked, and the threshold.
             payload: the model.
             terms: the terms of the run.
-            record: the file that says which model was evaluated; beside it lies one with the thresholds whose wrong
-                rows were counted.
+            record: the file that says what was asked in this run.
             masks: in a run whose server sees sums alone.
         """
         term = next((one for one in self.holdout.rates if one.name == header.get("type")), None)
         if term is None:
             raise Refusal("policy", "it has agreed to no threshold for this rate in this run")
-        w, before = self._model(payload, terms, record)
-        X, y = (np.asarray(part, dtype=float) for part in self.threshold[:2])
-        scores = rates.scores_for(term, X @ w, y)
-        if 0 < len(scores) < self.policy.min_subset:
-            raise unfit(f"fewer than {self.policy.min_subset} rows are kept out for the {term.title}", self.note)
+        w, asked = self._model(payload, terms, record)
         cut, what = _cut(header.get("cut")), header.get("what")
         if what not in ("count", "admits", "wrong"):
             raise Refusal("unknown", "it is asked about a rate in no form that it knows")
-        own = rates.answer_of(term, scores, what, cut)
+        if what != "count":
+            _note_threshold(asked.setdefault(term.name, {"admits": [], "wrong": None}), what, cut)
+        own = rates.answer_of(term, self._scores(term, w), what, cut)
+        before = partial(_keep, record, asked)
+        if masks is not None:
+            return Outgoing(payload=masks.mask({"rows": np.array(own, float)}), exact=True, before=before)
+        return Outgoing({"rows": 1 - own[0] if what == "admits" else own[0]}, exact=True, before=before)
 
-        def out(before: Callable[[], None]) -> Outgoing:
-            if masks is not None:
-                return Outgoing(payload=masks.mask({"rows": np.array(own, float)}), exact=True, before=before)
-            return Outgoing({"rows": 1 - own[0] if what == "admits" else own[0]}, exact=True, before=before)
+    def _scores(self, term: rates.RateTerm, w: np.ndarray) -> np.ndarray:
+        """The scores of the rows that a term is about; none where these are fewer than the policy allows."""
+        X, y = (np.asarray(part, dtype=float) for part in self.threshold[:2])
+        scores = rates.scores_for(term, X @ w, y)
+        return scores if len(scores) >= self.policy.min_subset else scores[:0]
 
-        if what != "wrong":
-            return out(before)
-        counted = record.with_name(record.name.replace("evaluated", "counted"))
-        thresholds: Json = json.loads(counted.read_text()) if counted.exists() else {}
-        if thresholds.get(term.name, rates.text_of(cut)) != rates.text_of(cut):
-            raise Refusal("policy", "it counts wrong answers at one threshold in a run, and has counted at another")
+    def counts(self) -> dict[str, int]:
+        """Return how many rows are kept out for each term on a rate, as far as the policy allows."""
+        return {term.name: len(self._scores(term, np.zeros(self.threshold[0].shape[1]))) for term in self.holdout.rates}
 
-        def keep() -> None:
-            before()
-            text = json.dumps(thresholds | {term.name: rates.text_of(cut)})
-            write_whole(counted, text.encode(), private=True)
-
-        return out(keep)
-
-    def check_counts(self) -> None:
-        """Raise where the rows that are kept out for a threshold are too few for a term; asked before the rounds."""
-        for term in self.holdout.rates:
-            y = np.asarray(self.threshold[1])
-            rates.check_counts(term, {"this site": int(np.sum((y > 0) == term.positive))})
-
-    def _model(self, payload: bytes, terms: Terms, record: Path) -> tuple[np.ndarray, Callable[[], None]]:
-        """The model that is asked about, and what writes down which one it is."""
+    def _model(self, payload: bytes, terms: Terms, record: Path) -> tuple[np.ndarray, Json]:
+        """The model that is asked about, and what was asked in this run so far, of which it is a part."""
         if terms.loss is None:
             raise Refusal("unknown", "a problem with an objective of its own has no predictions to evaluate")
-        digest = hashlib.sha256(payload).hexdigest().encode()
-        if record.exists() and record.read_bytes() != digest:
+        digest = hashlib.sha256(payload).hexdigest()
+        asked: Json = json.loads(record.read_text()) if record.exists() else {"model": digest}
+        if asked["model"] != digest:
             raise Refusal("policy", "it evaluates one model in a run, and has evaluated another")
         w = packing.from_bytes(payload, layout.vector(terms.dim))
-        check_moderate(w, False)
+        check_moderate(w, self.holdout.noise is not None)
         if not np.all(np.isfinite(w)):
             raise Refusal("unknown", "the model to evaluate is not finite")
-        return np.asarray(w), lambda: write_whole(record, digest, private=True)
+        return np.asarray(w), asked
+
+
+def _keep(record: Path, asked: Mapping[str, object]) -> None:
+    write_whole(record, json.dumps(asked).encode(), private=True)
+
+
+def _note_threshold(asked: Json, what: str, cut: float) -> None:
+    """Note a question about a threshold; refuse one that the umbrella rule does not ask."""
+    text = rates.text_of(cut)
+    if what == "wrong":
+        if text not in (*asked["admits"], rates.text_of(-math.inf)):
+            raise Refusal("policy", "it counts wrong answers at a threshold that was proposed")
+        if asked["wrong"] not in (None, text):
+            raise Refusal("policy", "it counts wrong answers at one threshold in a run, and has counted at another")
+        asked["wrong"] = text
+    elif text not in asked["admits"]:
+        if not umbrella.on_grid(cut):
+            raise Refusal("unknown", "a proposed threshold must lie on the grid of the rule")
+        if len(asked["admits"]) >= umbrella.MOST_PROPOSALS:
+            raise Refusal("policy", f"it answers {umbrella.MOST_PROPOSALS} proposals of a threshold, and has done so")
+        asked["admits"].append(text)
 
 
 def _cut(value: object) -> float:

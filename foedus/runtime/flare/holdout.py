@@ -1,20 +1,32 @@
-"""Holdout: which rows sites keep out of training, and what they tell about them; stated before any data are read."""
+"""Holdout: which rows sites keep out of training, and what they tell about them; stated before any data are read.
+
+The server states shares of a site's rows, and never which rows: a site draws them from a secret that it makes once and
+keeps in its folder. Whoever could choose rows, by a seed, would learn from sums over the others what is in them. Equal
+shares give equal rows in every run, and there are few shares to ask for, so that no two sums over many rows differ by
+a few.
+"""
 
 import hashlib
+import hmac
 import json
 import math
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeGuard
 
 from foedus.data.holdout import Shares
 from foedus.errors import FoedusError
 from foedus.evaluation.noisy import EvaluationNoise
 from foedus.evaluation.rates import KINDS, RateTerm, check_terms
-from foedus.files import Json
+from foedus.files import Json, write_whole
 from foedus.privacy.noise import gaussian_multiplier
-from foedus.runtime.flare import packing
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Release
+
+SECRET = "split.secret"  # the file in a site's folder from which its rows are drawn
+LEAST_SHARE, MOST_SHARE = 0.05, 0.5  # of a site's rows that may be kept out for one purpose
+SHARES = f"the share of rows to hold out must be whole hundredths, from {LEAST_SHARE:g} to {MOST_SHARE:g}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class Holdout:
             return None
         noise = None if self.noise is None else {"epsilon": self.noise.epsilon, "delta": self.noise.delta}
         rates = [{"type": r.name, "at_most": r.at_most, "confidence": r.confidence} for r in self.rates]
-        shares = {"share": self.shares.evaluate, "threshold": self.shares.threshold, "seed": self.shares.seed}
+        shares = {"share": self.shares.evaluate, "threshold": self.shares.threshold}
         return shares | {"noise": noise, "rates": rates}
 
     @staticmethod
@@ -54,11 +66,10 @@ class Holdout:
         if record is None:
             return Holdout()
         if not isinstance(record, dict):
-            raise Refusal("unknown", "the rows to hold out must be stated as a share and a seed")
+            raise Refusal("unknown", "the rows to hold out must be stated as a share")
         share, threshold = record.get("share"), record.get("threshold", 0.0)
-        if not (_is_share(share) and _is_share(threshold) and (share or threshold)):
-            raise Refusal("unknown", "the share of rows to hold out must be a number > 0 and < 1")
-        seed = packing.whole(record.get("seed"), 0, 2**63 - 1, "seed")
+        if not (is_share(share) and is_share(threshold) and (share or threshold)):
+            raise Refusal("unknown", SHARES)
         try:
             stated = record.get("noise")
             limits = None if stated is None else (_number(stated, "epsilon"), _number(stated, "delta"))
@@ -67,7 +78,7 @@ class Holdout:
             check_terms(rates)
         except (FoedusError, TypeError, ValueError, KeyError) as error:
             raise Refusal("unknown", f"what is stated about rows to hold out is wrong: {error}") from None
-        return Holdout(Shares(share, threshold, seed, by_class=noise is None), noise, rates)
+        return Holdout(Shares(share, threshold, by_class=noise is None), noise, rates)
 
     def check(self, policy: Policy, is_private: bool) -> None:
         """Refuse what a policy does not let leave; `is_private` says that the rounds have noise."""
@@ -101,8 +112,20 @@ class Holdout:
         return Release("evaluation", noise.kind, 1.0, scale, delta=noise.delta, rows=rows)
 
 
-def _is_share(value: object) -> TypeGuard[float]:
-    return isinstance(value, float) and 0 <= value < 1
+def is_share(value: object) -> TypeGuard[float]:
+    """Return whether a site may be asked to keep this share of its rows out; 0 is none."""
+    return isinstance(value, float) and (
+        value == 0 or (LEAST_SHARE <= value <= MOST_SHARE and value == round(value, 2))
+    )
+
+
+def seeded(shares: Shares, folder: Path) -> Shares:
+    """Return the shares with the site's own seed, which its secret and the shares decide; the secret is made once."""
+    path = folder / SECRET
+    if not path.exists():
+        write_whole(path, secrets.token_bytes(32), private=True)
+    text = json.dumps([shares.evaluate, shares.threshold, shares.by_class])
+    return replace(shares, seed=int.from_bytes(hmac.digest(path.read_bytes(), text.encode(), "sha256"), "big"))
 
 
 def _number(record: Json, name: str) -> float:

@@ -4,6 +4,10 @@ Four messages to every site. `columns`: what the columns are for; a site tells w
 two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it, and as masked
 sums in a run that has agreed on them. `prepare`: the rules that came of it, with which the site turns its table into
 the arrays that the rounds work on.
+
+A refusal tells something, and nobody charges for it. So a site refuses for what its rows hold at the first message
+alone, and then for what they are as a whole: no number of the server moves that. Later a cell that cannot be used is
+replaced, and a number of the server is refused for itself, where it lies outside a range that everybody knows.
 """
 
 import dataclasses
@@ -17,21 +21,23 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from foedus.algorithm import Algorithm
-from foedus.data.columns import missing_in
-from foedus.data.holdout import split
+from foedus.data.columns import Words, missing_in
+from foedus.data.holdout import Split, split
 from foedus.data.masked_sums import FigureLayout, InSums, SquaresLayout
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, valued_columns
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
-from foedus.data.sums import Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
+from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
+from foedus.data.tables import Table
 from foedus.errors import FoedusError
+from foedus.evaluation import rates
 from foedus.files import Json, pack, unpack
 from foedus.privacy.sampling import release as exact_release
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.examiner import Examiner
 from foedus.runtime.flare.exchange import Exchange, Paused
 from foedus.runtime.flare.gate import Gate, Outgoing, unfit
-from foedus.runtime.flare.holdout import Holdout
+from foedus.runtime.flare.holdout import Holdout, seeded
 from foedus.runtime.flare.masked_exchange import PREPARATION, MaskedExchange
 from foedus.runtime.flare.order import Order, over_a_network
 from foedus.runtime.flare.packing import whole
@@ -39,6 +45,7 @@ from foedus.runtime.flare.policy import Policy, Refusal, Source
 from foedus.runtime.flare.site_ledger import Release
 
 MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
+LARGEST = 1e100  # of a number in a table, of a bound, a shift and a scale: sums of squares of such numbers are finite
 
 
 class RunPlan(Protocol):
@@ -177,7 +184,10 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         sketches = {site: dataclasses.replace(one, **known) for site, one in sketches.items()}
     cohort = cohort_from(sketches, plan.roles)
     rules = plan.rules(cohort, answers)
-    exchange.everyone("prepare", {"rules": rules.to_json()})
+    replies = exchange.everyone("prepare", {"rules": rules.to_json()})
+    for term in () if plan.secure else plan.holdout.rates:
+        kept = {exchange.client[site]: int(header["kept"][term.name]) for site, header in replies.items()}
+        rates.check_counts(term, kept)
     return plan.order(cohort, rules, request.run, request.sites), rules
 
 
@@ -204,9 +214,9 @@ class Desk:
 
     def __init__(
         self, site: str, run: str, source: Source, policy: Policy, holdout: Holdout, note: Callable[[str], None],
-        gate: Gate,
+        gate: Gate, is_private: bool = False,
     ):  # fmt: skip
-        self.site, self.run, self.source, self.policy = site, run, source, policy
+        self.site, self.run, self.source, self.policy, self.is_private = site, run, source, policy, is_private
         self.holdout, self.note, self.gate = holdout, note, gate
         self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
         self.replies: Replies | None = None
@@ -218,25 +228,55 @@ class Desk:
         self.roles = Roles(**fields)
         self.stated_roles: Json = header["roles"]
         self.rows = {part: self.holdout.rows(part, self.stated_roles) for part in self.rows}
+        self.is_secure = header.get("secure") is True
+        if self.is_private and self.roles.missing != "mean":
+            raise Refusal(
+                "policy",
+                f"under privacy missing = {self.roles.missing!r} would make the number of rows depend on what is in "
+                "them; write missing = 'mean'",
+            )
         try:
-            table = self.source.table(self.roles)
+            table = _bounded(self.source.table(self.roles), self.note)
             for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
+            for name in valued_columns(self.roles):
+                self._check_values(table, name)
+            if not self.roles.classification and isinstance(table.columns[self.roles.label], Words):
+                raise FoedusError(f"the label {self.roles.label!r} holds words; this loss expects numbers.")
             table, self.sketch = sketch(table, self.roles)
-            self.split = split(table, self.roles, self.site, self.holdout.shares) if self.holdout else None
-            self.table = table if self.split is None else self.split.training
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
+        self.split = self._split(table) if self.holdout else None
+        self.table = table if self.split is None else self.split.training
         if self.table.rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
-        for name, values in ((self.roles.label, self.sketch.labels), (self.roles.group, self.sketch.groups)):
-            self._check_words(len(values))
-            if name is not None and values and not {*values} <= {*self._common_words(name)}:
-                raise unfit(f"a value of {name!r} stands in fewer than {self.policy.min_subset} rows", self.note)
         # where only sums may be seen, the values of label and group are told in one, and not here
-        silence = {"labels": (), "groups": ()} if header.get("secure") is True else {}
+        silence = {"labels": (), "groups": ()} if self.is_secure else {}
         return {"sketch": dataclasses.replace(self.sketch, **silence).to_json()}
+
+    def _check_values(self, table: Table, name: str) -> None:
+        """Refuse a label or a group with a rare value, over all rows of the file, whatever the run leaves out."""
+        counts = {word: count for word, count in word_counts(table.columns[name]).items() if count and word != ABSENT}
+        self._check_words(len(counts))
+        if min(counts.values(), default=0) < self.policy.min_subset:
+            raise unfit(f"a value of {name!r} stands in fewer than {self.policy.min_subset} rows", self.note)
+
+    def _split(self, table: Table) -> Split:
+        """Divide the rows by the site's own draw; refuse shares for which a part would have too few, by their number.
+
+        The difference between sums over all rows and over those that train is about the rows that are held out.
+        """
+        shares, least = seeded(self.holdout.shares, self.gate.folder), 1 if self.is_private else self.policy.min_subset
+        held_out = math.floor(shares.evaluate * table.rows + 0.5)
+        threshold = math.floor(shares.threshold * (table.rows - held_out) + 0.5)
+        stated = [size for size, share in ((held_out, shares.evaluate), (threshold, shares.threshold)) if share]
+        if min(stated) < max(1, least):
+            raise Refusal("policy", f"a part of its rows would be fewer than the {least} that its policy asks for")
+        one = split(table, self.roles, self.site, shares)
+        if any(0 < part.rows < least for part in (one.training, one.held_out, one.threshold)):
+            one = split(table, self.roles, self.site, dataclasses.replace(shares, by_class=False))
+        return one
 
     def _check_words(self, words: int) -> None:
         if words > self.policy.max_words:
@@ -271,9 +311,7 @@ class Desk:
                 "categories in [preprocess], or add epsilon",
             )
         if ask.sums or self.replies is None:
-            self.replies = Replies(self.table, noise)
-        if noise is None:
-            self._check_known(ask.sums)
+            self.replies = Replies(self._known() if noise is None else self.table, noise)
         exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
         words = {name: self._common_words(name) for name in ask.words}
         for levels in words.values():
@@ -304,22 +342,29 @@ class Desk:
         keep = partial(self.gate.keep_figures, self.run, request, figures)
         return Outgoing(payload=content, exact=exact, releases=releases, before=keep)
 
-    def _check_known(self, columns: tuple[str, ...]) -> None:
-        """Refuse exact sums over a column with few values."""
-        for name in columns:
-            if 0 < int(np.sum(~missing_in(self.table.columns[name]))) < self.policy.min_subset:
-                raise unfit(f"column {name!r} has fewer than {self.policy.min_subset} values", self.note)
+    def _known(self) -> Table:
+        """Return the table for exact sums: of a column with few values none is told, as if it had none here."""
+        columns = dict(self.table.columns)
+        for name, holds in zip(self.sketch.features, self.sketch.holds, strict=True):
+            column = columns[name]
+            if holds != "words" and int(np.sum(~missing_in(column))) < self.policy.min_subset:
+                columns[name] = np.full(len(column), np.nan)
+        return dataclasses.replace(self.table, columns=columns)
 
     def _noise(self, record: Json | None, ask: FiguresRequest) -> FigureNoise | None:
         if record is None:
             return None
         bounds = {str(name): (float(low), float(high)) for name, (low, high) in record["bounds"].items()}
         for name in ask.sums:
-            if name not in bounds or not -math.inf < bounds[name][0] < bounds[name][1] < math.inf:
-                raise Refusal("unknown", f"noise on the sums of {name!r} needs its bounds, a low and a high number")
-        epsilon, figures = float(record["epsilon"]), int(record["figures"])
-        if not 0 < epsilon < math.inf or figures < 1:
-            raise Refusal("unknown", "noise on sums needs an epsilon > 0 and the number of figures it is for")
+            low, high = bounds.get(name, (0.0, 0.0))
+            if not (-LARGEST <= low < high <= LARGEST and high - low >= 1 / LARGEST):
+                raise Refusal(
+                    "unknown",
+                    f"noise on the sums of {name!r} needs its bounds, a low and a high number up to {LARGEST:g}",
+                )
+        epsilon, figures = float(record["epsilon"]), whole(record["figures"], 1, 10**6, "figures")
+        if not 1 / LARGEST <= epsilon <= LARGEST:
+            raise Refusal("unknown", f"noise on sums needs an epsilon > 0, up to {LARGEST:g}")
         return FigureNoise(bounds, epsilon, figures, exact_laplace)
 
     def _releases(self, noise: FigureNoise | None) -> tuple[Release, ...]:
@@ -344,9 +389,9 @@ class Desk:
         columns = {*self.sketch.features} if noise is None else {*noise.bounds}
         if not {*means} <= columns or not all(map(math.isfinite, means.values())):
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
-        if noise is None:
-            self._check_known(tuple(means))
-        else:  # the proof of the sensitivity needs a mean within the bounds, and the server's may lie outside
+        if any(abs(mean) > LARGEST for mean in means.values()):
+            raise Refusal("unknown", f"it is asked for squares from a mean beyond {LARGEST:g}")
+        if noise is not None:  # the proof of the sensitivity needs a mean within the bounds
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
         request = {"means": header["means"]}
         again = None if noise is None or mask is None else self.gate.figures(self.run, request)
@@ -360,26 +405,47 @@ class Desk:
     def prepare(self, header: Json) -> dict[str, np.ndarray]:
         """Return the arrays that the rounds work on, from the site's table by the rules."""
         rules = Preprocessing.from_json(header["rules"])
-        try:
-            cohort, own = cohort_of(rules, self.roles), self._without_rare(rules)
-            arrays = arrays_of(cohort, own, self.table)
-            if self.split is not None:
-                held_out, threshold = self.split.held_out, self.split.threshold
-                parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
-                self.examiner = Examiner(
-                    parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy, self.note
-                )
-                self.examiner.check_counts()
-        except FoedusError as error:
-            raise unfit(str(error), self.note) from None
+        self._check_rules(rules)
+        # rows that the agreed rule leaves out are gone; the message's own rule could only refuse for what is in a row
+        own = dataclasses.replace(self._without_rare(rules), missing="mean")
+        cohort = cohort_of(rules, self.roles)
+        arrays = arrays_of(cohort, own, self.table)
+        if self.split is not None:
+            held_out, threshold = self.split.held_out, self.split.threshold
+            parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
+            self.examiner = Examiner(parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy)
         return dict(zip(("x", "y", "group"), arrays, strict=False))
+
+    def kept(self) -> Json:
+        """Return how many rows are kept out for each term on a rate; nothing where only sums may be seen."""
+        if self.examiner is None or self.is_secure or not self.holdout.rates:
+            return {}
+        return {"kept": self.examiner.counts()}
+
+    def _check_rules(self, rules: Preprocessing) -> None:
+        """Refuse rules by their own names and numbers; for no row of the table they can then fail."""
+        if tuple(rule.name for rule in rules.columns) != self.sketch.features:
+            raise Refusal("unknown", "the rules are not about the features that it has told")
+        for rule, holds in zip(rules.columns, self.sketch.holds, strict=True):
+            if isinstance(rule, Category) != (holds == "words") and holds != "nothing":
+                raise Refusal("unknown", f"the rule of the column {rule.name!r} does not fit what the column holds")
+            if isinstance(rule, Number):
+                for field, least in (("shift", -LARGEST), ("scale", 1 / LARGEST), ("fill", -LARGEST)):
+                    value = getattr(rule, field)
+                    if not (isinstance(value, int | float) and least <= value <= LARGEST):
+                        raise Refusal(
+                            "unknown", f"the {field} of the column {rule.name!r} must be from {least:g} to {LARGEST:g}"
+                        )
+        if self.roles.classification and len(rules.labels) != 2:
+            raise Refusal("unknown", "the rules must say which label counts as 0 and which as 1")
 
     def _without_rare(self, rules: Preprocessing) -> Preprocessing:
         """Return rules by which a word that few rows have here counts as one that no row has.
 
-        Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it.
+        Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it,
+        and a word that becomes rare with one row less must not change what is in others.
         """
-        if self.policy.limits_privacy:
+        if self.is_private:
             return rules
         columns: list[Number | Category] = []
         for rule in rules.columns:
@@ -389,3 +455,13 @@ class Desk:
                 rule = Category(rule.name, levels)
             columns.append(rule)
         return dataclasses.replace(rules, columns=tuple(columns))
+
+
+def _bounded(table: Table, note: Callable[[str], None]) -> Table:
+    """Return the table with its numbers cut to a range in which nothing that is computed from them overflows."""
+    columns = dict(table.columns)
+    for name, column in columns.items():
+        if not isinstance(column, Words) and np.any(np.abs(column) > LARGEST):
+            columns[name] = np.clip(column, -LARGEST, LARGEST)
+            note(f"{table.source}: numbers of column {name!r} are cut to the range of {LARGEST:g}")
+    return dataclasses.replace(table, columns=columns)

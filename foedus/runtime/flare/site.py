@@ -169,7 +169,10 @@ class SiteSession:
             raise Refusal("data", "its site file names no data")
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
         self.masks.begin_preparation(header)
-        self.desk = Desk(self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate)
+        is_private = sound_noise(algorithm) is not None or self.policy.limits_privacy
+        self.desk = Desk(
+            self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate, is_private
+        )
         self.arrays, self.run, self.agreement = None, None, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
@@ -190,8 +193,9 @@ class SiteSession:
         return self._desk(header).squares(header, self.masks.preparing(header))
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
-        self.arrays = self._desk(header).prepare(header)
-        return Outgoing()
+        desk = self._desk(header)
+        self.arrays = desk.prepare(header)
+        return Outgoing(desk.kept(), exact=bool(desk.kept()))
 
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
@@ -237,13 +241,14 @@ class SiteSession:
         check_extra(header["extra"], arrays)
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
         self.noise = sound_noise(algorithm)
-        check_moderate(w0, self.noise is not None)
+        check_moderate((w0, extra), self.noise is not None)
         self.w0 = jnp.asarray(w0)
         try:
             data = checked_data(str(header.get("client", self.name)), terms, algorithm, arrays, w0)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
-        check_subsets(terms, data, self.policy.min_subset, self.note)
+        if self.noise is None:
+            check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         self.norm, self.questions = header.get("norm"), 0
@@ -347,7 +352,7 @@ class SiteSession:
         examiner = self._desk(header).examiner
         if examiner is None:
             raise Refusal("policy", NOT_AGREED)
-        return examiner, self.folder / f"evaluated-{self.run}.txt"
+        return examiner, self.folder / f"evaluated-{self.run}.json"
 
     def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
         examiner, record = self._examiner(header)
