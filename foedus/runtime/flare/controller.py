@@ -29,11 +29,13 @@ from foedus.runtime.flare.frames import FOLDER as LIMITS
 from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
-from foedus.runtime.flare.post import CellPost, ask
+from foedus.runtime.flare.post import CellPost, SealedPost, ask
 from foedus.runtime.flare.preparation import read
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.terms import make_private
 from foedus.runtime.flare.window import Window
+from foedus.secure.channel import ServerChannel
+from foedus.secure.identity import ServerIdentity
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
 
@@ -142,6 +144,7 @@ class FoedusController(Controller):
             for place in places:
                 reserve(place)
             self.revocation_list = root / REVOKED
+            self.channel = ServerChannel(ServerIdentity.of_kit(root), lambda line: self.log_info(fl_ctx, line))
             site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
             modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
             result = play(
@@ -152,7 +155,7 @@ class FoedusController(Controller):
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
                 window,
-                self.post,
+                None if self.post is None else SealedPost(self.post, self.channel),
             )
             for place in (folder, run_dir):
                 write_whole(place / RESULT, result.to_bytes())
@@ -183,9 +186,13 @@ class FoedusController(Controller):
         for site in revoked_sites(self.revocation_list):
             if site in messages:
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
-        if self.post is None:
-            return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
-        return ask(self.post, messages, timeout, lambda: bool(abort_signal.triggered))
+
+        def carry(sealed: Mapping[str, bytes], seconds: float) -> dict[str, object]:
+            if self.post is None:
+                return self._ask_by_task(sealed, seconds, fl_ctx, abort_signal)
+            return ask(self.post, sealed, seconds, lambda: bool(abort_signal.triggered))
+
+        return self.channel.ask(messages, timeout, carry)
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

@@ -23,6 +23,7 @@ from foedus.runtime.flare.deploy import write_compose, write_deployment
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private
+from foedus.secure.identity import OPERATOR, organisation
 
 IMPL = "nvflare.lighter.impl"
 ADMIN = "coordinator@foedus.org"
@@ -73,6 +74,8 @@ class Project:
                 raise FoedusError(f"the site name {site!r} must hold letters, digits and '-' only.")
         if len(set(self.sites)) != len(self.sites) or not self.sites:
             raise FoedusError(f"a project needs sites with different names. Got {list(self.sites)} instead.")
+        if self.server in (OPERATOR, *self.sites):  # its certificate could then be taken for that of a site
+            raise FoedusError(f"the server must not be called {OPERATOR!r} or as a site is. Got {self.server!r}.")
 
     def to_yaml(self) -> str:
         """The project as FLARE's provisioner reads it; JSON is YAML."""
@@ -80,7 +83,7 @@ class Project:
             {
                 "name": self.server,
                 "type": "server",
-                "org": "foedus",
+                "org": OPERATOR,
                 "fed_learn_port": self.port,
                 "admin_port": self.admin_port,
             }
@@ -88,7 +91,7 @@ class Project:
         parties += [
             {"name": s, "type": "client", "org": organisation(s), "allow_log_streaming": False} for s in self.sites
         ]
-        parties += [{"name": ADMIN, "type": "admin", "org": "foedus", "role": "project_admin"}]
+        parties += [{"name": ADMIN, "type": "admin", "org": OPERATOR, "role": "project_admin"}]
         builders: list[Json] = [
             {"path": f"{IMPL}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
             {"path": f"{IMPL}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
@@ -97,11 +100,6 @@ class Project:
         ]
         project = {"api_version": 3, "name": self.name, "description": "a foedus federation"}
         return json.dumps(project | {"participants": parties, "builders": builders}, indent=1)
-
-
-def organisation(site: str) -> str:
-    """Return a site's name in the form in which FLARE wants that of its organisation."""
-    return site.replace("-", "_")
 
 
 def require_nvflare() -> None:
