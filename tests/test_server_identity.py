@@ -1,4 +1,4 @@
-"""Who may ask a site: the server of its project and nobody else, whatever carries the bytes; and who counts as a site."""
+"""Who may ask a site: the server of its project and nobody else. Who counts as a site: a site's certificate."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A channel between the server's job and a site's, whatever carries the bytes: both know who speaks, nobody reads along.
+"""A channel between the server's job and a site's: both know who speaks, and whoever carries the bytes reads nothing.
 
 FLARE's messages pass processes that foedus does not trust: on a site's machine its job listens on loopback without a
 certificate, and at the server one site can address another. So a site takes nothing but what is sealed for it by the

@@ -34,18 +34,6 @@ def statement(header: Json) -> str:
     return json.dumps([*parts, header.get("secure") is True, header.get("norm")], sort_keys=True)
 
 
-def check_norm(kind: Kind, terms: Terms, message: PyTree, reply: PyTree, norm: object) -> None:
-    """Refuse to send a reply that is larger than the norm that was announced, where one was.
-
-    It holds under masked sums too, where the server cannot see a single reply. How large it is is not said.
-    """
-    if not isinstance(norm, int | float) or not isinstance(kind, Accountable):
-        return
-    account = kind.account(terms, *(jax.tree.map(np.asarray, tree) for tree in (message, reply)))
-    if account is not None and norm_of(account.size) > norm:
-        raise Refusal("norm", f"its reply would have a norm beyond the {norm:g} that the terms allow")
-
-
 def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:
     """Refuse arrays of the server's that are no part of the terms, or would take the place of the site's own."""
     for name in names:

@@ -162,8 +162,7 @@ class ServerSession:
         """Return what a site is asked to agree to before it joins."""
         order = self.order
         terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
-        norm = {} if self.patience.norm is None else {"norm": self.patience.norm}
-        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds} | norm
+        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds}
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; return the rounds after which each site has saved its state."""

@@ -32,7 +32,7 @@ from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import agreement, layout, packing, products, releases, spec
+from foedus.runtime.flare import layout, packing, products, releases, spec
 from foedus.runtime.flare.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -246,7 +246,7 @@ class SiteSession:
         check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
-        self.norm, self.questions = header.get("norm"), 0
+        self.measured = products.MeasuredModels(self.folder / f"measured-{header['run']}.json")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -276,8 +276,6 @@ class SiteSession:
         following, reply = self.local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
-        if self.norm is not None:
-            agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
         if self.masks.masking is None:
             content = packing.to_bytes(reply, self.replies[phase])
         else:
@@ -336,9 +334,11 @@ class SiteSession:
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
         client = self.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
-        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         if self.noise is not None or self.policy.limits_privacy:
+            write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
             return Outgoing({"measured": False})
+        self.measured.add(header, payload)
+        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         content = self.masks.measurement(header, payload, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 
