@@ -26,7 +26,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.frames import FOLDER as LIMITS
-from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
+from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC, check_run_name
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.post import CellPost, SealedPost, ask
@@ -137,7 +137,11 @@ class FoedusController(Controller):
         try:
             run_config = json.loads((config / "run.json").read_text())
             os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
-            folder = root / RUNS / run_config["run"]
+            run = check_run_name(run_config["run"])
+            work = read((config / ORDER).read_bytes(), self._modules(workspace))
+            if work.run != run:
+                raise FoedusError(f"the job is about the run {run!r}, and its order about {work.run!r}.")
+            folder = root / RUNS / run
             folder.mkdir(parents=True, exist_ok=True)
             make_private(root)
             places.append(folder / ENDED)
@@ -145,10 +149,8 @@ class FoedusController(Controller):
                 reserve(place)
             self.revocation_list = root / REVOKED
             self.channel = ServerChannel(ServerIdentity.of_kit(root), lambda line: self.log_info(fl_ctx, line))
-            site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
-            modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
             result = play(
-                read((config / ORDER).read_bytes(), modules),
+                work,
                 folder,
                 lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
                 self.patience,
@@ -175,6 +177,12 @@ class FoedusController(Controller):
         if not note_ending(places, ending):
             window.ending = ending.get("sentence", "")
             window.ending_was_read.wait(LAST_WORDS_SECONDS)
+
+    @staticmethod
+    def _modules(workspace: Any) -> tuple[str, ...]:
+        """Return the modules beside foedus whose functions an order may name at this server."""
+        site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
+        return SiteFile.read(site_file).policy.modules if site_file.exists() else ()
 
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

@@ -43,7 +43,8 @@ class Flare:
         transport: 'aux' (fast) or 'task' (the sites' FLARE filters apply).
         modules: modules beside foedus whose functions the problem uses; every site must be able to import them.
         timeout: seconds that a site has for one answer.
-        minimum: the fewest answers a round goes on with; all that were asked when left out. With `secure` it needs noise.
+        minimum: the fewest answers a round goes on with; all that were asked when left out. Masked
+            sums (`secure`) without noise wait for everybody.
         quorum: the share of the sites, as 0.8, whose answers a round waits for; all of them when left out. Sites that
             are much slower than the others then hold up few rounds instead of every one.
         late: what becomes of an answer that comes after its round: 'drop', or, with FedAvg, FedProx and LocalSGD,
@@ -98,8 +99,8 @@ class Flare:
             raise FoedusError("The 'quorum' of Flare does not go with secure=True: masked sums wait for their sites.")
         if self.offences is not None and self.secure:
             raise FoedusError(
-                "The 'offences' of Flare does not go with secure=True: all sums of a run are over the same sites, so none "
-                "is left out; a run with a sum that cannot be true pauses."
+                "The 'offences' of Flare does not go with secure=True: all sums of a run are over the same sites, so a "
+                "run with a sum that cannot be true pauses."
             )
         for name, least in (("norm", 0), ("factor", 1)):
             value = getattr(self, name)

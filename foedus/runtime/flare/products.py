@@ -75,7 +75,7 @@ class MeasuredModels:
         self.questions: int = content.get("questions", 0)
 
     def add(self, header: Json, model: bytes) -> None:
-        """Note a model before its measurement leaves; the same one again is no other, and beyond the most are refused."""
+        """Note a model before its measurement leaves, or refuse it; one that was measured before may be once more."""
         if (digest := self._digest(header, model)) in self.models:
             return
         if len(self.models) >= MOST_MODELS:

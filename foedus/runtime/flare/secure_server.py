@@ -28,6 +28,7 @@ from foedus.runtime.flare.masked_exchange import MaskedExchange
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
+from foedus.runtime.flare.receipts import Receipts
 from foedus.runtime.flare.rounds import Play
 from foedus.runtime.flare.secure_check import Jury, Sum
 from foedus.runtime.flare.server import PlayRound, ServerSession
@@ -236,7 +237,11 @@ def play(
         if work.plan.secure:
             check_everybody(work.plan.algorithm(len(work.sites)), Fraction(), len(work.sites), patience.minimum)
         names = {site: site for site in work.sites}
-        order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+        receipts = Receipts(Path(folder).parent)
+        try:
+            order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop, receipts))
+        finally:
+            receipts.save()
     if order.secure:
         check_everybody(order.algorithm, order.participation, order.terms.clients, patience.minimum)
     departures = Departures(folder)
