@@ -1,16 +1,24 @@
 """Who may ask a site: the server of its project and nobody else. Who counts as a site: a site's certificate."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from test_flare_sessions import Hall
 from test_site_attacks import DIM, Intruder
 
 import foedus as fd
 from foedus.runtime.flare import packing
+from foedus.runtime.flare.exchange import Paused
+from foedus.runtime.flare.names import check_run_name
+from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import Policy
 from foedus.runtime.flare.post import Answer, SealedPost, TooLong
+from foedus.runtime.flare.receipts import Receipts
 from foedus.secure.channel import MOST_SESSIONS, SiteChannel
 from foedus.secure.play import trial_project
 
@@ -233,3 +241,120 @@ def test_a_server_is_not_called_as_a_site_may_be(server):
 
     with pytest.raises(fd.FoedusError, match="the server must not be called 'foedus' or as a site is"):
         Project("foedus", server, ("city",))
+
+
+# --- kits of an older version, and names that become paths ---
+
+
+def altered(path: Path, change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+AGED = {
+    "no authorisation file": lambda kit: (kit / "local/authorization.json").unlink(),
+    "every class": lambda kit: altered(kit / "local/resources.json", lambda c: c.update(class_allow_list=["*"])),
+    "no list of classes": lambda kit: altered(kit / "local/resources.json", lambda c: c.pop("class_allow_list")),
+    "code from outside": lambda kit: altered(
+        kit / "local/authorization.json", lambda c: c["permissions"]["project_admin"].update(byoc="any")
+    ),
+    "no door": lambda kit: altered(
+        kit / "local/resources.json",
+        lambda c: c.update(components=[p for p in c["components"] if p["id"] != "app_deployer"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", AGED)
+def test_a_kit_of_an_older_version_is_not_started(kits, tmp_path, what):
+    from foedus.runtime.flare import party
+    from foedus.runtime.flare.kits import check_kit
+
+    for name in ("city", "server"):
+        kit = Path(shutil.copytree(kits[name], tmp_path / name))
+        check_kit(kit)
+        if name == "server" and what == "no door":
+            continue
+        AGED[what](kit)
+        for begin in (party.run, party.start):
+            with pytest.raises(fd.FoedusError, match="was made by another version of foedus"):
+                begin(kit)
+        assert not (kit / "out.log").exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", "/etc", "a/b", "", "x" * 65, "r1\n", 7, None, ["r1"]])
+def test_the_name_of_a_run_is_no_path_at_the_server(name):
+    with pytest.raises(fd.FoedusError, match="the name of a run must have up to 64 letters, digits"):
+        check_run_name(name)
+
+
+def test_a_job_whose_run_is_a_path_writes_nothing_outside(kits, tmp_path):
+    """The name in `run.json` became that of a folder at the server, whatever it was."""
+    from nvflare.apis.workspace import Workspace
+
+    from foedus.runtime.flare.controller import FoedusController
+
+    kit = Path(shutil.copytree(kits["server"], tmp_path / "kit"))
+    job = "0123"
+    config = Path(Workspace(str(kit)).get_app_config_dir(job))
+    config.mkdir(parents=True)
+    (config / "run.json").write_text(json.dumps({"run": "../../x"}))
+
+    class Context:
+        def get_workspace(self):
+            return Workspace(str(kit))
+
+        def get_job_id(self):
+            return job
+
+        def get_engine(self):
+            return SimpleNamespace(register_app_command=lambda *told: None)
+
+    before = {*tmp_path.rglob("*")}
+    FoedusController().control_flow(SimpleNamespace(triggered=False), Context())
+    new = {path.relative_to(kit).as_posix() for path in {*tmp_path.rglob("*")} - before}
+    assert new == {f"{job}/ended.json"}
+    ending = json.loads((kit / job / "ended.json").read_text())
+    assert (ending["how"], "the name of a run must have" in ending["sentence"]) == ("refused", True)
+
+
+# --- receipts of ledgers at the server ---
+
+
+def test_the_server_keeps_the_newest_receipt_of_each_site_over_runs(tmp_path):
+    receipts = Receipts(tmp_path)
+    assert receipts.of("city") is None
+    for lines in (3, 5, 4):
+        receipts.take("city", {"lines": lines, "last": f"{lines}"})
+    for wrong in (None, 7, {}, {"lines": "9"}, [1]):
+        receipts.take("city", wrong)
+    receipts.save()
+    Receipts(tmp_path).take("city", {"lines": 1, "last": ""})
+    other = Receipts(tmp_path)
+    other.take("city", {"lines": 9, "last": "9"})
+    receipts.take("city", {"lines": 7, "last": "7"})
+    other.save()
+    receipts.save()
+    assert Receipts(tmp_path).of("city") == {"lines": 9, "last": "9"}, "two runs at once: the newer one stays"
+    with pytest.raises(fd.FoedusError, match="a site's name must hold letters"):
+        receipts.of("../../x")
+
+
+def test_a_later_run_of_the_server_finds_the_ledger_that_was_rolled_back(tmp_path):
+    """The server's own folder keeps receipts over its runs, and the greeting of the next run shows them."""
+    problem = fd.Problem([(np.eye(2), np.ones(2))] * 3, loss=fd.losses.least_squares)
+    noise = fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0, sampler="opendp", most=2)
+    private = fd.FedAvg(k0=1, lr=0.1).with_noise(noise, problem)
+    hall = Hall(tmp_path, problem, private, max_rounds=2)
+    hall.play()
+    assert sorted(path.name for path in (tmp_path / ".receipts").iterdir()) == [f"site-{i}.json" for i in (1, 2, 3)]
+    hall.order = replace(hall.order, run="r2")
+    hall.open_sites()
+    hall.play()
+    for name in ("ledger.jsonl", "ledger.head"):
+        (tmp_path / "site-2" / name).unlink()
+    hall.open_sites()
+    hall.order = replace(hall.order, run="r3")
+    with pytest.raises(Paused, match="'1': its ledger of privacy is not the newest one; its own log says what"):
+        hall.play(patience=Patience(timeout=1.0, hello=0.0, keep_every=1e9))
