@@ -387,7 +387,7 @@ def test_a_job_without_the_parents_digest_gets_no_answer(kit, monkeypatch, diges
     context.get_engine = lambda: engine
     executor = FoedusExecutor()
     executor.handle_event(EventType.START_RUN, context)
-    assert (executor.session is not None) == (digest == "right")
+    assert (executor.channel is not None) == (digest == "right")
     if digest != "right":
         assert FIELD not in executor.execute("foedus", Shareable({FIELD: b""}), context, None)
         assert "is not the one with which" in (kit / RUNS / "site.log").read_text()

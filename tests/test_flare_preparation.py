@@ -1,5 +1,8 @@
 """Sites whose tables nobody else sees prepare them together: the simulator's rules and answers, and what is refused."""
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,10 @@ from foedus.data import preprocess
 from foedus.errors import FoedusError
 from foedus.experiment import build, file, sources
 from foedus.experiment.plan import Plan
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.approval import Statement
+from foedus.runtime.flare import layout, packing
 from foedus.runtime.flare.exchange import Exchange, Missing, Paused
 from foedus.runtime.flare.order import Patience, Result
-from foedus.runtime.flare.policy import Policy, Refusal, SiteFile, Source
+from foedus.runtime.flare.policy import Policy, SiteFile, Source
 from foedus.runtime.flare.preparation import Request, prepare, read
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.site import SiteSession
@@ -202,10 +204,183 @@ def test_a_person_approves_a_study_once_and_is_held_to_by_its_rounds(tmp_path):
         approvals.decide(request.id, "approved")
     result = ward.play()
     assert np.all(np.isfinite(result.conclusion.w))
-    site = ward.site["city"]
-    statement = Statement("r1", "FedGiA", 8, 4, "Hinge", ())
-    with pytest.raises(Refusal, match="is not what a person at the site has approved"):
-        site.approvals.same(ward.policy, statement)
+
+
+CONSTRAINED = f"""
+{BY_SEX}[algorithm]
+name = "InteriorPoint"
+[problem]
+loss = "logistic"
+where = "group F"
+penalty = {{ name = "Ridge", mu = 0.1 }}
+[[constraints]]
+type = "LossCap"
+where = "label yes"
+at_most = 0.6
+[[constraints]]
+type = "Linear"
+coefficients = {{ age = 1.0, "(intercept)" = 0.5 }}
+at_most = 1.0
+[run]
+max_rounds = 2
+"""
+LOSS = 'loss = "logistic"'
+APPROVABLE = {
+    "constraints": CONSTRAINED,
+    "settings that are worked out later": STUDY.replace("FedGiA", "FedEPM"),
+    "a form that is chosen later": STUDY.replace("FedGiA", "ProxAL"),
+    "an intercept beside a regulariser": STUDY.replace("FedGiA", "InexactADMM").replace(
+        LOSS, f'{LOSS}\nregularizer = {{ name = "L1", lam = 0.01 }}'
+    ),
+    "a regression": STUDY.replace("FedGiA", "FedAvg")
+    .replace(LOSS, 'loss = "least_squares"')
+    .replace('label = "readmitted"\npositive = "yes"', 'label = "age"'),
+    "private": STUDY.replace("FedGiA", "FedAvg").replace("[run]", "[privacy]\nepsilon = 2.0\ndelta = 1e-5\n[run]"),
+}
+
+
+class AskingWard(Ward):
+    """A ward whose people approve the run before it is played; `change` is the hand of a server that lies."""
+
+    def __init__(self, folder: Path, text: str, policy: Policy | None = None):
+        super().__init__(folder, text, policy or Policy(approve="ask", **FREE))
+        self.sources = {name: replace(source, labels=("readmitted", "age")) for name, source in self.sources.items()}
+        self.change = lambda header, payload: (header, payload)
+        self.said: list[dict] = []
+
+    def ask(self, messages, timeout):
+        sent = {name: packing.seal(*self.change(*packing.unseal(message))) for name, message in messages.items()}
+        replies = super().ask(sent, timeout)
+        self.said += [packing.unseal(reply)[0] for reply in replies.values()]
+        return replies
+
+    def approve(self) -> "AskingWard":
+        with pytest.raises(Paused, match="it waits for the approval of a person at the site"):
+            self.play()
+        for name in self.names:
+            (request,) = self.site[name].approvals.all()
+            self.site[name].approvals.decide(request.id, "approved")
+        return self
+
+
+@pytest.mark.parametrize("what", APPROVABLE)
+def test_rounds_that_come_of_what_was_approved_are_played(tmp_path, what):
+    ward = AskingWard(tmp_path, APPROVABLE[what]).approve()
+    ward.change = altered("round", stop)
+    with pytest.raises(InterruptedError):
+        ward.play()
+    assert [header["code"] for header in ward.said if header["ask"] == "join"] == ["ok"] * 4
+    assert len(ward.site["city"].approvals.all()) == 1
+
+
+def altered(ask: str, alter):
+    """A hand that alters the messages of one kind."""
+
+    def change(header, payload):
+        return alter(header, payload) if header["ask"] == ask else (header, payload)
+
+    return change
+
+
+def stop(header, payload):
+    raise InterruptedError
+
+
+def with_terms(**fields):
+    def alter(header, payload):
+        terms = header["terms"]
+        return {**header, "terms": {**terms, "fields": {**terms["fields"], **fields}}}, payload
+
+    return alter
+
+
+def other_group(header, payload):
+    """The cap is on the rows of another label, under the name of the approved one."""
+    text = json.dumps(header).replace('"said": "yes", "value": 1.0', '"said": "yes", "value": 0.0')
+    return json.loads(text), payload
+
+
+def other_arrays(header, payload):
+    """The same shapes with other limits; the greeting names the digest of them."""
+    size = packing.size_of(layout.of_shapes(header["extra"]))
+    changed = payload[: len(payload) - size] + (np.frombuffer(payload[-size:]) + 0.25).tobytes()
+    return header, changed
+
+
+RIDGE = {"of": "class", "name": "foedus.penalties:Ridge", "fields": {"mu": 100.0, "per_example": True}}
+LIES = {
+    "columns, where": altered("columns", lambda h, p: (h | {"terms": None}, p)),
+    "columns, missing": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"missing": "drop"}}, p)),
+    "columns, positive": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"positive": "no"}}, p)),
+    "columns, a field of a later version": altered("columns", lambda h, p: (h | {"later": 1}, p)),
+    "sums, noise": altered("sums", lambda h, p: (h | {"noise": {"bounds": {}, "epsilon": 1.0, "figures": 1}}, p)),
+    "where": altered("hello", with_terms(where=None)),
+    "penalty": altered("hello", with_terms(penalty=RIDGE)),
+    "loss": altered("hello", with_terms(loss={"of": "class", "name": "foedus.losses:Hinge", "fields": {}})),
+    "sites": altered("hello", with_terms(clients=5)),
+    "constraints": altered("hello", with_terms(constraints={"of": "tuple", "items": []})),
+    "the label of a cap": altered("hello", other_group),
+    "rounds": altered("hello", lambda h, p: (h | {"max_rounds": 3}, p)),
+    "seed": altered("hello", lambda h, p: (h | {"seed": 9}, p)),
+    "masks": altered("hello", lambda h, p: (h | {"secure": True}, p)),
+    "data of the server": altered("hello", lambda h, p: (h | {"own": {"x": [1, 2]}}, p)),
+    "further arrays": altered("hello", lambda h, p: (h | {"extra": {"robust.q": [1]}}, p)),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_run_that_is_other_than_what_was_approved_is_refused(tmp_path, what):
+    """Approved over all rows, greeted with a subset, another ridge, another cap: it all went through."""
+    ward = AskingWard(tmp_path, CONSTRAINED).approve()
+    ward.said.clear()
+    ward.change = LIES[what]
+    with pytest.raises((Missing, Paused, FoedusError)):
+        ward.play()
+    assert {header["ask"] for header in ward.said if header["code"] == "ok"} <= {
+        "columns",
+        "sums",
+        "squares",
+        "prepare",
+    }
+
+
+@pytest.mark.parametrize(("name", "value"), [("tol", 1e-3), ("k0", 7), ("lr", 123.0)])
+def test_every_setting_of_the_algorithm_is_what_was_approved(tmp_path, name, value):
+    ward = AskingWard(tmp_path, STUDY.replace("FedGiA", "FedAvg")).approve()
+
+    def alter(header, payload):
+        algorithm = header["algorithm"]
+        return {**header, "algorithm": {**algorithm, "fields": {**algorithm["fields"], name: value}}}, payload
+
+    ward.change = altered("hello", alter)
+    with pytest.raises(Missing, match="what it is asked to join is not what a person at the site has approved"):
+        ward.play()
+
+
+def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path):
+    """They come in `join` as arrays; a lying server states their digest in its greeting."""
+    ward = AskingWard(tmp_path, CONSTRAINED).approve()
+
+    def change(header, payload):
+        if header["ask"] == "join":
+            header, payload = other_arrays(header, payload)
+        if header["ask"] in ("hello", "join"):
+            header = header | {"arrays": digests[header["client"]]}
+        return header, payload
+
+    digests: dict[str, str] = {}
+    honest = AskingWard(tmp_path, CONSTRAINED, ward.policy)
+
+    def note(header, payload):
+        if header["ask"] == "join":
+            digests[header["client"]] = hashlib.sha256(other_arrays(header, payload)[1]).hexdigest()
+        return header, payload
+
+    honest.change = note
+    honest.play()
+    ward.change = change
+    with pytest.raises(Missing, match="what it is asked to join is not what a person at the site has approved"):
+        ward.play()
 
 
 def test_a_label_that_no_site_has_is_named(tmp_path):

@@ -240,8 +240,13 @@ def test_a_site_with_masked_sums_alone_refuses_a_plain_preparation_before_its_co
 def test_other_keys_are_used_before_the_rounds_than_in_them(tmp_path):
     ward = MaskedWard(tmp_path, SECURE)
     ward.play()
-    files = sorted(path.name for path in (tmp_path / "city").glob("summed-*"))
-    assert files == ["summed-r1.preparation.txt", "summed-r1.txt"]
+    (file,) = (tmp_path / "city").glob("summed-*")
+    assert [line.split()[0] for line in file.read_text().splitlines()] == ["set"], "both are over the same sites"
+    site = ward.site["city"].masks
+    assert site.preparation is not None
+    assert site.site is not None
+    assert site.preparation[1].note.run == "r1.preparation"
+    assert site.site.note.run == "r1"
 
 
 # --- refusals ---

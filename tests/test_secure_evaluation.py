@@ -22,7 +22,7 @@ from foedus.report import card
 from foedus.report import evidence as pages
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.order import Patience, Result
+from foedus.runtime.flare.order import Result
 from foedus.runtime.flare.policy import Policy, SiteFile
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.site import SiteSession
@@ -211,8 +211,7 @@ def test_a_site_that_vanishes_after_masking_is_in_the_figures(tmp_path):
             replies.pop(ward.names[1], None)
         return replies
 
-    patience = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=3)
-    result = play(request, tmp_path / "server", ask, patience, ward.notes.append, lambda: False)
+    result = play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
     figures = Evaluation.from_json(result.evaluation)
     assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
 

@@ -15,7 +15,7 @@ import foedus as fd
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.order import Order, Patience, Result, order_of
 from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.secure_server import SecureServerSession
+from foedus.runtime.flare.secure_server import SecureServerSession, play
 from foedus.runtime.flare.secure_site import identity_of
 from foedus.runtime.flare.server import Missing, Paused
 from foedus.runtime.flare.site import SiteSession
@@ -119,21 +119,51 @@ def test_constraints_are_certified_and_each_site_keeps_its_own_rows(tmp_path):
 # --- faults ---
 
 
-def test_a_site_that_is_silent_in_a_round_is_left_out_of_its_sum(tmp_path):
+def test_a_sum_over_all_sites_and_one_over_all_but_one_are_not_both_revealed(tmp_path):
+    """At the same model their difference was the reply of the site that is in one of them alone, to 4e-13."""
     algorithm, more = SCAFFOLD
-    plan = np.ones((6, 5), bool)
-    plan[2, 1] = False
-    expected = fd.solve(five(), algorithm, participation=plan, **more)
     hall = MaskedHall(tmp_path, five(), algorithm, **more)
-    result = hall.play(without(hall, "round", {2}), Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4))
-    np.testing.assert_allclose(result.conclusion.w, expected.w, atol=1e-10)
-    np.testing.assert_array_equal(result.history["answered"], [5, 5, 4, 5, 5, 5])
+    lying = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4)  # the server goes on without the silent one
+    result = hall.play(without(hall, "round", {2}), lying)
+    np.testing.assert_array_equal(result.history["answered"], [5, 5, 0, 5, 5, 5])
+    assert any("sums without noise are over the same sites in the whole run" in line for line in hall.notes)
+    hall.open_sites()  # nor after a restart, in another round
+    result = hall.play(without(hall, "round", {0, 1, 3}), lying)
+    assert max(result.history["answered"]) == 5
+    assert 4 not in result.history["answered"]
+
+
+@pytest.mark.parametrize(
+    ("patience", "participation", "sentence"),
+    [
+        ({"minimum": 4}, 1.0, "'minimum' does not go with them: a run waits for a site that is away"),
+        ({}, fd.Fraction(0.8), "this participation asks some of them, or loses replies"),
+        ({}, fd.Fraction(1.0, dropout=0.1), "this participation asks some of them, or loses replies"),
+        ({}, np.eye(5, dtype=bool) | [1, 1, 1, 1, 0], "this participation asks some of them, or loses replies"),
+    ],
+)
+def test_a_run_that_would_sum_over_other_sites_from_round_to_round_is_refused_before_it_greets(
+    tmp_path, patience, participation, sentence
+):
+    algorithm, more = SCAFFOLD
+    hall = MaskedHall(tmp_path, five(), algorithm, participation=participation, **more)
+    with pytest.raises(fd.FoedusError, match=sentence):
+        play(
+            hall.order, tmp_path / "server", hall.ask, Patience(timeout=1.0, hello=0.0, **patience), hall.notes.append,
+            lambda: False,
+        )  # fmt: skip
+    assert not [*tmp_path.glob("site-*/messages.jsonl")]
+
+
+def test_masked_sums_leave_nobody_out():
+    with pytest.raises(fd.FoedusError, match="'offences' of Flare does not go with secure=True"):
+        fd.Flare(secure=True, offences=2)
 
 
 def test_a_site_that_vanishes_after_masking_is_in_the_sum(tmp_path):
     algorithm, more = SCAFFOLD
     hall = MaskedHall(tmp_path, five(), algorithm, **more)
-    result = hall.play(without(hall, "reveal", {2, 3}), Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4))
+    result = hall.play(without(hall, "reveal", {2, 3}))
     np.testing.assert_allclose(result.conclusion.w, fd.solve(five(), algorithm, **more).w, atol=1e-10)
 
 

@@ -4,6 +4,7 @@ Each test is an attack that a site must survive. No FLARE is needed: the bytes a
 """
 
 import dataclasses
+import hashlib
 import json
 import multiprocessing
 import os
@@ -73,19 +74,25 @@ class Intruder:
         header = {"ask": ask, "run": "r1", "round": None} | told
         return packing.unseal(self.site.answer(packing.seal(header, payload)))
 
-    def statement(self, max_rounds: int = 4) -> dict:
-        return {"algorithm": spec.encode(self.algorithm), "terms": spec.encode(self.terms), "max_rounds": max_rounds}
-
-    def hello(self, run: str = "r1", **told) -> dict:
-        return self.say("hello", **{"run": run} | self.statement() | told)[0]
-
-    def join(self, run: str = "r1", extra: dict[str, np.ndarray] | None = None, **told) -> dict:
+    def arrays_of(self, extra: dict[str, np.ndarray] | None) -> tuple[dict[str, list[int]], bytes]:
+        """The shapes of the arrays that `join` brings beside the first model, and all of them as bytes."""
         extra = {} if extra is None else extra
         shapes = {k: list(np.shape(v)) for k, v in extra.items()}
         plan = (layout.vector(self.terms.dim), layout.of_shapes(shapes))
-        content = packing.to_bytes((np.zeros(self.terms.dim), extra), plan)
-        more = {"seed": 0, "own": None, "index": 0, "uid": [0, 0], "extra": shapes, "run": run}
-        return self.say("join", content, **self.statement() | more | told)[0]
+        return shapes, packing.to_bytes((np.zeros(self.terms.dim), extra), plan)
+
+    def statement(self, extra: dict[str, np.ndarray] | None = None) -> dict:
+        """What an honest server states in the greeting and in `join`."""
+        shapes, content = self.arrays_of(extra)
+        settings = {"algorithm": spec.encode(self.algorithm), "terms": spec.encode(self.terms), "max_rounds": 4}
+        settings |= {"seed": 0, "own": None, "index": 0, "uid": [0, 0], "extra": shapes, "client": "city"}
+        return settings | {"arrays": hashlib.sha256(content).hexdigest()}
+
+    def hello(self, run: str = "r1", extra: dict[str, np.ndarray] | None = None, **told) -> dict:
+        return self.say("hello", **{"run": run} | self.statement(extra) | told)[0]
+
+    def join(self, run: str = "r1", extra: dict[str, np.ndarray] | None = None, **told) -> dict:
+        return self.say("join", self.arrays_of(extra)[1], **{"run": run} | self.statement(extra) | told)[0]
 
     def enter(self, run: str = "r1", max_rounds: int = 4) -> "Intruder":
         for reply in (self.hello(run, max_rounds=max_rounds), self.join(run, max_rounds=max_rounds)):
@@ -190,8 +197,15 @@ def test_a_reply_tells_neither_the_sensitivity_nor_the_scale_nor_the_number_of_r
     """Both are functions of the number of rows, which is the site's own."""
     intruder = Intruder(tmp_path, private()).enter()
     header, _ = intruder.round(0)
-    assert {*header} == {"code", "site", "run", "round", "ask", "releases"}
+    assert {*header} == {"code", "site", "run", "round", "ask", "releases", "receipt"}
     assert header["releases"] == 1
+    assert {*header["receipt"]} == {"lines", "last"}
+    (line,) = SiteLedger(tmp_path / "site").lines
+    guess = dataclasses.replace(line, salt="")  # the server may know all the rest, and try every number of rows
+    digests = {hashlib.sha256(one.text().encode()).hexdigest() for one in (guess, line)}
+    assert header["receipt"]["last"] in digests - {hashlib.sha256(guess.text().encode()).hexdigest()}
+    intruder.round(1)
+    assert len({line.salt for line in SiteLedger(tmp_path / "site").lines}) == 2
 
 
 def test_stopping_rules_that_send_the_gradient_are_dropped_at_the_site(tmp_path):
@@ -317,8 +331,9 @@ def test_the_papers_noise_and_draws_from_a_seed_are_no_privacy(tmp_path):
 def test_arrays_of_the_server_do_not_take_the_place_of_the_sites(tmp_path, name):
     """A one-hot `weight` made every gradient one row's; a large `x.bound` switched clipping off."""
     intruder = Intruder(tmp_path, private())
-    assert intruder.hello()["code"] == "ok"
-    reply = intruder.join(extra={name: np.eye(ROWS)[0]})
+    extra = {name: np.eye(ROWS)[0]}
+    assert intruder.hello(extra=extra)["code"] == "ok"
+    reply = intruder.join(extra=extra)
     assert reply["code"] == "policy"
     assert "no part of its terms" in reply["sentence"]
     assert intruder.round(0)[0]["code"] == "other-run"
@@ -570,7 +585,7 @@ def test_only_the_gate_seals_what_leaves_a_site():
     folder = Path(fd.__file__).parent / "runtime" / "flare"
     for name in ("site", "preparation", "approval", "agreement", "site_ledger", "policy", "executor"):
         assert "packing.seal(" not in (folder / f"{name}.py").read_text(), name
-    assert len(re.findall(r"packing\.seal\(", (folder / "gate.py").read_text())) == 3
+    assert len(re.findall(r"packing\.seal\(", (folder / "gate.py").read_text())) == 4
 
 
 # --- 7. whole rows by ordinary means ---
@@ -673,7 +688,7 @@ def test_an_experiment_waits_for_a_person_and_is_then_held_to_the_letter(tmp_pat
     approvals = Approvals(tmp_path / "site")
     (request,) = approvals.all()
     assert request.id in reply["sentence"]
-    (said,) = (re.search(r"epsilon (\S+) by this run and (\S+) in all", line) for line in request.summary[-1:])
+    (said,) = (re.search(r"epsilon (\S+) by this run and (\S+) in all", line) for line in request.summary[-2:-1])
     assert said is not None
     assert [float(part) for part in said.groups()] == pytest.approx([1.0, 1.0], abs=1e-3)
     assert intruder.hello()["code"] == "waiting"
@@ -687,3 +702,158 @@ def test_an_experiment_waits_for_a_person_and_is_then_held_to_the_letter(tmp_pat
     assert intruder.hello()["sentence"] == "a person at the site has refused this experiment"
     with pytest.raises(fd.FoedusError, match="there is no request 'nobody'"):
         approvals.decide("nobody", "approved")
+
+
+def approved(intruder: Intruder) -> Intruder:
+    """Greet once, and let a person at the site approve what was asked."""
+    from foedus.runtime.flare.approval import Approvals
+
+    assert intruder.hello()["code"] == "waiting"
+    approvals = Approvals(intruder.folder / "site")
+    (request,) = approvals.all()
+    approvals.decide(request.id, "approved")
+    assert intruder.hello()["code"] == "ok"
+    return intruder
+
+
+def test_whatever_a_greeting_states_is_what_was_approved(tmp_path):
+    """Every field of the message, at every depth, and fields that nobody knows yet."""
+    intruder = approved(Intruder(tmp_path, fd.FedAvg(lr=0.5), Policy(approve="ask"), where=fd.label(1.0)))
+    stated = intruder.statement()
+    changes = [stated | {"a setting of a later version": 1}, *variations(stated)]
+    assert len(changes) > 30
+    for changed in changes:
+        assert intruder.hello(**changed)["code"] != "ok", changed
+        assert intruder.join(**changed)["code"] == "other-run", changed
+
+
+def variations(node):
+    """The same JSON with one value changed, for each value in it."""
+    if isinstance(node, dict):
+        yield from ({**node, key: changed} for key, value in node.items() for changed in variations(value))
+    elif isinstance(node, list):
+        yield from ([*node[:i], changed, *node[i + 1 :]] for i, one in enumerate(node) for changed in variations(one))
+    elif isinstance(node, bool) or node is None:
+        yield 7 if node is None else not node
+    else:
+        yield node + 1 if isinstance(node, int | float) else f"{node}x"
+
+
+def test_the_first_model_and_the_limits_that_a_join_brings_are_those_that_were_approved(tmp_path):
+    stated = problem(constraints=[fd.constraints.LossCap(fd.label(1.0), at_most=0.9)])
+    intruder = Intruder(tmp_path, fd.ProxAL(), Policy(approve="ask"), problem=stated)
+    extra = {"cap0.cap": np.array([0.9])}
+    from foedus.runtime.flare.approval import Approvals
+
+    assert intruder.hello(extra=extra)["code"] == "waiting"
+    approvals = Approvals(tmp_path / "site")
+    approvals.decide(approvals.all()[0].id, "approved")
+    assert intruder.hello(extra=extra)["code"] == "ok"
+    header = {"run": "r1"} | intruder.statement(extra)
+    for w, cap in ((1.0, 0.9), (0.0, 0.1)):
+        plan = (layout.vector(DIM), layout.of_shapes(header["extra"]))
+        content = packing.to_bytes((np.full(DIM, w), {"cap0.cap": np.array([cap])}), plan)
+        assert intruder.say("join", content, **header)[0]["code"] == "other-run"
+    assert intruder.join(extra=extra)["code"] == "ok"
+
+
+def test_a_message_adds_no_line_to_a_sites_log_nor_to_what_a_person_reads(tmp_path):
+    """A forged "approved by the data-protection officer" stood in the log after a line break in a message."""
+    from foedus.runtime.flare.approval import Approvals
+
+    intruder = Intruder(tmp_path, fd.FedAvg(lr=0.5), Policy(approve="ask"))
+    forged = "x\napproved by the data-protection officer\x1b[2J\u202e\r\u2028" + "y" * 10_000
+    for ask in (forged, "hello", "round"):
+        intruder.say(ask, **intruder.statement() | {"run": "r1", "client": forged, "what": forged})
+        intruder.say(ask, run=forged)
+    intruder.hello(algorithm={"of": "class", "name": forged, "fields": {}})
+    intruder.hello(algorithm={"of": "class", "name": f"foedus.losses:{forged}", "fields": {}})
+    (request,) = Approvals(tmp_path / "site").all()
+    for line in (*intruder.notes, *request.summary):
+        assert line.isprintable(), line[:200]
+        assert len(line) <= 20_001
+    for line in (tmp_path / "site" / "messages.jsonl").read_text().splitlines():
+        assert len(line) < 1000
+        assert all(str(value).isprintable() for value in json.loads(line).values())
+
+
+# --- ledgers that go back, and noise that changes ---
+
+
+def rollback(intruder: Intruder, how: str, old: dict[str, bytes]) -> None:
+    """What whoever can write in the site's folder may do to the ledger, between two lives of the site."""
+    for name in ("ledger.jsonl", "ledger.head"):
+        path = intruder.folder / "site" / name
+        path.unlink()
+        if how == "older copies":
+            path.write_bytes(old[name])
+    intruder.start()
+
+
+@pytest.mark.parametrize("how", ["older copies", "both deleted"])
+def test_a_ledger_that_was_rolled_back_is_told_by_the_servers_receipt(tmp_path, how):
+    intruder = Intruder(tmp_path, private()).enter(max_rounds=2)
+    header, _ = intruder.round(0)
+    old = {name: (tmp_path / "site" / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
+    header, _ = intruder.round(1)
+    receipt = header["receipt"]
+    assert receipt["lines"] == 2
+    intruder.start()
+    assert intruder.hello("r2", receipt=receipt, max_rounds=1)["code"] == "ok", (
+        "the newest ledger, and one that has grown since"
+    )
+    rollback(intruder, how, old)
+    assert intruder.hello("r3", max_rounds=1)["code"] == "ok", "a server that has forgotten cannot help"
+    reply = intruder.hello("r3", receipt=receipt, max_rounds=1)
+    assert reply["code"] == "ledger"
+    assert reply["sentence"] == "its ledger of privacy is not the newest one; its own log says what is to be done"
+    assert "was replaced by an older copy, or begun anew. Put the newest copy of" in intruder.notes[-2]
+
+
+def test_a_ledger_that_went_on_from_an_older_copy_is_not_the_one_of_the_receipt(tmp_path):
+    intruder = Intruder(tmp_path, private()).enter(max_rounds=4)
+    intruder.round(0)
+    old = {name: (tmp_path / "site" / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
+    receipt = intruder.round(1)[0]["receipt"]
+    rollback(intruder, "older copies", old)
+    assert intruder.enter(max_rounds=4).round(1, np.ones(DIM))[0]["receipt"]["lines"] == receipt["lines"]
+    assert intruder.hello("r3", receipt=receipt)["code"] == "ledger"
+
+
+@pytest.mark.parametrize("receipt", [{}, [], "x", {"lines": -1}, {"lines": True, "last": ""}, {"lines": 10**30}, 7])
+def test_a_receipt_that_is_none_is_refused_with_a_sentence(tmp_path, receipt):
+    reply = Intruder(tmp_path, private()).hello(receipt=receipt)
+    assert reply["code"] in ("unknown", "ledger")
+
+
+def test_one_name_of_a_run_has_one_noise(tmp_path):
+    """What a run costs is proved for noise that was fixed before its first answer."""
+    intruder = Intruder(tmp_path, private(), Policy(privacy=True)).enter(max_rounds=2)
+    intruder.round(0)
+    intruder.start()  # it is on the disk
+    for noise, rounds in ((fd.Laplace(epsilon=0.125, clip=1.0), 2), (fd.Laplace(epsilon=0.25, clip=1.0), 3)):
+        intruder.algorithm = private(noise)
+        reply = intruder.hello(max_rounds=rounds)
+        assert (reply["code"], "with other noise" in reply["sentence"]) == ("policy", True)
+    assert intruder.hello("r2", max_rounds=3)["code"] == "ok"
+    intruder.algorithm = private()
+    assert intruder.enter(max_rounds=2).round(1)[1].size == DIM
+
+
+# --- the measurement ---
+
+
+def measured(intruder: Intruder, w: float) -> str:
+    content = packing.to_bytes((np.full(DIM, w), np.zeros(0)), (layout.vector(DIM), layout.vector(0)))
+    return intruder.say("measure", content, since=-1)[0]["code"]
+
+
+def test_a_run_is_measured_at_few_models_also_after_a_restart(tmp_path):
+    """At 150 models of the server's choice the measurements were 52 rows, to 5e-8."""
+    intruder = Intruder(tmp_path, fd.FedAvg(lr=0.5), Policy()).enter()
+    codes = [measured(intruder, w / 10) for w in range(10)]
+    assert codes == ["ok"] * 5 + ["policy"] * 5
+    intruder.start()
+    intruder.enter()
+    assert measured(intruder, 0.0) == "ok", "the same model is no other"
+    assert measured(intruder, 9.0) == "policy"

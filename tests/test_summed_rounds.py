@@ -23,7 +23,7 @@ WORDS = np.arange(3)
 
 def grove(folder) -> dict[str, MaskingSite]:
     """Five sites with their records in a folder, as after a start."""
-    sites = {n: MaskingSite(IDENTITIES[n], 3, SummedRounds(folder / f"{n}.txt")) for n in NAMES}
+    sites = {n: MaskingSite(IDENTITIES[n], 3, SummedRounds(folder / f"{n}.txt"), is_noisy=True) for n in NAMES}
     exchange_keys(sites, "run")
     return sites
 
@@ -96,6 +96,18 @@ def test_the_set_of_those_who_answered_counts_and_not_the_one_that_was_foreseen(
     third = grove(tmp_path)
     with pytest.raises(Breach, match="over another set"):
         third["ash"].reveal(reveals_of(third)["ash"])
+
+
+def test_a_run_without_noise_has_one_line_that_is_safe_before_its_first_reveal(tmp_path, monkeypatch):
+    identities = trial_identities(NAMES)
+    sites = {n: MaskingSite(identities[n], 3, SummedRounds(tmp_path / f"{n}.txt")) for n in NAMES}
+    exchange_keys(sites, "run")
+    orders, calls = reveals_of(sites), []
+    assert not (tmp_path / "ash.txt").exists()
+    monkeypatch.setattr(secure_site, "SYNC", calls.append)
+    sites["ash"].reveal(orders["ash"])
+    assert len(calls) == 1
+    assert [*SummedRounds(tmp_path / "ash.txt")] == ["set"]
 
 
 def test_a_line_that_a_crash_cut_short_swallows_no_other(tmp_path):

@@ -22,12 +22,14 @@ from foedus.files import Json
 from foedus.privacy.central import Central, NoiseShares
 from foedus.privacy.releasing import make_private, sound_noise
 from foedus.problem import Problem
+from foedus.regularizers import Zero
+from foedus.runtime.flare import spec
 from foedus.runtime.flare.approval import constraint_in_words
 from foedus.runtime.flare.holdout import SHARES, Holdout, is_share
 from foedus.runtime.flare.order import Order, order_of
 from foedus.runtime.masking import by_sums, check_shares, masking_of
 from foedus.secure.site import check_enough
-from foedus.terms import label
+from foedus.terms import Where, label
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
 
@@ -141,6 +143,31 @@ class Plan:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
         terms = sorted(map(constraint_in_words, self._constraints()))
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
+
+    @property
+    def stated(self) -> Json:
+        """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
+        problem, rows = self.settings["problem"], []
+        for one in self.settings["constraints"]:
+            if one["type"] == "Linear":
+                rows.append({name: one[name] for name in ("coefficients", "at_most")})
+        terms = {
+            "loss": build.loss_of(self.settings),
+            "objective": None,
+            "where": None if problem["where"] is None else self._subset(problem["where"], "[problem] where"),
+            "penalty": build.penalty_of(self.settings),
+            "regularizer": build.regularizer_of(self.settings, 2) or Zero(),
+            "constraints": tuple(build.constraints_of(self.settings, self._subset)),
+        }
+        stated = {"terms": spec.encode(terms), "rows": rows, "seed": int(self.settings["seed"])}
+        return stated | {"preprocess": self.settings["preprocess"]}
+
+    def _subset(self, words: object, place: str) -> Where:
+        """Return the subset that words such as 'label yes' name, by the word and not yet by its number."""
+        kind, value = build.split_mask(words, place)
+        if kind == "group" or self.roles.classification:
+            return Where("y" if kind == "label" else "group", 0.0, value)
+        return build.mask_of(words, place, Cohort({}, self.roles, (), frozenset(), (), ()))
 
     def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing:
         """Fit the preprocessing over the sites."""

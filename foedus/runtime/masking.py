@@ -17,7 +17,7 @@ from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
 from foedus.pytrees import PyTree
-from foedus.runtime.participation import Participation
+from foedus.runtime.participation import Participation, Schedule
 from foedus.secure.fixed_point import FixedPoint
 from foedus.secure.site import LEAST_OTHERS, check_enough
 from foedus.summing import Summing
@@ -136,6 +136,28 @@ def check_shares(algorithm: Algorithm, problem: Problem, participation: Particip
             f"participation asks {participation.size(clients)}; ask more, or raise tolerate."
         )
     noise.check_counts(problem)
+
+
+def check_everybody(algorithm: Algorithm, participation: Participation, clients: int, minimum: int | None) -> None:
+    """Raise where sums over real sites would be over one set in a round and another in the next, without noise.
+
+    The difference of two such sums is about the few sites that are in one of them alone.
+    """
+    if sound_noise(algorithm) is not None:
+        return
+    if minimum is not None:
+        raise FoedusError(
+            "masked sums (secure) without noise are over the same sites in every round, so 'minimum' does not go with "
+            "them: a run waits for a site that is away. Leave it out, or use noise (Central)."
+        )
+    asks_all = participation.size(clients) == clients
+    if isinstance(participation, Schedule):  # a row that asks fewer is filled up with a number that is no client's
+        asks_all = asks_all and bool(np.all(np.asarray(participation.table) < clients))
+    if not asks_all or participation.dropout > 0:
+        raise FoedusError(
+            "masked sums (secure) without noise are over the same sites in every round, and this participation asks "
+            "some of them, or loses replies; ask all in every round, or use noise (Central)."
+        )
 
 
 def by_sums(algorithm: Algorithm) -> Algorithm:

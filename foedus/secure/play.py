@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from foedus.secure.identity import SiteIdentity
+from foedus.secure.identity import OPERATOR, ServerIdentity, SiteIdentity, organisation
 from foedus.secure.masks import require_cryptography
 from foedus.secure.messages import MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
 from foedus.secure.server import MaskedSum, roster_of
@@ -47,6 +47,11 @@ def sum_words(
 
 def trial_identities(names: Iterable[str]) -> dict[str, SiteIdentity]:
     """Return identities for sites that are played in one process, under a root of their own."""
+    return trial_project(names)[1]
+
+
+def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[ServerIdentity, dict[str, SiteIdentity]]:
+    """Return identities for a server and its sites that are played in one process, under a root of their own."""
     require_cryptography()
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -54,13 +59,20 @@ def trial_identities(names: Iterable[str]) -> dict[str, SiteIdentity]:
     from cryptography.x509.oid import NameOID
 
     authority, now = Ed25519PrivateKey.generate(), datetime.datetime.now(datetime.UTC)
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trial")])
 
-    def certificate(name: str, key: Ed25519PrivateKey) -> bytes:
-        subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, "trial"))
+    def certificate(name: str, operator: str, key: Ed25519PrivateKey) -> bytes:
+        fields = [(NameOID.COMMON_NAME, name), (NameOID.ORGANIZATION_NAME, operator)]
+        subject = x509.Name([x509.NameAttribute(*field) for field in fields]) if operator else issuer
         builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - A_DAY).not_valid_after(now + A_DAY)
         return builder.sign(authority, None).public_bytes(Encoding.PEM)
 
-    root = certificate("trial", authority)
-    keys = {name: Ed25519PrivateKey.generate() for name in names}
-    return {name: SiteIdentity(name, key, certificate(name, key), root) for name, key in keys.items()}
+    root = certificate("trial", "", authority)
+    keys = {name: Ed25519PrivateKey.generate() for name in (*names, server)}
+    sites = {
+        name: SiteIdentity(name, key, certificate(name, organisation(name), key), root, server)
+        for name, key in keys.items()
+        if name != server
+    }
+    return ServerIdentity(keys[server], certificate(server, OPERATOR, keys[server]), root), sites

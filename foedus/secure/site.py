@@ -3,6 +3,7 @@
 What a site refuses, whoever asks:
   - keys that are not signed by the certificates of the sites they name, or a roster without its own key;
   - a sum over fewer than `least_others` other sites, or with survivors below the threshold;
+  - in a run without noise, a sum over another set of sites than the first one: the difference would be about few;
   - a second vector under the same masks, or for another set of sites in the same round;
   - a second reveal in a round, unless it is the same to the letter;
   - a reveal for which another site has masked under another set, round or attempt than this site was shown, or an
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 LEAST_OTHERS = 3  # other sites in a sum, where the policy says nothing else
+ONE_SET = "set"  # in the record of a run without noise: the set of all its sums
 LONGEST_HISTORY, LARGEST_HISTORY = 8, 2**26  # rounds whose words a site keeps for a check, and their bytes
 
 
@@ -83,14 +85,20 @@ class MaskingSite:
     Args:
         identity: the site's name, key and certificate.
         least_others: the fewest other sites in a sum.
-        summed: for each round of the run, the digest of the set over which the site has let its sum be seen. Kept
-            over restarts by its owner, so that no round is ever summed over two sets.
+        summed: the digest of the set over which the site has let sums of the run be seen, or of the set of each round.
+            Kept over restarts by its owner.
+        is_noisy: whether what is summed has noise. Sums without noise are all over one set, for sums over many sets
+            together may tell what a single site has sent. Noise is for each round anew, so a round has one set.
     """
 
     def __init__(
-        self, identity: SiteIdentity, least_others: int = LEAST_OTHERS, summed: MutableMapping[str, str] | None = None
+        self,
+        identity: SiteIdentity,
+        least_others: int = LEAST_OTHERS,
+        summed: MutableMapping[str, str] | None = None,
+        is_noisy: bool = False,
     ):
-        self.identity, self.least_others = identity, least_others
+        self.identity, self.least_others, self.is_noisy = identity, least_others, is_noisy
         self.summed: MutableMapping[str, str] = {} if summed is None else summed
         self.key: X25519PrivateKey | None = None
         self.note: KeyNote | None = None
@@ -168,7 +176,7 @@ class MaskingSite:
         commitment = hashlib.sha256(own).digest()
         reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
         self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]], context, question, keys)}
-        if isinstance(self.summed, Foreseeing):
+        if self.is_noisy and isinstance(self.summed, Foreseeing):
             self.summed.foresee(str(order.round), _digest(order.sites))
         return reply
 
@@ -255,8 +263,14 @@ class MaskingSite:
 
     def _note_summed(self, order: RevealOrder) -> None:
         digest = _digest(order.survivors)
-        if self.summed.setdefault(str(order.round), digest) != digest:
+        if self.summed.setdefault(str(order.round) if self.is_noisy else ONE_SET, digest) == digest:
+            return
+        if self.is_noisy:
             raise Breach(f"round {order.round} has been summed over another set of sites before")
+        raise Breach(
+            "sums without noise are over the same sites in the whole run, and these are others than those of the first "
+            "sum; the run goes on when all of them are back"
+        )
 
     def check_epoch(self, run: str, epoch: int) -> None:
         if self.note is None or (self.note.run, self.note.epoch) != (run, epoch):

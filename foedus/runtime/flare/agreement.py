@@ -4,12 +4,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.accountable import Accountable
-from foedus.algorithm import Algorithm, Fit, Kind, name_of
+from foedus.algorithm import Algorithm, Fit, name_of
 from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.files import Json
@@ -19,32 +17,21 @@ from foedus.privacy.central import NoiseShares
 from foedus.privacy.clipping import check_arrays
 from foedus.privacy.releasing import sound_noise
 from foedus.problem import Problem
-from foedus.pytrees import PyTree
-from foedus.runtime.flare.exchange import norm_of
 from foedus.runtime.flare.gate import unfit
 from foedus.runtime.flare.policy import Refusal
 from foedus.terms import Data, Mask, Terms, Where, subsets_of
 
+VARYING = ("ask", "round", "receipt")  # parts of a header that are no part of what is stated
 MOST_ROUNDS = 10**6  # that a run may announce
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
 
 def statement(header: Json) -> str:
-    """Return the part of a message that must be the same in a greeting and in a join, as text."""
-    parts = [header[name] for name in ("algorithm", "terms", "max_rounds")]
-    return json.dumps([*parts, header.get("secure") is True, header.get("norm")], sort_keys=True)
+    """Return all that a greeting states, as text: what a join must repeat, and what a person approves.
 
-
-def check_norm(kind: Kind, terms: Terms, message: PyTree, reply: PyTree, norm: object) -> None:
-    """Refuse to send a reply that is larger than the norm that was announced, where one was.
-
-    It holds under masked sums too, where the server cannot see a single reply. How large it is is not said.
+    It is the whole header but for what is known to vary, so a setting that is added later is a part of it.
     """
-    if not isinstance(norm, int | float) or not isinstance(kind, Accountable):
-        return
-    account = kind.account(terms, *(jax.tree.map(np.asarray, tree) for tree in (message, reply)))
-    if account is not None and norm_of(account.size) > norm:
-        raise Refusal("norm", f"its reply would have a norm beyond the {norm:g} that the terms allow")
+    return json.dumps({name: value for name, value in header.items() if name not in VARYING}, sort_keys=True)
 
 
 def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:

@@ -1,27 +1,39 @@
 """Approval: with `approve = "ask"` in the site file an experiment waits until a person at the site has said yes.
 
 A request is a file in the site's folder: what is asked in plain words, and what was decided. The decision is about one
-statement, to the letter; a server that changes the algorithm, the rounds or the terms afterwards is asking anew.
+statement, to the letter: a digest of all that the greeting states, whatever that is. A server that changes anything
+afterwards is asking anew. Where tables are prepared first, the terms are stated before anybody knows the columns'
+numbers; what comes of them is worked out here once more and compared (`check_same`).
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from foedus.algorithm import Algorithm, name_of
+from foedus.constraints import Capped, Linear
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Noise, Sound
+from foedus.regularizers import Leading
+from foedus.runtime.flare import spec
+from foedus.runtime.flare.agreement import fitting, statement
 from foedus.runtime.flare.holdout import Holdout
+from foedus.runtime.flare.names import one_line
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Release, SiteLedger, total_of
+from foedus.runtime.flare.spec import JsonValue
+from foedus.runtime.masking import by_sums
 from foedus.terms import Constraint, Terms
 
 FOLDER = "requests"
+LONGEST_STATEMENT = 20_000  # characters that are shown of it; the digest is of all
 WAITING, APPROVED, REFUSED = "waiting", "approved", "refused"
 
 
@@ -36,7 +48,7 @@ class Statement:
     loss: str
     terms: tuple[str, ...]
     columns: tuple[str, ...] = ()
-    settings: str = ""  # the algorithm with all its settings
+    letter: str = ""  # all that is stated (`agreement.statement`)
     noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
     preparation: float = 0.0  # the epsilon of what is sent before the first round
     holdout: Json | None = None  # the rows that are kept out of training, and what is told about them at the end
@@ -66,21 +78,16 @@ class Statement:
         return Statement(**_common(header, algorithm, terms.clients), loss=words["loss"], terms=tuple(words["terms"]))
 
     @property
-    def essence(self) -> Json:
-        """The part that must not change between the preparation and the rounds; settings computed in between may."""
-        noise = self.noise
-        strength = [noise.kind, noise.multiplier, noise.neighbours, noise.delta] if isinstance(noise, Sound) else None
-        essence = {"loss": self.loss, "terms": list(self.terms), "rounds": self.rounds, "sites": self.sites}
-        return essence | {"algorithm": self.algorithm, "noise": strength}
-
-    @property
     def id(self) -> str:
-        """A short digest of everything stated, by which a person names the request."""
-        fields = asdict(replace(self, noise=None, roles=None))
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
+        """A digest of everything stated, by which a person names the request."""
+        return hashlib.sha256(self.letter.encode()).hexdigest()[:24]
 
     def summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
-        """Return the request in plain language, line by line."""
+        """Return the request in plain language, line by line; what is copied from a message cannot add a line."""
+        lines = [one_line(line) for line in self._summary(policy, ledger)]
+        return [*lines, one_line(f"Stated in full: {self.letter}", LONGEST_STATEMENT)]
+
+    def _summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
         lines = [
             f"The coordinator of the federation asks for the run {self.run}, over {self.sites} sites.",
             f"Columns: {'; '.join(self.columns)}." if self.columns else "Columns: the arrays of the site's data file.",
@@ -142,7 +149,7 @@ def _common(header: Json, algorithm: Algorithm, sites: int) -> Json:
         "algorithm": name_of(algorithm),
         "rounds": int(header["max_rounds"]),
         "sites": sites,
-        "settings": json.dumps(header["algorithm"], sort_keys=True),
+        "letter": statement(header),
         "noise": getattr(algorithm, "noise", None),
     }
 
@@ -163,6 +170,107 @@ def constraint_in_words(constraint: Constraint) -> str:
     return f"{type(constraint).__name__}, {constraint.scope}" + ("" if limit is None else f", at most {limit}")
 
 
+SETTLED = ("clip", "rows")  # settings of a noise that depend on the number of columns; its strength does not
+OTHER = "what it is asked to join is not what a person at the site has approved"
+
+
+def strength(noise: Noise | None) -> Json | None:
+    """Return all that is stated of a noise but for what depends on the number of columns."""
+    record = spec.encode(noise)
+    if not isinstance(record, dict):
+        return None
+    return record | {"fields": {name: value for name, value in record["fields"].items() if name not in SETTLED}}
+
+
+def check_same(
+    policy: Policy, stated: Json, header: Json, site: str, algorithm: Algorithm, terms: Terms,
+    decode: Callable[[object], object], words: Mapping[str, Sequence[str]],
+) -> None:  # fmt: skip
+    """Refuse rounds that are other ones than those that were stated before the preparation, where a person approves.
+
+    Args:
+        policy: the site's.
+        stated: the header of the first greeting, which was approved.
+        header: that of the greeting with all terms.
+        site: its name.
+        algorithm: the algorithm of the greeting, made ready for the terms.
+        terms: those of the greeting.
+        decode: reads a statement.
+        words: the values of label ("y") and group, by the numbers that stand for them in the rounds.
+    """
+    if policy.approve != "ask":
+        return
+    plain = ("max_rounds", "seed")
+    same = all(header.get(name) == stated.get(name) for name in plain) and terms.clients == stated["sites"]
+    same &= (header.get("secure") is True) == (stated.get("secure") is True)
+    same &= header.get("own") is None and header.get("client") == site
+    same &= all(name.startswith(("cap", "linear")) for name in header["extra"])
+    regularizer = terms.regularizer
+    same &= not isinstance(regularizer, Leading) or regularizer.dim == terms.dim - 1
+    same &= _in_words(stated_terms(terms), words) == _in_words(stated["terms"], None)
+    first = decode(stated["algorithm"])
+    noise = getattr(algorithm, "noise", None)
+    if not same or not isinstance(first, Algorithm) or strength(getattr(first, "noise", None)) != strength(noise):
+        raise Refusal("policy", OTHER)
+    if noise is not None:
+        first = replace(first, noise=noise)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    first = fitting(by_sums(first) if header.get("secure") is True else first, terms).algorithm
+    if spec.encode(first) != spec.encode(algorithm):
+        raise Refusal("policy", OTHER)
+
+
+def check_arrays(
+    policy: Policy, stated: Json, site: str, terms: Terms, w0: np.ndarray, extra: Mapping[str, np.ndarray],
+    names: Sequence[str],
+) -> None:  # fmt: skip
+    """Refuse limits and coefficients that are other ones than those that were stated, where a person approves.
+
+    `names` are those of the model's numbers, the columns' and that of the intercept.
+    """
+    if policy.approve != "ask":
+        return
+    rows = iter(stated["rows"])
+    same = not np.any(w0)
+    for one in terms.constraints:
+        if isinstance(one, Linear):
+            row = next(rows, {"coefficients": {}, "at_most": None})
+            expected = [float(row["coefficients"].get(name, 0.0)) for name in names]
+            same &= np.array_equal(np.ravel(extra.get(f"{one.key}.C", ())), expected)
+            same &= np.array_equal(np.ravel(extra.get(f"{one.key}.d", ())), [row["at_most"]])
+        elif isinstance(one, Capped):
+            limit = one.limit.get(site) if isinstance(one.limit, Mapping) else one.limit
+            same &= bool(np.all(np.ravel(extra.get(f"{one.key}.cap", ())) == limit))
+    if not same:
+        raise Refusal("policy", OTHER)
+
+
+def stated_terms(terms: Terms) -> JsonValue:
+    """Return what can be stated of terms before anybody knows the columns: all but their number."""
+    fields = ("loss", "objective", "where", "penalty", "regularizer", "constraints")
+    return spec.encode({name: getattr(terms, name) for name in fields})
+
+
+def _in_words(node: JsonValue | list[JsonValue], words: Mapping[str, Sequence[str]] | None) -> object:
+    """Return terms in a form in which both statements of them are the same: subsets by words, no numbers of arrays."""
+    if isinstance(node, list):
+        return [_in_words(one, words) for one in node]
+    if not isinstance(node, dict):
+        return node
+    name, fields = node.get("name"), node.get("fields", {})
+    if name == "foedus.terms:Where" and fields.get("said"):
+        known = () if words is None else words.get(fields["key"], ())
+        if words is not None and fields["value"] not in [k for k, word in enumerate(known) if word == fields["said"]]:
+            raise Refusal("policy", OTHER)
+        return ["where", fields["key"], fields["said"]]
+    left_out = ("said",) if name == "foedus.terms:Where" else ()
+    if name == "foedus.regularizers:Leading":
+        left_out = ("dim",)
+    if node.get("of") == "Linear" or str(name).startswith("foedus.constraints:"):
+        left_out = ("key",)  # the name of its arrays
+    parts = {**node, **fields, "fields": None}
+    return {key: _in_words(value, words) for key, value in parts.items() if key not in left_out}
+
+
 @dataclass(frozen=True)
 class ApprovalRequest:
     """A request in the site's folder, with what a person has decided about it."""
@@ -172,7 +280,6 @@ class ApprovalRequest:
     summary: list[str]
     decision: str = WAITING
     time: str = ""
-    essence: Json = field(default_factory=dict)
 
 
 class Approvals:
@@ -189,18 +296,9 @@ class Approvals:
         if request is None:
             now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
             summary = statement.summary(policy, ledger)
-            request = ApprovalRequest(statement.id, statement.run, summary, time=now, essence=statement.essence)
+            request = ApprovalRequest(statement.id, statement.run, summary, time=now)
             self._save(request)
         self._demand(request)
-
-    def same(self, policy: Policy, statement: Statement) -> None:
-        """Return where an approved request of this run, from before its preparation, agrees with this statement."""
-        if policy.approve != "ask":
-            return
-        for request in self.all():
-            if request.run == statement.run and request.essence == statement.essence:
-                return self._demand(request)
-        raise Refusal("policy", "what it is asked to join is not what a person at the site has approved")
 
     def _demand(self, request: ApprovalRequest) -> None:
         if request.decision == REFUSED:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
-from foedus.runtime.flare.kits import ADMIN, organisation, require_nvflare
+from foedus.runtime.flare.kits import ADMIN, require_nvflare
+from foedus.secure.identity import organisation
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes

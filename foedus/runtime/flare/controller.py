@@ -26,14 +26,16 @@ from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.frames import FOLDER as LIMITS
-from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
+from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC, check_run_name
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
-from foedus.runtime.flare.post import CellPost, ask
+from foedus.runtime.flare.post import CellPost, SealedPost, ask
 from foedus.runtime.flare.preparation import read
 from foedus.runtime.flare.secure_server import play
 from foedus.runtime.flare.terms import make_private
 from foedus.runtime.flare.window import Window
+from foedus.secure.channel import ServerChannel
+from foedus.secure.identity import ServerIdentity
 
 CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
 
@@ -135,24 +137,27 @@ class FoedusController(Controller):
         try:
             run_config = json.loads((config / "run.json").read_text())
             os.umask(0o077)  # checkpoints hold single sites' messages: for their owner alone
-            folder = root / RUNS / run_config["run"]
+            run = check_run_name(run_config["run"])
+            work = read((config / ORDER).read_bytes(), self._modules(workspace))
+            if work.run != run:
+                raise FoedusError(f"the job is about the run {run!r}, and its order about {work.run!r}.")
+            folder = root / RUNS / run
             folder.mkdir(parents=True, exist_ok=True)
             make_private(root)
             places.append(folder / ENDED)
             for place in places:
                 reserve(place)
             self.revocation_list = root / REVOKED
-            site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
-            modules = SiteFile.read(site_file).policy.modules if site_file.exists() else ()
+            self.channel = ServerChannel(ServerIdentity.of_kit(root), lambda line: self.log_info(fl_ctx, line))
             result = play(
-                read((config / ORDER).read_bytes(), modules),
+                work,
                 folder,
                 lambda messages, timeout: self.ask(messages, timeout, fl_ctx, abort_signal),
                 self.patience,
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
                 window,
-                self.post,
+                None if self.post is None else SealedPost(self.post, self.channel),
             )
             for place in (folder, run_dir):
                 write_whole(place / RESULT, result.to_bytes())
@@ -173,6 +178,12 @@ class FoedusController(Controller):
             window.ending = ending.get("sentence", "")
             window.ending_was_read.wait(LAST_WORDS_SECONDS)
 
+    @staticmethod
+    def _modules(workspace: Any) -> tuple[str, ...]:
+        """Return the modules beside foedus whose functions an order may name at this server."""
+        site_file = Path(workspace.get_site_config_dir()) / SITE_FILE
+        return SiteFile.read(site_file).policy.modules if site_file.exists() else ()
+
     def ask(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal
     ) -> dict[str, object]:
@@ -183,9 +194,13 @@ class FoedusController(Controller):
         for site in revoked_sites(self.revocation_list):
             if site in messages:
                 raise FoedusError(f"the site {site!r} has been revoked, so the run cannot go on with it.")
-        if self.post is None:
-            return self._ask_by_task(messages, timeout, fl_ctx, abort_signal)
-        return ask(self.post, messages, timeout, lambda: bool(abort_signal.triggered))
+
+        def carry(sealed: Mapping[str, bytes], seconds: float) -> dict[str, object]:
+            if self.post is None:
+                return self._ask_by_task(sealed, seconds, fl_ctx, abort_signal)
+            return ask(self.post, sealed, seconds, lambda: bool(abort_signal.triggered))
+
+        return self.channel.ask(messages, timeout, carry)
 
     def _ask_by_task(
         self, messages: Mapping[str, bytes], timeout: float, fl_ctx: FLContext, abort_signal: Signal

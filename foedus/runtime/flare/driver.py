@@ -24,6 +24,7 @@ from foedus.runtime.flare.names import ENDED, RESULT, RUNS
 from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
 from foedus.runtime.flare.submission import AtServer, Stopped, Submission, drive, ending_of
 from foedus.runtime.flare.trial import Federation
+from foedus.runtime.masking import check_everybody
 from foedus.runtime.spine import Job, Outcome, Watch
 
 KEPT = ".federation"  # the ending of the folder, beside a checkpoint, of the sites that were started for the run
@@ -42,13 +43,14 @@ class Flare:
         transport: 'aux' (fast) or 'task' (the sites' FLARE filters apply).
         modules: modules beside foedus whose functions the problem uses; every site must be able to import them.
         timeout: seconds that a site has for one answer.
-        minimum: the fewest answers a round goes on with; all that were asked when left out.
+        minimum: the fewest answers a round goes on with; all that were asked when left out. Masked
+            sums (`secure`) without noise wait for everybody.
         quorum: the share of the sites, as 0.8, whose answers a round waits for; all of them when left out. Sites that
             are much slower than the others then hold up few rounds instead of every one.
         late: what becomes of an answer that comes after its round: 'drop', or, with FedAvg, FedProx and LocalSGD,
             'next', to count it until the site's next one, or 'weighted', to count it once and less the older it is.
         misses: after so many silences in a row a site is left out (with `minimum`), or the run pauses (without).
-        norm: the largest norm of a reply, announced to the sites: of the change of a model, or of a gradient.
+        norm: the largest norm of a reply that the server accepts: of the change of a model, or of a gradient.
         factor: a reply is refused whose norm is more than so many times the sites' usual one; None: no such limit.
         offences: after so many replies that cannot be true a site is left out, and the others go on; None: the run
             pauses. What cannot be true is in docs/federation.md.
@@ -95,6 +97,11 @@ class Flare:
             raise FoedusError("The 'quorum' of Flare goes with transport='aux' and without 'minimum'.")
         if self.quorum is not None and self.secure:
             raise FoedusError("The 'quorum' of Flare does not go with secure=True: masked sums wait for their sites.")
+        if self.offences is not None and self.secure:
+            raise FoedusError(
+                "The 'offences' of Flare does not go with secure=True: all sums of a run are over the same sites, so a "
+                "run with a sum that cannot be true pauses."
+            )
         for name, least in (("norm", 0), ("factor", 1)):
             value = getattr(self, name)
             if value is not None and not value > least:
@@ -137,6 +144,7 @@ class Flare:
             participation=job.participation,
             secure=job.masking is not None,
         )
+        self._check_everybody(order)
         content = order.to_bytes()
         Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started
 
@@ -153,6 +161,11 @@ class Flare:
         if not result.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         return _outcome(result)
+
+    def _check_everybody(self, order: Order) -> None:
+        """Raise where masked sums of this run would be over other sites from round to round."""
+        if order.secure:
+            check_everybody(order.algorithm, order.participation, order.terms.clients, self.minimum)
 
     def _elsewhere(self, kit: Path, job: Job, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
         """Submit a run to sites on other machines, which use their own rows in the place of the problem's."""
@@ -173,6 +186,7 @@ class Flare:
             problem, algorithm, job.w0, run=run, sites=names, seed=job.seed, max_rounds=job.max_rounds,
             participation=job.participation, secure=job.masking is not None,
         )  # fmt: skip
+        self._check_everybody(order)
         submission = Submission(order.run, order.to_bytes(), names, self.transport, self.patience)
         keep = checkpoint is not None
         try:

@@ -26,8 +26,10 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
+from foedus.runtime.flare.names import one_line
 from foedus.runtime.flare.order import Patience
 from foedus.runtime.flare.post import TooLong
+from foedus.runtime.flare.receipts import Receipts
 from foedus.terms import Terms
 
 AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
@@ -60,7 +62,9 @@ class Exchange:
         patience: Patience,
         note: Callable[[str], None],
         should_stop: Callable[[], bool],
+        receipts: Receipts | None = None,
     ):
+        self.receipts = receipts
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
         self.note, self.should_stop = note, should_stop
         self.refusals: list[str] = []
@@ -83,6 +87,7 @@ class Exchange:
             if size > self.most or isinstance(raw, TooLong):
                 raise FoedusError(f"its reply takes {size} bytes, and the terms make it {self.most} at the most.")
             header, payload = packing.unseal(raw)
+            sentence = one_line(str(header.get("sentence")))
         except FoedusError as error:
             self.refuse(site, str(error))
             return None, b""
@@ -91,17 +96,19 @@ class Exchange:
             self.refuse(site, f"its reply is of another run or round than {ask} {round}")
             return None, b""
         if header.get("code") in ("policy", "data", "unknown"):
-            raise Missing(f"client {self.client[site]!r} refuses: {header.get('sentence')}.")
+            raise Missing(f"client {self.client[site]!r} refuses: {sentence}.")
         if header.get("code") == "waiting":
             if site not in self.waiting:
-                self.note(f"client {self.client[site]!r}: {header.get('sentence')}")
-            self.waiting[site] = str(header.get("sentence"))
+                self.note(f"client {self.client[site]!r}: {sentence}")
+            self.waiting[site] = sentence
             return None, b""
         if header.get("code") == "lost":
-            raise Paused(f"client {self.client[site]!r}: {header.get('sentence')}")
+            raise Paused(f"client {self.client[site]!r}: {sentence}")
         if header.get("code") != "ok":
-            self.refuse(site, str(header.get("sentence")))
+            self.refuse(site, sentence)
             return None, b""
+        if self.receipts is not None and "receipt" in header:
+            self.receipts.take(site, header["receipt"])
         return header, payload
 
     def why(self, site: str) -> str:
@@ -114,17 +121,18 @@ class Exchange:
         self.refusals.append(f"client {self.client[site]!r}: {why.removesuffix('.')}")
         self.note(self.refusals[-1])
 
-    def greet(self, ask: str, more: Json | None = None) -> dict[str, Json]:
-        """Ask until every site has answered; return the headers of the answers.
+    def greet(self, ask: str, more: Json, each: Mapping[str, Json] | None = None) -> dict[str, Json]:
+        """Ask until every site has answered; return the headers of the answers. `each` is what is for one site alone.
 
         Raises Missing where versions differ, and Paused where a site does not appear in time.
         """
         headers: dict[str, Json] = {}
         until = time.monotonic() + self.patience.hello
-        message = packing.seal(self.header(ask) | dict(more or {}))
+        headers_out = {site: self.header(ask) | more | (each or {}).get(site, {}) for site in self.client}
+        messages = {site: packing.seal(header | self._receipt(site)) for site, header in headers_out.items()}
         patience = FIRST_GREETING
         while True:
-            waiting = {s: message for s in self.client if s not in headers}
+            waiting = {s: message for s, message in messages.items() if s not in headers}
             for site, raw in self.ask(waiting, min(patience, self.patience.hello)).items():
                 header, _ = self.open_reply(site, raw, ask)
                 if header is not None:
@@ -141,6 +149,11 @@ class Exchange:
             # a greeting is lost where it arrives while a site's job starts, and reading a large table takes long
             patience = min(2 * patience, LAST_GREETING)
             time.sleep(1.0 if self.waiting else 0.05)  # a person's approval takes longer than a site's start
+
+    def _receipt(self, site: str) -> Json:
+        """Return what a greeting shows a site of its own ledger, as the server knows it."""
+        receipt = None if self.receipts is None else self.receipts.of(site)
+        return {} if receipt is None else {"receipt": receipt}
 
     def everyone(self, ask: str, more: Json, payload: bytes = b"") -> dict[str, Json]:
         """Send one message to all sites, which all must answer; return the headers of the answers."""

@@ -1,4 +1,4 @@
-"""The FLARE executor: hands a site's messages to its SiteSession; one object for the whole job."""
+"""The FLARE executor: hands a site's messages to its channel, and what that opens to its SiteSession."""
 
 # pyright: reportMissingImports=false
 
@@ -23,6 +23,7 @@ from foedus.runtime.flare.post import serve
 from foedus.runtime.flare.secure_site import identity_of
 from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.flare.terms import agreed_terms, make_private
+from foedus.secure.channel import SiteChannel
 
 
 class FoedusExecutor(Executor):
@@ -30,7 +31,7 @@ class FoedusExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session: SiteSession | None = None
+        self.channel: SiteChannel | None = None
         # FLARE delivers on many threads, and JAX keeps something for each thread it has worked on
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="foedus")
 
@@ -54,20 +55,26 @@ class FoedusExecutor(Executor):
 
         try:
             name = str(fl_ctx.get_identity_name())
-            self.session = SiteSession(name, agreed_terms(kit), folder, note, identity_of(kit, name))
+            identity = identity_of(kit, name)
+            session = SiteSession(name, agreed_terms(kit), folder, note, identity)
+            self.channel = SiteChannel(identity, session.answer, note)
         except FoedusError as error:
             note(str(error))
         engine: Any = fl_ctx.get_engine()
         limit_frames(Limit(kit))  # this process has a connection of its own
-        if self.session is not None:
-            serve(engine.get_cell(), self.worker, self.session.answer)
+        if self.channel is not None:
+            serve(engine.get_cell(), self.worker, self.channel.receive)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         return self._answer(shareable)
 
     def _answer(self, request: Shareable) -> Shareable:
-        if self.session is None or FIELD not in request:
+        content = request.get(FIELD)
+        if self.channel is None or not isinstance(content, bytes):
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        answer = self.worker.submit(self.channel.receive, content).result()
+        if answer is None:
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         reply = make_reply(ReturnCode.OK)
-        reply[FIELD] = self.worker.submit(self.session.answer, request[FIELD]).result()
+        reply[FIELD] = answer
         return reply

@@ -12,7 +12,6 @@ in anything is a new one: its noise is drawn anew and it is charged anew.
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,13 +22,15 @@ import numpy as np
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare import packing
+from foedus.runtime.flare.names import RUN, one_line
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
 
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the names that a run may have: the name becomes that of a folder
 PREPARATION = -1  # the number of the round that stands for messages before the first
 SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
 FIGURES = "figures-{request}.json"  # the file with figures that have left with noise, under masks, by what was asked
+NOISE = "noise-{run}.json"  # the file with the noise that a run was first greeted with
+RECEIPT_BYTES = 256  # that a receipt of the ledger adds to a reply, at the most
 REFUSED = "its data do not fit the experiment; its own log says how"
 """The one sentence of every refusal that depends on the data, so that its words tell the server nothing about them."""
 
@@ -94,10 +95,12 @@ class Gate:
         if out.exact and not self.sends_exact:
             raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
         reply = packing.seal({"code": "ok"} | out.header | self._address(header), out.payload)
-        if len(reply) > policy.max_message:
+        if len(reply) + RECEIPT_BYTES * bool(out.releases) > policy.max_message:
             raise Refusal("policy", f"its policy allows no message of more than {policy.max_message} bytes")
         if out.releases:
             self._charge(str(header["run"]), request_digest(message), list(out.releases))
+            more = {"receipt": self.ledger.receipt} | self._address(header)
+            reply = packing.seal({"code": "ok"} | out.header | more, out.payload)
         try:
             out.before()
             if out.releases:
@@ -122,6 +125,30 @@ class Gate:
             self.limits.check(self.ledger, run, releases)
         except Exceeded as no:
             raise Refusal("policy", str(no)) from None
+
+    def check_receipt(self, header: Json) -> None:
+        """Refuse a greeting with a receipt of another ledger than this one: it was rolled back, or deleted."""
+        if (receipt := header.get("receipt")) is None:
+            return
+        try:
+            self.ledger.check_receipt(receipt if isinstance(receipt, dict) else {})
+        except Damaged as error:
+            self.note(str(error))
+            sentence = "its ledger of privacy is not the newest one; its own log says what is to be done"
+            raise Refusal("ledger", sentence) from None
+        except FoedusError as error:
+            raise Refusal("unknown", str(error).removesuffix(".")) from None
+
+    def fix_noise(self, run: str, noise: Json) -> None:
+        """Keep the noise that a run is first greeted with; refuse the same run with other noise.
+
+        What a run costs in all is proved for noise that was fixed before its first answer.
+        """
+        path, content = self.folder / NOISE.format(run=run), json.dumps(noise, sort_keys=True).encode()
+        if not path.exists():
+            write_whole(path, content, private=True)
+        elif path.read_bytes() != content:
+            raise Refusal("policy", "a run of this name was greeted with other noise; give the run another name")
 
     def forget(self, run: str, before: int | None = None) -> None:
         """Delete the copies of what was sent in a run, or in its rounds before this one.
@@ -213,9 +240,9 @@ class MessageLog:
         """Append the line of one message."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
-            "run": header.get("run"),
-            "purpose": header.get("ask"),
-            "round": header.get("round"),
+            "run": _word(header.get("run")),
+            "purpose": _word(header.get("ask")),
+            "round": _word(header.get("round")),
             "bytes": size,
             "code": code,
         }
@@ -231,6 +258,13 @@ class MessageLog:
             except ValueError:
                 continue
         return lines
+
+
+def _word(value: object) -> object:
+    """What a line of the list says of a part of a message, which may be anything: a number, or a short text."""
+    if value is None or (isinstance(value, int) and abs(value) < 2**63):
+        return value
+    return one_line(str(value), 64)
 
 
 def _number(header: Json) -> int:

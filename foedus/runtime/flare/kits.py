@@ -23,6 +23,7 @@ from foedus.runtime.flare.deploy import write_compose, write_deployment
 from foedus.runtime.flare.names import RUNS, TOPIC
 from foedus.runtime.flare.policy import SITE_FILE
 from foedus.runtime.flare.terms import make_private
+from foedus.secure.identity import OPERATOR, organisation
 
 IMPL = "nvflare.lighter.impl"
 ADMIN = "coordinator@foedus.org"
@@ -32,6 +33,9 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 STREAMS = {"streaming_retry_timeout": 2.0, "streaming_retry_wait": 1.0}
 # what FLARE puts together of many frames before anybody sees it: by tasks an answer comes so, over cells nothing does
 STREAMS |= {"streaming_max_blob_size": 2**28}
+AUTHORIZATION = "local/authorization.json"
+# what FLARE takes from the kit in the place of its own: who unpacks a job at a site, and who starts its process
+DOOR = {"app_deployer": "foedus.runtime.flare.door.Door", "process_launcher": "foedus.runtime.flare.door.Launcher"}
 CONTROLLER = "foedus.runtime.flare.controller.FoedusController"  # the only class that a job may name at the server
 EXECUTOR = "foedus.runtime.flare.executor.FoedusExecutor"  # and the only one at a site
 # All that a job brings to a site, the same to the byte in every run
@@ -72,6 +76,8 @@ class Project:
                 raise FoedusError(f"the site name {site!r} must hold letters, digits and '-' only.")
         if len(set(self.sites)) != len(self.sites) or not self.sites:
             raise FoedusError(f"a project needs sites with different names. Got {list(self.sites)} instead.")
+        if self.server in (OPERATOR, *self.sites):  # its certificate could then be taken for that of a site
+            raise FoedusError(f"the server must not be called {OPERATOR!r} or as a site is. Got {self.server!r}.")
 
     def to_yaml(self) -> str:
         """The project as FLARE's provisioner reads it; JSON is YAML."""
@@ -79,7 +85,7 @@ class Project:
             {
                 "name": self.server,
                 "type": "server",
-                "org": "foedus",
+                "org": OPERATOR,
                 "fed_learn_port": self.port,
                 "admin_port": self.admin_port,
             }
@@ -87,7 +93,7 @@ class Project:
         parties += [
             {"name": s, "type": "client", "org": organisation(s), "allow_log_streaming": False} for s in self.sites
         ]
-        parties += [{"name": ADMIN, "type": "admin", "org": "foedus", "role": "project_admin"}]
+        parties += [{"name": ADMIN, "type": "admin", "org": OPERATOR, "role": "project_admin"}]
         builders: list[Json] = [
             {"path": f"{IMPL}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
             {"path": f"{IMPL}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
@@ -96,11 +102,6 @@ class Project:
         ]
         project = {"api_version": 3, "name": self.name, "description": "a foedus federation"}
         return json.dumps(project | {"participants": parties, "builders": builders}, indent=1)
-
-
-def organisation(site: str) -> str:
-    """Return a site's name in the form in which FLARE wants that of its organisation."""
-    return site.replace("-", "_")
 
 
 def require_nvflare() -> None:
@@ -203,12 +204,39 @@ def forget_keys(project: Path) -> None:
 
 
 def _authorize(kit: Path, rights: tuple[str, ...]) -> None:
-    """The kit's own authorisation file, which takes the place of FLARE's default: roles and what each may do."""
+    """Write the kit's own authorisation file, which takes the place of FLARE's default."""
+    write_whole(kit / AUTHORIZATION, json.dumps(_authorization(rights), indent=1).encode())
+
+
+def _authorization(rights: tuple[str, ...]) -> Json:
+    """Return the roles and what each may do."""
     never = dict.fromkeys(("byoc", "shell_commands", "server-predeployed-flwr"), "none")
     roles: Json = {"project_admin": dict.fromkeys(rights, "any") | never}
     roles |= {"member": dict.fromkeys(LOOK, "any") | never, "lead": "none", "org_admin": "none"}
-    content = {"format_version": "1.0", "permissions": roles}
-    write_whole(kit / "local" / "authorization.json", json.dumps(content, indent=1).encode())
+    return {"format_version": "1.0", "permissions": roles}
+
+
+def check_kit(kit: Path) -> None:
+    """Raise where a kit does not have the guards of this version: one of an older version may let in code and commands.
+
+    They are who may do what (`authorization.json`), which classes a job may name, and at a site its door.
+    """
+    is_site = (kit / "startup" / "fed_client.json").is_file()
+    try:
+        rights = json.loads((kit / AUTHORIZATION).read_text())
+        resources = json.loads((kit / "local" / "resources.json").read_text())
+        door = {part["id"]: part["path"] for part in resources["components"] if part["id"] in DOOR}
+        is_current = rights == _authorization(AT_SITE if is_site else AT_SERVER)
+        is_current &= resources["class_allow_list"] == [EXECUTOR if is_site else CONTROLLER]
+        is_current &= not is_site or door == DOOR
+    except (OSError, ValueError, KeyError, TypeError):
+        is_current = False
+    if not is_current:
+        raise FoedusError(
+            f"the kit {kit} was made by another version of foedus, or its {AUTHORIZATION} or local/resources.json was "
+            "changed, so it may let in what this version keeps out. Copy both files from a kit that 'foedus federation "
+            "provision' of this version makes for the same project; keys and certificates stay."
+        )
 
 
 def _finish_server(kit: Path) -> None:
@@ -326,8 +354,7 @@ def _finish_site(kit: Path) -> None:
     resources["class_allow_list"] = [EXECUTOR]
     resources["allow_log_streaming"] = False
     parts = [c for c in resources["components"] if c["id"] not in ("site_log_streamer", "process_launcher")]
-    ours = {"app_deployer": "foedus.runtime.flare.door.Door", "process_launcher": "foedus.runtime.flare.door.Launcher"}
-    resources["components"] = [*parts, *({"id": name, "path": path, "args": {}} for name, path in ours.items())]
+    resources["components"] = [*parts, *({"id": name, "path": path, "args": {}} for name, path in DOOR.items())]
     write_whole(kit / "local" / "resources.json", json.dumps(resources, indent=1).encode())
     write_whole(kit / "local" / SITE_FILE, SITE_TEMPLATE.encode())
     server = json.loads((kit / "startup" / "fed_client.json").read_text())["servers"][0]["service"]["target"]

@@ -20,6 +20,7 @@ from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare import frames
 from foedus.runtime.flare.certificates import warnings_of
+from foedus.runtime.flare.kits import check_kit
 from foedus.runtime.flare.names import RUNS
 
 MARK = "FOEDUS_PARTY"  # the variable that a party and the processes of its jobs carry
@@ -100,6 +101,7 @@ def run(kit: Path) -> None:
     """Look after a party in the foreground until this process gets a SIGTERM."""
     kit = kit.absolute()
     role_of(kit)
+    check_kit(kit)
     (kit / RUNS).mkdir(mode=0o700, exist_ok=True)
     if (pid := running(kit)) is not None and pid != os.getpid():
         raise FoedusError(f"the party of {kit} is running already (process {pid}).")
@@ -133,6 +135,7 @@ def start(kit: Path) -> int:
     """Look after a party in the background; return the process that does."""
     kit = kit.absolute()
     role_of(kit)
+    check_kit(kit)
     if (pid := running(kit)) is not None:
         raise FoedusError(f"the party of {kit} is running already (process {pid}); startup/stop.sh stops it.")
     with (kit / LOG).open("ab") as log:

@@ -4,7 +4,8 @@ FLARE's aux messages wrap bytes into a Shareable with the properties of both par
 it, and keep a thread waiting for each answer. A cell sends bytes as they are. Requests and answers are messages without
 a reply of FLARE's own, so nobody waits in a thread, and an answer that comes too late for its round is still received.
 
-Who sent an answer is what FLARE's server says: it checks the sender's token on every message that passes through it.
+What the messages hold is sealed for their receivers (`foedus/secure/channel.py`): FLARE's cells carry bytes for
+whoever can reach one of them.
 """
 
 # pyright: reportMissingImports=false
@@ -14,13 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from foedus.files import write_whole
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.frames import dropped
+from foedus.secure.channel import ServerChannel
 
 CHANNEL = "foedus"
 REQUEST, ANSWER = "ask", "answer"  # topics
@@ -151,6 +153,51 @@ class CellPost:
             self.bell.notify()
 
 
+class SealedPost:
+    """The post of a run with a quorum: messages go out sealed, and answers are opened when they are taken.
+
+    The sessions are those of the greeting: FLARE ends a job with any of its processes, so no site loses its own.
+    """
+
+    def __init__(self, post: Post, channel: ServerChannel):
+        self.post, self.channel = post, channel
+        self.numbers: dict[tuple[str, int], int] = {}  # by site and ticket, the number of the sealed message
+
+    @property
+    def missing(self) -> set[str]:
+        return self.post.missing
+
+    @property
+    def most(self) -> int:
+        return self.post.most
+
+    @most.setter
+    def most(self, value: int) -> None:
+        self.post.most = value
+
+    def send(self, messages: Mapping[str, bytes]) -> int:
+        sealed = {s: self.channel.seal(s, content) for s, content in messages.items() if s in self.channel.sessions}
+        ticket = self.post.send({site: content for site, (_, content) in sealed.items()})
+        self.numbers |= {(site, ticket): number for site, (number, _) in sealed.items()}
+        while len(self.numbers) > OLDEST * max(1, len(self.channel.sessions)):
+            del self.numbers[next(iter(self.numbers))]
+        return ticket
+
+    def take(self, seconds: float) -> Answer | None:
+        answer = self.post.take(seconds)
+        number = None if answer is None else self.numbers.pop((answer.site, answer.ticket), None)
+        if answer is None or number is None:
+            return None
+        content = self.channel.open(answer.site, number, answer.content)
+        return replace(answer, content=content) if isinstance(content, bytes | TooLong) else None
+
+    def give_back(self, answers: list[Answer]) -> None:
+        raise NotImplementedError("rounds with a quorum take each answer once.")
+
+    def now(self) -> float:
+        return self.post.now()
+
+
 def ask(
     post: Post, messages: Mapping[str, bytes], seconds: float, should_stop: Callable[[], bool]
 ) -> dict[str, object]:
@@ -174,15 +221,17 @@ def ask(
     return answers
 
 
-def serve(cell: Any, worker: Executor, answer: Callable[[bytes], bytes]) -> None:
-    """At a site: answer every request that arrives, one after the other on the worker's thread."""
+def serve(cell: Any, worker: Executor, answer: Callable[[bytes], bytes | None]) -> None:
+    """At a site: answer every request that arrives, one after the other on the worker's thread; None is no answer."""
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
     from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
     core = cell.core_cell
 
     def work(origin: str, ticket: int, content: bytes) -> None:
-        reply = new_cell_message({TICKET: ticket}, answer(content))
+        if (own := answer(content)) is None:
+            return
+        reply = new_cell_message({TICKET: ticket}, own)
         core.fire_and_forget(channel=CHANNEL, topic=ANSWER, targets=origin, message=reply, optional=True)
 
     def receive(message: Any) -> None:

@@ -81,6 +81,11 @@ class RunPlan(Protocol):
         """The loss and the terms in words, for a person at a site."""
         ...
 
+    @property
+    def stated(self) -> Json:
+        """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
+        ...
+
     def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing: ...
 
     def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order: ...
@@ -172,6 +177,7 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "noise": plan.noise,
         "secure": plan.secure,
         "holdout": plan.holdout.to_json(),
+        **plan.stated,
     }
     headers = exchange.greet("columns", statement_of_run)
     sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}

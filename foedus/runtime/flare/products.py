@@ -1,11 +1,15 @@
 """The gap of many columns over messages: the server asks for products with vectors, and the sites send their parts.
 
 Questions come after the measuring round, at the same point, and each is one more sum over the sites (`wide_gap.py` says
-what for). A site answers so many of them in a run and no more, so that nobody puts its matrix together from products.
+what for). A site answers so many of them at a model and no more, so that nobody puts its matrix together from products;
+and it measures few models in a run, so that nobody finds out by many of them what each row is.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import jax
@@ -16,7 +20,7 @@ from jax import Array
 from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, needs_products, widened
 from foedus.errors import FoedusError
-from foedus.files import Json
+from foedus.files import Json, write_whole
 from foedus.interpreter.dispatch import jit_if_large
 from foedus.privacy.noise import Sound
 from foedus.pytrees import PyTree
@@ -41,6 +45,7 @@ KINDS = (CURVATURE, ROWS, DIAGONAL)
 MOST = 60  # questions for products with the Hessian, one after the other: each is a round between sites
 MOST_QUESTIONS = 2 * MOST + MOST_ROWS // BATCH + 16  # of all kinds in a run, for a saddle point is searched first
 FIRST = 2  # the number of the first question after the last round; those before are the measurement and an evaluation
+MOST_MODELS = 5  # that a site measures in a run: the last one, and those at which the run was ended early
 LAST = FIRST + MOST_QUESTIONS  # what else is asked has numbers from here on
 
 
@@ -60,6 +65,42 @@ def _products(
 # --- a site ---
 
 
+class MeasuredModels:
+    """Which models a site has measured in a run, and how many questions about the last it has answered: on its disk."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        content: Json = json.loads(path.read_text()) if path.exists() else {}
+        self.models: list[str] = content.get("models", [])
+        self.questions: int = content.get("questions", 0)
+
+    def add(self, header: Json, model: bytes) -> None:
+        """Note a model before its measurement leaves, or refuse it; one that was measured before may be once more."""
+        if (digest := self._digest(header, model)) in self.models:
+            return
+        if len(self.models) >= MOST_MODELS:
+            raise Refusal("policy", f"it measures {MOST_MODELS} models in a run, and has measured as many")
+        self.models, self.questions = [*self.models, digest], 0
+        self._save()
+
+    def ask(self, header: Json, model: bytes) -> None:
+        """Note a question before its answer leaves; it must be about the model that was measured last."""
+        if self._digest(header, model) not in self.models[-1:]:
+            raise Refusal("breach", "it is asked for products at another model than the one that it has measured")
+        if self.questions >= MOST_QUESTIONS:
+            raise Refusal("breach", f"it answers {MOST_QUESTIONS} such questions about a model, and no more")
+        self.questions += 1
+        self._save()
+
+    @staticmethod
+    def _digest(header: Json, model: bytes) -> str:
+        return hashlib.sha256(f"{header.get('since')} ".encode() + model).hexdigest()
+
+    def _save(self) -> None:
+        content = {"models": self.models, "questions": self.questions}
+        write_whole(self.path, json.dumps(content).encode(), private=True)
+
+
 class Site(Protocol):
     """What the answer takes of a site's session."""
 
@@ -70,7 +111,7 @@ class Site(Protocol):
     masks: SiteMasks
     measured_data: Data
     rounds: int
-    questions: int  # of this kind in the run so far
+    measured: MeasuredModels
 
     def check_run(self, header: Json) -> None: ...
 
@@ -87,10 +128,9 @@ def answer(session: Site, header: Json, payload: bytes) -> Outgoing:
         raise Refusal("unknown", "it is asked for products that no certificate of this run needs")
     number = whole(header["number"], 0, MOST_QUESTIONS - 1, "number")
     count = whole(header["count"], 1, BATCH, "count")
-    session.questions += 1
-    if session.questions > MOST_QUESTIONS:
-        raise Refusal("breach", f"it answers {MOST_QUESTIONS} such questions, and no more until it starts again")
-    plan = (layout.vector(terms.dim), layout.vector(terms.rows[2]), jax.ShapeDtypeStruct((count, terms.dim), float))
+    model, vectors = (layout.vector(terms.dim), layout.vector(terms.rows[2])), (count, terms.dim)
+    session.measured.ask(header, payload[: packing.size_of(model)])
+    plan = (*model, jax.ShapeDtypeStruct(vectors, float))
     w, nu, V = (jnp.asarray(part) for part in packing.from_bytes(payload, plan))
     client = session.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
     what = str(header["what"])
@@ -101,7 +141,7 @@ def answer(session: Site, header: Json, payload: bytes) -> Outgoing:
     if masking is None:
         content = packing.to_bytes(products, jax.ShapeDtypeStruct(products.shape, float))
     else:
-        session.masks.ranges.check("products", masking.measuring, products, session.masks.gate.note)
+        session.masks.note_clipped("products", masking.measuring, products)
         words = masking.measuring.words_of(products)
         content = session.masks.vector(header, payload, session.rounds + FIRST + number, words)
     return Outgoing(payload=content, exact=True)

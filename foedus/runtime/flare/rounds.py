@@ -106,12 +106,12 @@ class Rounds:
         exchange: Exchange,
         messages: list[PyTree],
         replies: list[PyTree],
-        statement: Json,
+        statements: Mapping[str, Json],
         releases: dict[str, np.ndarray],
         post: Post | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ):
-        self.order, self.exchange, self.messages, self.statement = order, exchange, messages, statement
+        self.order, self.exchange, self.messages, self.statements = order, exchange, messages, statements
         self.plans = [packing.ReplyPlan(reply) for reply in replies]
         self.release_counts, self.post, self.should_stop = releases, post, should_stop
         self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
@@ -296,10 +296,9 @@ class Rounds:
             return
         for site in silent:
             self.greeting_times[site] = now
-        message = packing.seal(self.exchange.header("hello") | self.statement)
-        answers: Mapping[str, object] = self.exchange.ask(
-            dict.fromkeys(silent, message), min(1.0, self.patience.timeout)
-        )
+        header = self.exchange.header("hello")
+        messages = {site: packing.seal(header | self.statements[site]) for site in silent}
+        answers: Mapping[str, object] = self.exchange.ask(messages, min(1.0, self.patience.timeout))
         for site in silent:
             header, _ = self.exchange.open_reply(site, answers.get(site), "hello", None)
             if header is not None:

@@ -21,7 +21,6 @@ from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import (
     POINTS,
     Exchange,
-    LeftOut,
     Offence,
     Paused,
     check_bound,
@@ -155,16 +154,18 @@ def _contradiction(first: Account | None, second: Account | None, resolution: fl
 
 
 class Jury:
-    """Accepts the sums of a run, or finds the group that one comes from; after `offences` of them it is left out."""
+    """Checks the sums of a run; one that cannot be true pauses it, with the group that it comes from.
+
+    Nobody is left out: sums over the others would be over another set, and tell about the group.
+    """
 
     def __init__(self, order: Order, masking: Masking, exchange: Exchange):
         self.order, self.masking, self.exchange = order, masking, exchange
         self.patience = exchange.patience
         self.referee = SumReferee(order, masking, self.patience)
-        self.offences: dict[tuple[str, ...], int] = {}  # by group
 
-    def accepts(self, new: Sum, requests: int, epoch: int) -> bool:
-        """Return whether a sum can be true, or nobody's numbers are finite: that is a run that diverges.
+    def check(self, new: Sum, requests: int, epoch: int) -> None:
+        """Raise where a sum cannot be true; where nobody's numbers are finite, the run diverges, and that is no lie.
 
         Args:
             new: the sum.
@@ -173,7 +174,7 @@ class Jury:
         """
         _, clip_count, broken_count = self.masking.tree_of(new.words, new.layout)
         if broken_count >= len(new.sites) or (doubt := self.referee.judge(new)) is None:
-            return True
+            return
         if len(new.sites) < requests:  # sites look at groups of those sums alone in which nobody was missing
             finding = Finding(doubt[0], new.sites, "a site was missing in this round")
         elif sound_noise(self.order.algorithm) is not None:
@@ -186,21 +187,11 @@ class Jury:
         self.exchange.note(sentence)
         if clip_count:
             check_clipped(self.masking, clip_count, f" They come from {self._names(finding.group)}.")
-        self._count(finding.group, sentence, words)
-        return False
+        raise Paused(sentence)
 
     def _ask(self, order: CheckOrder, size: int, epoch: int) -> Halves | str:
         order = replace(order, run=self.order.run, epoch=epoch)
         return ask_halves(order, size, self.exchange, self.patience)
-
-    def _count(self, group: tuple[str, ...], sentence: str, words: str) -> None:
-        """Count an offence of a group; raise where the run pauses, or goes on without the group."""
-        count = self.offences[group] = self.offences.get(group, 0) + 1
-        too_few = len(self.order.sites) - len(group) <= self.masking.least_others
-        if self.patience.offences is None or too_few:
-            raise Paused(sentence)
-        if count >= self.patience.offences:
-            raise LeftOut(group, f"after {count} sums that cannot be true; in the last, {words}")
 
     def _names(self, group: tuple[str, ...]) -> str:
         return "clients " + ", ".join(repr(self.exchange.client[site]) for site in group)

@@ -28,11 +28,13 @@ from foedus.runtime.flare.masked_exchange import MaskedExchange
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.preparation import Request, prepare
+from foedus.runtime.flare.receipts import Receipts
 from foedus.runtime.flare.rounds import Play
 from foedus.runtime.flare.secure_check import Jury, Sum
 from foedus.runtime.flare.server import PlayRound, ServerSession
 from foedus.runtime.flare.window import Window
-from foedus.runtime.masking import check_clipped, masking_of
+from foedus.runtime.masking import check_clipped, check_everybody, masking_of
+from foedus.runtime.participation import Fraction
 from foedus.summed_certificate import SummedPart, summed_part
 from foedus.summing import SumPresent
 from foedus.terms import Terms
@@ -70,11 +72,6 @@ class SecureServerSession(ServerSession):
         self.jury = Jury(order, self.masking, self.exchange)
         return super()._join()
 
-    def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
-        """As without masks; where sites were left out, rounds are counted on, for none is summed over two sets."""
-        count = max((len(column) for column in self.earlier.values()), default=0)
-        return super()._resume(replace(fresh, carry=replace(fresh.carry, round=fresh.carry.round + count)), states)
-
     def _player(self) -> PlayRound:
         return self._masked_round
 
@@ -105,8 +102,7 @@ class SecureServerSession(ServerSession):
         if words is not None:
             kind, layout = order.algorithm.kinds[phase], self.replies[phase]
             new = Sum(round, kind, layout, spine.message_for(message, 0), survivors, words)
-            if not self.jury.accepts(new, requests, self.sums.epoch):
-                words, survivors = None, ()
+            self.jury.check(new, requests, self.sums.epoch)
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
         total, _, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
@@ -238,8 +234,16 @@ def play(
     if isinstance(work, Order):
         order = work
     else:
+        if work.plan.secure:
+            check_everybody(work.plan.algorithm(len(work.sites)), Fraction(), len(work.sites), patience.minimum)
         names = {site: site for site in work.sites}
-        order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop))
+        receipts = Receipts(Path(folder).parent)
+        try:
+            order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop, receipts))
+        finally:
+            receipts.save()
+    if order.secure:
+        check_everybody(order.algorithm, order.participation, order.terms.clients, patience.minimum)
     departures = Departures(folder)
     order = departures.apply(order)
     while True:

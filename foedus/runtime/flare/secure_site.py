@@ -13,7 +13,7 @@ from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart
 from foedus.constrained import tolerances
 from foedus.errors import FoedusError
-from foedus.files import Json, write_whole
+from foedus.files import Json
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.pytrees import PyTree
@@ -56,7 +56,7 @@ def why_no_identity() -> str:
 
 
 class SummedRounds(MutableMapping[str, str]):
-    """For each round of a run, over which set the site has let it be summed: on the disk before the site reveals.
+    """Over which set the site has let a run, or a round of one with noise, be summed: on the disk before it reveals.
 
     A disk takes milliseconds to say that a line is safe, so a line is begun when the site masks, while its vector is on
     its way, with the set of all who were asked and a question mark. If they all answer, the reveal only waits until
@@ -109,36 +109,6 @@ class SummedRounds(MutableMapping[str, str]):
         return len(self.rounds)
 
 
-class RangeRecord:
-    """What a site has said in a run about the range of its numbers; on the disk before anything else leaves.
-
-    A refusal that depends on the data is no sum: it tells the server something about one site. So a site looks once for
-    each kind of reply, at the first one. If a number is beyond the range it refuses with a sentence and sends nothing
-    more in this run. If not, it never refuses for this reason again: later numbers are clipped, and how many were is
-    said under the masks alone. A server that chooses models in order to find a site's largest number gets one answer.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        content: Json = json.loads(path.read_text()) if path.exists() else {}
-        self.within: list[str] = content.get("within", [])
-        self.refusal: str | None = content.get("refusal")
-
-    def check(self, kind: str, masking: Masking, tree: PyTree, note: Callable[[str], None]) -> None:
-        """Refuse the first reply of a kind that has a number beyond the range, and whatever is asked after that."""
-        if self.refusal is None and kind not in self.within:
-            excess = beyond_range(masking, tree)
-            if excess is None:
-                self.within.append(kind)
-            else:
-                field, value = excess
-                note(f"{field} of a reply would hold {value:.6g}, {remedy(masking)}")
-                self.refusal = f"{field} of its reply has a number {remedy(masking)}"
-            write_whole(self.path, json.dumps({"within": self.within, "refusal": self.refusal}).encode(), private=True)
-        if self.refusal is not None:
-            raise Refusal("data", self.refusal)
-
-
 class SiteMasks:
     """The masked sums of a site's session; `check_run` refuses a message of another run, `gate` keeps what left."""
 
@@ -151,6 +121,7 @@ class SiteMasks:
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
         self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
+        self.record: tuple[str, SummedRounds] | None = None  # a run, and over which sets its sums were
         self.answers = {
             "keys": self._keys,
             "roster": self._roster,
@@ -188,14 +159,20 @@ class SiteMasks:
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
-        self.ranges = RangeRecord(self.folder / f"range-{header['run']}.json")
+        self.clipped: set[str] = set()  # the kinds of replies of which a number was beyond the range
 
     def begin_preparation(self, header: Json) -> None:
         """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
         self.preparation = None
         if header.get("secure") is True and self.identity is not None:
-            record = SummedRounds(self.folder / f"summed-{stage_name(header['run'], PREPARATION)}.txt")
+            record = self._record_of(header["run"])
             self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record)
+
+    def _record_of(self, run: str) -> SummedRounds:
+        """Return the record of a run's sums; its preparation and its rounds have the same one."""
+        if self.record is None or self.record[0] != run:
+            self.record = run, SummedRounds(self.folder / f"summed-{run}.txt")
+        return self.record[1]
 
     def preparing(self, header: Json) -> Callable[[np.ndarray], bytes] | None:
         """Return what puts words that prepare the data under masks; None in a run without masks."""
@@ -228,7 +205,7 @@ class SiteMasks:
             raise Refusal("policy", why_no_identity())
         if self.site is None or self.run != run:
             self.run = run
-            self.site = MaskingSite(self.identity, self.least_others, SummedRounds(self.folder / f"summed-{run}.txt"))
+            self.site = MaskingSite(self.identity, self.least_others, self._record_of(run), self.noise is not None)
             self.checks = CheckingSite(self.site, self.policy.secure_checks)
         return Outgoing(payload=self.site.new_keys(run, epoch).to_bytes())
 
@@ -296,16 +273,25 @@ class SiteMasks:
     def masked_reply(self, header: Json, payload: bytes, round: int, reply: PyTree) -> bytes:
         """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
         assert self.masking is not None
-        if self.noise is None:  # with noise a refusal would tell what the noise hides
-            self.ranges.check(f"round of kind {header['phase']}", self.masking, reply, self.gate.note)
+        self.note_clipped(f"a round of kind {header['phase']}", self.masking, reply)
         return self.vector(header, payload, round, self.masking.words_of(reply))
+
+    def note_clipped(self, kind: str, masking: Masking, tree: PyTree) -> None:
+        """Write into the site's own log, once for each kind of reply, that a number is beyond the range.
+
+        The server hears of it under the masks alone: a refusal would tell it something about one site.
+        """
+        if kind not in self.clipped and (excess := beyond_range(masking, tree)) is not None:
+            self.clipped.add(kind)
+            field, value = excess
+            self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(masking)}")
 
     def measurement(self, header: Json, payload: bytes, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
         """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
         if self.masking is None:
             return packing.to_bytes(part, plan)
         measuring, own = self.masking.measuring, summed_part(self.terms, part, self.eps2, data)
-        self.ranges.check("certificate", measuring, own, self.gate.note)
+        self.note_clipped("the certificate", measuring, own)
         return self.vector(header, payload, round, measuring.words_of(own))
 
     def evaluation(self, header: Json, payload: bytes, round: int | None) -> EvaluationMask | None:

@@ -5,6 +5,7 @@ here: the same draws and history as in a simulation, refusals of replies that do
 round from which the certificate is made.
 """
 
+import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from foedus.runtime.flare.names import STARTED
 from foedus.runtime.flare.order import Order, Patience, Result
 from foedus.runtime.flare.post import Post
 from foedus.runtime.flare.quorum import QuorumRounds
+from foedus.runtime.flare.receipts import Receipts
 from foedus.runtime.flare.rounds import Play, Rounds, first_play
 from foedus.runtime.flare.window import Window
 from foedus.runtime.spine import Carry, Recorder
@@ -63,7 +65,8 @@ class ServerSession:
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.window = patience or Patience(), window or Window()
         self.client = dict(zip(order.sites, order.names, strict=True))
-        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop)
+        self.receipts = Receipts(self.folder.parent)
+        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop, self.receipts)
         self.post = post
         self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
         self.pace: list[float] = []
@@ -72,6 +75,12 @@ class ServerSession:
 
     def play(self) -> Result:
         """Greet the sites, let them join, play the rounds, and measure the last model."""
+        try:
+            return self._play()
+        finally:
+            self.receipts.save()
+
+    def _play(self) -> Result:
         began = time.perf_counter()
         window = self.window
         window.statement = {
@@ -109,7 +118,7 @@ class ServerSession:
             self.post.most = self.exchange.most
         rounds = Rounds if self.patience.quorum is None or self.post is None else QuorumRounds
         self.rounds = rounds(
-            order, self.exchange, self.messages, self.replies, self._statement(), self.release_counts, self.post,
+            order, self.exchange, self.messages, self.replies, self.statements, self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
         window.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
@@ -146,7 +155,9 @@ class ServerSession:
 
     def _greet(self) -> None:
         """Wait until every site answers, and check that the shapes of their arrays agree."""
-        schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", self._statement()).items()}
+        self.joins = self._joins()
+        self.statements = {site: statement for site, (statement, _) in self.joins.items()}
+        schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", {}, self.statements).items()}
         first = self.order.sites[0]
         for site in self.order.sites:
             mine, theirs = layout.beyond_rows(schemas[site]), layout.beyond_rows(schemas[first])
@@ -159,31 +170,31 @@ class ServerSession:
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
 
     def _statement(self) -> Json:
-        """Return what a site is asked to agree to before it joins."""
+        """Return what all sites are asked to agree to alike."""
         order = self.order
-        terms, algorithm = spec.encode(order.terms), spec.encode(order.algorithm)
-        norm = {} if self.patience.norm is None else {"norm": self.patience.norm}
-        return {"algorithm": algorithm, "terms": terms, "max_rounds": order.max_rounds} | norm
+        own = None if order.own is None else layout.schema(order.own)
+        settings = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
+        return settings | {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
 
-    def _join(self) -> dict[str, set[int]]:
-        """Tell every site the terms; return the rounds after which each site has saved its state."""
-        order = self.order
-        common = self._statement() | {
-            "seed": order.seed,
-            "own": None if order.own is None else layout.schema(order.own),
-        }
-        messages = {}
+    def _joins(self) -> dict[str, tuple[Json, bytes]]:
+        """Return by site what it is asked to agree to in the greeting and in `join`, and the arrays of the latter."""
+        order, common, joins = self.order, self._statement(), {}
         for i, site in enumerate(order.sites):
             extra = order.extra[i] if order.extra else {}
             shapes = {k: list(np.shape(v)) for k, v in extra.items()}
             plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
-            uid = [int(v) for v in order.uids[i]]
-            header = (
-                self.exchange.header("join")
-                | common
-                | {"index": i, "uid": uid, "extra": shapes, "client": order.names[i]}
-            )
-            messages[site] = packing.seal(header, packing.to_bytes((order.w0, extra), plan))
+            payload = packing.to_bytes((order.w0, extra), plan)
+            own = {"index": i, "uid": [int(v) for v in order.uids[i]], "extra": shapes, "client": order.names[i]}
+            joins[site] = common | own | {"arrays": hashlib.sha256(payload).hexdigest()}, payload
+        return joins
+
+    def _join(self) -> dict[str, set[int]]:
+        """Tell every site the terms; return the rounds after which each site has saved its state."""
+        order = self.order
+        header = self.exchange.header("join")
+        messages = {
+            site: packing.seal(header | statement, payload) for site, (statement, payload) in self.joins.items()
+        }
         answers = self.ask(messages, max(self.patience.timeout, JOIN_SECONDS))
         site_rounds: dict[str, set[int]] = {}
         for site in order.sites:
@@ -210,6 +221,7 @@ class ServerSession:
     # --- keeping and resuming ---
 
     def _keep(self, at: Play, recorder: Recorder) -> None:
+        self.receipts.save()
         self.checkpoints.keep(at, int(at.carry.round), np.asarray(at.last), recorder)
 
     def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:

@@ -9,6 +9,7 @@ settings that no honest coordinator would. A site decides by its own policy and 
 greeting, and everything it sends passes its gate (`gate.py`).
 """
 
+import hashlib
 import json
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from jax import Array
 
 from foedus.algorithm import Algorithm
 from foedus.certificate import SitePart, site_part
+from foedus.data.preprocess import Preprocessing
 from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.interpreter.dispatch import jit_if_large, jit_if_many
@@ -32,7 +34,7 @@ from foedus.pytrees import PyTree, strong
 from foedus.run import versions
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.flare import agreement, layout, packing, products, releases, spec
+from foedus.runtime.flare import layout, packing, products, releases, spec
 from foedus.runtime.flare.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -42,11 +44,11 @@ from foedus.runtime.flare.agreement import (
     fitting,
     statement,
 )
-from foedus.runtime.flare.approval import Approvals, Statement
+from foedus.runtime.flare.approval import Approvals, Statement, check_arrays, check_same, strength
 from foedus.runtime.flare.examiner import NOT_AGREED, Examiner
-from foedus.runtime.flare.gate import RUN, Gate, Outgoing, unfit
+from foedus.runtime.flare.gate import Gate, Outgoing, unfit
 from foedus.runtime.flare.holdout import Holdout
-from foedus.runtime.flare.names import STARTED
+from foedus.runtime.flare.names import RUN, STARTED, one_line
 from foedus.runtime.flare.packing import check_moderate, whole
 from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
@@ -85,14 +87,17 @@ class SiteSession:
         self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None,
         identity: SiteIdentity | None = None,
     ):  # fmt: skip
-        self.name, self.site, self.folder, self.note = name, site, Path(folder), note
+        self.name, self.site, self.folder = name, site, Path(folder)
+        self.note = lambda line: note(one_line(line))  # what comes from a message must not pass for further lines
         self.policy = site.policy
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.gate = Gate(name, site.policy, self.folder, note)
+        self.gate = Gate(name, site.policy, self.folder, self.note)
         self.approvals = Approvals(self.folder)
         self.lock = threading.Lock()
         self.desk: Desk | None = None
         self.agreement: tuple[str, str] | None = None  # the run and the statement that the greeting was about
+        self.stated: Json = {}  # the header of the first greeting, where the run prepares a table
+        self.rules: Preprocessing | None = None
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
@@ -161,6 +166,7 @@ class SiteSession:
             raise Refusal("policy", str(error).removesuffix(".")) from None
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
+        self.gate.check_receipt(header)
         holdout, sites = Holdout.from_json(header.get("holdout")), whole(header["sites"], 1, 10**6, "sites")
         algorithm = self._accept_algorithm(header, sites, holdout, header["roles"])
         holdout.check(self.policy, sound_noise(algorithm) is not None)
@@ -168,12 +174,14 @@ class SiteSession:
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
         self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
+        self._fix_noise(header, algorithm, header)
         self.masks.begin_preparation(header)
         is_private = sound_noise(algorithm) is not None or self.policy.limits_privacy
         self.desk = Desk(
             self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate, is_private
         )
         self.arrays, self.run, self.agreement = None, None, None
+        self.stated, self.rules = header, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
     def _holdout(self, run: str) -> tuple[Holdout, Json]:
@@ -186,19 +194,30 @@ class SiteSession:
             raise Refusal("other-run", "it has not been asked for the columns of this run")
         return self.desk
 
+    def _fix_noise(self, header: Json, algorithm: Algorithm, first: Json) -> None:
+        """Keep the noise of a run at its first greeting; `first` states that of the preparation and the evaluation."""
+        noise = strength(sound_noise(algorithm))
+        beside = {name: first.get(name) for name in ("noise", "holdout")}
+        if noise is not None or any(beside.values()):
+            self.gate.fix_noise(header["run"], {"rounds": header["max_rounds"], "of": noise, "beside": beside})
+
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        return self._desk(header).sums(header, self.masks.preparing(header))
+        desk = self._desk(header)
+        if header["noise"] != self.stated["noise"]:
+            raise Refusal("policy", "it is asked for sums with other noise than the greeting has stated")
+        return desk.sums(header, self.masks.preparing(header))
 
     def _squares(self, header: Json, payload: bytes) -> Outgoing:
         return self._desk(header).squares(header, self.masks.preparing(header))
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         desk = self._desk(header)
-        self.arrays = desk.prepare(header)
+        self.arrays, self.rules = desk.prepare(header), Preprocessing.from_json(header["rules"])
         return Outgoing(desk.kept(), exact=bool(desk.kept()))
 
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
+        self.gate.check_receipt(header)
         if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
         terms = self._terms(header)
@@ -206,11 +225,13 @@ class SiteSession:
         algorithm = fitting(accepted, terms).algorithm
         self.masks.check(header, terms.clients, algorithm)
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
-        if is_prepared:
-            self.approvals.same(self.policy, Statement.of_terms(header, algorithm, terms))
+        if is_prepared and self.rules is not None:
+            words = {"y": self.rules.labels, "group": self.rules.groups}
+            check_same(self.policy, self.stated, header, self.name, algorithm, terms, self._decode, words)
         else:
             self.desk, self.arrays = None, None
             self.approvals.require(self.policy, Statement.of_terms(header, algorithm, terms), self.gate.ledger)
+        self._fix_noise(header, algorithm, self.stated if is_prepared else {})
         data = self._read()
         rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
         if rows < max(self.policy.min_rows, self.policy.min_subset):
@@ -233,13 +254,16 @@ class SiteSession:
         return self.arrays
 
     def _join(self, header: Json, payload: bytes) -> Outgoing:
-        if self.agreement != (header["run"], statement(header)):
+        is_same = self.agreement == (header["run"], statement(header))
+        if not is_same or hashlib.sha256(payload).hexdigest() != header["arrays"]:
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
         terms = self._terms(header)
         fit = fitting(self._accept_algorithm(header, terms.clients, *self._holdout(header["run"])), terms)
         algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
+        if self.desk is not None and self.rules is not None:
+            check_arrays(self.policy, self.stated, self.name, terms, w0, extra, self.rules.names)
         self.noise = sound_noise(algorithm)
         check_moderate((w0, extra), self.noise is not None)
         self.w0 = jnp.asarray(w0)
@@ -251,7 +275,7 @@ class SiteSession:
             check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
-        self.norm, self.questions = header.get("norm"), 0
+        self.measured = products.MeasuredModels(self.folder / f"measured-{header['run']}.json")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -281,8 +305,6 @@ class SiteSession:
         following, reply = self.local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
-        if self.norm is not None:
-            agreement.check_norm(self.algorithm.kinds[phase], self.terms, message, reply, self.norm)
         if self.masks.masking is None:
             content = packing.to_bytes(reply, self.replies[phase])
         else:
@@ -341,9 +363,11 @@ class SiteSession:
         w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
         client = self.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
         part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
-        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         if self.noise is not None or self.policy.limits_privacy:
+            write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
             return Outgoing({"measured": False})
+        self.measured.add(header, payload)
+        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         content = self.masks.measurement(header, payload, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 

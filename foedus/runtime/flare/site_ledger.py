@@ -5,6 +5,10 @@ release that was perhaps sent is in it. Each line holds the digest of the one be
 of lines and the digest of the last, so a ledger that was cut, changed or deleted is noticed. Such a ledger stops the
 site: it must not start from zero. Nothing depends on the clock; the time in a line is for the reader.
 
+Older copies of both files, put back, are a whole ledger. So a reply with a release carries a receipt, the number of
+lines and the digest of the last, which the server keeps and shows in the next greeting; a ledger that has fewer lines,
+or others, stops the site. The digest tells nothing about a line, for each holds a random number of its own.
+
 In a run that holds rows out, a line says behind its text whether it is about rows that train the model or about those
 that are held out, and by which split. A row is one or the other, so within one split the larger of both totals counts.
 Lines of another split of the same run, or without one, count in full.
@@ -16,6 +20,7 @@ import json
 import math
 import os
 import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.files import Json, write_whole
 from foedus.privacy import composition
 
 FILE, HEAD, LOCK = "ledger.jsonl", "ledger.head", "ledger.lock"
@@ -72,6 +77,7 @@ class Line:
     ratio: float  # sensitivity over scale, for replacing one row
     delta: float
     previous: str  # the digest of the line before
+    salt: str  # random: a line's digest leaves the site, and nobody may guess the line from it
 
     def text(self) -> str:
         """The line as it stands in the file."""
@@ -173,7 +179,7 @@ class SiteLedger:
         for r in releases:
             noise = (r.kind, r.neighbours, float(r.sensitivity), float(r.scale), float(r.ratio), float(r.delta))
             what = f"{r.what} [{r.rows}]" if r.rows else r.what
-            lines.append(Line(now, run, request, what, *noise, previous))
+            lines.append(Line(now, run, request, what, *noise, previous, secrets.token_hex(16)))
             previous = _digest(lines[-1].text())
         content = "".join(line.text() + "\n" for line in lines).encode()
         with open(self.path, "r+b") as file:
@@ -195,6 +201,25 @@ class SiteLedger:
             self._refresh()
             limits.check(self, run, releases)
             self._append(run, request, releases)
+
+    @property
+    def receipt(self) -> Json:
+        """What the server keeps of this ledger: the number of lines and the digest of the last."""
+        return {"lines": len(self.lines), "last": self._last()}
+
+    def check_receipt(self, receipt: Json) -> None:
+        """Raise where the ledger is an older copy, or another one, than that of which a server has this receipt."""
+        count, last = receipt.get("lines"), receipt.get("last")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise FoedusError("a receipt of a ledger names the number of its lines.")
+        with self._alone():
+            self._refresh()
+        if len(self.lines) < count or _digest(self.lines[count - 1].text()) != last:
+            raise Damaged(
+                f"the site's ledger {self.path} has {len(self.lines)} lines and is not the one of which the server has "
+                f"a receipt for {count}: it was replaced by an older copy, or begun anew. Put the newest copy of "
+                f"{FILE} and {HEAD} back; nothing is released until then."
+            )
 
     def counts(self, run: str, more: Iterable[Release] = ()) -> dict[str, Counter[tuple[str, float]]]:
         """Count how often each kind of release with each ratio occurs in a run, by the rows that it is about."""
