@@ -8,6 +8,7 @@ from fractions import Fraction
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
+import mutants
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -25,10 +26,10 @@ from foedus.data.tables import Table
 from foedus.evaluation import intervals
 from foedus.gap import rows_convex
 from foedus.privacy import clipping, composition, sensitivity
-from foedus.privacy.ledger import Ledger
+from foedus.privacy.ledger import Ledger, LedgerEntry
 from foedus.robust.bound import Game
 from foedus.robust.closed import Ball
-from foedus.robust.proposal import Attack, transport, within_radius
+from foedus.robust.proposal import Attack, Proposal, transport, within_radius
 from foedus.runtime.flare.site_ledger import Damaged, Limits, Release, SiteLedger, heaviest
 from foedus.summed_certificate import join_sums, summed_part
 
@@ -118,6 +119,15 @@ def test_where_leaving_out_does_not_halve_a_release_the_ledger_does_not_halve_it
     ]
     assert [one.total("a", neighbours="add-or-remove") for one in made] == pytest.approx([0.5, 1.0])
     assert [one.total("a") for one in made] == pytest.approx([1.0, 1.0])
+
+
+def test_what_prepared_the_data_is_in_the_total_that_is_printed_first():
+    noise = {"sound": True, "kind": "Laplace", "neighbours": "replace", "epsilon": 0.5, "delta": 0.0}
+    before = (LedgerEntry("a", 0, "sum of age", 2.0, 8.0, 0.25, 0.0),)
+    plain, prepared = (
+        Ledger(noise, ("a",), (9,), np.ones((2, 1)), np.full((2, 1), 2.0), "w", before=b) for b in ((), before)
+    )
+    assert prepared.total("a", "tight", delta=0.0) == pytest.approx(plain.total("a", "tight", delta=0.0) + 0.25)
 
 
 def test_a_step_moves_the_one_norm_by_no_more_than_is_proved():
@@ -314,7 +324,8 @@ def test_what_an_adversary_has_left_of_its_radius_moves_labels_and_no_more():
     rng, radius, kappa = np.random.default_rng(0), 0.2, 0.05
     X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
     problem = fd.Problem([(X[:20], y[:20]), (X[20:], y[20:])], loss=fd.losses.pinball(0.3))
-    run = fd.solve(problem, fd.DRFL(radius=radius, kappa=kappa, metric="l2"))
+    algorithm = fd.DRFL(radius=radius, kappa=kappa, metric="l2")
+    run = fd.solve(problem, algorithm)
     w = cp.Variable(2)
     r = X @ w - y
     loss = cp.sum(cp.maximum(-0.3 * r, 0.7 * r)) / 40
@@ -322,6 +333,9 @@ def test_what_an_adversary_has_left_of_its_radius_moves_labels_and_no_more():
     assert np.linalg.norm(w.value) < 1 / kappa
     assert run.worst_case.value - run.worst_case.gap <= best * (1.0 + 1e-6)
     assert run.worst_case.gap <= 1e-4 * best
+    idle = [Proposal(0.5, np.zeros((2, 20)), None, np.zeros((1, 2)), None)] * 2
+    far = algorithm.stress(problem, np.array([50.0, 0.0]), idle)  # nobody moves a sample, so all moves labels
+    assert far.value - far.gap <= best * (1.0 + 1e-6)
 
 
 # --- sites that do not answer ---
@@ -466,3 +480,9 @@ def test_labels_that_are_coded_differently_at_most_sites_are_doubted():
     cohort = gather(tables, Roles(label="y", positive="case"))
     strange = {doubt.site for doubt in doubts(cohort) if doubt.column == "y" and "no other site says" in str(doubt)}
     assert strange == set(codes)
+
+
+def test_every_line_in_the_list_of_mutants_stands_in_its_file_once():
+    for mutant in mutants.mutants():
+        assert (mutants.ROOT / mutant.file).read_text().count(mutant.text) == 1, mutant.guarantee
+        assert mutant.text != mutant.becomes

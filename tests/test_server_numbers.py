@@ -20,7 +20,7 @@ import foedus as fd
 from foedus.algorithms.fedgia import PrivateGiA
 from foedus.algorithms.private import PrivateDescent
 from foedus.data.holdout import split
-from foedus.data.sums import FigureNoise, FiguresRequest, Replies
+from foedus.data.sums import UNIT, FigureNoise, FiguresRequest, Replies
 from foedus.data.tables import Table
 from foedus.evaluation import noisy
 from foedus.evaluation.tally import Rule
@@ -261,6 +261,16 @@ def test_a_difference_of_sums_is_about_no_fewer_rows_than_the_policy_allows(tmp_
         assert min(desk.split.held_out.rows, desk.split.training.rows) >= 20
 
 
+def test_small_classes_do_not_round_a_part_below_the_policy(tmp_path):
+    """Of ten rows 0.23 are two, and of fifteen three: class by class that makes 20 of 100."""
+    clerk = Reader(tmp_path, Policy(min_subset=23), groups=("ward",))
+    lines = ["name,age,dose,ward,sex,ill"]
+    lines += [f"p{i},{30 + i % 40},1,{'abcd'[i // 25]},f,{'y' if i % 25 < 10 else 'n'}" for i in range(100)]
+    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
+    assert clerk.greet(clerk.holdout(0.23), group="ward", positive="y")["code"] == "ok"
+    assert clerk.site.desk.split.held_out.rows == 23
+
+
 def test_the_least_number_of_rows_of_a_group_is_one_of_the_whole_file(tmp_path):
     """Over the rows that train, the share moved the refusal, and told how many rows a group has."""
     for east, code in ((19, "data"), (20, "ok"), (24, "ok"), (40, "ok")):
@@ -436,18 +446,16 @@ def test_noisy_sums_move_by_no_more_than_is_declared_whatever_the_bounds(ends, n
     other[draw.integers(n)] = {"low": low, "high": high, "missing": np.nan, "middle": 0.5 * low + 0.5 * high}[what]
     told = []
     for values in (x, other):
-        quiet = FigureNoise({"x": ends}, 1.0, 1, lambda value, scale: value)
+        sums: list[float] = []
+        quiet = FigureNoise({"x": ends}, 1.0, 1, lambda value, scale, sums=sums: sums.append(value) or value)
         replies = Replies(Table("t", {"x": values}, np.arange(n)), quiet)
-        first = replies.first(FiguresRequest(("x",), (), ()))
-        units = [quantity for _, quantity, _ in quiet.noted]
-        second = replies.second({"x": min(max(low + 0.3 * (high - low), low), high)})
-        told.append((first.count["x"], first.total["x"] - first.count["x"] * low, second["x"]))
-        changes = [change for _, change, _ in quiet.noted]
-        assert units == changes[:2]
-    # what is released is a whole number of 2^-24 of its sensitivity; the last product is made after the noise
-    for one, two, change in zip(*told, changes, strict=True):
-        rounding = 4 * np.finfo(float).eps * max(abs(one), abs(two), abs(first.count["x"] * low))
-        assert abs(one - two) <= change * (1 + 2.0**-24) + rounding
+        replies.first(FiguresRequest(("x",), (), ()))
+        replies.second({"x": min(max(low + 0.3 * (high - low), low), high)})
+        told.append(sums)
+    # in units of what a row can add, which are multiplied after the noise; no rounding, so no tolerance
+    for one, two in zip(*told, strict=True):
+        assert abs(one - two) <= 1.0
+        assert (one * UNIT).is_integer()
 
 
 def test_what_gets_the_noise_is_exact_near_the_last_bit_of_a_float():

@@ -81,12 +81,12 @@ class FigureNoise:
     def add(self, what: str, shares: np.ndarray, most: float) -> float:
         """Return the sum over rows of share·most with noise, and note its sensitivity and the noise's scale.
 
-        A share is what a row adds of the most that it can add, cut to [0, 1] and rounded to 1/UNIT. Sums of such
+        A share, in [0, 1], is what a row adds of the most that it can add, and is rounded to 1/UNIT. Sums of such
         numbers are exact, so that no rounding depends on other rows, and the noise is added before they are scaled.
         """
         scale = self.figures / self.epsilon
         self.noted.append((what, most, most * scale))
-        return most * self.draw(float(np.sum(np.rint(np.clip(shares, 0.0, 1.0) * UNIT)) / UNIT), scale)
+        return most * self.draw(float(np.sum(np.rint(shares * UNIT)) / UNIT), scale)
 
     def first(self, table: Table, request: FiguresRequest) -> Sums:
         """Return the reply of round 1 with noise on its counts and sums."""
