@@ -8,7 +8,7 @@ import pytest
 
 from foedus import cli
 from foedus.data.holdout import Shares
-from foedus.experiment import evidence, starter
+from foedus.experiment import figures, starter
 from foedus.experiment.sweep import Settings
 from foedus.runtime.flare.holdout import SECRET, seeded
 
@@ -79,14 +79,14 @@ def know_secrets(*folders: Path) -> None:
 
 def shares_at(settings: Settings, folder: Path) -> Shares:
     """What a simulation has to keep out of training to have the rows of the site with this folder."""
-    return seeded(evidence.shares_of(settings), folder)
+    return seeded(figures.shares_of(settings), folder)
 
 
 def draw_as_sites_do(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
     """Let simulations keep those rows out of training that the sites with these folders keep out."""
     know_secrets(*folders)
-    shares_of = evidence.shares_of
-    monkeypatch.setattr(evidence, "shares_of", lambda settings: seeded(shares_of(settings), folders[0]))
+    shares_of = figures.shares_of
+    monkeypatch.setattr(figures, "shares_of", lambda settings: seeded(shares_of(settings), folders[0]))
 
 
 @dataclass(frozen=True)
