@@ -67,11 +67,6 @@ def test_the_protocol_has_at_most_twelve_members():
     assert "getattr" not in source.split("def __getattr__")[0]
 
 
-def test_a_file_holds_one_thing():
-    for path in FILES:
-        assert len(path.read_text().splitlines()) <= 400, path
-
-
 def test_public_functions_and_classes_have_examples():
     without = []
     for name in fd.__all__:
