@@ -192,10 +192,16 @@ def test_a_second_model_is_refused_and_the_same_one_gets_the_same_bytes(tmp_path
                 answers.append(replies[name] == ward.site[name].answer(messages[name]))
                 for one in (header, _order(header, attempt=1), _order(header, round=4)):
                     answers.append(packing.unseal(ward.site[name].answer(packing.seal(one, other)))[0]["sentence"])
+                threshold = packing.seal(header | {"cut": 0.5}, payload)
+                answers.append(packing.unseal(ward.site[name].answer(threshold))[0]["sentence"])
         return replies
 
     assert play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False).evaluation
-    assert answers == [True, *["it evaluates one model in a run, and has evaluated another"] * 3]
+    assert answers == [
+        True,
+        *["it evaluates one model in a run, and has evaluated another"] * 3,
+        "it answers one question about a model in a run, and was asked another",
+    ]
 
 
 def test_a_site_that_vanishes_after_masking_is_in_the_figures(tmp_path):

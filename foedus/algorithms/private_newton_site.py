@@ -106,8 +106,8 @@ def moments_change(terms: Terms, noise: Sound, length: float, count: Array) -> A
     """Return the sensitivity of `moments`: ‖xxᵀ − yyᵀ‖² = ‖x‖⁴ + ‖y‖⁴ − 2(xᵀy)² ≤ 2B⁴ in the Frobenius norm."""
     changed = (2.0**0.5 if noise.neighbours == "replace" else 1.0) * length**2
     bend = 1.0 if terms.loss is None else terms.loss.curvature or 1.0
-    rounded = ROUNDING * terms.dim * steepness(terms, noise.rows_range(count)[0]) / bend  # of the penalty's diagonal
-    return change_of_mean(noise, changed, length**2, count) + rounded
+    rounding = ROUNDING * terms.dim * steepness(terms, noise.rows_range(count)[0]) / bend  # of the penalty's diagonal
+    return change_of_mean(noise, changed, length**2, count) + rounding
 
 
 def _finite(rows: Array) -> Array:
@@ -200,11 +200,11 @@ def look_change(
     Values: where groups are disjoint, a row that is replaced changes at most two of them.
     """
     reach, longest = noise.furthest(jnp.sum(jnp.abs(w))), jnp.linalg.norm(root)
-    rounded = ROUNDING * terms.dim * steepness(terms, noise.rows_range(count)[0]) * reach * longest
+    rounding = ROUNDING * terms.dim * steepness(terms, noise.rows_range(count)[0]) * reach * longest
     caps = caps_of(terms)
     changed_values = min(2, len(caps)) if disjoint(caps) else len(caps)
     factor = (blocks.multiplicity**2 + changed_values * VALUE_SHARE**2) ** 0.5
-    return factor * change_of_mean(noise, noise.gradient_change, noise.gradient_change, count) + rounded
+    return factor * change_of_mean(noise, noise.gradient_change, noise.gradient_change, count) + rounding
 
 
 # --- measuring ---

@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array
 
 from foedus.errors import FoedusError
-from foedus.penalties import Penalty
 from foedus.privacy.noise import Sound
 from foedus.privacy.ranges import check_ranges
 from foedus.problem import Problem
@@ -102,7 +101,7 @@ def _per_example(terms: Terms, w: Array, data: Data) -> Array:
 def check(algorithm: object, terms: Terms, noise: Sound, name: str) -> None:
     """Raise where clipping each example would not bound the sensitivity as its proof assumes."""
     check_ranges(name, algorithm, noise, terms)
-    if terms.penalty is not None and type(terms.penalty).__module__ != Penalty.__module__:
+    if terms.penalty is not None and type(terms.penalty).__module__ != "foedus.penalties":
         raise FoedusError(
             f"{name} with {type(noise).__name__} noise takes a penalty of fd.penalties: how a step with "
             f"{type(terms.penalty).__name__} is rounded has no proved bound."

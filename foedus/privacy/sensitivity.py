@@ -184,16 +184,16 @@ def several_steps(
     assert noise.rows is not None
     low, high = curvature(terms, noise.rows, count)
     low, high = low + pull, high + pull
-    delta, moved = jnp.zeros(()), jnp.zeros(())  # `moved` bounds the 1-norm of u − w
+    delta, distance = jnp.zeros(()), jnp.zeros(())  # `distance` bounds the 1-norm of u − w
     for number, rate in enumerate(rates):
         last = number == len(rates) - 1
-        rounded = ROUNDING * (1.0 + terms.dim * jnp.abs(rate) * high) * (w + moved)
+        rounding = ROUNDING * (1.0 + terms.dim * jnp.abs(rate) * high) * (w + distance)
         if last and noise.order == 1:
-            delta = in_the_one_norm(delta, rate, low, high, gradient_change, terms.dim) + rounded
+            delta = in_the_one_norm(delta, rate, low, high, gradient_change, terms.dim) + rounding
         else:
-            delta = descent(delta, rate, low, high, gradient_change) + rounded
-        moved = moved + jnp.abs(rate) * (longest_gradient(terms, noise, fewest, w + moved) + pull * moved)
-    return within_reach(w + moved, delta)
+            delta = descent(delta, rate, low, high, gradient_change) + rounding
+        distance = distance + jnp.abs(rate) * (longest_gradient(terms, noise, fewest, w + distance) + pull * distance)
+    return within_reach(w + distance, delta)
 
 
 def exact_penalty_rounding(

@@ -69,12 +69,12 @@ class Examiner:
         """
         if not self.holdout.evaluates:
             raise Refusal("policy", NOT_AGREED)
-        w, asked = self._model(payload, terms, record)
+        w, questions = self._model(payload, terms, record)
         noise, rule = self.holdout.noise, Rule(_cut(header["cut"]) if "cut" in header else None)
         question = json.dumps({k: v for k, v in header.items() if k not in OF_THE_SUM}, sort_keys=True)
-        if asked.setdefault("question", question) != question:
+        if questions.setdefault("question", question) != question:
             raise Refusal("policy", "it answers one question about a model in a run, and was asked another")
-        before = partial(_keep, record, asked)
+        before = partial(_keep, record, questions)
         if noise is not None:
             own = noisy.release(terms, noise, noisy.exact_parts(terms, w, self.held_out, rule), release)
             content = packing.to_bytes(own, evaluating.shapes(terms, noise)) if masks is None else masks.mask(own)
@@ -84,7 +84,7 @@ class Examiner:
             )
 
             def keep() -> None:
-                _keep(record, asked)
+                _keep(record, questions)
                 if masks is not None:
                     masks.keep(own)
 
@@ -109,14 +109,14 @@ class Examiner:
         term = next((one for one in self.holdout.rates if one.name == header.get("type")), None)
         if term is None:
             raise Refusal("policy", "it has agreed to no threshold for this rate in this run")
-        w, asked = self._model(payload, terms, record)
+        w, questions = self._model(payload, terms, record)
         cut, what = _cut(header.get("cut")), header.get("what")
         if what not in ("count", "admits", "wrong"):
             raise Refusal("unknown", "it is asked about a rate in no form that it knows")
         if what != "count":
-            _note_threshold(asked.setdefault(term.name, {"admits": [], "wrong": None}), what, cut)
+            _note_threshold(questions.setdefault(term.name, {"admits": [], "wrong": None}), what, cut)
         own = rates.answer_of(term, self._scores(term, w), what, cut)
-        before = partial(_keep, record, asked)
+        before = partial(_keep, record, questions)
         if masks is not None:
             return Outgoing(payload=masks.mask({"rows": np.array(own, float)}), exact=True, before=before)
         return Outgoing({"rows": 1 - own[0] if what == "admits" else own[0]}, exact=True, before=before)
@@ -136,35 +136,35 @@ class Examiner:
         if terms.loss is None:
             raise Refusal("unknown", "a problem with an objective of its own has no predictions to evaluate")
         digest = hashlib.sha256(payload).hexdigest()
-        asked: Json = json.loads(record.read_text()) if record.exists() else {"model": digest}
-        if asked["model"] != digest:
+        questions: Json = json.loads(record.read_text()) if record.exists() else {"model": digest}
+        if questions["model"] != digest:
             raise Refusal("policy", "it evaluates one model in a run, and has evaluated another")
         w = packing.from_bytes(payload, layout.vector(terms.dim))
         check_moderate(w, self.holdout.noise is not None)
         if not np.all(np.isfinite(w)):
             raise Refusal("unknown", "the model to evaluate is not finite")
-        return np.asarray(w), asked
+        return np.asarray(w), questions
 
 
-def _keep(record: Path, asked: Mapping[str, object]) -> None:
-    write_whole(record, json.dumps(asked).encode(), private=True)
+def _keep(record: Path, questions: Mapping[str, object]) -> None:
+    write_whole(record, json.dumps(questions).encode(), private=True)
 
 
-def _note_threshold(asked: Json, what: str, cut: float) -> None:
+def _note_threshold(questions: Json, what: str, cut: float) -> None:
     """Note a question about a threshold; refuse one that the umbrella rule does not ask."""
     text = rates.text_of(cut)
     if what == "wrong":
-        if text not in (*asked["admits"], rates.text_of(-math.inf)):
+        if text not in (*questions["admits"], rates.text_of(-math.inf)):
             raise Refusal("policy", "it counts wrong answers at a threshold that was proposed")
-        if asked["wrong"] not in (None, text):
+        if questions["wrong"] not in (None, text):
             raise Refusal("policy", "it counts wrong answers at one threshold in a run, and has counted at another")
-        asked["wrong"] = text
-    elif text not in asked["admits"]:
+        questions["wrong"] = text
+    elif text not in questions["admits"]:
         if not umbrella.on_grid(cut):
             raise Refusal("unknown", "a proposed threshold must lie on the grid of the rule")
-        if len(asked["admits"]) >= umbrella.MOST_PROPOSALS:
+        if len(questions["admits"]) >= umbrella.MOST_PROPOSALS:
             raise Refusal("policy", f"it answers {umbrella.MOST_PROPOSALS} proposals of a threshold, and has done so")
-        asked["admits"].append(text)
+        questions["admits"].append(text)
 
 
 def _cut(value: object) -> float:

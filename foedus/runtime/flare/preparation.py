@@ -276,8 +276,8 @@ class Desk:
         shares, least = seeded(self.holdout.shares, self.gate.folder), 1 if self.is_private else self.policy.min_subset
         held_out = math.floor(shares.evaluate * table.rows + 0.5)
         threshold = math.floor(shares.threshold * (table.rows - held_out) + 0.5)
-        stated = [size for size, share in ((held_out, shares.evaluate), (threshold, shares.threshold)) if share]
-        if min(stated) < max(1, least):
+        sizes = [size for size, share in ((held_out, shares.evaluate), (threshold, shares.threshold)) if share]
+        if min(sizes) < max(1, least):
             raise Refusal("policy", f"a part of its rows would be fewer than the {least} that its policy asks for")
         one = split(table, self.roles, self.site, shares)
         if any(0 < part.rows < least for part in (one.training, one.held_out, one.threshold)):
@@ -422,7 +422,7 @@ class Desk:
             self.examiner = Examiner(parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy)
         return dict(zip(("x", "y", "group"), arrays, strict=False))
 
-    def kept(self) -> Json:
+    def kept_rows(self) -> Json:
         """Return how many rows are kept out for each term on a rate; nothing where only sums may be seen."""
         if self.examiner is None or self.is_secure or not self.holdout.rates:
             return {}

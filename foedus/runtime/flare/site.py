@@ -213,7 +213,7 @@ class SiteSession:
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         desk = self._desk(header)
         self.arrays, self.rules = desk.prepare(header), Preprocessing.from_json(header["rules"])
-        return Outgoing(desk.kept(), exact=bool(desk.kept()))
+        return Outgoing(desk.kept_rows(), exact=bool(desk.kept_rows()))
 
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
