@@ -51,7 +51,10 @@ class Answer:
 class Post(Protocol):
     """Sends messages without waiting, and gives out answers in the order in which they arrive."""
 
-    missing: set[str]  # sites that have not answered what they were asked last
+    @property
+    def missing(self) -> set[str]:
+        """The sites that have not answered what they were asked last."""
+        ...
 
     @property
     def most(self) -> int:
