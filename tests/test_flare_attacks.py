@@ -5,6 +5,8 @@ Every promise has two guards, FLARE's own settings in the kit and our door; each
 
 import json
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ import foedus as fd
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
+import psutil
+
+from foedus.runtime.flare import packing
 from foedus.runtime.flare.console import FINISHED, Console
 from foedus.runtime.flare.kits import job
 from foedus.runtime.flare.names import RUNS
@@ -204,3 +209,58 @@ def test_data_inside_the_kit_keep_a_real_site_out(guarded: Any, tmp_path):
         assert "lies inside the kit" in (kit / RUNS / "site.log").read_text()
     finally:
         (kit / "local" / SITE_FILE).write_text(before)
+
+
+STRANGER = """
+import os, sys, time
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.utils import new_cell_message
+port, job = sys.argv[1:3]
+cell = CoreCell(
+    fqcn="site-1.stranger", root_url=None, secure=False, credentials={}, parent_url=f"tcp://localhost:{port}"
+)
+answers = []
+cell.register_request_cb(channel="foedus", topic="answer", cb=lambda message: answers.append(bytes(message.payload)))
+cell.start()
+for content in map(bytes.fromhex, sys.argv[3:] * 5):
+    message = new_cell_message({"t": 1}, content)
+    told = cell.fire_and_forget(channel="foedus", topic="ask", targets=f"site-1.{job}", message=message, optional=True)
+    print(*told.values())
+    time.sleep(1.0)
+print("answers", answers)
+os._exit(0)
+"""
+
+
+def test_a_local_process_without_a_certificate_gets_no_answer_from_a_sites_job(federation, tmp_path):
+    """FLARE's cells within a machine listen on loopback without TLS, and passed its messages on; they were answered."""
+    script, said = tmp_path / "stranger.py", []
+    script.write_text(STRANGER)
+    plain = packing.seal({"ask": "hello", "run": "r1", "round": None})
+    log = federation.kit("site-1") / RUNS / "site.log"
+
+    def attack(rounds: int, record: dict[str, float]) -> bool:
+        if rounds >= 5 and not said:
+            (own, *_) = federation.processes("site-1")
+            ports = [
+                one.laddr.port for one in psutil.Process(own).net_connections() if one.status == psutil.CONN_LISTEN
+            ]
+            with Console(federation.kit("admin")) as console:
+                (number,) = [one["job_id"] for one in console.session.list_jobs() if one["status"] == "RUNNING"]
+            words = [
+                sys.executable,
+                str(script),
+                str(ports[0]),
+                number,
+                plain.hex(),
+                b"O".hex(),
+                (b"M" + bytes(40)).hex(),
+            ]
+            said.append(subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout)
+        return bool(said)
+
+    problem = fd.Problem(breast_cancer().sites, loss=fd.losses.logistic)
+    runtime = fd.Flare(at=federation.folder)
+    fd.solve(problem, fd.FedAvg(lr=1e-3, tol=0.0), max_rounds=50_000, runtime=runtime, callback=attack)
+    assert "answers []" in said[0]
+    assert "a message is let go: it is not sealed by the server." in log.read_text(), "the messages did arrive"

@@ -176,8 +176,24 @@ def test_preparation_counts_against_the_total_of_the_rounds(tmp_path):
     clerk.sums(sums=("age", "dose"), noise=noise(1.44))
     assert clerk.spent == pytest.approx(0.96)
     assert clerk.columns()["code"] == "ok", "four rounds of 0.01 still fit"
-    clerk.sums(sums=("age", "dose"), noise=noise(0.03))
-    assert clerk.columns()["code"] == "policy"
+    clerk.sums(sums=("age",), noise=noise(1.44))
+    assert clerk.columns()["code"] == "ok", "the same figures count once"
+    more = Clerk(tmp_path, PRIVATE, noisy=True)
+    more.columns()
+    assert more.sums(sums=("age", "dose"), noise=noise(0.03))["code"] == "policy"
+
+
+def test_what_prepares_a_run_has_one_noise(tmp_path):
+    """A server that saw noisy sums could ask for others with less noise; what they cost together has no proof."""
+    clerk = Clerk(tmp_path, PRIVATE, noisy=True)
+    clerk.columns()
+    assert clerk.sums(sums=("age",), noise=noise(0.06))["code"] == "ok"
+    reply = clerk.sums(sums=("age",), noise=noise(0.03))
+    assert (reply["code"], "other noise" in reply["sentence"]) == ("policy", True)
+    assert clerk.columns(noise=noise(0.03))["code"] == "policy"
+    stated = Clerk(tmp_path, PRIVATE, noisy=True)
+    assert stated.say("sums", run="r1", columns={}, noise=None)["code"] == "other-run"
+    assert clerk.spent == pytest.approx(0.02)
 
 
 def test_sums_of_a_run_that_was_not_asked_for_its_columns_are_refused(tmp_path):

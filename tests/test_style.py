@@ -1,4 +1,4 @@
-"""How the code reads, measured: names that are bare participles, places typed Any, files that have grown too long."""
+"""How the code reads, measured: names that are bare participles, and places typed Any."""
 
 import ast
 from pathlib import Path

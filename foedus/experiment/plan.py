@@ -145,7 +145,7 @@ class Plan:
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
     @property
-    def stated(self) -> Json:
+    def statement(self) -> Json:
         """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
         problem, rows = self.settings["problem"], []
         for one in self.settings["constraints"]:

@@ -74,7 +74,7 @@ def _acceptance_statement(opening: bytes, public: bytes) -> bytes:
     return Frame().text(f"{PROTOCOL}: a site accepts").content(opening).content(public).bytes()
 
 
-def _signed(content: bytes) -> tuple[bytes, bytes, bytes]:
+def _parts_of(content: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the public key, the certificate and the signature of an opening or an acceptance."""
     reader = Reader(content)
     parts = reader.content(), reader.content(), reader.content()
@@ -130,7 +130,7 @@ class SiteChannel:
         identity = self.identity
         if identity is None:
             raise FoedusError("this site's kit has no key and certificate.")
-        public, certificate, signature = _signed(opening)
+        public, certificate, signature = _parts_of(opening)
         statement = _opening_statement(identity.site, public)
         if not is_signed_by(SERVER, identity.server, certificate, identity.root, statement, signature):
             raise FoedusError(f"it is not signed by the server of this project, {identity.server!r}, for this site.")
@@ -172,9 +172,9 @@ class ServerChannel:
     def ask(self, messages: Mapping[str, bytes], seconds: float, carry: Carry) -> dict[str, object]:
         """Send each site its message, sealed, and return the answers of those that answered in time."""
         self.open_sessions(messages, seconds, carry)
-        sealed = {site: self.seal(site, content) for site, content in messages.items() if site in self.sessions}
-        answers = carry({site: content for site, (_, content) in sealed.items()}, seconds) if sealed else {}
-        replies = {site: self.open(site, sealed[site][0], raw) for site, raw in answers.items() if site in sealed}
+        envelopes = {site: self.seal(site, content) for site, content in messages.items() if site in self.sessions}
+        answers = carry({site: content for site, (_, content) in envelopes.items()}, seconds) if envelopes else {}
+        replies = {site: self.open(site, envelopes[site][0], raw) for site, raw in answers.items() if site in envelopes}
         return {site: reply for site, reply in replies.items() if reply is not None}
 
     def open_sessions(self, sites: Iterable[str], seconds: float, carry: Carry) -> None:
@@ -195,7 +195,7 @@ class ServerChannel:
     def _complete(self, site: str, key: "X25519PrivateKey", opening: bytes, raw: object) -> Session:
         if not isinstance(raw, bytes | bytearray) or bytes(raw[:1]) != ACCEPTANCE:
             raise FoedusError("its answer is none; its version of foedus may be an older one.")
-        public, certificate, signature = _signed(bytes(raw[1:]))
+        public, certificate, signature = _parts_of(bytes(raw[1:]))
         statement = _acceptance_statement(opening, public)
         if not is_signed_by(SITE, site, certificate, self.identity.root, statement, signature):
             raise FoedusError("the answer is not signed with the certificate of this site.")

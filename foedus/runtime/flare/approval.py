@@ -183,14 +183,14 @@ def strength(noise: Noise | None) -> Json | None:
 
 
 def check_same(
-    policy: Policy, stated: Json, header: Json, site: str, algorithm: Algorithm, terms: Terms,
+    policy: Policy, greeting: Json, header: Json, site: str, algorithm: Algorithm, terms: Terms,
     decode: Callable[[object], object], words: Mapping[str, Sequence[str]],
 ) -> None:  # fmt: skip
     """Refuse rounds that are other ones than those that were stated before the preparation, where a person approves.
 
     Args:
         policy: the site's.
-        stated: the header of the first greeting, which was approved.
+        greeting: the header of the first greeting, which was approved.
         header: that of the greeting with all terms.
         site: its name.
         algorithm: the algorithm of the greeting, made ready for the terms.
@@ -201,14 +201,14 @@ def check_same(
     if policy.approve != "ask":
         return
     plain = ("max_rounds", "seed")
-    same = all(header.get(name) == stated.get(name) for name in plain) and terms.clients == stated["sites"]
-    same &= (header.get("secure") is True) == (stated.get("secure") is True)
+    same = all(header.get(name) == greeting.get(name) for name in plain) and terms.clients == greeting["sites"]
+    same &= (header.get("secure") is True) == (greeting.get("secure") is True)
     same &= header.get("own") is None and header.get("client") == site
     same &= all(name.startswith(("cap", "linear")) for name in header["extra"])
     regularizer = terms.regularizer
     same &= not isinstance(regularizer, Leading) or regularizer.dim == terms.dim - 1
-    same &= _in_words(stated_terms(terms), words) == _in_words(stated["terms"], None)
-    first = decode(stated["algorithm"])
+    same &= _in_words(stated_terms(terms), words) == _in_words(greeting["terms"], None)
+    first = decode(greeting["algorithm"])
     noise = getattr(algorithm, "noise", None)
     if not same or not isinstance(first, Algorithm) or strength(getattr(first, "noise", None)) != strength(noise):
         raise Refusal("policy", OTHER)
@@ -220,7 +220,7 @@ def check_same(
 
 
 def check_arrays(
-    policy: Policy, stated: Json, site: str, terms: Terms, w0: np.ndarray, extra: Mapping[str, np.ndarray],
+    policy: Policy, greeting: Json, site: str, terms: Terms, w0: np.ndarray, extra: Mapping[str, np.ndarray],
     names: Sequence[str],
 ) -> None:  # fmt: skip
     """Refuse limits and coefficients that are other ones than those that were stated, where a person approves.
@@ -229,7 +229,7 @@ def check_arrays(
     """
     if policy.approve != "ask":
         return
-    rows = iter(stated["rows"])
+    rows = iter(greeting["rows"])
     same = not np.any(w0)
     for one in terms.constraints:
         if isinstance(one, Linear):

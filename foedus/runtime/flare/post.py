@@ -51,7 +51,10 @@ class Answer:
 class Post(Protocol):
     """Sends messages without waiting, and gives out answers in the order in which they arrive."""
 
-    missing: set[str]  # sites that have not answered what they were asked last
+    @property
+    def missing(self) -> set[str]:
+        """The sites that have not answered what they were asked last."""
+        ...
 
     @property
     def most(self) -> int:
@@ -176,9 +179,9 @@ class SealedPost:
         self.post.most = value
 
     def send(self, messages: Mapping[str, bytes]) -> int:
-        sealed = {s: self.channel.seal(s, content) for s, content in messages.items() if s in self.channel.sessions}
-        ticket = self.post.send({site: content for site, (_, content) in sealed.items()})
-        self.numbers |= {(site, ticket): number for site, (number, _) in sealed.items()}
+        envelopes = {s: self.channel.seal(s, content) for s, content in messages.items() if s in self.channel.sessions}
+        ticket = self.post.send({site: content for site, (_, content) in envelopes.items()})
+        self.numbers |= {(site, ticket): number for site, (number, _) in envelopes.items()}
         while len(self.numbers) > OLDEST * max(1, len(self.channel.sessions)):
             del self.numbers[next(iter(self.numbers))]
         return ticket

@@ -82,7 +82,7 @@ class RunPlan(Protocol):
         ...
 
     @property
-    def stated(self) -> Json:
+    def statement(self) -> Json:
         """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
         ...
 
@@ -177,7 +177,7 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
         "noise": plan.noise,
         "secure": plan.secure,
         "holdout": plan.holdout.to_json(),
-        **plan.stated,
+        **plan.statement,
     }
     headers = exchange.greet("columns", statement_of_run)
     sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}

@@ -111,7 +111,7 @@ class Site(Protocol):
     masks: SiteMasks
     measured_data: Data
     rounds: int
-    measured: MeasuredModels
+    measurements: MeasuredModels
 
     def check_run(self, header: Json) -> None: ...
 
@@ -129,7 +129,7 @@ def answer(session: Site, header: Json, payload: bytes) -> Outgoing:
     number = whole(header["number"], 0, MOST_QUESTIONS - 1, "number")
     count = whole(header["count"], 1, BATCH, "count")
     model, vectors = (layout.vector(terms.dim), layout.vector(terms.rows[2])), (count, terms.dim)
-    session.measured.ask(header, payload[: packing.size_of(model)])
+    session.measurements.ask(header, payload[: packing.size_of(model)])
     plan = (*model, jax.ShapeDtypeStruct(vectors, float))
     w, nu, V = (jnp.asarray(part) for part in packing.from_bytes(payload, plan))
     client = session.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))

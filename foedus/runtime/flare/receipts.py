@@ -17,7 +17,7 @@ class Receipts:
     def __init__(self, folder: Path):
         self.folder = folder / RECEIPTS
         self.newest: dict[str, Json] = {}
-        self.unsaved: set[str] = set()
+        self.news: set[str] = set()
 
     def of(self, site: str) -> Json | None:
         """Return the newest receipt of a site, or None."""
@@ -34,17 +34,17 @@ class Receipts:
         before = self.of(site)
         if isinstance(receipt, dict) and isinstance(lines, int) and lines > (0 if before is None else before["lines"]):
             self.newest[site] = {"lines": lines, "last": str(receipt.get("last"))[:64]}
-            self.unsaved.add(site)
+            self.news.add(site)
 
     def save(self) -> None:
         """Write the receipts that are new, unless another run of the same sites has written newer ones."""
-        for site in self.unsaved:
+        for site in self.news:
             newest = self.newest.pop(site)
             if (there := self.of(site)) is None or there["lines"] < newest["lines"]:
                 self.newest[site] = newest
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_whole(self._file(site), json.dumps(newest).encode(), private=True)
-        self.unsaved.clear()
+        self.news.clear()
 
     def _file(self, site: str) -> Path:
         if not SITE.fullmatch(site):

@@ -159,7 +159,7 @@ class SiteMasks:
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
-        self.clipped: set[str] = set()  # the kinds of replies of which a number was beyond the range
+        self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
 
     def begin_preparation(self, header: Json) -> None:
         """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
@@ -281,8 +281,8 @@ class SiteMasks:
 
         The server hears of it under the masks alone: a refusal would tell it something about one site.
         """
-        if kind not in self.clipped and (excess := beyond_range(masking, tree)) is not None:
-            self.clipped.add(kind)
+        if kind not in self.clip_notes and (excess := beyond_range(masking, tree)) is not None:
+            self.clip_notes.add(kind)
             field, value = excess
             self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(masking)}")
 

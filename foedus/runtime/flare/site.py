@@ -96,7 +96,7 @@ class SiteSession:
         self.lock = threading.Lock()
         self.desk: Desk | None = None
         self.agreement: tuple[str, str] | None = None  # the run and the statement that the greeting was about
-        self.stated: Json = {}  # the header of the first greeting, where the run prepares a table
+        self.greeting: Json = {}  # the header of the first greeting, where the run prepares a table
         self.rules: Preprocessing | None = None
         self.run: str | None = None
         self.noise: Sound | None = None
@@ -181,7 +181,7 @@ class SiteSession:
             self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate, is_private
         )
         self.arrays, self.run, self.agreement = None, None, None
-        self.stated, self.rules = header, None
+        self.greeting, self.rules = header, None
         return Outgoing({"versions": _versions()} | self.desk.columns(header))
 
     def _holdout(self, run: str) -> tuple[Holdout, Json]:
@@ -197,15 +197,18 @@ class SiteSession:
     def _fix_noise(self, header: Json, algorithm: Algorithm, first: Json) -> None:
         """Keep the noise of a run at its first greeting; `first` states that of the preparation and the evaluation."""
         noise = strength(sound_noise(algorithm))
-        beside = {name: first.get(name) for name in ("noise", "holdout")}
+        beside = {"sums": first.get("noise"), "held-out": (first.get("holdout") or {}).get("noise")}
         if noise is not None or any(beside.values()):
-            self.gate.fix_noise(header["run"], {"rounds": header["max_rounds"], "of": noise, "beside": beside})
+            self.gate.fix_noise(header["run"], {"rounds": header["max_rounds"], "of": noise} | beside)
 
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        desk = self._desk(header)
-        if header["noise"] != self.stated["noise"]:
+        out, noise = self._desk(header).sums(header, self.masks.preparing(header)), header["noise"]
+        if noise != self.greeting["noise"] and (self.policy.approve == "ask" or self.greeting["noise"] is not None):
             raise Refusal("policy", "it is asked for sums with other noise than the greeting has stated")
-        return desk.sums(header, self.masks.preparing(header))
+        if noise is not None:
+            fixed = {name: noise[name] for name in ("bounds", "epsilon", "figures")}
+            self.gate.fix_noise(f"{header['run']}.preparation", fixed)
+        return out
 
     def _squares(self, header: Json, payload: bytes) -> Outgoing:
         return self._desk(header).squares(header, self.masks.preparing(header))
@@ -227,11 +230,11 @@ class SiteSession:
         is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
         if is_prepared and self.rules is not None:
             words = {"y": self.rules.labels, "group": self.rules.groups}
-            check_same(self.policy, self.stated, header, self.name, algorithm, terms, self._decode, words)
+            check_same(self.policy, self.greeting, header, self.name, algorithm, terms, self._decode, words)
         else:
             self.desk, self.arrays = None, None
             self.approvals.require(self.policy, Statement.of_terms(header, algorithm, terms), self.gate.ledger)
-        self._fix_noise(header, algorithm, self.stated if is_prepared else {})
+        self._fix_noise(header, algorithm, self.greeting if is_prepared else {})
         data = self._read()
         rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
         if rows < max(self.policy.min_rows, self.policy.min_subset):
@@ -263,7 +266,7 @@ class SiteSession:
         check_extra(header["extra"], arrays)
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
         if self.desk is not None and self.rules is not None:
-            check_arrays(self.policy, self.stated, self.name, terms, w0, extra, self.rules.names)
+            check_arrays(self.policy, self.greeting, self.name, terms, w0, extra, self.rules.names)
         self.noise = sound_noise(algorithm)
         check_moderate((w0, extra), self.noise is not None)
         self.w0 = jnp.asarray(w0)
@@ -275,7 +278,7 @@ class SiteSession:
             check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
-        self.measured = products.MeasuredModels(self.folder / f"measured-{header['run']}.json")
+        self.measurements = products.MeasuredModels(self.folder / f"measured-{header['run']}.json")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -366,7 +369,7 @@ class SiteSession:
         if self.noise is not None or self.policy.limits_privacy:
             write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
             return Outgoing({"measured": False})
-        self.measured.add(header, payload)
+        self.measurements.add(header, payload)
         write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
         content = self.masks.measurement(header, payload, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
