@@ -4,6 +4,7 @@ Each test is an attack. The bytes are those that travel over a federation; no FL
 """
 
 import dataclasses
+import hashlib
 from pathlib import Path
 
 import jax
@@ -61,18 +62,11 @@ class Reader(Clerk):
     def codes(self, **change) -> list[str]:
         """What the site says to the rules, to the greeting and to the join."""
         terms = dataclasses.replace(self.terms, clients=3)
-        statement = {"algorithm": self.algorithm, "terms": spec.encode(terms), "max_rounds": 4}
-        answers = [self.prepare(**change)["code"], self.say("hello", **statement)["code"]]
         content = packing.to_bytes((np.zeros(3), {}), (layout.vector(3), {}))
-        join = {
-            "ask": "join",
-            "run": "r1",
-            "round": None,
-            "seed": 0,
-            "own": None,
-            "uid": [0, 0],
-            "extra": {},
-        } | statement
+        statement = {"algorithm": self.algorithm, "terms": spec.encode(terms), "max_rounds": 4, "seed": 0, "own": None}
+        statement |= {"uid": [0, 0], "extra": {}, "arrays": hashlib.sha256(content).hexdigest()}
+        answers = [self.prepare(**change)["code"], self.say("hello", **statement)["code"]]
+        join = {"ask": "join", "run": "r1", "round": None} | statement
         return [*answers, packing.unseal(self.site.answer(packing.seal(join, content)))[0]["code"]]
 
 
@@ -197,7 +191,8 @@ def test_a_private_join_does_not_tell_whether_a_group_has_a_row(tmp_path):
         arrays["y"] = (np.arange(len(arrays["y"])) < ill).astype(float)
         (tmp_path / str(k)).mkdir()
         intruder = Intruder(tmp_path / str(k), algorithm, Policy(privacy=True), arrays=arrays, problem=honest)
-        codes.append((intruder.hello()["code"], intruder.join(extra={"cap0.cap": np.full(1, 0.9)})["code"]))
+        extra = {"cap0.cap": np.full(1, 0.9)}
+        codes.append((intruder.hello(extra=extra)["code"], intruder.join(extra=extra)["code"]))
     assert set(codes) == {("ok", "ok")}
 
 
@@ -387,9 +382,10 @@ def test_a_number_outside_its_range_is_refused_for_itself(tmp_path, change, fiel
 
 def test_arrays_that_come_with_the_terms_have_a_range_too(tmp_path):
     intruder = Intruder(tmp_path, private())
-    assert intruder.hello()["code"] == "ok"
-    for wild in (1e300, np.nan, np.inf):
-        reply = intruder.join(extra={"cap0.cap": np.full(1, wild)})
+    for number, wild in enumerate((1e300, np.nan, np.inf)):
+        run, extra = f"r{number}", {"cap0.cap": np.full(1, wild)}
+        assert intruder.hello(run, extra)["code"] == "ok"
+        reply = intruder.join(run, extra)
         assert (reply["code"], "beyond 1e+06" in reply["sentence"]) == ("unknown", True)
 
 
