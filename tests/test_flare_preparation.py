@@ -300,11 +300,13 @@ def other_group(header, payload):
     return json.loads(text), payload
 
 
-def other_arrays(header, payload):
-    """The same shapes with other limits; the greeting names the digest of them."""
-    size = packing.size_of(layout.of_shapes(header["extra"]))
-    changed = payload[: len(payload) - size] + (np.frombuffer(payload[-size:]) + 0.25).tobytes()
-    return header, changed
+def other_array(name, header, payload):
+    """The same shapes with another number in one array, which may be the first model."""
+    shapes = layout.of_shapes(header["extra"])
+    plan = (layout.vector(len(payload) // 8 - packing.size_of(shapes) // 8), shapes)
+    w, extra = packing.from_bytes(payload, plan)
+    (w if name == "w" else extra[name])[..., -1] += 0.25
+    return packing.to_bytes((w, extra), plan)
 
 
 RIDGE = {"of": "class", "name": "foedus.penalties:Ridge", "fields": {"mu": 100.0, "per_example": True}}
@@ -313,7 +315,6 @@ LIES = {
     "columns, missing": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"missing": "drop"}}, p)),
     "columns, positive": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"positive": "no"}}, p)),
     "columns, a field of a later version": altered("columns", lambda h, p: (h | {"later": 1}, p)),
-    "sums, noise": altered("sums", lambda h, p: (h | {"noise": {"bounds": {}, "epsilon": 1.0, "figures": 1}}, p)),
     "where": altered("hello", with_terms(where=None)),
     "penalty": altered("hello", with_terms(penalty=RIDGE)),
     "loss": altered("hello", with_terms(loss={"of": "class", "name": "foedus.losses:Hinge", "fields": {}})),
@@ -344,6 +345,20 @@ def test_a_run_that_is_other_than_what_was_approved_is_refused(tmp_path, what):
     }
 
 
+@pytest.mark.parametrize("approve", ["ask", "auto"])
+@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"figures": 3}, None], ids=["epsilon", "figures", "exact sums"])
+def test_sums_that_were_greeted_with_noise_are_not_asked_for_with_less_or_without(tmp_path, change, approve):
+    ward = AskingWard(tmp_path, numbers(Ward(tmp_path)), Policy(approve=approve, **FREE))
+    if approve == "ask":
+        ward.approve()
+    ward.said.clear()
+    ward.change = altered("sums", lambda h, p: (h | {"noise": None if change is None else h["noise"] | change}, p))
+    with pytest.raises(Missing, match="it is asked for sums with other noise than the greeting has stated"):
+        ward.rules()
+    assert not any(header["ask"] == "sums" and header["code"] == "ok" for header in ward.said)
+    assert not any(site.gate.ledger.lines for site in ward.site.values())
+
+
 @pytest.mark.parametrize(("name", "value"), [("tol", 1e-3), ("k0", 7), ("lr", 123.0)])
 def test_every_setting_of_the_algorithm_is_what_was_approved(tmp_path, name, value):
     ward = AskingWard(tmp_path, STUDY.replace("FedGiA", "FedAvg")).approve()
@@ -357,13 +372,14 @@ def test_every_setting_of_the_algorithm_is_what_was_approved(tmp_path, name, val
         ward.play()
 
 
-def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["w", "cap0.cap", "linear1.C", "linear1.d"])
+def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path, name):
     """They come in `join` as arrays; a lying server states their digest in its greeting."""
     ward = AskingWard(tmp_path, CONSTRAINED).approve()
 
     def change(header, payload):
         if header["ask"] == "join":
-            header, payload = other_arrays(header, payload)
+            payload = other_array(name, header, payload)
         if header["ask"] in ("hello", "join"):
             header = header | {"arrays": digests[header["client"]]}
         return header, payload
@@ -373,11 +389,12 @@ def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path):
 
     def note(header, payload):
         if header["ask"] == "join":
-            digests[header["client"]] = hashlib.sha256(other_arrays(header, payload)[1]).hexdigest()
-        return header, payload
+            digests[header["client"]] = hashlib.sha256(other_array(name, header, payload)).hexdigest()
+        return stop(header, payload) if header["ask"] == "round" else (header, payload)
 
     honest.change = note
-    honest.play()
+    with pytest.raises(InterruptedError):
+        honest.play()
     ward.change = change
     with pytest.raises(Missing, match="what it is asked to join is not what a person at the site has approved"):
         ward.play()

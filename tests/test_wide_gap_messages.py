@@ -73,9 +73,13 @@ def test_a_site_answers_a_limited_number_of_questions_and_none_that_no_certifica
     assert code(what="examples") == "unknown"
     for wrong in ({"count": products.BATCH + 1}, {"number": products.MOST_QUESTIONS}, {"since": 7}, {"run": "r2"}):
         assert code(**wrong) != "ok", wrong
+    other = bytes([payload[0] ^ 1]) + payload[1:]  # another model in the last bit of a number
+    assert packing.unseal(hall.site[site].answer(packing.seal(header, other)))[0]["code"] == "breach"
     answers = [code() for _ in range(products.MOST_QUESTIONS + 1)]
     assert answers[-1] == "breach"
     assert "ok" in answers
+    record = products.MeasuredModels(tmp_path / site / "measured-r1.json")
+    assert record.questions == products.MOST_QUESTIONS, "it is on the disk, so that a restart changes nothing"
 
 
 def test_few_columns_are_measured_by_matrices_and_no_question_is_answered(tmp_path):
