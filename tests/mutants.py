@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "mutants.toml"
-COPIED = ("foedus", "tests", "docs", "README.md", "pyproject.toml")
+COPIED = ("foedus", "lab", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
 PASSED, FAILED = 0, 1  # what pytest ends with; anything else means that the tests could not be run
 SECONDS = 300  # a mutant that runs for longer counts as noticed
 

@@ -14,8 +14,8 @@ from test_site_attacks import DIM, Intruder
 import foedus as fd
 from foedus.runtime.flare import packing
 from foedus.runtime.flare.exchange import Paused
-from foedus.runtime.flare.names import check_run_name
 from foedus.runtime.flare.order import Patience
+from foedus.runtime.flare.packing import check_run_name
 from foedus.runtime.flare.policy import Policy
 from foedus.runtime.flare.post import Answer, SealedPost, TooLong
 from foedus.runtime.flare.receipts import Receipts

@@ -25,7 +25,7 @@ from foedus.regularizers import Leading
 from foedus.runtime.flare import spec
 from foedus.runtime.flare.agreement import fitting, statement
 from foedus.runtime.flare.holdout import Holdout
-from foedus.runtime.flare.names import one_line
+from foedus.runtime.flare.packing import one_line
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Release, SiteLedger, total_of
 from foedus.runtime.flare.spec import JsonValue

@@ -26,8 +26,9 @@ from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare.exchange import Paused
 from foedus.runtime.flare.frames import FOLDER as LIMITS
-from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC, check_run_name
+from foedus.runtime.flare.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.runtime.flare.order import Patience
+from foedus.runtime.flare.packing import check_run_name
 from foedus.runtime.flare.policy import SITE_FILE, SiteFile
 from foedus.runtime.flare.post import CellPost, SealedPost, ask
 from foedus.runtime.flare.preparation import read

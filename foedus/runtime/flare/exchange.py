@@ -26,8 +26,8 @@ from foedus.errors import FoedusError
 from foedus.files import Json
 from foedus.run import versions
 from foedus.runtime.flare import packing
-from foedus.runtime.flare.names import one_line
 from foedus.runtime.flare.order import Patience
+from foedus.runtime.flare.packing import one_line
 from foedus.runtime.flare.post import TooLong
 from foedus.runtime.flare.receipts import Receipts
 from foedus.terms import Terms

@@ -22,7 +22,7 @@ import numpy as np
 from foedus.errors import FoedusError
 from foedus.files import Json, write_whole
 from foedus.runtime.flare import packing
-from foedus.runtime.flare.names import RUN, one_line
+from foedus.runtime.flare.packing import RUN, one_line
 from foedus.runtime.flare.policy import Policy, Refusal
 from foedus.runtime.flare.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
 

@@ -7,6 +7,7 @@ else. What does not fit to the last byte is refused.
 import dataclasses
 import json
 import math
+import re
 import struct
 
 import jax
@@ -21,6 +22,8 @@ from foedus.runtime.flare.policy import Refusal
 LARGEST = 1e6  # the largest number in a message under privacy: the rounding of larger ones could show through the noise
 LENGTH = struct.Struct("<I")  # the length of the header, which every message begins with
 LONGEST_HEADER = 2**24  # bytes: far more than a header takes, far less than would fill a memory
+RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # the names that a run may have: the name becomes that of a folder
+LONGEST_LINE = 2000  # characters of a text from outside in a log
 
 
 def seal(header: Json, payload: bytes = b"") -> bytes:
@@ -215,3 +218,18 @@ class ReplyStack:
     def tree(self) -> PyTree:
         """The replies, stacked on a leading client axis."""
         return jax.tree.unflatten(self.plan.structure, self.arrays)
+
+
+def check_run_name(run: object) -> str:
+    """Return the name of a run; raise where it is none, for it becomes that of a folder."""
+    if not (isinstance(run, str) and RUN.fullmatch(run)):
+        raise FoedusError(
+            f"the name of a run must have up to 64 letters, digits, '-' and '_'. Got {one_line(repr(run), 80)} instead."
+        )
+    return run
+
+
+def one_line(text: str, most: int = LONGEST_LINE) -> str:
+    """Return a text from outside as one line without control characters, so that it cannot pass for several."""
+    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:most])
+    return line + ("…" if len(text) > most else "")

@@ -48,8 +48,8 @@ from foedus.runtime.flare.approval import Approvals, Statement, check_arrays, ch
 from foedus.runtime.flare.examiner import NOT_AGREED, Examiner
 from foedus.runtime.flare.gate import Gate, Outgoing, unfit
 from foedus.runtime.flare.holdout import Holdout
-from foedus.runtime.flare.names import RUN, STARTED, one_line
-from foedus.runtime.flare.packing import check_moderate, whole
+from foedus.runtime.flare.names import STARTED
+from foedus.runtime.flare.packing import RUN, check_moderate, one_line, whole
 from foedus.runtime.flare.policy import Refusal, SiteFile
 from foedus.runtime.flare.preparation import Desk
 from foedus.runtime.flare.secure_site import SiteMasks
