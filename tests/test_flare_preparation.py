@@ -263,7 +263,10 @@ class AskingWard(Ward):
         return self
 
 
-@pytest.mark.parametrize("what", APPROVABLE)
+SLOW = ("private", "an intercept beside a regulariser", "a regression")
+
+
+@pytest.mark.parametrize("what", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in APPROVABLE])
 def test_rounds_that_come_of_what_was_approved_are_played(tmp_path, what):
     ward = AskingWard(tmp_path, APPROVABLE[what]).approve()
     ward.change = altered("round", stop)
@@ -372,7 +375,9 @@ def test_every_setting_of_the_algorithm_is_what_was_approved(tmp_path, name, val
         ward.play()
 
 
-@pytest.mark.parametrize("name", ["w", "cap0.cap", "linear1.C", "linear1.d"])
+@pytest.mark.parametrize(
+    "name", ["cap0.cap", "linear1.C", *(pytest.param(name, marks=pytest.mark.slow) for name in ("w", "linear1.d"))]
+)
 def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path, name):
     """They come in `join` as arrays; a lying server states their digest in its greeting."""
     ward = AskingWard(tmp_path, CONSTRAINED).approve()
