@@ -98,7 +98,7 @@ def _memory_stays_within_bounds():
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory):
     """A server and three sites on this machine, for all tests that need some."""
-    from foedus.runtime.flare.trial import Federation
+    from foedus.federation.flare.trial import Federation
 
     made = Federation.up(tmp_path_factory.mktemp("federation"), 3)
     yield made
@@ -110,5 +110,5 @@ def federation(tmp_path_factory):
 @pytest.fixture
 def many_columns(monkeypatch):
     """Make every problem one of many columns; programs that were traced before know nothing of it."""
-    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", 2)
-    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    monkeypatch.setattr("foedus.certificate.measure.GAP_COLUMNS", 2)
+    monkeypatch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())

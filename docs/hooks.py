@@ -33,7 +33,7 @@ def commands() -> str:
     """Every command with its arguments and options."""
     import typer
 
-    from foedus.cli import app
+    from foedus.app.cli import app
 
     group: Any = typer.main.get_command(app)
     parts = []

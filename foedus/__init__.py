@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from foedus.engine import configure_with_jax as _configure_with_jax
-from foedus.engine import import_late as _import_late
+from foedus.base.engine import configure_with_jax as _configure_with_jax
+from foedus.base.engine import late_names as _late_names
 
 _configure_with_jax()
 
 if TYPE_CHECKING:
-    from foedus import constraints, data, losses, penalties, regularizers, robust
+    from foedus import data, robust
     from foedus.algorithms import (
         AFL,
         DRFA,
@@ -32,21 +32,22 @@ if TYPE_CHECKING:
         WAFLGradient,
     )
     from foedus.algorithms.ens import ens
-    from foedus.check import check_algorithm
-    from foedus.errors import FoedusError
-    from foedus.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
-    from foedus.evaluation import evaluate
+    from foedus.app.check import check_algorithm
+    from foedus.app.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
+    from foedus.app.solve import solve
+    from foedus.base.errors import FoedusError
+    from foedus.federation.flare.driver import Flare
     from foedus.privacy.budget import Budget
     from foedus.privacy.central import Central
     from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace
     from foedus.privacy.total import Local
-    from foedus.problem import Problem
-    from foedus.run import Run, load
-    from foedus.runtime.flare.driver import Flare
-    from foedus.runtime.participation import Coverage, Fraction, Schedule
+    from foedus.problem import constraints, losses, penalties, regularizers
+    from foedus.problem.problem import Problem
+    from foedus.problem.terms import Data, group, label
+    from foedus.protocol.participation import Coverage, Fraction, Schedule
+    from foedus.runtime.run import Run, load
     from foedus.runtime.spread import Spread
-    from foedus.solve import solve
-    from foedus.terms import Data, group, label
+    from foedus.statistics import evaluate
 
 __version__ = "0.2.0"
 
@@ -110,22 +111,23 @@ _HOMES = {
     **dict.fromkeys(("AFL", "DRFA", "DRFL", "WAFL", "CentralProxAL", "FedAvg", "FedDyn", "FedEPM"), "algorithms"),
     **dict.fromkeys(("FedGiA", "FedPD", "FedProx", "InexactADMM", "InteriorPoint", "LocalSGD"), "algorithms"),
     **dict.fromkeys(("PrivateNewton", "ProxAL", "SFedAvg", "SFedProx", "Scaffold", "WAFLGradient"), "algorithms"),
-    **dict.fromkeys(("FairClassifier", "NeymanPearsonClassifier"), "estimators"),
-    **dict.fromkeys(("RobustClassifier", "RobustRegressor"), "estimators"),
+    **dict.fromkeys(("FairClassifier", "NeymanPearsonClassifier"), "app.estimators"),
+    **dict.fromkeys(("RobustClassifier", "RobustRegressor"), "app.estimators"),
     **dict.fromkeys(("Gaussian", "Laplace", "PaperLaplace"), "privacy.noise"),
-    **dict.fromkeys(("Coverage", "Fraction", "Schedule"), "runtime.participation"),
-    **dict.fromkeys(("Data", "group", "label"), "terms"),
-    **dict.fromkeys(("Run", "load"), "run"),
+    **dict.fromkeys(("Coverage", "Fraction", "Schedule"), "protocol.participation"),
+    **dict.fromkeys(("Data", "group", "label"), "problem.terms"),
+    **dict.fromkeys(("Run", "load"), "runtime.run"),
+    **dict.fromkeys(("constraints", "losses", "penalties", "regularizers"), "problem"),
     "Budget": "privacy.budget",
     "Central": "privacy.central",
-    "Flare": "runtime.flare.driver",
-    "FoedusError": "errors",
+    "Flare": "federation.flare.driver",
+    "FoedusError": "base.errors",
     "Local": "privacy.total",
-    "Problem": "problem",
+    "Problem": "problem.problem",
     "Spread": "runtime.spread",
-    "check_algorithm": "check",
+    "check_algorithm": "app.check",
     "ens": "algorithms.ens",
-    "evaluate": "evaluation",
-    "solve": "solve",
+    "evaluate": "statistics",
+    "solve": "app.solve",
 }
-_import_late(__name__, _HOMES)
+__getattr__, __dir__ = _late_names(__name__, _HOMES)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 
 import foedus as fd
-from foedus.algorithm import Algorithm, name_of
 from foedus.privacy.releasing import make_private
+from foedus.protocol.algorithm import Algorithm, name_of
 
 NAMES = ("a", "b", "c", "d", "e")
 SIZES = (12, 9, 15, 7, 11)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.policy import SITE_FILE
+from foedus.federation.names import RUNS
+from foedus.federation.policy import SITE_FILE
 
 REAL = [
     # what is left when a server is killed under FLARE's threads

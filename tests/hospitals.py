@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from foedus import cli
+from foedus.app import cli
+from foedus.app.experiment import figures, starter
+from foedus.app.experiment.sweep import Settings
 from foedus.data.holdout import Shares
-from foedus.experiment import figures, starter
-from foedus.experiment.sweep import Settings
-from foedus.runtime.flare.holdout import SECRET, seeded
+from foedus.federation.holdout import SECRET, seeded
 
 TABLES = """\
 [data]

@@ -2,9 +2,9 @@
 
 import jax
 
-from foedus.algorithm import Algorithm
-from foedus.pytrees import state
-from foedus.settings import setting, settings
+from foedus.base.pytrees import state
+from foedus.base.settings import setting, settings
+from foedus.protocol.algorithm import Algorithm
 
 
 @state

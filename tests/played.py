@@ -3,8 +3,8 @@
 import numpy as np
 
 import foedus as fd
-from foedus.algorithm import Algorithm
-from foedus.runtime.participation import as_participation
+from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.participation import as_participation
 from foedus.runtime.simulate import PlayedRounds, play_rounds
 from foedus.runtime.spine import prepare
 

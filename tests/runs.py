@@ -6,10 +6,10 @@ from functools import cache
 import numpy as np
 
 import foedus as fd
-from foedus.certificate import Certificate, Row
-from foedus.run import Run, Traffic
-from foedus.runtime.participation import Fraction, attendance, describe_participation
-from foedus.stacked import Stacked
+from foedus.certificate.measure import Certificate, Row
+from foedus.problem.stacked import Stacked
+from foedus.protocol.participation import Fraction, attendance, describe_participation
+from foedus.runtime.run import Run, Traffic
 
 NASTY = "<script>alert('st. \"Mary\" & co')</script>"
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foedus as fd
-from foedus import heights
-from foedus.certificate import measure
+from foedus.certificate.measure import measure
+from foedus.problem import heights
 from foedus.runtime import bins
 
 SIZES = (40, 3, 5, 12, 4, 3, 38, 6)

@@ -16,9 +16,9 @@ import runs
 from test_private_report import BROKEN, KEPT, UNTOLD, measured
 
 import foedus as fd
-from foedus.report import html, live, operator, words
-from foedus.report.server import serve
-from foedus.runtime.flare.console import JobStatus
+from foedus.app.report import html, live, operator, words
+from foedus.app.report.server import serve
+from foedus.federation.flare.console import JobStatus
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None

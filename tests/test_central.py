@@ -16,17 +16,17 @@ from test_flare_sessions import QUICK
 from test_secure_sessions import MaskedHall, without
 
 import foedus as fd
+from foedus.federation import packing
+from foedus.federation.order import Patience
+from foedus.federation.policy import Policy
+from foedus.federation.server import Paused
 from foedus.privacy.central import BITS, LEAST_SHARE, SMOOTHING, NoiseShares, usual_tolerance
 from foedus.privacy.composition import gaussian_epsilon, tightest
 from foedus.privacy.releasing import make_private
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.order import Patience
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.server import Paused
-from foedus.runtime.masking import masking_of
-from foedus.secure.masks import threshold
-from foedus.secure.messages import KeyNote, MaskOrder
-from foedus.secure.server import roster_of
+from foedus.sums.masking import masking_of
+from foedus.sums.masks import threshold
+from foedus.sums.messages import KeyNote, MaskOrder
+from foedus.sums.server import roster_of
 
 TOTAL = fd.Central(epsilon=1.0, delta=1e-5)
 DIM = 3

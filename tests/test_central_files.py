@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 import foedus as fd
-from foedus import cli
-from foedus.errors import FoedusError
-from foedus.experiment import build, execute, file, starter
-from foedus.experiment.outlook import messages
-from foedus.experiment.plan import Plan
-from foedus.experiment.screen import Screen
+from foedus.app import cli
+from foedus.app.experiment import build, execute, file, starter
+from foedus.app.experiment.outlook import messages
+from foedus.app.experiment.plan import Plan
+from foedus.app.experiment.screen import Screen
+from foedus.base.errors import FoedusError
 
 FILE = """
 [data]
@@ -78,7 +78,7 @@ def test_caps_in_a_file_go_with_a_total_and_check_says_how_long_it_takes(study: 
 
 
 def test_auto_takes_the_private_algorithm_where_a_file_asks_for_privacy(study: Path, capsys):
-    from foedus.experiment.ready import fit_of
+    from foedus.app.experiment.ready import fit_of
 
     experiment = read(study, FILE.replace('"PrivateNewton"\nrounds = 3', '"auto"') + CAPS)
     setup = execute.Builder(experiment).build(experiment.cases[0])

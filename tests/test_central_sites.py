@@ -11,14 +11,14 @@ from test_secure_evaluation import MaskedWard
 
 import foedus as fd
 from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
-from foedus.experiment import build
-from foedus.experiment.plan import Plan
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.order import Result
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.site_ledger import ROUNDING
-from foedus.secure.play import trial_identities
+from foedus.app.experiment import build
+from foedus.app.experiment.plan import Plan
+from foedus.federation import packing
+from foedus.federation.exchange import Missing, Paused
+from foedus.federation.order import Result
+from foedus.federation.policy import Policy
+from foedus.federation.site_ledger import ROUNDING
+from foedus.sums.play import trial_identities
 
 pytest.importorskip("cryptography")
 CAPS = '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 1.5\n'

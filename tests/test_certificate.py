@@ -8,7 +8,7 @@ import pytest
 from constrained_cases import DIM, NAMES, Quadratic, breast_cancer, capped_run, quadratic_run
 
 import foedus as fd
-from foedus.certificate import Certificate, Row, measure
+from foedus.certificate.measure import Certificate, Row, measure
 
 
 def row(value: float, cap: float = 0.5, multiplier: float = 0.0, kind: str = "<=") -> Row:

@@ -10,10 +10,10 @@ import pytest
 from cases import CASES, ROBUST
 
 import foedus as fd
-from foedus.algorithm import Algorithm, Each
-from foedus.check import small_problem
-from foedus.pytrees import state
-from foedus.settings import setting, settings
+from foedus.app.check import small_problem
+from foedus.base.pytrees import state
+from foedus.base.settings import setting, settings
+from foedus.protocol.algorithm import Algorithm, Each
 
 
 @state

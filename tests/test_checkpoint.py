@@ -11,7 +11,7 @@ from cases import ALL, CASES, SOME, classification, over, problem, regression
 from test_simulate import same
 
 import foedus as fd
-from foedus.files import pack, unpack, write_whole
+from foedus.base.files import pack, unpack, write_whole
 from foedus.runtime import simulate as simulator
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 import foedus as fd
-from foedus import cli
+from foedus.app import cli
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def test_demo_ends_on_a_table_a_picture_and_runs_that_load(command: Command, tab
 def test_demo_reaches_what_scikit_learn_finds_on_the_pooled_table(table: Callable[[str], str]):
     from sklearn.linear_model import LogisticRegression
 
-    from foedus import demo
+    from foedus.app import demo
 
     data = demo.read_csv(Path(table(examples())))
     # 10 examples at each site, so that the mean over sites is the mean over examples
@@ -149,7 +149,7 @@ def test_demo_is_the_same_for_the_same_seed(command: Command, table: Callable[[s
 def test_demo_without_matplotlib_says_what_to_install(
     command: Command, table: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("foedus.demo.drawable", lambda: False)
+    monkeypatch.setattr("foedus.app.demo.drawable", lambda: False)
     result = command("demo", "--data", table(examples()), "--sites", "4", "--algorithms", "fedavg")
     assert result.status == 0
     assert "pip install 'foedus[plot]'" in result.out
@@ -157,7 +157,7 @@ def test_demo_without_matplotlib_says_what_to_install(
 
 
 def test_constant_and_huge_columns_are_standardised(table: Callable[[str], str]):
-    from foedus import demo
+    from foedus.app import demo
 
     text = "".join(f"7,{k}e300,{k % 2}\n" for k in range(1, 9))
     x = demo.standardise(demo.read_csv(Path(table(text))).x)
@@ -250,7 +250,7 @@ def test_interrupt_ends_with_130(command: Command, monkeypatch: pytest.MonkeyPat
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("foedus.demo.demo", interrupted)
+    monkeypatch.setattr("foedus.app.demo.demo", interrupted)
     assert command("demo").status == 130
 
 

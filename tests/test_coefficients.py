@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import foedus as fd
+from foedus.app.experiment.figures import units_of
 from foedus.data.preprocess import Category, Number, Preprocessing
-from foedus.evaluation.coefficients import CoefficientTable, coefficients
-from foedus.experiment.figures import units_of
+from foedus.statistics.coefficients import CoefficientTable, coefficients
 
 TRUTH = np.array([0.8, -0.5, 0.3])
 

@@ -109,7 +109,7 @@ def test_other_data_do_not_overwrite_a_run(foedus: Command):
 
 
 def test_an_interrupted_run_goes_on_to_the_bit(foedus: Command, monkeypatch: pytest.MonkeyPatch):
-    from foedus.experiment import execute
+    from foedus.app.experiment import execute
 
     assert foedus("run", ACCEPT, "study.toml", "--out", "whole").status == 0
     solve = execute.solve
@@ -292,7 +292,7 @@ def test_a_cap_that_cannot_be_kept_ends_with_status_3_and_one_that_can_with_0(fo
 
 
 def test_a_submitted_run_that_is_not_certified_ends_with_status_3(foedus: Command, monkeypatch: pytest.MonkeyPatch):
-    from foedus.experiment import remote
+    from foedus.app.experiment import remote
 
     told = foedus("run", ACCEPT, "study.toml")
     assert "Next: foedus predict" not in told.out
@@ -332,7 +332,7 @@ def test_a_sweep_runs_on_after_a_failure_and_lists_it(foedus: Command):
 
 
 def test_one_broken_run_does_not_cost_the_others(foedus: Command, monkeypatch: pytest.MonkeyPatch):
-    from foedus.experiment import execute
+    from foedus.app.experiment import execute
 
     solve = execute.solve
 
@@ -452,8 +452,8 @@ def test_the_example_ends_in_a_certificate(foedus: Command):
 
 
 def test_starting_the_command_line_stays_fast():
-    heavy = ("sklearn", "pyarrow", "pandas", "foedus.experiment")
-    code = f"import sys, foedus.cli; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
+    heavy = ("sklearn", "pyarrow", "pandas", "foedus.app.experiment")
+    code = f"import sys, foedus.app.cli; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
@@ -480,7 +480,7 @@ def test_a_report_that_fails_does_not_cost_the_run(foedus: Command, monkeypatch:
     def broken(*_: object) -> None:
         raise ValueError("no ink")
 
-    monkeypatch.setattr("foedus.report.html.write", broken)
+    monkeypatch.setattr("foedus.app.report.html.write", broken)
     result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 0
     assert "the report could not be written (no ink)" in result.out
@@ -498,7 +498,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(foedus: Command):
 
     Path("study.toml").write_text(STUDY.replace("= 40", "= 2000000"))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = subprocess.Popen([sys.executable, "-m", "foedus.cli", "run", "study.toml"], env=environment)
+    started = subprocess.Popen([sys.executable, "-m", "foedus.app.cli", "run", "study.toml"], env=environment)
     kept = Path("runs/study/run.ckpt")
     for _ in range(600):
         if kept.exists():
@@ -511,7 +511,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(foedus: Command):
     events = [json.loads(line) for line in Path("runs/study/events.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "interrupted"
     again = subprocess.Popen(
-        [sys.executable, "-m", "foedus.cli", "run", "study.toml", "--json"],
+        [sys.executable, "-m", "foedus.app.cli", "run", "study.toml", "--json"],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,7 +7,7 @@ from constrained_cases import DIM as QUADRATIC_DIM
 from constrained_cases import NAMES, Quadratic
 
 import foedus as fd
-from foedus.terms import rows
+from foedus.problem.terms import rows
 
 own = fd.constraints
 DIM, SIZES = 4, (6, 9, 8)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.certificate import Certificate
+from foedus.certificate.measure import Certificate
 
 COLUMNS = 4
 UNITS = {

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
-from foedus.runtime.flare.console import Console, Unreachable
-from foedus.runtime.flare.deploy import HOME, UID
-from foedus.runtime.flare.kits import Project, provision, write_site_file
-from foedus.runtime.flare.trial import _free_ports
+from foedus.federation.flare.console import Console, Unreachable
+from foedus.federation.flare.deploy import HOME, UID
+from foedus.federation.flare.kits import Project, provision, write_site_file
+from foedus.federation.flare.trial import _free_ports
 
 SITES = ("st-mary", "city", "north")
 
@@ -102,7 +102,7 @@ def test_the_command_of_the_unit_runs_parties_as_a_user_without_rights(tmp_path)
     codes: list[int] = []
     try:
         for party in ("server", "city"):
-            own = [sys.executable, "-m", "foedus.cli", *command[1:-1], str(kits[party])]
+            own = [sys.executable, "-m", "foedus.app.cli", *command[1:-1], str(kits[party])]
             running.append(subprocess.Popen([*without, *own], umask=0o077, cwd=kits[party]))
         until = time.monotonic() + 120
         sites: list[str] = []

@@ -73,7 +73,7 @@ def test_every_algorithm_has_its_page_and_every_setting_its_row():
     import importlib.util
 
     import foedus as fd
-    from foedus.algorithm import Algorithm
+    from foedus.protocol.algorithm import Algorithm
 
     spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
     assert spec is not None

@@ -25,7 +25,7 @@ def modules() -> list[str]:
 
 def compiles(name: str) -> bool:
     """Whether the examples solve a problem, and so compile a program of their own: these run with the slow tests."""
-    return name.startswith(("foedus.algorithms.", "foedus.estimators.", "foedus.robust.caps", "foedus.check"))
+    return name.startswith(("foedus.algorithms.", "foedus.app.estimators.", "foedus.robust.caps", "foedus.app.check"))
 
 
 QUICK = [name for name in modules() if not compiles(name)]

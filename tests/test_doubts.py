@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foedus import cli
+from foedus.app import cli
+from foedus.app.experiment import starter
 from foedus.data import loaders, sites
 from foedus.data.doubts import Doubt, doubts
 from foedus.data.tables import Table
-from foedus.experiment import starter
 from foedus_lab import datasets
 
 Rows = list[dict[str, str]]

@@ -11,8 +11,8 @@ import robust_oracles as oracle
 from robust_cases import CLOSED, LOSSES, NORMS, OPEN, clients, support
 
 import foedus as fd
-from foedus.algorithm import Present
 from foedus.algorithms.minimax import ProjectionReply
+from foedus.protocol.algorithm import Present
 from foedus.robust.weights import ball_projection, heaviest, weights_projection
 
 KAPPA, THETA, RHO = 0.5, 0.3, 0.03

@@ -12,7 +12,7 @@ import pytest
 from jax._src.lru_cache import LRUCache
 
 import foedus as fd
-from foedus import engine
+from foedus.base import engine
 
 linux = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux counts a process's memory maps")
 
@@ -89,7 +89,7 @@ def test_the_names_of_foedus_import_no_library_that_a_run_may_not_need():
 
 def test_jax_is_imported_when_it_is_needed_and_counts_in_doubles_whoever_imports_it():
     code = (
-        "import sys, foedus as fd, foedus.cli, foedus.runtime.flare.trial;"
+        "import sys, foedus as fd, foedus.app.cli, foedus.federation.flare.trial;"
         "early = 'jax' in sys.modules; import jax;"
         "print(early, jax.numpy.zeros(1).dtype, jax.config.jax_compilation_cache_dir is not None)"
     )
@@ -97,7 +97,7 @@ def test_jax_is_imported_when_it_is_needed_and_counts_in_doubles_whoever_imports
 
 
 def test_importing_a_module_leaves_the_function_of_its_name_in_its_place():
-    for module in ("foedus.solve", "foedus.data.prepare"):
+    for module in ("foedus.app.solve", "foedus.data.prepared"):
         importlib.import_module(module)
     assert all(callable(one) for one in (fd.solve, fd.data.prepare, fd.data.breast_cancer))
     assert fd.privacy.__name__ == "foedus.privacy"

@@ -20,9 +20,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import foedus as fd
-from foedus.estimators.rows import pad_rows, read_sites
-from foedus.evaluation import umbrella
-from foedus.stacked import stack
+from foedus.app.estimators.rows import pad_rows, read_sites
+from foedus.problem.stacked import stack
+from foedus.statistics import umbrella
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SIZES = {"north": 150, "south": 120, "west": 90}
@@ -239,7 +239,7 @@ def test_what_is_held_out_depends_on_the_seed_and_on_nothing_of_other_sites():
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["fair", "neyman_pearson", "robust"])
 def test_the_examples_in_the_docstrings_print_what_they_say(module):
-    results = doctest.testmod(importlib.import_module(f"foedus.estimators.{module}"))
+    results = doctest.testmod(importlib.import_module(f"foedus.app.estimators.{module}"))
     assert results.attempted > 0
     assert results.failed == 0
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 import foedus as fd
-from foedus.evaluation import figures, rates, umbrella
-from foedus.evaluation.evaluate import Evaluation, evaluation_of
-from foedus.evaluation.rates import Decision, FalseAlarmRate, MissRate, decide
-from foedus.evaluation.tally import Rule, joint_cells, shapes, tally
+from foedus.statistics import figures, rates, umbrella
+from foedus.statistics.evaluate import Evaluation, evaluation_of
+from foedus.statistics.rates import Decision, FalseAlarmRate, MissRate, decide
+from foedus.statistics.tally import Rule, joint_cells, shapes, tally
 
 W = np.array([1.5, -1.0, 0.3])
 GAP = fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.1)

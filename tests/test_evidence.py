@@ -8,14 +8,14 @@ import pytest
 from hospitals import ACCEPT, FEDAVG, Command, commands
 
 import foedus as fd
+from foedus.app.experiment import starter
+from foedus.app.experiment.file import load
+from foedus.app.experiment.plan import Plan
+from foedus.app.experiment.predict import open_model, predict
+from foedus.app.report import words
 from foedus.data import tables
 from foedus.data.holdout import Shares, split
 from foedus.data.sites import Roles
-from foedus.experiment import starter
-from foedus.experiment.file import load
-from foedus.experiment.plan import Plan
-from foedus.experiment.predict import open_model, predict
-from foedus.report import words
 
 STUDY = f"""\
 {FEDAVG}[evaluate]
@@ -98,13 +98,13 @@ def _exports_agree(answers: list[str]) -> None:
     """The exported forms give the same answers to the rows of one hospital."""
     import pandas
 
-    from foedus.experiment.export import to_sklearn
+    from foedus.app.experiment.export import to_sklearn
 
     frame = pandas.read_csv("hospitals/city.csv")
     assert to_sklearn(Path("runs/study")).predict(frame.drop(columns=["sex", "readmitted"])).tolist() == answers
     from onnx.reference import ReferenceEvaluator
 
-    from foedus.experiment.onnx_export import to_onnx
+    from foedus.app.experiment.onnx_export import to_onnx
 
     graph = to_onnx(Path("runs/study"))
     feeds = {}

@@ -25,7 +25,7 @@ def test_example_is_short(path: Path):
 
 
 def test_every_estimator_has_an_example():
-    from foedus import estimators
+    from foedus.app import estimators
 
     shown = "".join(path.read_text(encoding="utf-8") for path in EXAMPLES)
     for name in estimators.__all__:

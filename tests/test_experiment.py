@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.algorithm import Algorithm
+from foedus.app.experiment import build, catalogue, execute, file, sources, starter
+from foedus.app.experiment import file as file_keys
+from foedus.app.experiment.plan import Plan
+from foedus.app.experiment.screen import Screen
+from foedus.base.errors import FoedusError
 from foedus.data import preprocess
-from foedus.errors import FoedusError
-from foedus.experiment import build, catalogue, execute, file, sources, starter
-from foedus.experiment import file as file_keys
-from foedus.experiment.plan import Plan
-from foedus.experiment.screen import Screen
+from foedus.protocol.algorithm import Algorithm
 
 DATA = """
 [data]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.estimators.fair_rates import EDGES, ScoreCounts, common_cut, group_cuts
-from foedus.estimators.rows import Site
+from foedus.app.estimators.fair_rates import EDGES, ScoreCounts, common_cut, group_cuts
+from foedus.app.estimators.rows import Site
 
 RNG = np.random.default_rng(11)
 N = 400

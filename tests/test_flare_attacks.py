@@ -21,12 +21,12 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.console import FINISHED, Console
-from foedus.runtime.flare.kits import job
-from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.policy import SITE_FILE
-from foedus.runtime.flare.trial import Federation
+from foedus.federation import packing
+from foedus.federation.flare.console import FINISHED, Console
+from foedus.federation.flare.kits import job
+from foedus.federation.flare.trial import Federation
+from foedus.federation.names import RUNS
+from foedus.federation.policy import SITE_FILE
 
 pytestmark = [*REAL, pytest.mark.slow]
 
@@ -75,7 +75,7 @@ def submitted(federation: Federation, made: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("site", SITES)
-@pytest.mark.parametrize("name", ["sitecustomize.py", "foedus/runtime/flare/executor.py"])
+@pytest.mark.parametrize("name", ["sitecustomize.py", "foedus/federation/flare/executor.py"])
 def test_code_that_comes_with_a_job_does_not_run(guarded, tmp_path, site, name):
     made = job(tmp_path / "job", "r1", b"", (site,), "aux", {})
     code = made / "app_site/custom" / name
@@ -93,8 +93,8 @@ def test_a_function_named_as_a_component_is_not_called(guarded, tmp_path, site):
     """It would write the site's policy anew: a job's process works in the kit's folder."""
     made = job(tmp_path / "job", "r1", b"", (site,), "aux", {})
     config = made / "app_site/config/config_fed_client.json"
-    inner = {"path": "foedus.runtime.flare.kits.Path"}
-    told = {"path": "foedus.runtime.flare.kits.write_site_file"}
+    inner = {"path": "foedus.federation.flare.kits.Path"}
+    told = {"path": "foedus.federation.flare.kits.write_site_file"}
     told |= {"id": "w", "args": {"kit": inner, "data": None, "policy": {"modules": ["evil"]}}}
     config.write_text(json.dumps(json.loads(config.read_text()) | {"components": [told]}))
     terms = guarded.kit(site) / "local" / SITE_FILE
@@ -104,7 +104,7 @@ def test_a_function_named_as_a_component_is_not_called(guarded, tmp_path, site):
     if site == "site-2":  # FLARE lets the job in, and its process ends at the list of classes
         assert line == "site-2: OK"
         said = "".join(log.read_text() for log in guarded.kit(site).glob("*/log.txt"))
-        assert "'foedus.runtime.flare.kits.write_site_file' at config path" in said
+        assert "'foedus.federation.flare.kits.write_site_file' at config path" in said
         assert "is not in allow_list" in said
     else:
         assert "must name FoedusExecutor, with no arguments, components or filters" in line

@@ -16,13 +16,13 @@ from constrained_cases import CAPPED, breast_cancer
 from federations import REAL, place, rounds_answered, wait_for_round
 
 import foedus as fd
-from foedus.cli import run as cli
-from foedus.experiment import starter
+from foedus.app.cli import run as cli
+from foedus.app.experiment import starter
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
-from foedus.runtime.flare.console import Console, Unreachable
-from foedus.runtime.flare.names import RUNS
+from foedus.federation.flare.console import Console, Unreachable
+from foedus.federation.names import RUNS
 
 pytestmark = [*REAL, pytest.mark.slow]
 
@@ -82,7 +82,7 @@ def test_a_coordinator_gives_up_on_a_server_that_never_wakes_and_its_process_end
     try:
         began = time.monotonic()
         told = subprocess.run(
-            [sys.executable, "-m", "foedus.cli", "federation", "status", "--kit", str(federation.kit("admin"))],
+            [sys.executable, "-m", "foedus.app.cli", "federation", "status", "--kit", str(federation.kit("admin"))],
             capture_output=True,
             text=True,
             timeout=180,
@@ -110,7 +110,7 @@ def tables(federation: Any, folder: Path) -> Path:
 def test_a_coordinator_that_crashed_finds_its_run_again_and_nothing_is_played_twice(federation, tmp_path):
     file, out = tables(federation, tmp_path), tmp_path / "run"
     command = ["federation", "submit", str(file), "--folder", str(federation.folder), "--out", str(out), "--quiet"]
-    process = subprocess.Popen([sys.executable, "-m", "foedus.cli", *command])
+    process = subprocess.Popen([sys.executable, "-m", "foedus.app.cli", *command])
     wait_for_round(federation, 30)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -129,7 +129,7 @@ def test_a_coordinator_that_crashed_finds_its_run_again_and_nothing_is_played_tw
 def test_a_run_that_ended_while_nobody_looked_gives_its_result(federation, tmp_path):
     file, out = tables(federation, tmp_path), tmp_path / "run"
     command = ["federation", "submit", str(file), "--folder", str(federation.folder), "--out", str(out), "--quiet"]
-    process = subprocess.Popen([sys.executable, "-m", "foedus.cli", *command])
+    process = subprocess.Popen([sys.executable, "-m", "foedus.app.cli", *command])
     wait_for_round(federation, 5)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -13,9 +13,9 @@ import foedus as fd
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
-from foedus.cli import run as cli
-from foedus.runtime.flare import certificates
-from foedus.runtime.flare.kits import Project, provision
+from foedus.app.cli import run as cli
+from foedus.federation.flare import certificates
+from foedus.federation.flare.kits import Project, provision
 
 SITES = ("site-1", "site-2")
 

@@ -20,13 +20,13 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
-from foedus.cli import run as cli
-from foedus.runtime.flare import certificates
-from foedus.runtime.flare.console import Console, Unreachable
-from foedus.runtime.flare.controller import FoedusController
-from foedus.runtime.flare.kits import ADMIN, Project, job, provision
-from foedus.runtime.flare.names import REVOKED, RUNS
-from foedus.runtime.flare.trial import Federation, _free_ports
+from foedus.app.cli import run as cli
+from foedus.federation.flare import certificates
+from foedus.federation.flare.console import Console, Unreachable
+from foedus.federation.flare.controller import FoedusController
+from foedus.federation.flare.kits import ADMIN, Project, job, provision
+from foedus.federation.flare.trial import Federation, _free_ports
+from foedus.federation.names import REVOKED, RUNS
 
 pytestmark = REAL
 

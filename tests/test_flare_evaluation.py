@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from test_flare_preparation import FREE, QUICK, STUDY, Ward
 
+from foedus.app.experiment import build
+from foedus.app.experiment import figures as run_figures
 from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
-from foedus.evaluation import tally
-from foedus.evaluation.evaluate import Evaluation, evaluation_of
-from foedus.evaluation.tally import Rule
-from foedus.experiment import build
-from foedus.experiment import figures as run_figures
-from foedus.runtime.flare import evaluating, layout, packing
-from foedus.runtime.flare.approval import Statement
-from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.order import Result
-from foedus.runtime.flare.policy import Policy, SiteFile
-from foedus.runtime.flare.secure_server import play
-from foedus.runtime.flare.site import SiteSession
+from foedus.federation import evaluating, layout, packing
+from foedus.federation.approval import Statement
+from foedus.federation.exchange import Missing, Paused
+from foedus.federation.order import Result
+from foedus.federation.policy import Policy, SiteFile
+from foedus.federation.secure_server import play
+from foedus.federation.site import SiteSession
+from foedus.statistics import tally
+from foedus.statistics.evaluate import Evaluation, evaluation_of
+from foedus.statistics.tally import Rule
 
 HELD = STUDY + "[evaluate]\nholdout = 0.3\n"
 CAPPED = HELD + '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.9\n'
@@ -204,7 +204,7 @@ def test_a_person_reads_that_rows_are_held_out():
         "problem": {"loss": "Logistic", "terms": []}, "roles": {"label": "ill", "group": None, "features": None},
     }  # fmt: skip
     import foedus as fd
-    from foedus.runtime.flare.site_ledger import SiteLedger
+    from foedus.federation.site_ledger import SiteLedger
 
     asked = Statement.of_table(header, fd.FedAvg())
     lines = asked.summary(Policy(), SiteLedger.__new__(SiteLedger))

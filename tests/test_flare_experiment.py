@@ -12,10 +12,10 @@ from federations import REAL, kill_in_round, place, wait_for_round
 from hospitals import BY_SEX, draw_as_sites_do, write_tables
 
 import foedus as fd
-from foedus.cli import run as cli
-from foedus.commands.experiment import INTERRUPTED
-from foedus.experiment import starter
-from foedus.runtime.flare.names import RUNS
+from foedus.app.cli import run as cli
+from foedus.app.commands.experiment import INTERRUPTED
+from foedus.app.experiment import starter
+from foedus.federation.names import RUNS
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
@@ -128,7 +128,7 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     assert cli([*told, "--out", str(hospitals / "refused")]) == 2
     kit = federation.kit("site-1")
     assert cli(["site", "audit", str(kit)]) == 0
-    from foedus.runtime.flare.gate import MessageLog
+    from foedus.federation.gate import MessageLog
 
     purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
     assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)
@@ -229,7 +229,7 @@ def test_a_job_that_is_cancelled_ends_and_is_not_begun_again_by_whoever_follows_
     (tmp_path / "long.toml").write_text(text)
     told = ["--folder", str(federation.folder)]
     command = ["federation", "submit", str(tmp_path / "long.toml"), *told, "--out", str(tmp_path / "run"), "--quiet"]
-    process = subprocess.Popen([sys.executable, "-m", "foedus.cli", *command], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "foedus.app.cli", *command], stderr=subprocess.PIPE, text=True)
     try:
         wait_for_round(federation, 20)
         assert cli(["federation", "jobs", *told]) == 0

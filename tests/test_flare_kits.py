@@ -35,11 +35,11 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
-from foedus.runtime.flare import certificates
-from foedus.runtime.flare import party as parties
-from foedus.runtime.flare.door import Door, Launcher
-from foedus.runtime.flare.executor import FoedusExecutor
-from foedus.runtime.flare.kits import (
+from foedus.federation.flare import certificates
+from foedus.federation.flare import party as parties
+from foedus.federation.flare.door import Door, Launcher
+from foedus.federation.flare.executor import FoedusExecutor
+from foedus.federation.flare.kits import (
     ADMIN,
     CLIENT_CONFIG,
     CLIENT_FILE,
@@ -50,9 +50,9 @@ from foedus.runtime.flare.kits import (
     provision,
     write_site_file,
 )
-from foedus.runtime.flare.names import FIELD, RUNS
-from foedus.runtime.flare.policy import SITE_FILE, SiteFile
-from foedus.runtime.flare.terms import DIGEST, agreed_terms, digest_of, read_terms
+from foedus.federation.names import FIELD, RUNS
+from foedus.federation.policy import SITE_FILE, SiteFile
+from foedus.federation.terms import DIGEST, agreed_terms, digest_of, read_terms
 
 SITES = ("site-1", "site-2")
 SHELL = ("pwd", "ls", "cat", "head", "tail", "grep")
@@ -185,7 +185,7 @@ def test_a_job_may_name_one_class_at_each_party_and_no_function(local):
         flare.authorize_component_config({"path": only}, workspace=workspace)
         for path in ("kits.write_site_file", "kits.Path", "terms.make_private", others, "door.Door"):
             with pytest.raises(UnsafeComponentError):
-                flare.authorize_component_config({"path": f"foedus.runtime.flare.{path}"}, workspace=workspace)
+                flare.authorize_component_config({"path": f"foedus.federation.{path}"}, workspace=workspace)
 
 
 # --- the door ---
@@ -206,11 +206,11 @@ def changed(**more: Any) -> bytes:
 
 
 ORDINARY = {CLIENT_FILE: CLIENT_CONFIG}
-FUNCTION = {"id": "w", "path": "foedus.runtime.flare.kits.write_site_file", "args": {}}
+FUNCTION = {"id": "w", "path": "foedus.federation.flare.kits.write_site_file", "args": {}}
 ARGUMENTS = {"tasks": ["foedus"], "executor": {"path": EXECUTOR, "args": {"session": {"path": "os.system"}}}}
 BAD = {
     "a module that Python imports by itself": app(ORDINARY | {"custom/sitecustomize.py": b"print()"}),
-    "our own module in another version": app(ORDINARY | {"custom/foedus/runtime/flare/executor.py": b""}),
+    "our own module in another version": app(ORDINARY | {"custom/foedus/federation/flare/executor.py": b""}),
     "an empty custom folder": app(ORDINARY, ("config/", "custom/")),
     "code among the configuration": app(ORDINARY | {"config/sitecustomize.py": b""}),
     "a second configuration": app(ORDINARY | {"config/config_fed_client.conf": b"{}"}),

@@ -9,11 +9,11 @@ from hospitals import BY_SEX, CENTRAL, draw_as_sites_do, write_tables
 
 import foedus as fd
 from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
-from foedus.cli import run as cli
+from foedus.app.cli import run as cli
 from foedus.data.preprocess import Number, Preprocessing
-from foedus.runtime.flare.gate import MessageLog
-from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.site_ledger import ROUNDING, SiteLedger
+from foedus.federation.gate import MessageLog
+from foedus.federation.names import RUNS
+from foedus.federation.site_ledger import ROUNDING, SiteLedger
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
 
@@ -46,7 +46,7 @@ at_most = 1.5
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
-    from foedus.runtime.flare.trial import Federation
+    from foedus.federation.flare.trial import Federation
 
     made = Federation.up(tmp_path_factory.mktemp("four"), 4)
     yield made

@@ -10,17 +10,17 @@ import pytest
 from hospitals import BY_SEX, know_secrets, shares_at, write_tables
 
 import foedus as fd
+from foedus.app.experiment import build, file, sources
+from foedus.app.experiment.plan import Plan
+from foedus.base.errors import FoedusError
 from foedus.data import preprocess
-from foedus.errors import FoedusError
-from foedus.experiment import build, file, sources
-from foedus.experiment.plan import Plan
-from foedus.runtime.flare import layout, packing
-from foedus.runtime.flare.exchange import Exchange, Missing, Paused
-from foedus.runtime.flare.order import Patience, Result
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.preparation import Request, prepare, read
-from foedus.runtime.flare.secure_server import play
-from foedus.runtime.flare.site import SiteSession
+from foedus.federation import layout, packing
+from foedus.federation.exchange import Exchange, Missing, Paused
+from foedus.federation.order import Patience, Result
+from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.preparation import Request, prepare, read
+from foedus.federation.secure_server import play
+from foedus.federation.site import SiteSession
 
 STUDY = f"""
 {BY_SEX}[algorithm]
@@ -312,7 +312,7 @@ def other_array(name, header, payload):
     return packing.to_bytes((w, extra), plan)
 
 
-RIDGE = {"of": "class", "name": "foedus.penalties:Ridge", "fields": {"mu": 100.0, "per_example": True}}
+RIDGE = {"of": "class", "name": "foedus.problem.penalties:Ridge", "fields": {"mu": 100.0, "per_example": True}}
 LIES = {
     "columns, where": altered("columns", lambda h, p: (h | {"terms": None}, p)),
     "columns, missing": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"missing": "drop"}}, p)),
@@ -320,7 +320,7 @@ LIES = {
     "columns, a field of a later version": altered("columns", lambda h, p: (h | {"later": 1}, p)),
     "where": altered("hello", with_terms(where=None)),
     "penalty": altered("hello", with_terms(penalty=RIDGE)),
-    "loss": altered("hello", with_terms(loss={"of": "class", "name": "foedus.losses:Hinge", "fields": {}})),
+    "loss": altered("hello", with_terms(loss={"of": "class", "name": "foedus.problem.losses:Hinge", "fields": {}})),
     "sites": altered("hello", with_terms(clients=5)),
     "constraints": altered("hello", with_terms(constraints={"of": "tuple", "items": []})),
     "the label of a cap": altered("hello", other_group),

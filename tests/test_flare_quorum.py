@@ -7,10 +7,10 @@ import pytest
 from test_flare_sessions import QUICK, Hall
 
 import foedus as fd
+from foedus.federation.flare.post import Answer, ask
+from foedus.federation.order import Patience, Result
+from foedus.federation.server import ServerSession
 from foedus.runtime import clock
-from foedus.runtime.flare.order import Patience, Result
-from foedus.runtime.flare.post import Answer, ask
-from foedus.runtime.flare.server import ServerSession
 
 TEN = tuple(f"site-{i + 1}" for i in range(10))
 

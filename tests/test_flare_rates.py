@@ -9,19 +9,19 @@ from test_flare_evaluation import Attack
 from test_flare_preparation import FREE, STUDY, Ward
 
 import foedus as fd
+from foedus.app.experiment import build, figures
+from foedus.app.experiment.remote import run_of
+from foedus.base.errors import FoedusError
 from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
-from foedus.errors import FoedusError
-from foedus.evaluation.evaluate import Evaluation
-from foedus.evaluation.rates import Decision
-from foedus.experiment import build, figures
-from foedus.experiment.remote import run_of
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Missing
-from foedus.runtime.flare.holdout import Holdout
-from foedus.runtime.flare.order import Result
-from foedus.runtime.flare.policy import Policy, Refusal
-from foedus.runtime.flare.site_ledger import Limits, Release, SiteLedger, heaviest, total_of
+from foedus.federation import packing
+from foedus.federation.exchange import Missing
+from foedus.federation.holdout import Holdout
+from foedus.federation.order import Result
+from foedus.federation.policy import Policy, Refusal
+from foedus.federation.site_ledger import Limits, Release, SiteLedger, heaviest, total_of
+from foedus.statistics.evaluate import Evaluation
+from foedus.statistics.rates import Decision
 
 RATES = """\
 [evaluate]

@@ -20,8 +20,8 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 import psutil
 
-from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.trial import Federation
+from foedus.federation.flare.trial import Federation
+from foedus.federation.names import RUNS
 
 pytestmark = REAL
 
@@ -157,7 +157,7 @@ def test_after_any_kill_the_run_ends_as_if_nothing_had_happened(federation, vict
 def test_flares_communicator_reads_the_period_that_we_set():
     from nvflare.apis.impl.wf_comm_server import WFCommServer
 
-    from foedus.runtime.flare.controller import CHECK_SECONDS, FoedusController
+    from foedus.federation.flare.controller import CHECK_SECONDS, FoedusController
 
     communicator = WFCommServer()
     FoedusController("task").set_communicator(communicator)

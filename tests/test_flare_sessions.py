@@ -10,20 +10,20 @@ from cases import problem as five
 from constrained_cases import CAPPED, Coupled, Quadratic, breast_cancer
 
 import foedus as fd
-from foedus.algorithm import Algorithm
 from foedus.algorithms.admm import Status
 from foedus.algorithms.lagrangian import Party, violation
-from foedus.run import versions
+from foedus.federation import packing, spec
+from foedus.federation.gate import MessageLog, Outgoing
+from foedus.federation.order import Order, Patience, Result, order_of, site_arrays
+from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.server import Missing, Paused, ServerSession
+from foedus.federation.site import SiteSession
+from foedus.federation.window import Window
+from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.participation import as_participation
 from foedus.runtime import checkpoint
 from foedus.runtime.checkpoint import MAGIC
-from foedus.runtime.flare import packing, spec
-from foedus.runtime.flare.gate import MessageLog, Outgoing
-from foedus.runtime.flare.order import Order, Patience, Result, order_of, site_arrays
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.server import Missing, Paused, ServerSession
-from foedus.runtime.flare.site import SiteSession
-from foedus.runtime.flare.window import Window
-from foedus.runtime.participation import as_participation
+from foedus.runtime.run import versions
 
 QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
 KEEPING = Patience(timeout=1.0, hello=0.0, keep_every=0.0)
@@ -171,7 +171,7 @@ def test_statements_come_back_as_they_were():
     [
         {"of": "function", "name": "os:system"},
         {"of": "class", "name": "subprocess:Popen", "fields": {"args": "true"}},
-        {"of": "function", "name": "foedus.losses:jax.config.update"},
+        {"of": "function", "name": "foedus.problem.losses:jax.config.update"},
         {"of": "class", "name": "foedus.runtime.checkpoint:Checkpoint", "fields": {"path": "x", "fingerprint": ""}},
         {"of": "function", "name": "constrained_cases:quadratic"},
     ],
@@ -438,8 +438,8 @@ def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
     def full(self, carry, history, final=False):
         raise fd.FoedusError("cannot write server.ckpt: No space left on device; what was there before is unchanged.")
 
-    monkeypatch.setattr("foedus.runtime.flare.keeping.Checkpoint.keep", full)
-    monkeypatch.setattr("foedus.runtime.flare.site.SiteSession._keep", lambda self, asked, payload: Outgoing())
+    monkeypatch.setattr("foedus.federation.keeping.Checkpoint.keep", full)
+    monkeypatch.setattr("foedus.federation.site.SiteSession._keep", lambda self, asked, payload: Outgoing())
     agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING))
     assert any("No space left" in line for line in hall.notes)
 
@@ -456,7 +456,7 @@ def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
 
 def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
-    monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: {"foedus": "9.9", "jax": "0"})
+    monkeypatch.setattr("foedus.federation.site._versions", lambda: {"foedus": "9.9", "jax": "0"})
     with pytest.raises(Missing, match=r"client 'a' has foedus 9.9, the server"):
         hall.play()
 
@@ -464,7 +464,7 @@ def test_a_version_mismatch_has_its_sentence(tmp_path, monkeypatch):
 def test_versions_that_differ_in_the_last_number_may_talk(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
     newer = {name: ".".join([*version.split(".")[:2], "99"]) for name, version in versions().items()}
-    monkeypatch.setattr("foedus.runtime.flare.site._versions", lambda: newer)
+    monkeypatch.setattr("foedus.federation.site._versions", lambda: newer)
     assert len(hall.play().history["phase"]) == 2
 
 

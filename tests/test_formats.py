@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foedus import cli
+from foedus.app import cli
+from foedus.base.errors import FoedusError
 from foedus.data import tables
 from foedus.data.columns import Words
 from foedus.data.formats import Format, days
 from foedus.data.remedies import remedies_of
-from foedus.errors import FoedusError
 
 ROWS = [
     ("größe", "stadt", "seit", "gesund"),

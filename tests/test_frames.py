@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from foedus.runtime.flare import frames
-from foedus.runtime.flare.frames import NOTE, OWN, Limit, dropped
+from foedus.federation.flare import frames
+from foedus.federation.flare.frames import NOTE, OWN, Limit, dropped
 
 RECEIVER = """
 import socket, sys
@@ -123,7 +123,7 @@ def test_half_a_gigabyte_from_a_site_of_a_real_federation_is_refused_by_name_and
     import numpy as np
 
     import foedus as fd
-    from foedus.runtime.flare.trial import Federation
+    from foedus.federation.flare.trial import Federation
 
     (tmp_path / "wicked.py").write_text(WICKED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

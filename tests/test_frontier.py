@@ -10,13 +10,13 @@ import pytest
 from hospitals import DATA, commands
 
 import foedus as fd
-from foedus.evaluation.intervals import rate
-from foedus.experiment.execute import Builder
-from foedus.experiment.file import load
-from foedus.experiment.frontier import trace
-from foedus.experiment.screen import Screen
-from foedus.report.picture import picture
-from foedus.report.tradeoff import TradeoffPoint
+from foedus.app.experiment.execute import Builder
+from foedus.app.experiment.file import load
+from foedus.app.experiment.frontier import trace
+from foedus.app.experiment.screen import Screen
+from foedus.app.report.picture import picture
+from foedus.app.report.tradeoff import TradeoffPoint
+from foedus.statistics.intervals import rate
 
 STUDY = f"""\
 {DATA}[algorithm]
@@ -59,7 +59,7 @@ def foedus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(
     foedus: Foedus, text: str, options: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("foedus.experiment.frontier.solve", lambda *a, **k: pytest.fail("nothing is to be trained"))
+    monkeypatch.setattr("foedus.app.experiment.frontier.solve", lambda *a, **k: pytest.fail("nothing is to be trained"))
     Path("study.toml").write_text(text)
     status, err = foedus("frontier", "study.toml", *options)
     assert status == 2

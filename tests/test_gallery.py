@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foedus.report.plots import COLOURS, GREY
+from foedus.app.report.plots import COLOURS, GREY
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.md"))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foedus as fd
-from foedus.certificate import Certificate, measure
+from foedus.certificate.measure import Certificate, measure
 
 
 def drawn(seed: int = 0, columns: int = 4) -> list:
@@ -186,8 +186,8 @@ def test_from_products_the_gap_is_that_from_matrices(monkeypatch, stated):
     local, own, coupled = problem.terms.rows
     given = {"local": np.full((2, local), 0.7), "global": np.full(own, 0.2), "coupled": np.full(coupled, 0.4)}
     _, by_products = measure(problem, w, given)
-    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", 510)
-    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    monkeypatch.setattr("foedus.certificate.measure.GAP_COLUMNS", 510)
+    monkeypatch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())
     _, by_matrix = measure(problem, w, given)
     assert by_matrix.gap > 1e-4
     assert by_products.gap == pytest.approx(by_matrix.gap, rel=0.02)
@@ -234,8 +234,8 @@ BOUNDED = {
 @pytest.mark.parametrize("name", BOUNDED)
 def test_on_the_boundary_of_a_domain_the_gap_is_what_cvxpy_still_gains(monkeypatch, name, columns):
     """At points that no method returned, near the optimum and on its face; with a ridge the bound holds too."""
-    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", columns)
-    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    monkeypatch.setattr("foedus.certificate.measure.GAP_COLUMNS", columns)
+    monkeypatch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())
     rng, (h, stated) = np.random.default_rng(1), BOUNDED[name]
     X, y = rng.normal(size=(60, 6)), rng.normal(size=60)
     w = cp.Variable(6)
@@ -269,8 +269,8 @@ def test_a_regulariser_of_another_kind_has_no_estimate_and_says_so():
 @pytest.mark.parametrize("columns", [3, 500], ids=["products", "matrices"])
 def test_rows_that_leave_no_direction_leave_a_minimum(monkeypatch, columns):
     """Rounding once made a maximum of it."""
-    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", columns)
-    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    monkeypatch.setattr("foedus.certificate.measure.GAP_COLUMNS", columns)
+    monkeypatch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())
     rng = np.random.default_rng(0)
     rows = fd.constraints.Linear(rng.normal(size=(6, 4)), np.ones(6))
     sites = [(rng.normal(size=(9, 4)), (rng.random(9) < 0.5).astype(float)) for _ in range(2)]
@@ -282,7 +282,7 @@ def test_rows_that_leave_no_direction_leave_a_minimum(monkeypatch, columns):
 
 
 def test_an_estimate_that_does_not_settle_is_not_told(monkeypatch):
-    monkeypatch.setattr("foedus.wide_gap.MOST", 3)
+    monkeypatch.setattr("foedus.certificate.wide_gap.MOST", 3)
     _, found = measure(wide(), 0.01 * np.ones(510))
     assert found.gap is None
     told = found.optimality(0.7)

@@ -14,24 +14,24 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import foedus as fd
-from foedus.algorithm import Present
 from foedus.algorithms import private_newton_server as capped
-from foedus.certificate import Certificate, measure, site_parts
-from foedus.contradiction import reach
+from foedus.certificate.contradiction import reach
+from foedus.certificate.gap import rows_convex
+from foedus.certificate.measure import Certificate, measure, site_parts
+from foedus.certificate.summed import join_sums, summed_part
 from foedus.data import holdout, preprocess
 from foedus.data.columns import Words
 from foedus.data.doubts import doubts
 from foedus.data.sites import Roles, gather
 from foedus.data.tables import Table
-from foedus.evaluation import intervals
-from foedus.gap import rows_convex
+from foedus.federation.site_ledger import Damaged, Limits, Release, SiteLedger, heaviest
 from foedus.privacy import clipping, composition, sensitivity
 from foedus.privacy.ledger import Ledger, LedgerEntry
+from foedus.protocol.algorithm import Present
 from foedus.robust.bound import Game
 from foedus.robust.closed import Ball
 from foedus.robust.proposal import Attack, Proposal, transport, within_radius
-from foedus.runtime.flare.site_ledger import Damaged, Limits, Release, SiteLedger, heaviest
-from foedus.summed_certificate import join_sums, summed_part
+from foedus.statistics import intervals
 
 DELTA = 1e-5
 FREE = Limits(math.inf, math.inf, DELTA)
@@ -240,8 +240,8 @@ def test_rows_of_a_loss_that_is_not_known_to_be_convex_prove_nothing():
 @pytest.mark.parametrize("h", [fd.regularizers.Simplex(1.0), fd.regularizers.L1Ball(1.0)], ids=["simplex", "ball"])
 def test_on_a_flat_boundary_the_gap_is_what_is_to_be_had_along_it(monkeypatch, h, columns):
     """Of ½(w − t)ᵀK(w − t) along w₁ + w₂ = 1, w₃ = 0: a step along the normal would leave the domain."""
-    monkeypatch.setattr("foedus.certificate.GAP_COLUMNS", columns)
-    monkeypatch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+    monkeypatch.setattr("foedus.certificate.measure.GAP_COLUMNS", columns)
+    monkeypatch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())
     w, curves, along = np.array([0.3, 0.7, 0.0]), np.array([1.0, 5.0, 3.0]), np.array([1.0, -1.0, 0.0])
     target = np.array([2.0, 1.2, 0.0])
     x = np.diag(np.sqrt(3.0 * curves))  # three examples a site, of which the loss is a mean

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from foedus.secure.halves import CheckingSite, CheckOrder, HalvesSum, halves, node_at
-from foedus.secure.messages import MaskedVector, RevealOrder
-from foedus.secure.play import exchange_keys, sum_words, trial_identities
-from foedus.secure.site import Breach, MaskingSite
+from foedus.sums.halves import CheckingSite, CheckOrder, HalvesSum, halves, node_at
+from foedus.sums.messages import MaskedVector, RevealOrder
+from foedus.sums.play import exchange_keys, sum_words, trial_identities
+from foedus.sums.site import Breach, MaskingSite
 
 NAMES = tuple(f"s{i:02d}" for i in range(16))
 IDENTITIES = trial_identities(NAMES)
@@ -57,7 +57,7 @@ def test_the_sums_are_those_of_both_halves_and_of_the_halves_of_one():
 
 
 def test_an_order_comes_back_from_its_bytes_and_wrong_bytes_are_refused():
-    from foedus.errors import FoedusError
+    from foedus.base.errors import FoedusError
 
     order = Table(8).order("", (0, 1), 3)
     assert CheckOrder.from_bytes(order.to_bytes()) == order

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from jax import lax
 
 import foedus as fd
-from foedus.interpreter import dispatch, random_bits
-from foedus.interpreter import program as program_module
-from foedus.interpreter.dispatch import jit_if_large, program_for
-from foedus.interpreter.program import Program, keep_results
-from foedus.interpreter.shapes import CannotInterpret
+from foedus.numerics.interpreter import dispatch, random_bits
+from foedus.numerics.interpreter import program as program_module
+from foedus.numerics.interpreter.dispatch import jit_if_large, program_for
+from foedus.numerics.interpreter.program import Program, keep_results
+from foedus.numerics.interpreter.shapes import CannotInterpret
 from foedus.robust.weights import nearest_weights, weights_projection
 from foedus.runtime import simulate
 

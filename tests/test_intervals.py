@@ -5,10 +5,10 @@ import pytest
 from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 
-from foedus.evaluation import intervals
-from foedus.evaluation.figures import figures_of
-from foedus.evaluation.intervals import Figure
-from foedus.evaluation.tally import Tally
+from foedus.statistics import intervals
+from foedus.statistics.figures import figures_of
+from foedus.statistics.intervals import Figure
+from foedus.statistics.tally import Tally
 
 DRAWS = 1000
 

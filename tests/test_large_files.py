@@ -10,15 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 import foedus as fd
-from foedus import certificate
-from foedus.certificate import measure, site_part
-from foedus.cli import app
+from foedus.app.cli import app
+from foedus.certificate import measure as certificate
+from foedus.certificate.gap import hessian_of_losses
+from foedus.certificate.measure import measure, site_part
 from foedus.data import columns, preprocess, tables
 from foedus.data.sites import Roles, gather
-from foedus.gap import hessian_of_losses
-from foedus.interpreter import threads
 from foedus.numerics.bands import weighted_gram
-from foedus.penalties import BesideIntercept
+from foedus.numerics.interpreter import threads
+from foedus.problem.penalties import BesideIntercept
 from foedus.runtime import simulate
 from foedus_lab.benchmarks import files
 
@@ -159,7 +159,7 @@ def test_reading_a_file_imports_no_pandas(folder):
 def test_a_large_table_is_held_about_once(tmp_path, command):
     """Beyond the imports a command takes at most 1.5 times the numbers."""
     size = files.write_sites(tmp_path, 200_000) / 1e6
-    own = [sys.executable, "-m", "foedus.cli", command, "large.toml"]
+    own = [sys.executable, "-m", "foedus.app.cli", command, "large.toml"]
     imports = files.spent([sys.executable, "-c", files.IMPORTS], tmp_path)[1]
     assert files.spent(own, tmp_path)[1] - imports <= 1.5 * size
 
@@ -169,7 +169,7 @@ def test_a_large_table_is_held_about_once(tmp_path, command):
 def test_a_million_rows_take_at_most_three_times_their_size_imports_included(tmp_path):
     size = files.write_sites(tmp_path, 1_000_000) / 1e6
     for command in (["run", "large.toml"], ["check", "large.toml"]):
-        peak = files.spent([sys.executable, "-m", "foedus.cli", *command], tmp_path)[1]
+        peak = files.spent([sys.executable, "-m", "foedus.app.cli", *command], tmp_path)[1]
         print(f"{command[0]}: {peak:.0f} MB, {peak / size:.2f} times the numbers")
         assert peak <= 3.0 * size
 

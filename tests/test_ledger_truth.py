@@ -14,8 +14,8 @@ from scipy.stats import beta
 from test_site_attacks import DIM, Intruder, private, problem, rows
 
 import foedus as fd
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.site_ledger import SiteLedger
+from foedus.federation.policy import Policy
+from foedus.federation.site_ledger import SiteLedger
 
 pytestmark = pytest.mark.slow
 TRIALS = 160

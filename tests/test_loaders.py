@@ -5,9 +5,9 @@ import urllib.error
 import numpy as np
 import pytest
 
+from foedus.base.errors import FoedusError
 from foedus.data import loaders
 from foedus.data.columns import Words
-from foedus.errors import FoedusError
 
 ROWS = {"breast-cancer": 569, "iris": 150, "wine": 178, "digits": 1797, "diabetes": 442, "monks-1": 432}
 

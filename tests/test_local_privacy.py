@@ -11,16 +11,16 @@ import pytest
 from cases import NAMES, problem
 
 import foedus as fd
+from foedus.app.experiment import execute, file
+from foedus.app.report import card, html, sections
 from foedus.data import preprocess
 from foedus.data.adult import COLUMNS, NUMBERS, read
 from foedus.data.columns import Words
 from foedus.data.sites import Roles, gather
 from foedus.data.tables import Table
-from foedus.experiment import execute, file
 from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.total import ROUNDS
-from foedus.report import card, html, sections
 from foedus.runtime.simulate import Simulator
 from foedus_lab.datasets import adult_b
 

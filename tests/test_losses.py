@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import foedus as fd
-from foedus.losses import as_loss
+from foedus.problem.losses import as_loss
 
 CLASSIFICATION = ("logistic", "hinge", "smooth_hinge")
 SETTINGS = {"huber": (0.3, 1.5), "epsilon_insensitive": (0.0, 0.4), "pinball": (0.0, 0.2, 0.5, 1.0)}

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from test_flare_preparation import FREE, STUDY, Ward, numbers
 from test_secure_evaluation import MaskedWard
 
+from foedus.app.experiment import build
+from foedus.base.errors import FoedusError
 from foedus.data.preprocess import Category, Number, Preprocessing
-from foedus.errors import FoedusError
-from foedus.experiment import build
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.policy import Policy
-from foedus.secure import exact
-from foedus.secure.messages import MaskedVector, RevealOrder
-from foedus.secure.word_sets import LONGEST, WordTable
+from foedus.federation import packing
+from foedus.federation.exchange import Missing, Paused
+from foedus.federation.policy import Policy
+from foedus.sums import exact
+from foedus.sums.messages import MaskedVector, RevealOrder
+from foedus.sums.word_sets import LONGEST, WordTable
 
 pytest.importorskip("cryptography")
 PLAIN = STUDY.replace("FedGiA", "FedAvg").replace("max_rounds = 8", "max_rounds = 2")

@@ -14,11 +14,11 @@ from test_flare_sessions import FREE
 from test_secure_sessions import Liar, MaskedHall
 
 import foedus as fd
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.secure_check import Jury
-from foedus.runtime.masking import masking_of
-from foedus.secure.messages import MaskedVector
+from foedus.federation import packing
+from foedus.federation.policy import Policy
+from foedus.federation.secure_check import Jury
+from foedus.sums.masking import masking_of
+from foedus.sums.messages import MaskedVector
 
 STEP = fd.FedAvg(k0=1, lr=0.1)
 SITES = tuple("abcde")

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foedus as fd
-from foedus.secure import masks, shamir
-from foedus.secure.fixed_point import HEAD, FixedPoint
-from foedus.secure.messages import KeyNote, MaskOrder, Reveal, Roster
-from foedus.secure.play import exchange_keys, sum_words, trial_identities
-from foedus.secure.server import MaskedSum, Unfinished, roster_of
-from foedus.secure.site import Breach, MaskingSite
+from foedus.sums import masks, shamir
+from foedus.sums.fixed_point import HEAD, FixedPoint
+from foedus.sums.messages import KeyNote, MaskOrder, Reveal, Roster
+from foedus.sums.play import exchange_keys, sum_words, trial_identities
+from foedus.sums.server import MaskedSum, Unfinished, roster_of
+from foedus.sums.site import Breach, MaskingSite
 
 pytest.importorskip("cryptography")
 NAMES = ("ash", "beech", "cedar", "elm", "fir")

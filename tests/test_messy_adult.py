@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus import cli
+from foedus.app import cli
 
 SOURCE = Path(os.environ.get("FOEDUS_DATA", "nowhere")) / "adult.data.gz"
 COLUMNS = (

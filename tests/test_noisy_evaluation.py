@@ -11,18 +11,18 @@ from sklearn import metrics
 from test_evaluation import CAP, GAP, SITES, W, problem, rows
 
 import foedus as fd
+from foedus.app.experiment.file import load
+from foedus.app.report import evidence
 from foedus.data import tables
 from foedus.data.holdout import Shares, split
 from foedus.data.sites import Roles
-from foedus.evaluation import noisy, noisy_figures
-from foedus.evaluation.evaluate import Evaluation, noisy_evaluation_of
-from foedus.evaluation.noisy import LARGEST, EvaluationNoise
-from foedus.evaluation.noisy_figures import NoisyTally
-from foedus.evaluation.tally import Rule
-from foedus.experiment.file import load
 from foedus.privacy.beside_training import with_evaluation
 from foedus.privacy.composition import tightest
-from foedus.report import evidence
+from foedus.statistics import noisy, noisy_figures
+from foedus.statistics.evaluate import Evaluation, noisy_evaluation_of
+from foedus.statistics.noisy import LARGEST, EvaluationNoise
+from foedus.statistics.noisy_figures import NoisyTally
+from foedus.statistics.tally import Rule
 
 TERMS = problem(constraints=[CAP, GAP]).terms
 GAUSS, LAPLACE = EvaluationNoise(1.0, 1e-5), EvaluationNoise(1.0)
@@ -241,7 +241,7 @@ def test_a_private_run_is_evaluated_with_noise_and_the_ledger_says_so(foedus: Co
 
 
 def _terms_of(path: str):
-    from foedus.experiment.execute import Builder
+    from foedus.app.experiment.execute import Builder
 
     experiment = load(Path(path))
     return Builder(experiment).build(experiment.cases[0]).problem.terms

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.certificate import Certificate
-from foedus.notebook import html_of
+from foedus.base.notebook import html_of
+from foedus.certificate.measure import Certificate
 from foedus.privacy.ledger import Ledger
 from foedus.runtime.progress import NotebookBar, ProgressBar, progress_bar
 

@@ -11,11 +11,11 @@ from cases import problem as five
 from test_flare_sessions import QUICK, Hall, packing, tampered
 
 import foedus as fd
-from foedus.report.operator import Scene, history_of, render, sites_table
-from foedus.report.server import serve
-from foedus.runtime.flare.console import JobStatus
-from foedus.runtime.flare.server import ServerSession
-from foedus.runtime.flare.window import Window
+from foedus.app.report.operator import Scene, history_of, render, sites_table
+from foedus.app.report.server import serve
+from foedus.federation.flare.console import JobStatus
+from foedus.federation.server import ServerSession
+from foedus.federation.window import Window
 
 JOB = JobStatus("1234-abcd", "r1-aa", "running", "2026-11-18 10:00:00.123", "0:00:12.5")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.constrained import Constrained
-from foedus.experiment import build, catalogue, file, outlook, sources
+from foedus.app.experiment import build, catalogue, file, outlook, sources
+from foedus.protocol.constrained import Constrained
 
 REFERENCE = """
 [data]
@@ -108,7 +108,7 @@ def test_a_million_rows_are_checked_in_ten_seconds(tmp_path: Path):
     (tmp_path / "big.toml").write_text(text + CAP.replace("malignant", "1") + '[algorithm]\nname = "ProxAL"\n')
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(
-        [sys.executable, "-m", "foedus.cli", "check", "big.toml"],
+        [sys.executable, "-m", "foedus.app.cli", "check", "big.toml"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
         env=os.environ | {"PYTHONPATH": str(Path(fd.__file__).parent.parent)},
     )  # fmt: skip

@@ -7,9 +7,9 @@ import pytest
 from own_algorithm import Descent
 
 import foedus as fd
-from foedus.experiment import build, catalogue
-from foedus.experiment.file import load
-from foedus.runtime.flare import spec
+from foedus.app.experiment import build, catalogue
+from foedus.app.experiment.file import load
+from foedus.federation import spec
 
 TABLE = "a,b,label\n" + "\n".join(f"{i % 5},{(i * 7) % 3},{'yes' if i % 2 else 'no'}" for i in range(12)) + "\n"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from played import rounds_played
 
 import foedus as fd
-from foedus.algorithm import Algorithm, Present
-from foedus.pytrees import state
-from foedus.settings import settings
+from foedus.base.pytrees import state
+from foedus.base.settings import settings
+from foedus.protocol.algorithm import Algorithm, Present
 
 ROUNDS = 24
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import foedus as fd
-from foedus.check import small_problem
-from foedus.pytrees import nbytes
+from foedus.app.check import small_problem
+from foedus.base.pytrees import nbytes
+from foedus.federation.order import Patience, order_of, site_arrays
+from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.rounds import Rounds
+from foedus.federation.server import ServerSession
+from foedus.federation.site import SiteSession
 from foedus.runtime import simulate
-from foedus.runtime.flare.order import Patience, order_of, site_arrays
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.rounds import Rounds
-from foedus.runtime.flare.server import ServerSession
-from foedus.runtime.flare.site import SiteSession
 
 PACKAGE = str(Path(fd.__file__).parent)
 SIMULATED, FEDERATED = 8, 12

@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import foedus as fd
-from foedus.evaluation.rates import Decision
+from foedus.statistics.rates import Decision
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(60, 3))

@@ -8,12 +8,12 @@ import pytest
 
 import foedus as fd
 from foedus.data.sites import Roles
+from foedus.federation import packing, spec
+from foedus.federation.order import over_a_network
+from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.site import SiteSession
+from foedus.federation.site_ledger import SiteLedger
 from foedus.privacy.releasing import make_private
-from foedus.runtime.flare import packing, spec
-from foedus.runtime.flare.order import over_a_network
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.site import SiteSession
-from foedus.runtime.flare.site_ledger import SiteLedger
 
 ROWS = 100
 BOUNDS = {"age": [0.0, 120.0], "dose": [0.0, 10.0]}

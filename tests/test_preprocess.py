@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from foedus.base.errors import FoedusError
 from foedus.data import preprocess, sums
 from foedus.data.columns import Words, is_number
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.sites import Cohort, Roles, gather
 from foedus.data.tables import Table
-from foedus.errors import FoedusError
 
 NAMES = ("age", "lab")
 

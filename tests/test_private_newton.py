@@ -23,10 +23,10 @@ from foedus.algorithms.private_newton_server import (
     pooled_slopes,
     whitening,
 )
+from foedus.app.report import html
+from foedus.certificate.private import BROKEN, KEPT, UNTOLD, PrivateCertificate, PrivateRow
+from foedus.federation.policy import Policy
 from foedus.privacy.releasing import make_private
-from foedus.private_certificate import BROKEN, KEPT, UNTOLD, PrivateCertificate, PrivateRow
-from foedus.report import html
-from foedus.runtime.flare.policy import Policy
 
 LOCAL = fd.Local(epsilon=4.0, delta=1e-5)
 DIM, ROWS = 3, 6

@@ -7,10 +7,10 @@ from html import escape
 import pytest
 import runs
 
-from foedus.certificate import Certificate
-from foedus.private_certificate import PrivateCertificate, PrivateRow
-from foedus.report import card, html, words
-from foedus.row import RowCount
+from foedus.app.report import card, html, words
+from foedus.certificate.measure import Certificate
+from foedus.certificate.private import PrivateCertificate, PrivateRow
+from foedus.certificate.rows import RowCount
 
 KEPT = PrivateRow("north", "loss on label 1", 0.5, -0.0213, 0.0051, -0.0313, -0.0113, 0.4217, 0.3717, 0.4717, 0.1)
 BROKEN = replace(KEPT, site=runs.NASTY, excess=0.0222, low=0.0122, high=0.0322, value=0.6117, value_high=0.6617)

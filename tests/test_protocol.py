@@ -13,8 +13,8 @@ from cases import CASES as ORDINARY
 from cases import DIM, NAMES, PRIVATE, ROBUST, VARIANTS, problem
 
 import foedus as fd
-from foedus.algorithm import RUNNING, Algorithm, Each, Present, name_of
 from foedus.algorithms.minimax import SPLITTING, Minimax
+from foedus.protocol.algorithm import RUNNING, Algorithm, Each, Present, name_of
 from foedus.runtime.spine import message_for
 
 CASES = ORDINARY | ROBUST | PRIVATE
@@ -243,7 +243,7 @@ def test_answers_about_the_server_have_the_right_kind(case):
 
 def test_a_setting_of_an_algorithm_with_no_family_is_checked_too():
     """The decorator does its work on a class that inherits from Algorithm itself."""
-    from foedus.settings import setting, settings
+    from foedus.base.settings import setting, settings
 
     @settings
     class Alone(Algorithm):

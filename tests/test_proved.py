@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.certificate import measure
-from foedus.losses import Loss
-from foedus.notebook import at_least, at_most
-from foedus.report import card, html
+from foedus.app.report import card, html
+from foedus.base.notebook import at_least, at_most
+from foedus.certificate.measure import measure
+from foedus.problem.losses import Loss
 
 rng = np.random.default_rng(0)
 SITES = [(rng.normal(size=(rows, 4)), np.sign(rng.normal(size=rows))) for rows in (20, 30)]

@@ -38,7 +38,7 @@ def test_code_prints_what_is_shown():
 
 def test_every_algorithm_is_in_the_table():
     import foedus as fd
-    from foedus.algorithm import Algorithm
+    from foedus.protocol.algorithm import Algorithm
 
     exported = [getattr(fd, name) for name in fd.__all__]
     text = README.read_text(encoding="utf-8")

@@ -16,16 +16,16 @@ import pytest
 import runs
 
 import foedus as fd
-from foedus import cli
-from foedus.algorithm import Algorithm
-from foedus.certificate import Certificate, Row
+from foedus.app import cli
+from foedus.app.report import card, charts, html, live, sections, tradeoff, words
+from foedus.app.report.server import serve
+from foedus.base.pytrees import state
+from foedus.base.settings import settings
+from foedus.certificate.measure import Certificate, Row
 from foedus.privacy.ledger import Ledger
-from foedus.pytrees import state
-from foedus.report import card, charts, html, live, sections, tradeoff, words
-from foedus.report.server import serve
+from foedus.protocol.algorithm import Algorithm
 from foedus.robust.stress import Stress
 from foedus.robust.worst_case import WorstCase
-from foedus.settings import settings
 
 EMPTY = {"meta", "input", "path", "circle", "br", "link"}
 

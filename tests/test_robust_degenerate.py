@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robust_cases import LINEAR, LOSSES, METRICS, NORMS, polyhedron
 
 import foedus as fd
-from foedus.estimators.rows import WEIGHTS, WeightedMask
+from foedus.app.estimators.rows import WEIGHTS, WeightedMask
 from foedus.robust.bound import _direction
 from foedus.robust.stress import SMALL_GAP
 

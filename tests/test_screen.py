@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from foedus.experiment.screen import Screen, size, span
+from foedus.app.experiment.screen import Screen, size, span
 
 RECORD = {
     "objective": 0.1234567,

@@ -7,9 +7,9 @@ from cases import problem as five
 from constrained_cases import breast_cancer
 
 import foedus as fd
-from foedus.runtime.masking import Masking, masking_of
-from foedus.secure.fixed_point import FixedPoint
-from foedus.summing import SumPresent
+from foedus.protocol.summing import SumPresent
+from foedus.sums.fixed_point import FixedPoint
+from foedus.sums.masking import Masking, masking_of
 
 
 def close(secure: fd.Run, plain: fd.Run, tolerance=1e-9):

@@ -11,13 +11,13 @@ from test_flare_sessions import FREE
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
+from foedus.federation import packing
+from foedus.federation.order import Patience
+from foedus.federation.policy import Policy
+from foedus.federation.server import Paused
 from foedus.privacy.releasing import make_private
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.order import Patience
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.server import Paused
-from foedus.secure.halves import CheckOrder
-from foedus.secure.play import trial_identities
+from foedus.sums.halves import CheckOrder
+from foedus.sums.play import trial_identities
 
 EIGHT = tuple(f"h{i}" for i in range(8))
 SITES = tuple(f"site-{i + 1}" for i in range(8))

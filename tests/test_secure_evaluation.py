@@ -11,24 +11,24 @@ from test_flare_evaluation import simulated
 from test_flare_preparation import FREE, QUICK, STUDY, Ward
 
 import foedus as fd
+from foedus.app.experiment import build, figures
+from foedus.app.report import card
+from foedus.app.report import evidence as pages
+from foedus.base.errors import FoedusError
 from foedus.data.holdout import split_cohort
-from foedus.errors import FoedusError
-from foedus.evaluation import rates, summed, umbrella
-from foedus.evaluation.evaluate import Evaluation, evaluation_of_sum, masked_evaluation_of
-from foedus.evaluation.figures import ALL_ROWS, sum_of
-from foedus.evaluation.tally import Rule, Tally, is_count, shapes, tally
-from foedus.experiment import build, figures
-from foedus.report import card
-from foedus.report import evidence as pages
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.order import Result
-from foedus.runtime.flare.policy import Policy, SiteFile
-from foedus.runtime.flare.secure_server import play
-from foedus.runtime.flare.site import SiteSession
-from foedus.secure.fixed_point import MOST_TERMS, FixedPoint
-from foedus.secure.messages import MaskedVector, MaskOrder
-from foedus.secure.play import trial_identities
+from foedus.federation import packing
+from foedus.federation.exchange import Missing, Paused
+from foedus.federation.order import Result
+from foedus.federation.policy import Policy, SiteFile
+from foedus.federation.secure_server import play
+from foedus.federation.site import SiteSession
+from foedus.statistics import rates, summed, umbrella
+from foedus.statistics.evaluate import Evaluation, evaluation_of_sum, masked_evaluation_of
+from foedus.statistics.figures import ALL_ROWS, sum_of
+from foedus.statistics.tally import Rule, Tally, is_count, shapes, tally
+from foedus.sums.fixed_point import MOST_TERMS, FixedPoint
+from foedus.sums.messages import MaskedVector, MaskOrder
+from foedus.sums.play import trial_identities
 
 pytest.importorskip("cryptography")
 STATED = """

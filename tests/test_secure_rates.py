@@ -12,13 +12,13 @@ from test_central_sites import PRIVATE
 from test_flare_rates import RATES, expected
 from test_secure_evaluation import POLICY, SECURE, MaskedWard
 
-from foedus.evaluation.evaluate import Evaluation
-from foedus.evaluation.figures import ALL_ROWS
-from foedus.evaluation.rates import Decision
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Missing, Paused
-from foedus.runtime.flare.order import Result
-from foedus.runtime.flare.site_ledger import ROUNDING
+from foedus.federation import packing
+from foedus.federation.exchange import Missing, Paused
+from foedus.federation.order import Result
+from foedus.federation.site_ledger import ROUNDING
+from foedus.statistics.evaluate import Evaluation
+from foedus.statistics.figures import ALL_ROWS
+from foedus.statistics.rates import Decision
 
 RATED = SECURE.partition("[evaluate]")[0] + RATES
 NOISY = CENTRAL.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")

@@ -12,16 +12,16 @@ from constrained_cases import breast_cancer
 from test_flare_sessions import FREE, QUICK, Hall, agree
 
 import foedus as fd
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.order import Order, Patience, Result, order_of
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.secure_server import SecureServerSession, play
-from foedus.runtime.flare.secure_site import identity_of
-from foedus.runtime.flare.server import Missing, Paused
-from foedus.runtime.flare.site import SiteSession
-from foedus.runtime.masking import by_sums
-from foedus.secure.messages import KeyNote, MaskedVector, MaskOrder, RevealOrder, Roster
-from foedus.secure.play import trial_identities
+from foedus.federation import packing
+from foedus.federation.order import Order, Patience, Result, order_of
+from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.secure_server import SecureServerSession, play
+from foedus.federation.secure_site import identity_of
+from foedus.federation.server import Missing, Paused
+from foedus.federation.site import SiteSession
+from foedus.sums.masking import by_sums
+from foedus.sums.messages import KeyNote, MaskedVector, MaskOrder, RevealOrder, Roster
+from foedus.sums.play import trial_identities
 
 pytest.importorskip("cryptography")
 NAMES = tuple(f"site-{i + 1}" for i in range(5))

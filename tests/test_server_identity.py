@@ -12,19 +12,19 @@ from test_flare_sessions import Hall
 from test_site_attacks import DIM, Intruder
 
 import foedus as fd
-from foedus.runtime.flare import packing
-from foedus.runtime.flare.exchange import Paused
-from foedus.runtime.flare.order import Patience
-from foedus.runtime.flare.packing import check_run_name
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.post import Answer, SealedPost, TooLong
-from foedus.runtime.flare.receipts import Receipts
-from foedus.secure.channel import MOST_SESSIONS, SiteChannel
-from foedus.secure.play import trial_project
+from foedus.federation import packing
+from foedus.federation.exchange import Paused
+from foedus.federation.flare.post import Answer, SealedPost, TooLong
+from foedus.federation.order import Patience
+from foedus.federation.packing import check_run_name
+from foedus.federation.policy import Policy
+from foedus.federation.receipts import Receipts
+from foedus.sums.channel import MOST_SESSIONS, SiteChannel
+from foedus.sums.play import trial_project
 
 pytest.importorskip("cryptography")
-from foedus.secure.channel import ServerChannel
-from foedus.secure.identity import SITE, ServerIdentity, SiteIdentity, is_signed_by
+from foedus.sums.channel import ServerChannel
+from foedus.sums.identity import SITE, ServerIdentity, SiteIdentity, is_signed_by
 
 NAMES = ("city", "north", "south")
 SERVER, SITES = trial_project(NAMES)
@@ -198,7 +198,7 @@ def test_a_post_with_a_quorum_seals_and_takes_each_answer_once():
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory) -> dict[str, Path]:
     pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
-    from foedus.runtime.flare.kits import Project, provision
+    from foedus.federation.flare.kits import Project, provision
 
     return provision(Project("foedus", "localhost", ("st-mary", "city")), tmp_path_factory.mktemp("project") / "kits")
 
@@ -237,7 +237,7 @@ def test_the_channel_works_with_the_certificates_of_real_kits(kits):
 
 @pytest.mark.parametrize("server", ["foedus", "city"])
 def test_a_server_is_not_called_as_a_site_may_be(server):
-    from foedus.runtime.flare.kits import Project
+    from foedus.federation.flare.kits import Project
 
     with pytest.raises(fd.FoedusError, match="the server must not be called 'foedus' or as a site is"):
         Project("foedus", server, ("city",))
@@ -268,8 +268,8 @@ AGED = {
 
 @pytest.mark.parametrize("what", AGED)
 def test_a_kit_of_an_older_version_is_not_started(kits, tmp_path, what):
-    from foedus.runtime.flare import party
-    from foedus.runtime.flare.kits import check_kit
+    from foedus.federation.flare import party
+    from foedus.federation.flare.kits import check_kit
 
     for name in ("city", "server"):
         kit = Path(shutil.copytree(kits[name], tmp_path / name))
@@ -293,7 +293,7 @@ def test_a_job_whose_run_is_a_path_writes_nothing_outside(kits, tmp_path):
     """The name in `run.json` became that of a folder at the server, whatever it was."""
     from nvflare.apis.workspace import Workspace
 
-    from foedus.runtime.flare.controller import FoedusController
+    from foedus.federation.flare.controller import FoedusController
 
     kit = Path(shutil.copytree(kits["server"], tmp_path / "kit"))
     job = "0123"

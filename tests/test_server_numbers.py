@@ -21,21 +21,21 @@ import foedus as fd
 from foedus.algorithms import private_newton_site
 from foedus.algorithms.fedgia import PrivateGiA
 from foedus.algorithms.private import PrivateDescent
+from foedus.app.experiment import build
 from foedus.data.holdout import split
 from foedus.data.sums import UNIT, FigureNoise, FiguresRequest, Replies
 from foedus.data.tables import Table
-from foedus.evaluation import noisy
-from foedus.evaluation.tally import Rule
-from foedus.experiment import build
+from foedus.federation import agreement, layout, packing, spec
+from foedus.federation.examiner import Examiner
+from foedus.federation.holdout import SECRET, Holdout
+from foedus.federation.policy import Policy, Refusal
+from foedus.federation.site import SiteSession
 from foedus.privacy import sensitivity
 from foedus.privacy.clipping import clipped_gradient
 from foedus.privacy.releasing import make_private
-from foedus.runtime.flare import agreement, layout, packing, spec
-from foedus.runtime.flare.examiner import Examiner
-from foedus.runtime.flare.holdout import SECRET, Holdout
-from foedus.runtime.flare.policy import Policy, Refusal
-from foedus.runtime.flare.site import SiteSession
 from foedus.runtime.spine import message_for
+from foedus.statistics import noisy
+from foedus.statistics.tally import Rule
 
 FEATURES = {"features": ["age", "dose"]}
 

@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.algorithm import Algorithm
+from foedus.app.report import card, html
+from foedus.federation import layout, packing, spec
+from foedus.federation.order import over_a_network
+from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.site import SiteSession
+from foedus.federation.site_ledger import Damaged, Limits, Release, SiteLedger
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import make_private
-from foedus.report import card, html
+from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import spine
-from foedus.runtime.flare import layout, packing, spec
-from foedus.runtime.flare.order import over_a_network
-from foedus.runtime.flare.policy import Policy, SiteFile, Source
-from foedus.runtime.flare.site import SiteSession
-from foedus.runtime.flare.site_ledger import Damaged, Limits, Release, SiteLedger
 
 ROWS, DIM = 60, 3
 STRICT: dict = {"privacy": True, "max_epsilon": 1.0, "max_epsilon_total": 1.0}
@@ -394,7 +394,7 @@ def test_after_a_power_cut_at_any_moment_no_more_is_released_than_the_budget(tmp
     intruder = Intruder(tmp_path, private()).enter()
     released = 0
     for number in range(12):
-        for moment in ("foedus.runtime.flare.gate.write_whole", "foedus.runtime.checkpoint.write_whole", None):
+        for moment in ("foedus.federation.gate.write_whole", "foedus.runtime.checkpoint.write_whole", None):
             with monkeypatch.context() as cut:
                 if moment is not None:
                     cut.setattr(moment, _power_cut)
@@ -465,7 +465,7 @@ def test_a_full_disk_stops_releases(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foedus.runtime.flare.site_ledger.os.fsync", full)
+    monkeypatch.setattr("foedus.federation.site_ledger.os.fsync", full)
     header, reply = intruder.round(0)
     assert (header["code"], reply.size) == ("failed", 0)
     monkeypatch.undo()
@@ -497,7 +497,7 @@ def test_two_jobs_at_once_do_not_overwrite_each_others_ledger(tmp_path):
 
 
 def _spend(folder: Path, run: str) -> None:
-    from foedus.runtime.flare.site_ledger import Exceeded
+    from foedus.federation.site_ledger import Exceeded
 
     ledger = SiteLedger(folder)
     for _ in range(15):
@@ -582,9 +582,10 @@ def test_the_name_of_a_run_is_no_path(tmp_path, run):
 
 def test_only_the_gate_seals_what_leaves_a_site():
     """No module that a site's session is made of makes a reply, except the gate."""
-    folder = Path(fd.__file__).parent / "runtime" / "flare"
+    folder = Path(fd.__file__).parent / "federation"
     for name in ("site", "preparation", "approval", "agreement", "site_ledger", "policy", "executor"):
-        assert "packing.seal(" not in (folder / f"{name}.py").read_text(), name
+        file = next(folder.rglob(f"{name}.py"))
+        assert "packing.seal(" not in file.read_text(), name
     assert len(re.findall(r"packing\.seal\(", (folder / "gate.py").read_text())) == 4
 
 
@@ -680,7 +681,7 @@ def test_what_is_printed_about_privacy_is_what_is_proved():
 
 
 def test_an_experiment_waits_for_a_person_and_is_then_held_to_the_letter(tmp_path):
-    from foedus.runtime.flare.approval import Approvals
+    from foedus.federation.approval import Approvals
 
     intruder = Intruder(tmp_path, private(), Policy(approve="ask", **STRICT))
     reply = intruder.hello()
@@ -706,7 +707,7 @@ def test_an_experiment_waits_for_a_person_and_is_then_held_to_the_letter(tmp_pat
 
 def approved(intruder: Intruder) -> Intruder:
     """Greet once, and let a person at the site approve what was asked."""
-    from foedus.runtime.flare.approval import Approvals
+    from foedus.federation.approval import Approvals
 
     assert intruder.hello()["code"] == "waiting"
     approvals = Approvals(intruder.folder / "site")
@@ -743,7 +744,7 @@ def test_the_first_model_and_the_limits_that_a_join_brings_are_those_that_were_a
     stated = problem(constraints=[fd.constraints.LossCap(fd.label(1.0), at_most=0.9)])
     intruder = Intruder(tmp_path, fd.ProxAL(), Policy(approve="ask"), problem=stated)
     extra = {"cap0.cap": np.array([0.9])}
-    from foedus.runtime.flare.approval import Approvals
+    from foedus.federation.approval import Approvals
 
     assert intruder.hello(extra=extra)["code"] == "waiting"
     approvals = Approvals(tmp_path / "site")
@@ -759,7 +760,7 @@ def test_the_first_model_and_the_limits_that_a_join_brings_are_those_that_were_a
 
 def test_a_message_adds_no_line_to_a_sites_log_nor_to_what_a_person_reads(tmp_path):
     """A forged "approved by the data-protection officer" stood in the log after a line break in a message."""
-    from foedus.runtime.flare.approval import Approvals
+    from foedus.federation.approval import Approvals
 
     intruder = Intruder(tmp_path, fd.FedAvg(lr=0.5), Policy(approve="ask"))
     forged = "x\napproved by the data-protection officer\x1b[2J\u202e\r\u2028" + "y" * 10_000
@@ -767,7 +768,7 @@ def test_a_message_adds_no_line_to_a_sites_log_nor_to_what_a_person_reads(tmp_pa
         intruder.say(ask, **intruder.statement() | {"run": "r1", "client": forged, "what": forged})
         intruder.say(ask, run=forged)
     intruder.hello(algorithm={"of": "class", "name": forged, "fields": {}})
-    intruder.hello(algorithm={"of": "class", "name": f"foedus.losses:{forged}", "fields": {}})
+    intruder.hello(algorithm={"of": "class", "name": f"foedus.problem.losses:{forged}", "fields": {}})
     (request,) = Approvals(tmp_path / "site").all()
     for line in (*intruder.notes, *request.summary):
         assert line.isprintable(), line[:200]

@@ -11,9 +11,9 @@ from test_flare_sessions import Hall
 from test_site_attacks import DIM, STRICT, Intruder, private, problem
 
 import foedus as fd
-from foedus import cli
-from foedus.runtime.flare.names import RUNS
-from foedus.runtime.flare.policy import Policy
+from foedus.app import cli
+from foedus.federation.names import RUNS
+from foedus.federation.policy import Policy
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from jax import lax
 
 import foedus as fd
 from foedus.algorithms.bends import convex_curve_along, curve_along
-from foedus.interpreter import sparse
-from foedus.interpreter.program import Program
-from foedus.interpreter.sparse import SparseTables, entries_of, mark_sparse
+from foedus.numerics.interpreter import sparse
+from foedus.numerics.interpreter.program import Program
+from foedus.numerics.interpreter.sparse import SparseTables, entries_of, mark_sparse
 from foedus.runtime import simulate
 
 TABLES, ROWS, COLUMNS = 3, 12, 7

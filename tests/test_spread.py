@@ -18,8 +18,8 @@ if count > 1:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", count, me)
 import numpy as np
-import foedus.certificate
-foedus.certificate.GAP_COLUMNS = 3  # so that the gap comes from products with vectors
+import foedus.certificate.measure
+foedus.certificate.measure.GAP_COLUMNS = 3  # so that the gap comes from products with vectors
 rng = np.random.default_rng(0)
 n, half = 8, 8 // count
 clients = {f"c{i}": (rng.normal(size=(10 + i, 4)), (rng.random(10 + i) < 0.5).astype(float)) for i in range(n)}

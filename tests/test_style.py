@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import foedus as fd
-from foedus.algorithm import Algorithm
+from foedus.protocol.algorithm import Algorithm
 
 PACKAGE = Path(__file__).parents[1] / "foedus"
 FILES = sorted([*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "lab" / "foedus_lab").rglob("*.py")])
@@ -63,7 +63,7 @@ def test_the_protocol_has_at_most_twelve_members():
     assert len(members) <= 12, members
     for name in members:
         assert vars(Algorithm)[name].__doc__, name
-    source = (PACKAGE / "algorithm.py").read_text()
+    source = (PACKAGE / "protocol" / "algorithm.py").read_text()
     assert "getattr" not in source.split("def __getattr__")[0]
 
 

@@ -9,12 +9,12 @@ pytest.importorskip("cryptography")
 
 import numpy as np
 
-from foedus.runtime.flare import secure_site
-from foedus.runtime.flare.secure_site import SummedRounds
-from foedus.secure.messages import MaskOrder, RevealOrder
-from foedus.secure.play import exchange_keys, trial_identities
-from foedus.secure.server import MaskedSum
-from foedus.secure.site import Breach, MaskingSite
+from foedus.federation import secure_site
+from foedus.federation.secure_site import SummedRounds
+from foedus.sums.messages import MaskOrder, RevealOrder
+from foedus.sums.play import exchange_keys, trial_identities
+from foedus.sums.server import MaskedSum
+from foedus.sums.site import Breach, MaskingSite
 
 NAMES = ("ash", "beech", "cedar", "elm", "fir")
 IDENTITIES = trial_identities(NAMES)

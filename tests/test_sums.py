@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cases import ALL, DIM, problem
 
-from foedus.algorithm import Present, name_of
-from foedus.summing import Summing
+from foedus.protocol.algorithm import Present, name_of
+from foedus.protocol.summing import Summing
 
 SUMMING = [case for case in ALL if isinstance(case.algorithm, Summing)]
 

@@ -8,11 +8,11 @@ from cases import properties
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foedus.base.errors import FoedusError
 from foedus.data import tables
 from foedus.data.columns import Words, missing_in, text_of
 from foedus.data.formats import TextForm
 from foedus.data.tables import Table
-from foedus.errors import FoedusError
 
 TEXT = """\
 \ufeffage, dose ,ward,since,well

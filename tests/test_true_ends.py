@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.constraints import Linear, LossCap, NormBall
+from foedus.problem.constraints import Linear, LossCap, NormBall
 
 INTERIOR, PROXAL = fd.InteriorPoint(), fd.ProxAL()
 BOTH = pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import beta, binom
 
 import foedus as fd
-from foedus.evaluation import umbrella
+from foedus.statistics import umbrella
 
 REPLICATIONS = 2000
 

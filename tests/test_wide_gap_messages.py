@@ -12,8 +12,8 @@ from test_flare_sessions import FREE, Hall
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
-from foedus.runtime.flare import packing, products
-from foedus.runtime.flare.policy import Policy
+from foedus.federation import packing, products
+from foedus.federation.policy import Policy
 
 RIDGE = fd.penalties.Ridge(0.1, per_example=False)
 CAP = fd.constraints.LossCap(fd.label(1), at_most=0.75)
@@ -26,8 +26,8 @@ def stated(**more) -> fd.Problem:
 
 def gap_from_matrices(problem: fd.Problem, monkeypatch) -> float:
     with monkeypatch.context() as patch:
-        patch.setattr("foedus.certificate.GAP_COLUMNS", 500)
-        patch.setattr("foedus.interpreter.dispatch._programs", OrderedDict())
+        patch.setattr("foedus.certificate.measure.GAP_COLUMNS", 500)
+        patch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())
         return fd.solve(problem, ROUGH).certificate.gap
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foedus import cli
+from foedus.app import cli
 
 GOOD = """\
 seed = 0

@@ -10,13 +10,13 @@ from scipy.optimize import minimize
 from test_flare_sessions import FREE, QUICK, Hall, packing
 
 import foedus as fd
-from foedus.algorithm import Present
-from foedus.means import geometric_median, mean_of, trimmed_mean
-from foedus.report import html
-from foedus.runtime.flare.order import Order, Patience
-from foedus.runtime.flare.policy import Policy
-from foedus.runtime.flare.secure_server import play
-from foedus.runtime.flare.server import Paused
+from foedus.app.report import html
+from foedus.federation.order import Order, Patience
+from foedus.federation.policy import Policy
+from foedus.federation.secure_server import play
+from foedus.federation.server import Paused
+from foedus.protocol.algorithm import Present
+from foedus.protocol.means import geometric_median, mean_of, trimmed_mean
 
 # --- robust means ---
 
@@ -266,7 +266,7 @@ def test_flare_refuses_numbers_that_cannot_be():
 
 
 def test_an_order_without_a_site_is_the_order_of_the_others(tmp_path):
-    from foedus.runtime.flare.order import without
+    from foedus.federation.order import without
 
     plan = np.array([[1, 0, 1, 0, 1], [0, 1, 1, 1, 0]], bool)
     hall = Hall(tmp_path, problem(), fd.FedAvg(k0=1), participation=plan, policy=Policy(**FREE))

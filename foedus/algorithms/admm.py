@@ -14,12 +14,12 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.lagrangian import Piece
+from foedus.base.pytrees import PyTree, select, state
 from foedus.numerics import lbfgs, newton
-from foedus.pytrees import PyTree, select, state
-from foedus.regularizers import Regularizer
-from foedus.terms import Terms
+from foedus.problem.regularizers import Regularizer
+from foedus.problem.terms import Terms
+from foedus.protocol.algorithm import Present
 
 LocalP = Callable[[Array, int], Piece]
 """P_i as a function of a point and the order of derivatives that are needed."""

@@ -2,7 +2,7 @@
 
 # pyright: reportIncompatibleVariableOverride=false
 from foedus.algorithms.minimax import Minimax
-from foedus.settings import setting, settings
+from foedus.base.settings import setting, settings
 
 
 @settings

@@ -6,7 +6,6 @@ The choice is that of docs/howto/choosing.md and follows from the study (docs/st
 
 from dataclasses import replace
 
-from foedus.algorithm import Algorithm, Fit, name_of
 from foedus.algorithms.afl import AFL
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
@@ -15,12 +14,13 @@ from foedus.algorithms.interior_point import InteriorPoint
 from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.settings import setting, settings
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing
-from foedus.problem import Problem
-from foedus.regularizers import Zero
-from foedus.settings import setting, settings
+from foedus.problem.problem import Problem
+from foedus.problem.regularizers import Zero
+from foedus.protocol.algorithm import Algorithm, Fit, name_of
 
 
 @settings

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.interpreter.sparse import Entries, by_entries
 from foedus.numerics.bands import weighted_gram
+from foedus.numerics.interpreter.sparse import Entries, by_entries
 from foedus.numerics.packed import diagonal_places, pack
 
 EXACT = 500  # columns up to which a matrix is made for its diagonal

@@ -5,12 +5,12 @@ Its traffic is the data, shipped once; its rounds are evaluations in one place, 
 
 from dataclasses import replace
 
-from foedus.algorithm import Fit
 from foedus.algorithms.proxal import ProxAL
-from foedus.pooled import pool
-from foedus.problem import Problem
-from foedus.settings import setting, settings
-from foedus.terms import Terms
+from foedus.base.settings import setting, settings
+from foedus.problem.pooled import pool
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Terms
+from foedus.protocol.algorithm import Fit
 
 
 @settings

@@ -14,17 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.accountable import Account, Accountable
-from foedus.algorithm import Algorithm, Fit, Kind, Present, name_of
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
-from foedus.buffered import LatePresent
-from foedus.engine import late
-from foedus.errors import FoedusError
-from foedus.means import MEANS, largest_of, mean_of
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, T, state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.base.engine import late
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, T, state
+from foedus.base.settings import setting, settings
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account, Accountable
+from foedus.protocol.algorithm import Algorithm, Fit, Kind, Present, name_of
+from foedus.protocol.buffered import LatePresent
+from foedus.protocol.means import MEANS, largest_of, mean_of
 
 if TYPE_CHECKING:
     import optax

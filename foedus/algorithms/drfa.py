@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
 from foedus.algorithms.localsgd import minibatch
-from foedus.engine import late
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.base.engine import late
+from foedus.base.pytrees import PyTree, state
+from foedus.base.settings import setting, settings
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm, Each, Fit, Kind, Present
 
 if TYPE_CHECKING:
     import optax

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from foedus.algorithms.minimax import Minimax
+from foedus.base.settings import setting, settings
 from foedus.robust.support import Support, is_support
-from foedus.settings import setting, settings
 
 
 def is_radii(value: object) -> bool:

@@ -25,8 +25,8 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from foedus.errors import FoedusError
-from foedus.pytrees import PyTree
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree
 
 LEAST_SEARCHED = 4096  # numbers; fewer are sorted as fast, and compiled sooner
 BLOCK = 2**15  # numbers that are searched at a time

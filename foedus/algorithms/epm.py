@@ -17,17 +17,17 @@ from dataclasses import replace
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Present, name_of
 from foedus.algorithms.descent import Progress, View, complete
 from foedus.algorithms.private import Noisy
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, state
+from foedus.base.settings import setting, settings
 from foedus.privacy import clipping
 from foedus.privacy.noise import Noise, PaperLaplace, Sound
 from foedus.privacy.release import Spent, release, speaks
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Present, name_of
 
 MOST_TESTED = 4  # the rules look at the last four values of f
 PRINTED_VARIANCE, RELEASED_VARIANCE = 1e-8, 1e-9  # the bounds on the variance of f, per parameter

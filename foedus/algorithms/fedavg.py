@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 from jax import Array
 
-from foedus.accountable import Account, Accountable
-from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
 from foedus.algorithms.private import Descending
-from foedus.buffered import Buffered
-from foedus.pytrees import PyTree, state
-from foedus.settings import settings
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.base.pytrees import PyTree, state
+from foedus.base.settings import settings
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account, Accountable
+from foedus.protocol.algorithm import Present
+from foedus.protocol.buffered import Buffered
+from foedus.protocol.summing import Summing
 
 
 @state

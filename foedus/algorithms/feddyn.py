@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Present
-from foedus.pytrees import state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.base.pytrees import state
+from foedus.base.settings import setting, settings
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm, Present
 
 
 @state

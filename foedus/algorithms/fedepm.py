@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Fit
 from foedus.algorithms.ens import ens
 from foedus.algorithms.epm import EpmClient, EpmMethod, EpmTask, Upload, paper_mu, soft
+from foedus.base.settings import setting, settings
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
-from foedus.problem import Problem
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Fit
 
 PRINTED_MU0 = 0.05  # μ_0 of EPM section VII.B
 

@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Algorithm, Each, Fit, Kind, Present
 from foedus.algorithms.descent import FirstOrder, Greeting, Progress, View, complete
 from foedus.algorithms.gram import Inverse, inverse_of
 from foedus.algorithms.private import NoisyClient, NoisyReply, NoisyServer, PrivateForm
-from foedus.errors import FoedusError
-from foedus.losses import LeastSquares
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, select, state
+from foedus.base.settings import setting, settings
 from foedus.privacy import clipping, sensitivity
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.releasing import Releasing, only_for_paper
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, select, state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.losses import LeastSquares
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm, Each, Fit, Kind, Present
 
 LEAST_SQUARES_T, LEAST_T = 0.15, 0.025  # of Table III
 SAFE_T = 6.0  # of Theorem IV.1, with which f cannot rise

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Kind, Present
 from foedus.algorithms.descent import (
     DescentServer,
     FirstOrder,
@@ -15,10 +14,11 @@ from foedus.algorithms.descent import (
     complete,
     step_size,
 )
+from foedus.base.pytrees import state
+from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate
-from foedus.pytrees import state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Kind, Present
 
 
 @state

@@ -2,13 +2,13 @@
 
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, complete
 from foedus.algorithms.fedavg import LateModels, LocalModel
 from foedus.algorithms.private import Descending
-from foedus.settings import setting, settings
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.base.settings import setting, settings
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Present
+from foedus.protocol.summing import Summing
 
 
 @settings

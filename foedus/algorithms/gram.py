@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import PyTree, state
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import PyTree, state
-from foedus.terms import Data, Terms
+from foedus.problem.terms import Data, Terms
 
 LARGE = 400  # beyond this many rows and columns, no matrix is formed
 CG_TOL, CG_STEPS = 1e-12, 200  # conjugate gradients go to rounding: an inexact M would change the method

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Fit, Kind, Present, refuse
 from foedus.algorithms.admm import (
     Agent,
     Answer,
@@ -23,12 +22,13 @@ from foedus.algorithms.admm import (
     server_step,
 )
 from foedus.algorithms.lagrangian import Party, Piece, piece
+from foedus.base.pytrees import select, state
+from foedus.base.settings import setting, settings
 from foedus.numerics import newton
 from foedus.privacy.releasing import NotPrivate
-from foedus.problem import Problem
-from foedus.pytrees import select, state
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Fit, Kind, Present, refuse
 
 
 @state

@@ -20,8 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.accountable import Account, Accountable
-from foedus.algorithm import CONVERGED, RUNNING, STUCK, Fit, Kind, Present
 from foedus.algorithms.interior_point_confirm import Confirmation, expects
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH, rounds_of
@@ -46,14 +44,16 @@ from foedus.algorithms.interior_point_state import (
     reason_of,
 )
 from foedus.algorithms.lagrangian import refuse_kinks
-from foedus.constrained import Constrained
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import select
+from foedus.base.settings import setting, settings
 from foedus.numerics.limited_memory import LimitedMemory
-from foedus.problem import Problem
-from foedus.pytrees import select
-from foedus.settings import setting, settings
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account, Accountable
+from foedus.protocol.algorithm import CONVERGED, RUNNING, STUCK, Fit, Kind, Present
+from foedus.protocol.constrained import Constrained
+from foedus.protocol.summing import Summing
 
 FALL, POWER, FLOOR = 0.2, 1.5, 1e-18  # μ becomes min(FALL·μ, μ^POWER), and not less than FLOOR
 ENOUGH = 0.01  # of ε²: a smaller μ is of no use, for a row that hardly binds has slack and multiplier √μ
@@ -359,7 +359,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         return passed & (inside <= self.eps1)
 
     def contradicts(self, new: System, units: Array, past: Array) -> Array:
-        """Whether the rows contradict each other by the test of foedus/contradiction.py, and their violation stays."""
+        """Whether the rows contradict each other by the test of `contradiction.py`, and their violation stays."""
         stays = new.number("theta") >= SAME * past[-1, 2]
         return (new.reach(units) >= FAR) & (new.number("violation") > self.eps2) & stays
 

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.accountable import Account, Accountable
-from foedus.algorithm import Present
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_site import InteriorClient
 from foedus.algorithms.interior_point_state import InteriorServer
 from foedus.algorithms.lagrangian import Party, evaluate
-from foedus.pytrees import select, state
-from foedus.terms import Data, Terms
+from foedus.base.pytrees import select, state
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account, Accountable
+from foedus.protocol.algorithm import Present
 
 SURE = 0.1  # of eps1: a prediction below this is trusted
 

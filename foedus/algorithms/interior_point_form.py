@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithms.interior_point_rows import Rows
-from foedus.errors import FoedusError
-from foedus.pytrees import state
-from foedus.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import state
+from foedus.problem.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero
 
 
 @state

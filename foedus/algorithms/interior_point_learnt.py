@@ -19,10 +19,10 @@ from jax import Array
 
 from foedus.algorithms.interior_point_form import Blocks
 from foedus.algorithms.interior_point_rows import Rows, stiffness
+from foedus.base.pytrees import PyTree, state
 from foedus.numerics.lapack import eigh, lu_solve
 from foedus.numerics.limited_memory import Factors, LimitedMemory
-from foedus.pytrees import PyTree, state
-from foedus.terms import Terms
+from foedus.problem.terms import Terms
 
 PRODUCTS = 128  # products with Jᵀ D J at most: k vectors of a message
 NUMBERS = 25_000_000  # in all sites' products of a round, which a simulation holds at once

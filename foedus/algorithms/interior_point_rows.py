@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.pytrees import state
-from foedus.terms import Terms
+from foedus.base.pytrees import state
+from foedus.problem.terms import Terms
 
 DELTA = 1e-8  # δ
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step

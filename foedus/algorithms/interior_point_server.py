@@ -28,11 +28,11 @@ from foedus.algorithms.interior_point_rows import (
 )
 from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
-from foedus.contradiction import reach
+from foedus.base.pytrees import PyTree, select, state
+from foedus.certificate.contradiction import reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.numerics.packed import unpack
-from foedus.pytrees import PyTree, select, state
-from foedus.terms import Data, Terms
+from foedus.problem.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
 GENTLE, REFINEMENTS = 1e-7, 5  # a larger one, and steps of refinement that undo it

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.accountable import Account
 from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share, rounds_of
 from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
+from foedus.base.pytrees import select, state
 from foedus.numerics.packed import pack
-from foedus.pytrees import select, state
-from foedus.terms import Data, Terms
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account
 
 GUESS = 0.1  # a coupled row's multiplier weighs this share of ∇f_i while the server has none
 

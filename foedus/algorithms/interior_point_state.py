@@ -5,8 +5,8 @@ from jax import Array
 from foedus.algorithms.interior_point_rows import Rows
 from foedus.algorithms.interior_point_server import System
 from foedus.algorithms.interior_point_site import QuadraticModel
-from foedus.pytrees import PyTree, state
-from foedus.terms import Data
+from foedus.base.pytrees import PyTree, state
+from foedus.problem.terms import Data
 
 INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE, STALLED = 1, 2, 3, 4, 5  # why a run cannot go on
 LONG = 0.02  # a relative step from a certified point that is this long points to a minimum at infinity

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, name_of
 from foedus.algorithms.bends import Bend, Bends, mean_curvature
-from foedus.constraints import Linear, LossRows, NormBall
-from foedus.errors import FoedusError
-from foedus.pytrees import PyTree, state
-from foedus.regularizers import Leading, Regularizer, Zero
-from foedus.terms import Constraint, Data, Terms, rows
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, state
+from foedus.problem.constraints import Linear, LossRows, NormBall
+from foedus.problem.regularizers import Leading, Regularizer, Zero
+from foedus.problem.terms import Constraint, Data, Terms, rows
+from foedus.protocol.algorithm import Algorithm, name_of
 
 DIAGONAL = 3  # the order of a `piece` with the diagonal of its Hessian in place of the matrix
 

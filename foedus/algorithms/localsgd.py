@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
 from foedus.algorithms.fedavg import LateModels
-from foedus.engine import late
+from foedus.base.engine import late
+from foedus.base.pytrees import PyTree, state
+from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate
-from foedus.pytrees import PyTree, state
-from foedus.settings import setting, settings
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Present
+from foedus.protocol.summing import Summing
 
 if TYPE_CHECKING:
     import optax

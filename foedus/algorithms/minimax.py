@@ -22,20 +22,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Each, Fit, Present, name_of
 from foedus.algorithms.robust_interior import RobustInterior
 from foedus.algorithms.robust_interior_server import takes
 from foedus.algorithms.robust_model import RobustModel
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, device_array, select, state
+from foedus.base.settings import setting, settings
 from foedus.numerics import anderson
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, device_array, select, state
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Each, Fit, Present, name_of
 from foedus.robust import polyhedron
 from foedus.robust.closed import Radius
 from foedus.robust.step import project
 from foedus.robust.weights import ball_projection, dual_norm, weights_projection
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
 
 BALANCE = 10.0  # the ratio of the residuals beyond which c changes
 ADAPTING = 400  # rounds in which c may change every OFTEN rounds

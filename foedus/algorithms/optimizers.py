@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foedus.engine import late
-from foedus.errors import FoedusError, did_you_mean
+from foedus.base.engine import late
+from foedus.base.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
     import optax

@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import RUNNING, STUCK, Algorithm, Fit, OtherForm, Present, name_of
 from foedus.algorithms.descent import Descent, FirstOrder, ModelMessage
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, select, state
 from foedus.privacy import clipping, sensitivity
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.release import Spent, all_spent, release, release_columns, speaks
 from foedus.privacy.releasing import Releasing, only_for_paper
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, select, state
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import RUNNING, STUCK, Algorithm, Fit, OtherForm, Present, name_of
+from foedus.protocol.summing import Summing
 
 
 class Noisy(Releasing):

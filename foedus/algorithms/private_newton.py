@@ -20,12 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import RUNNING, STUCK, Algorithm, Each, Fit, Kind, Present, name_of, refuse
 from foedus.algorithms import private_newton_server as server_side
 from foedus.algorithms import private_newton_site as site_side
 from foedus.algorithms.private_newton_server import CapEstimate
-from foedus.constrained import Constrained, MeasuresCaps
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, state
+from foedus.base.settings import setting, settings
+from foedus.certificate.private import PrivateCertificate
 from foedus.numerics.lapack import lu_solve
 from foedus.privacy import clipping
 from foedus.privacy.central import NoiseShares
@@ -33,12 +34,11 @@ from foedus.privacy.composition import gaussian_epsilon
 from foedus.privacy.noise import Gaussian, Noise, Sound
 from foedus.privacy.release import Spent, release_columns, release_vector
 from foedus.privacy.releasing import Releasing, only_for_paper
-from foedus.private_certificate import PrivateCertificate
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
-from foedus.settings import setting, settings
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import RUNNING, STUCK, Algorithm, Each, Fit, Kind, Present, name_of, refuse
+from foedus.protocol.constrained import Constrained, MeasuresCaps
+from foedus.protocol.summing import Summing
 
 STEPS, STEPS_WITH_CAPS = 8, 16  # rounds between the first and, with caps, the last
 CLIP, CLIP_WITH_CAPS = 0.45, 0.55  # the usual clip over the length √dim that whitened rows have on average

@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr
 
+from foedus.base.pytrees import state
+from foedus.certificate.private import PrivateRow
 from foedus.numerics.lapack import eigh
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Sound
-from foedus.private_certificate import PrivateRow
-from foedus.pytrees import state
 
 CURVED = 0.5  # a cap's curvature in the step's model, as a share of κ: its group is a part of the rows
 EXPECTED = 0.15  # and in the prediction of its slope after a step

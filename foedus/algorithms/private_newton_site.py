@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.constraints import LossCap
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus.privacy.clipping import HUGE, TINY
 from foedus.privacy.noise import Sound
 from foedus.privacy.sensitivity import ROUNDING, change_of_mean, steepness
-from foedus.terms import Data, Terms, Where
+from foedus.problem.constraints import LossCap
+from foedus.problem.terms import Data, Terms, Where
 
 VALUE_SHARE = 1.0  # a cap's value weighs as much in a round's release as the gradients do
 GROUP_SHARE = 0.3  # a group's share of the rows, beside its excess, in the release that measures

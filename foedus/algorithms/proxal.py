@@ -23,7 +23,6 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
 from foedus.algorithms.admm import LocalP
 from foedus.algorithms.lagrangian import Party, Piece, excess, piece, refuse_kinks, share, violation
 from foedus.algorithms.proxal_admm import AdmmInner
@@ -44,12 +43,13 @@ from foedus.algorithms.proxal_state import (
     step_of_search,
 )
 from foedus.algorithms.proxal_words import reason_of, why_not_private
-from foedus.constrained import Constrained
+from foedus.base.pytrees import PyTree, select
+from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, select
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
+from foedus.protocol.constrained import Constrained
 
 START, MOST = 10.0, 1e7  # the first and the largest β = "auto"
 SHRINK = 0.25  # an outer step that leaves more than this of a residual was slow

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.admm import (
     Agent,
     Answer,
@@ -24,7 +23,8 @@ from foedus.algorithms.admm import (
 )
 from foedus.algorithms.lagrangian import Piece, full_regularizer
 from foedus.numerics.newton import Solution
-from foedus.terms import Terms
+from foedus.problem.terms import Terms
+from foedus.protocol.algorithm import Present
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.lagrangian import DIAGONAL, Piece, full_regularizer
+from foedus.base.pytrees import PyTree, select, state
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.numerics.newton import INNER_SHARE, SUFFICIENT, direction, proximal_direction
 from foedus.numerics.packed import pack, unpack
-from foedus.pytrees import PyTree, select, state
-from foedus.regularizers import Zero
-from foedus.terms import Terms
+from foedus.problem.regularizers import Zero
+from foedus.problem.terms import Terms
+from foedus.protocol.algorithm import Present
 
 LEAST_DIAGONAL = 1e-6  # of the largest entry: a smaller one would make a coordinate's first step of L-BFGS too long
 VALUE_ROUNDING = 1e-13  # relative rounding of Σ P_i + h, a sum over all clients

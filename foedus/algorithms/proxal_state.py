@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.admm import LocalP, Status
 from foedus.algorithms.lagrangian import Excess, Party, Piece, Share, equalities, excess, full_regularizer, violation
-from foedus.contradiction import reach
-from foedus.pytrees import PyTree, state
-from foedus.terms import Data, Terms
+from foedus.base.pytrees import PyTree, state
+from foedus.certificate.contradiction import reach
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Present
 
 GROWTH = 3.0  # the first factor by which β = "auto" grows; its square root after each subproblem that was not cheap
 SEARCH = 1e10  # the β of a subproblem in which the violations alone count
@@ -211,7 +211,7 @@ def coupled_multipliers(terms: Terms, server: ProxalServer, nu: Array, eps2: flo
 def is_hopeless(terms: Terms, server: ProxalServer) -> Array:
     """Whether no point near this one meets the terms, if they are convex.
 
-    It is the test of foedus/contradiction.py with the violations themselves as multipliers: they add up to 2θ and
+    It is the test of `contradiction.py` with the violations themselves as multipliers: they add up to 2θ and
     pull by ∇θ, where θ is half the sum of squared violations. The unit of a column is √(2θ/∂²θ): moved by it
     alone, the column would change θ by θ. A stationary point of θ > 0 is where the method ends, too, on terms that
     are not convex.

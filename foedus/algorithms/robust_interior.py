@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import CONVERGED, RUNNING, STUCK, Each, OtherForm, Present
 from foedus.algorithms.robust_interior_server import (
     Direction,
     Position,
@@ -32,16 +31,17 @@ from foedus.algorithms.robust_interior_server import (
     says_yes,
 )
 from foedus.algorithms.robust_model import RobustModel
-from foedus.problem import Problem
-from foedus.pytrees import select, state
+from foedus.base.pytrees import select, state
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import CONVERGED, RUNNING, STUCK, Each, OtherForm, Present
+from foedus.protocol.summing import Summing
 from foedus.robust.closed import Radius
 from foedus.robust.interior_polyhedron import PolyhedronPosition, PolyhedronSite
 from foedus.robust.interior_proposal import propose
 from foedus.robust.interior_site import RobustSite, SitePosition, SiteShare
 from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
 
 FALLS = ((0.7, 0.1), (0.2, 0.3), (0.0, 0.8))  # μ falls to this share of the error where steps were longer than that
 BEARABLE = 10.0  # times the error, at which a step that was shortened already is shortened again

@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.base.pytrees import state
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import state
-from foedus.regularizers import Box, ElasticNet, Regularizer, Zero
+from foedus.problem.regularizers import Box, ElasticNet, Regularizer, Zero
+from foedus.problem.terms import Data, Terms
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
 from foedus.robust.interior_rows import (
@@ -40,7 +41,6 @@ from foedus.robust.interior_rows import (
     paired,
     row_sums,
 )
-from foedus.terms import Data, Terms
 
 SHIFT = 1e-14  # added to the unit diagonal of a scaled matrix
 GRID = np.array([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02])  # steps that sites say yes or no to

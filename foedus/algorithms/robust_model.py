@@ -18,19 +18,19 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from foedus.algorithm import name_of, refuse
-from foedus.errors import FoedusError
-from foedus.interpreter.dispatch import play
-from foedus.losses import LeastSquares
-from foedus.problem import Problem
-from foedus.pytrees import device_array
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import device_array
+from foedus.base.settings import setting, settings
+from foedus.numerics.interpreter.dispatch import play
+from foedus.problem.losses import LeastSquares
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import name_of, refuse
 from foedus.robust.closed import Ball
 from foedus.robust.form import EpigraphForm
 from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress, Threat, stress
 from foedus.robust.support import Support, kind_of, support_arrays
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
 
 LEAST_RADIUS = 1e-9  # of a ball beside wider ones: with a radius of 0 its λ would be unbounded
 

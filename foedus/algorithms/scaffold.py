@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.accountable import Account, Accountable
-from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
+from foedus.base.pytrees import state
+from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate
-from foedus.pytrees import state
-from foedus.settings import setting, settings
-from foedus.summing import Summing
-from foedus.terms import Data, Terms
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account, Accountable
+from foedus.protocol.algorithm import Present
+from foedus.protocol.summing import Summing
 
 
 @state

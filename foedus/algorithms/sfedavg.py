@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Fit, name_of
 from foedus.algorithms.epm import EpmClient, EpmMethod, EpmTask, Upload, paper_mu
+from foedus.base.settings import setting, settings
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
-from foedus.problem import Problem
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Fit, name_of
 
 PAPER_MU = (0.05, 1e-8, 1.001)  # μ_0, c and α of EPM (20), as FedEPM has them by default
 

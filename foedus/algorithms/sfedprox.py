@@ -1,7 +1,7 @@
 """SFedProx: FedProx with noise on what is sent (Li et al. 2020, as EPM Algorithms 3-4 set it)."""
 
 from foedus.algorithms.sfedavg import SFedAvg
-from foedus.settings import setting, settings
+from foedus.base.settings import setting, settings
 
 
 @settings

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithm import Present
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
 from foedus.algorithms.minimax import Minimax
-from foedus.pytrees import state
+from foedus.base.pytrees import state
+from foedus.base.settings import setting, settings
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Present
 from foedus.robust.support import Support, is_support
-from foedus.settings import setting, settings
-from foedus.terms import Data, Terms
 
 
 @settings

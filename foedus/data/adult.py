@@ -4,8 +4,8 @@ import gzip
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data import files
-from foedus.errors import FoedusError
 
 ADVICE = (
     f"set {files.VARIABLE} to a folder that holds adult.data and adult.test, as they are or compressed (.gz): "

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data.masked_sums import InSums
 from foedus.data.sums import NUMBER, Answers, FiguresRequest, Sums
-from foedus.errors import FoedusError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from typing import TextIO
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 MOST = 4096  # digests that are remembered
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.base.engine import return_memory
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, number_text, text_of
 from foedus.data.sites import Cohort
 from foedus.data.tables import Table
-from foedus.engine import return_memory
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 VARIABLE = "FOEDUS_DATA"
 TOXICITY = (

@@ -13,7 +13,7 @@ from datetime import date
 from itertools import islice
 from pathlib import Path
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 DECIMALS = (".", ",")

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data.columns import text_of
 from foedus.data.sites import Cohort, Roles
 from foedus.data.tables import Table
-from foedus.errors import FoedusError
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.base.errors import FoedusError, did_you_mean
 from foedus.data import adult, files, uci
 from foedus.data.columns import Column, Words
 from foedus.data.tables import Table
-from foedus.errors import FoedusError, did_you_mean
 
 OPENML = "openml:"
 

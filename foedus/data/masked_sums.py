@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data.sums import NUMBER, FiguresRequest, Here, Sums
-from foedus.errors import FoedusError
-from foedus.secure import exact
-from foedus.secure.site import check_enough
-from foedus.secure.word_sets import WordTable
+from foedus.sums import exact
+from foedus.sums.site import check_enough
+from foedus.sums.word_sets import WordTable
 
 ATTEMPTS = 4  # at reading the words of a sum, each with another salt: four fail for 50 words with probability 1e-11
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 Sites: TypeAlias = dict[str, tuple[np.ndarray, ...]]
 """The arrays of each site by its name: (X, y), or (X, y, group)."""

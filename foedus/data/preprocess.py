@@ -21,24 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.base.engine import return_memory
+from foedus.base.errors import FoedusError, did_you_mean
+from foedus.base.files import Json
 from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
 from foedus.data.masked_sums import in_sums_here
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sums import (
-    ABSENT,
-    Answers,
-    FiguresRequest,
-    Here,
-    check_private,
-    noises,
-    released_figures,
-)
+from foedus.data.sums import ABSENT, Answers, FiguresRequest, Here, check_private, noises, released_figures
 from foedus.data.tables import Table
-from foedus.engine import return_memory
-from foedus.errors import FoedusError, did_you_mean
-from foedus.files import Json
-from foedus.stacked import Stacked, aligned
+from foedus.problem.stacked import Stacked, aligned
 
 SCHEMA = 1
 SCALES = ("standard", "minmax", "none")

@@ -10,10 +10,10 @@ from math import isfinite
 
 import numpy as np
 
+from foedus.base.errors import FoedusError, did_you_mean
 from foedus.data.columns import Column, Words, is_number, listing, number_text, text_of
 from foedus.data.formats import DECIMALS, SEPARATORS, Format, check_encoding
 from foedus.data.tables import Table
-from foedus.errors import FoedusError, did_you_mean
 
 KEYS = ("separator", "encoding", "decimal", "drop", "rename", "map", "scale")
 FORMAT_KEYS = KEYS[:3]

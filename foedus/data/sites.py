@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from foedus.base.errors import FoedusError, did_you_mean
 from foedus.data.columns import Words, is_number, listing, missing_in, text_of
 from foedus.data.tables import Table
-from foedus.errors import FoedusError, did_you_mean
 
 RULES = ("mean", "drop", "error")  # for missing values
 TRUE_FALSE = ({"0", "1"}, {"-1", "1"}, {"false", "true"}, {"False", "True"})

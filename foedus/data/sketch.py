@@ -8,11 +8,11 @@ message of the server contains a value of a feature.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from foedus.base.errors import FoedusError, did_you_mean
+from foedus.base.files import Json
 from foedus.data.columns import missing_in, text_of
 from foedus.data.sites import Cohort, Roles, complete, features_of, groups_of, holds_words, in_order, labels_of
 from foedus.data.tables import Table
-from foedus.errors import FoedusError, did_you_mean
-from foedus.files import Json
 
 EMPTY, NUMBERS, WORDS = "nothing", "numbers", "words"
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data.columns import Column, Words, missing_in, text_of
 from foedus.data.tables import Table
-from foedus.errors import FoedusError
 
 UNIT = 2.0**24  # what a row adds to a noisy sum is rounded to 1/UNIT of the most it can: sums over 2^27 rows are exact
 ABSENT = "(missing)"  # the category of missing words

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foedus.base.engine import return_memory
+from foedus.base.errors import FoedusError, did_you_mean
 from foedus.data.columns import (
     MISSING,
     Column,
@@ -31,8 +33,6 @@ from foedus.data.columns import (
 )
 from foedus.data.contents import read_bytes, text_of
 from foedus.data.formats import SEPARATORS, Format, TextForm, ending, recognise, rows_of
-from foedus.engine import return_memory
-from foedus.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,8 +4,8 @@ from itertools import product
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data import files
-from foedus.errors import FoedusError
 
 BREAST = (
     f"set {files.VARIABLE} to a folder that holds breast-cancer-wisconsin.data: the UCI set 15, Breast Cancer "

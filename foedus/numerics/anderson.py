@@ -12,8 +12,8 @@ import dataclasses
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import select, state
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import select, state
 
 LENGTH = 10  # differences in the memory
 GROWTH = 1.5  # the factor over the smallest ‖g‖ beyond which an accelerated point is dropped

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.pytrees import PyTree, T, select
+from foedus.base.pytrees import PyTree, T, select
 
 GAP = 1e-11  # the duality gap to reach, relative to the size of the problem
 RESIDUAL = 1e-9  # the residual of the optimality conditions, likewise

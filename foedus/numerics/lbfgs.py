@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.engine import late
+from foedus.base.engine import late
+from foedus.base.pytrees import PyTree
 from foedus.numerics.newton import Solution
-from foedus.pytrees import PyTree
 
 if TYPE_CHECKING:
     import optax

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.pytrees import select, state
+from foedus.base.pytrees import select, state
 
 DEPTH = 30  # pairs that are remembered
 LEAST_CURVATURE = 1e-10  # of sᵀy relative to ‖s‖‖y‖: below it rounding may have set the sign, and H would blow up

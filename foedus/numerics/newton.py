@@ -1,15 +1,43 @@
 """Newton's method with a line search for a smooth function F plus a regulariser h; the residual reached is returned."""
 
 from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import PyTree, select, state
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.numerics.spectrum import largest_eigenvalue
-from foedus.pytrees import PyTree, select, state
-from foedus.regularizers import Regularizer, Zero
+
+
+class Prox(Protocol):
+    """A convex h with an exact prox, in what a composite Newton step asks of it."""
+
+    vanishes: ClassVar[bool]  # whether h is 0
+
+    def value(self, w: Array) -> Array: ...
+
+    def prox(self, v: Array, step: Array | float) -> Array: ...
+
+    def distance(self, w: Array, g: Array) -> Array: ...
+
+
+class Nothing:
+    """h = 0."""
+
+    vanishes: ClassVar[bool] = True
+
+    def value(self, w: Array) -> Array:
+        return jnp.zeros(())
+
+    def prox(self, v: Array, step: Array | float) -> Array:
+        return v
+
+    def distance(self, w: Array, g: Array) -> Array:
+        return jnp.max(jnp.abs(g), initial=0.0)
+
 
 Evaluate = Callable[[Array, int], tuple[Array, Array, PyTree]]
 """A function of (point, order) that returns the value, the gradient, and the Hessian if order is 2, else ()."""
@@ -57,7 +85,7 @@ def make_definite(hessian: Array) -> tuple[Array, Array]:
 
 
 def proximal_direction(
-    w: Array, gradient: Array, times: Callable[[Array], Array], h: Regularizer, tol: Array, steps: int = 2000
+    w: Array, gradient: Array, times: Callable[[Array], Array], h: Prox, tol: Array, steps: int = 2000
 ) -> Array:
     """The q that minimises ⟨g, q⟩ + ½qᵀHq + h(w + q) for positive definite H, given as `times`: v ↦ Hv.
 
@@ -88,30 +116,28 @@ def proximal_direction(
     return u - w
 
 
-def direction(w: Array, gradient: Array, hessian: Array, h: Regularizer, tol: Array) -> tuple[Array, Array, Array]:
+def direction(w: Array, gradient: Array, hessian: Array, h: Prox, tol: Array) -> tuple[Array, Array, Array]:
     """The (proximal) Newton direction, the change it predicts to first order (a number ≤ 0), and the factor of H."""
     definite, lower = make_definite(hessian)
-    if isinstance(h, Zero):
+    if h.vanishes:
         q = -cholesky_solve(lower, gradient)
         return q, jnp.dot(gradient, q), lower
     q = proximal_direction(w, gradient, lambda v: definite @ v, h, INNER_SHARE * tol)
     return q, jnp.dot(gradient, q) + h.value(w + q) - h.value(w), lower
 
 
-def minimise(
-    evaluate: Evaluate, start: Array, tol: Array, *, h: Regularizer | None = None, steps: int = 60
-) -> Solution:
+def minimise(evaluate: Evaluate, start: Array, tol: Array, *, h: Prox | None = None, steps: int = 60) -> Solution:
     """Minimise F + h from `start` until dist_∞(0, ∇F + ∂h) ≤ tol, or for `steps` steps."""
-    h = h or Zero()
+    h = h or Nothing()
     # the prox with a tiny step brings `start` into the domain of h, where h is finite
-    start = start if isinstance(h, Zero) else h.prox(start, 1e-8)
+    start = start if h.vanishes else h.prox(start, 1e-8)
     value, gradient, _ = evaluate(start, 1)
     blank = jnp.zeros((start.shape[0], start.shape[0]))
     return _newton(evaluate, h, start, value, gradient, tol, steps, blank)
 
 
 def _newton(
-    evaluate: Evaluate, h: Regularizer, w: Array, value: Array, gradient: Array, tol: Array, steps: int, lower: Array
+    evaluate: Evaluate, h: Prox, w: Array, value: Array, gradient: Array, tol: Array, steps: int, lower: Array
 ) -> Solution:
     """Steps and halvings of the line search in one loop: a pass either accepts the trial point or halves the step."""
 
@@ -159,4 +185,4 @@ def minimise_again(evaluate: Evaluate, start: Array, tol: Array, lower: Array, s
 
     has_factor = lower[0, 0] > 0
     w, value, gradient, _, _ = jax.lax.while_loop(going, body, (start, value, gradient, has_factor, jnp.zeros((), int)))
-    return _newton(evaluate, Zero(), w, value, gradient, tol, steps, lower)
+    return _newton(evaluate, Nothing(), w, value, gradient, tol, steps, lower)

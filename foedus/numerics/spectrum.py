@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import PyTree
 from foedus.numerics.lapack import eigh
-from foedus.pytrees import PyTree
 
 GOLDEN = 1.6180339887  # cosines of its multiples never repeat, so that no symmetry of the operator hides an eigenvector
 BREAKDOWN = 1e-14  # relative size of a residual below which the Krylov space is exhausted

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus.privacy import composition
 from foedus.privacy.noise import Sound
 

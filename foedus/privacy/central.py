@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus.privacy.noise import Gaussian, Sound
 from foedus.privacy.total import Local
-from foedus.problem import Problem
+from foedus.problem.problem import Problem
 
 BITS = 40  # a unit is 2^-BITS, the resolution of masked sums of one word
 SMOOTHING = 10.0  # r of the proof, in units: the variance that the rounding of a continuous Gaussian takes

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree, state
 from foedus.privacy.noise import Sound
 from foedus.privacy.ranges import check_ranges
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, state
-from foedus.terms import Data, Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
 
 TINY, HUGE = 1e-300, 1e300  # stand for 0 in a divisor, and for infinity in a factor
 BOUND = "x.bound"  # the array that `condense` adds
@@ -101,7 +101,7 @@ def _per_example(terms: Terms, w: Array, data: Data) -> Array:
 def check(algorithm: object, terms: Terms, noise: Sound, name: str) -> None:
     """Raise where clipping each example would not bound the sensitivity as its proof assumes."""
     check_ranges(name, algorithm, noise, terms)
-    if terms.penalty is not None and type(terms.penalty).__module__ != "foedus.penalties":
+    if terms.penalty is not None and type(terms.penalty).__module__ != "foedus.problem.penalties":
         raise FoedusError(
             f"{name} with {type(noise).__name__} noise takes a penalty of fd.penalties: how a step with "
             f"{type(terms.penalty).__name__} is rounded has no proved bound."

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 METHODS = ("basic", "advanced", "rdp", "pld")
 KINDS = ("laplace", "gaussian")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from foedus.errors import FoedusError
-from foedus.files import Json
-from foedus.notebook import html_of
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.base.notebook import html_of
 from foedus.privacy import composition
 from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
 
@@ -296,7 +296,7 @@ class Ledger:
 
     def save(self, path: Path) -> None:
         """Write the ledger into one file."""
-        from foedus.files import pack, write_whole
+        from foedus.base.files import pack, write_whole
 
         note = {"noise": self.noise, "names": list(self.names), "counts": list(self.counts), "what": self.what}
         note |= {"most": self.most, "delta": self.delta, "exact": list(self.exact)}
@@ -308,7 +308,7 @@ class Ledger:
     @staticmethod
     def load(path: Path) -> "Ledger":
         """Read a ledger that `save` wrote."""
-        from foedus.files import unpack
+        from foedus.base.files import unpack
 
         arrays, note = unpack(path.read_bytes())
         note |= {"names": tuple(note["names"]), "counts": tuple(note["counts"]), "exact": tuple(note.get("exact", ()))}

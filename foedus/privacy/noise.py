@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 RELATIONS = {
     "replace": "replacing one example",

@@ -7,7 +7,7 @@ overflows and nothing vanishes; so numbers beyond these ranges are refused, for 
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 SMALLEST, LARGEST = 1e-15, 1e9  # the size of a number that is not 0
 FURTHEST = 1e100  # the largest 1-norm at which anything is computed; beyond it a client sends noise alone

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import PyTree, select, state
 from foedus.privacy.noise import Noise, Sound
-from foedus.pytrees import PyTree, select, state
 
 
 @state

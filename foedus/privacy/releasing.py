@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from jax import Array
 from numpy.typing import ArrayLike
 
-from foedus.algorithm import Algorithm, name_of
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree
 from foedus.privacy.budget import Budget
 from foedus.privacy.clipping import check_examples
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.total import ROUNDS, Local, usual_clip
-from foedus.problem import Problem
-from foedus.pytrees import PyTree
-from foedus.terms import Terms
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Terms
+from foedus.protocol.algorithm import Algorithm, name_of
 
 
 class Releasing(Algorithm):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 
 def load() -> Any:

@@ -26,11 +26,11 @@ cover the difference; u = 2^-53. They hold for settings within `privacy.ranges`,
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.errors import FoedusError
-from foedus.losses import Custom, Loss
+from foedus.base.errors import FoedusError
 from foedus.privacy.noise import Sound
 from foedus.privacy.ranges import FURTHEST
-from foedus.terms import Terms
+from foedus.problem.losses import Custom, Loss
+from foedus.problem.terms import Terms
 
 ROUNDING = 2.0**-46  # 64 roundings, each of 2u under either of the two data sets
 

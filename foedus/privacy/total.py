@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from foedus.errors import FoedusError
-from foedus.files import Json
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
 from foedus.privacy.composition import gaussian_epsilon, tally_ratios, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
-from foedus.problem import Problem
+from foedus.problem.problem import Problem
 
 ROUNDS = 40
 """The rounds of a run with a total where nobody says how many: each round takes its share of the total."""

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
-from foedus import losses
-from foedus.losses import Loss
-from foedus.regularizers import Regularizer, Zero
+from foedus.problem import losses
+from foedus.problem.losses import Loss
+from foedus.problem.regularizers import Regularizer, Zero
 from foedus.robust.closed import Ball
 from foedus.robust.weights import Norm, nearest_weights
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foedus import losses
+from foedus.problem import losses
 from foedus.robust.bound import REPAIRS, Game, Horizon, sign_of
 from foedus.robust.proposal import METRIC_ORDER, Proposal, subgradient, weights_of
 

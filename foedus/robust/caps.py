@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus import losses
-from foedus.constraints import Custom
-from foedus.errors import FoedusError
-from foedus.losses import Loss, signed
+from foedus.base.errors import FoedusError
+from foedus.problem import losses
+from foedus.problem.constraints import Custom
+from foedus.problem.losses import Loss, signed
+from foedus.problem.terms import Data, Mask
 from foedus.robust.closed import ROBUST_LOSSES, Ball
-from foedus.terms import Data, Mask
 
 ROUNDED = 1e-12  # added under the root of ‖w‖, so that it has derivatives at 0
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus import losses
-from foedus.errors import FoedusError
-from foedus.losses import Loss, signed
-from foedus.pytrees import state
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import state
+from foedus.problem import losses
+from foedus.problem.losses import Loss, signed
 
 DUAL = {"l1": "linf", "l2": "l2", "linf": "l1"}
 PIECEWISE_LINEAR = (losses.Hinge, losses.EpsilonInsensitive, losses.Pinball)

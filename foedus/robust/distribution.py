@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus import losses
-from foedus.interpreter.dispatch import jit_if_large
-from foedus.losses import Loss
-from foedus.pytrees import device_array
+from foedus.base.pytrees import device_array
+from foedus.numerics.interpreter.dispatch import jit_if_large
+from foedus.problem import losses
+from foedus.problem.losses import Loss
 from foedus.robust import closed
 from foedus.robust.closed import Ball, Radius
 from foedus.robust.polyhedron import PolyhedronProjection

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus import losses
-from foedus.losses import signed
-from foedus.pytrees import state
+from foedus.base.pytrees import state
+from foedus.problem import losses
+from foedus.problem.losses import signed
 from foedus.robust.closed import Ball, Radius
 
 

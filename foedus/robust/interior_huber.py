@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.pytrees import state
+from foedus.base.pytrees import state
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.interpreter.program import keep_results
+from foedus.base.pytrees import select, state
 from foedus.numerics.cone import cone_step, flip, jdot, scale_by
-from foedus.pytrees import select, state
+from foedus.numerics.interpreter.program import keep_results
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
 from foedus.robust.interior_rows import EDGE, kept_share

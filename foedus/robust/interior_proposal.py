@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from foedus import losses
+from foedus.problem import losses
 from foedus.robust.form import EpigraphForm
 from foedus.robust.interior_polyhedron import PolyhedronPosition
 from foedus.robust.interior_rows import Multipliers

@@ -11,8 +11,8 @@ all, and where an optimum has wide slacks that close, as those of a few separabl
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import state
 from foedus.numerics.cone import cone_step, flip, jdot, scaling
-from foedus.pytrees import state
 from foedus.robust.form import EpigraphForm
 
 LEAST = 0.3  # share of a slack or multiplier that a whole step leaves

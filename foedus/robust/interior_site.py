@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.losses import Huber, SmoothHinge, signed
+from foedus.base.pytrees import select, state
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import select, state
+from foedus.problem.losses import Huber, SmoothHinge, signed
 from foedus.robust import interior_huber
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth

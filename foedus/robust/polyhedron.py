@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.base.pytrees import state
 from foedus.numerics.cone import circle, cone_step, flip, jdot, scale_by, uncircle
 from foedus.numerics.interior import follow, reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import state
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
 from foedus.robust.polyhedron_form import (

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.base.pytrees import state
 from foedus.numerics.cone import scale_by, scaling_point
-from foedus.pytrees import state
 from foedus.robust.polyhedron_form import Inequalities, PolyhedronIterate, PolyhedronLayout, Samples, heights, residue
 
 ROUNDING = 2.0**-54  # the least pivot, as a share of the entry of the diagonal

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
-from foedus import losses
-from foedus.losses import Loss
-from foedus.regularizers import Zero
+from foedus.problem import losses
+from foedus.problem.losses import Loss
+from foedus.problem.regularizers import Zero
 from foedus.robust.bound import REPAIRS, Game, Horizon, conjugate, ends, is_kinked, response, sign_of
 from foedus.robust.weights import nearest_weights
 

@@ -28,11 +28,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.losses import signed
+from foedus.base.pytrees import PyTree, state
 from foedus.numerics.cone import circle, cone_step, jdot, scaling, uncircle
 from foedus.numerics.interior import follow, reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.pytrees import PyTree, state
+from foedus.problem.losses import signed
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm, Maps, Pieces
 

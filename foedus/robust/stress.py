@@ -14,12 +14,13 @@ from typing import NotRequired, TypedDict
 import jax
 import numpy as np
 
-from foedus.algorithm import Algorithm
-from foedus.interpreter.dispatch import play
-from foedus.losses import Loss
-from foedus.notebook import at_most
-from foedus.problem import Problem
-from foedus.pytrees import PyTree
+from foedus.base.notebook import at_most
+from foedus.base.pytrees import PyTree
+from foedus.numerics.interpreter.dispatch import play
+from foedus.problem.losses import Loss
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Terms
+from foedus.protocol.algorithm import Algorithm
 from foedus.robust import bound, bounded, proposal
 from foedus.robust.closed import Ball
 from foedus.robust.proposal import Proposal, as_one_site, cut_rows
@@ -27,7 +28,6 @@ from foedus.robust.support import Support, kind_of
 from foedus.robust.support import sides as sides_of
 from foedus.robust.weights import heaviest
 from foedus.robust.worst_case import WorstCase, worst_case
-from foedus.terms import Terms
 
 SMALL_GAP = 1e-3  # relative to the worst case: a difference that no figure of a report shows
 SEARCH = 1e-4  # a relative gap of the proposals above which a better adversary is searched for

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foedus.errors import FoedusError
-from foedus.problem import Problem
+from foedus.base.errors import FoedusError
+from foedus.problem.problem import Problem
 from foedus.robust.closed import Ball
 
 Support = tuple[ArrayLike, ArrayLike] | None

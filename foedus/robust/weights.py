@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.interpreter.dispatch import jit_if_large
-from foedus.pytrees import device_array
+from foedus.base.pytrees import device_array
+from foedus.numerics.interpreter.dispatch import jit_if_large
 
 HALVINGS = 80  # bisections: the 53 bits of a number, and more for an interval much wider than its root is large
 LOG_RANGE = 35.0  # e^±35 covers every step t between rounding and the far end of the ball

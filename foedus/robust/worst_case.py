@@ -6,16 +6,16 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from foedus.errors import FoedusError
-from foedus.interpreter.dispatch import jit_if_large
-from foedus.losses import Loss, as_loss
-from foedus.pytrees import device_array
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import device_array
+from foedus.numerics.interpreter.dispatch import jit_if_large
+from foedus.problem.losses import Loss, as_loss
+from foedus.problem.stacked import Client, stack
 from foedus.robust import closed, polyhedron
 from foedus.robust.closed import PIECEWISE_LINEAR, Ball, Radius
 from foedus.robust.distribution import Distribution, attaining, attaining_in_polyhedron, mean_loss, pad_rows, still
 from foedus.robust.form import EpigraphForm
 from foedus.robust.support import Support, check_inside, is_support, kind_of, sides
-from foedus.stacked import Client, stack
 
 ACCURATE = 1e-6  # the gap and residual beyond which a worst case over a polyhedron is refused
 

@@ -1,4 +1,4 @@
-"""Where rounds are played: in this process (`simulate`), over several processes (`spread`), over real sites (`flare`).
+"""Where rounds are played: in this process (`simulate`), or over several processes (`spread`).
 
 What every runtime does in the same way is in `spine`. Algorithms and the statement of a problem do not live here: a
 runtime calls an algorithm's functions and knows nothing of what they compute.

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm
-from foedus.constrained import Constrained
-from foedus.heights import cut
+from foedus.base.pytrees import PyTree, state
 from foedus.privacy.releasing import noise_of
-from foedus.pytrees import PyTree, state
-from foedus.runtime.participation import Participation, Schedule
-from foedus.terms import Data, Terms
+from foedus.problem.heights import cut
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.constrained import Constrained
+from foedus.protocol.participation import Participation, Schedule
 
 
 @state

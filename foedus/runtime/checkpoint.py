@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from foedus.errors import FoedusError
-from foedus.files import pack, unpack, write_whole
-from foedus.pytrees import PyTree, device_array
+from foedus.base.errors import FoedusError
+from foedus.base.files import pack, unpack, write_whole
+from foedus.base.pytrees import PyTree, device_array
 
 MAGIC = b"foedus checkpoint 2\n"  # how the file begins; then the SHA-256 of the content, then the content
 MARK = len(MAGIC) + hashlib.sha256().digest_size

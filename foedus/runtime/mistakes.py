@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foedus.algorithm import Algorithm, Present, name_of
-from foedus.errors import FoedusError
-from foedus.problem import Problem
-from foedus.pytrees import PyTree
+from foedus.base.errors import FoedusError
+from foedus.base.pytrees import PyTree
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data
+from foedus.protocol.algorithm import Algorithm, Present, name_of
 from foedus.runtime import spine
-from foedus.terms import Data
 
 
 @contextmanager

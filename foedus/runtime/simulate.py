@@ -18,26 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Fit, Present
-from foedus.certificate import SitePart, needs_products, site_parts, widened
-from foedus.constrained import tolerances
-from foedus.interpreter.dispatch import is_moderate, is_small, play, program_for
-from foedus.interpreter.random_bits import random_key
-from foedus.interpreter.shapes import CannotInterpret
-from foedus.interpreter.sparse import mark_sparse
-from foedus.interpreter.threads import threads_for
-from foedus.pooled import Pooled
+from foedus.base.pytrees import PyTree, device_array, state, strong
+from foedus.certificate.measure import SitePart, needs_products, site_parts, widened
+from foedus.certificate.summed import SummedPart, as_one_part, summed_part, unseen_of
+from foedus.certificate.wide_gap import Ask, ask_here
+from foedus.numerics.interpreter.dispatch import is_moderate, is_small, play, program_for
+from foedus.numerics.interpreter.random_bits import random_key
+from foedus.numerics.interpreter.shapes import CannotInterpret
+from foedus.numerics.interpreter.sparse import mark_sparse
+from foedus.numerics.interpreter.threads import threads_for
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import Releasing
-from foedus.pytrees import PyTree, device_array, state, strong
-from foedus.robust.proposal import Proposal
-from foedus.robust.stress import Robust
-from foedus.runtime import spine, traffic
-from foedus.runtime.bins import Bin, by_client, join_bins, split_into_bins
-from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.masking import Masking, check_range, fields_of
-from foedus.runtime.mistakes import explain_mistakes
-from foedus.runtime.participation import (
+from foedus.problem.pooled import Pooled
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm, Fit, Present
+from foedus.protocol.constrained import tolerances
+from foedus.protocol.participation import (
     LOCAL,
     LOSE,
     SERVER,
@@ -47,12 +43,16 @@ from foedus.runtime.participation import (
     client_uniforms,
     round_key,
 )
+from foedus.protocol.summing import SumPresent
+from foedus.robust.proposal import Proposal
+from foedus.robust.stress import Robust
+from foedus.runtime import spine, traffic
+from foedus.runtime.bins import Bin, by_client, join_bins, split_into_bins
+from foedus.runtime.checkpoint import Checkpoint
+from foedus.runtime.mistakes import explain_mistakes
 from foedus.runtime.spine import Carry, Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import Blocks, block_sizes, condense_data
-from foedus.summed_certificate import SummedPart, as_one_part, summed_part, unseen_of
-from foedus.summing import SumPresent
-from foedus.terms import Data, Terms
-from foedus.wide_gap import Ask, ask_here
+from foedus.sums.masking import Masking, check_range, fields_of
 
 
 class Interruption:

@@ -18,28 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import CONVERGED, RUNNING, Algorithm, Each, Fit, Kind, Present, name_of
-from foedus.certificate import Certificate, SitePart, join_parts
-from foedus.constrained import Constrained, MeasuresCaps, tolerances
-from foedus.errors import FoedusError
-from foedus.files import Json
-from foedus.interpreter.dispatch import play
-from foedus.pooled import Pooled
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.base.pytrees import PyTree, device_array, nbytes, state
+from foedus.certificate.measure import Certificate, SitePart, join_parts
+from foedus.certificate.summed import SummedPart, join_sums
+from foedus.numerics.interpreter.dispatch import play
 from foedus.privacy.budget import Budget
 from foedus.privacy.ledger import Ledger, ledger_of
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
 from foedus.privacy.total import Local
-from foedus.problem import Problem
-from foedus.pytrees import PyTree, device_array, nbytes, state
+from foedus.problem.pooled import Pooled
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import CONVERGED, RUNNING, Algorithm, Each, Fit, Kind, Present, name_of
+from foedus.protocol.constrained import Constrained, MeasuresCaps, tolerances
+from foedus.protocol.participation import Participation, describe_participation
 from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
-from foedus.run import Run, Traffic, describe, versions
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.masking import Masking, by_sums, check_shares, masking_of
-from foedus.runtime.participation import Participation, describe_participation
-from foedus.summed_certificate import SummedPart, join_sums
-from foedus.terms import Data, Terms
+from foedus.runtime.run import Run, Traffic, describe, versions
+from foedus.sums.masking import Masking, by_sums, check_shares, masking_of
 
 INFINITE = "the iterates became infinite; w is the last finite model, so try a smaller step"
 

@@ -15,16 +15,16 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import ArrayLike
 
-from foedus.certificate import needs_products, site_parts, widened
-from foedus.errors import FoedusError
-from foedus.pooled import Pooled
+from foedus.base.errors import FoedusError
+from foedus.certificate.measure import needs_products, site_parts, widened
+from foedus.certificate.wide_gap import ask_here
+from foedus.problem.pooled import Pooled
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.participation import Schedule
 from foedus.runtime import simulate, spine, traffic
 from foedus.runtime.checkpoint import Checkpoint
-from foedus.runtime.participation import Schedule
 from foedus.runtime.spine import Job, Outcome, Recorder, Watch
 from foedus.runtime.workload import condense_data
-from foedus.terms import Data, Terms
-from foedus.wide_gap import ask_here
 
 ROUNDS = 256  # in one chunk: a fixed number, for all processes must run the same program for the same number of rounds
 NAMES_BYTES = 2**16  # room for the names of one process's clients, which are exchanged as bytes of one length

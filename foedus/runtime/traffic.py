@@ -6,11 +6,11 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from foedus.algorithm import Algorithm, Kind
-from foedus.pytrees import PyTree, nbytes
-from foedus.runtime.masking import Masking
+from foedus.base.pytrees import PyTree, nbytes
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm, Kind
 from foedus.runtime.spine import message_for
-from foedus.terms import Data, Terms
+from foedus.sums.masking import Masking
 
 Bytes: TypeAlias = tuple[tuple[int, int], ...]
 """For each kind of round: the bytes one client receives, and the bytes it sends."""

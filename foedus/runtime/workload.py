@@ -12,10 +12,10 @@ from functools import partial
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
-from foedus.algorithm import Fit
-from foedus.pytrees import nbytes
+from foedus.base.pytrees import nbytes
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Fit
 from foedus.runtime.traffic import exchange_shapes
-from foedus.terms import Data, Terms
 
 BLOCK_BYTES = 2**17  # of one block of clients' data: it stays in a core's cache while they make their local steps
 SMALL = 4  # blocks: data of no more than these are worked on all at once

@@ -17,22 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm, Kind
 from foedus.algorithms import FedAvg, FedEPM, FedGiA, FedProx, PrivateNewton, SFedAvg
 from foedus.algorithms.private_newton import NewtonReply
-from foedus.constraints import LossCap
-from foedus.files import Json
-from foedus.losses import Loss, logistic
+from foedus.base.files import Json
+from foedus.base.pytrees import PyTree
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.composition import tightest
 from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace, Sound
 from foedus.privacy.releasing import make_private, sound_noise
 from foedus.privacy.total import Local
-from foedus.problem import Problem
-from foedus.pytrees import PyTree
+from foedus.problem.constraints import LossCap
+from foedus.problem.losses import Loss, logistic
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Terms
+from foedus.problem.terms import label as label_of
+from foedus.protocol.algorithm import Algorithm, Kind
 from foedus.runtime.spine import message_for
-from foedus.terms import Data, Terms
-from foedus.terms import label as label_of
 
 CONFIDENCE = 0.95
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from foedus.errors import FoedusError, did_you_mean
-from foedus.files import check_folder
+from foedus.base.errors import FoedusError, did_you_mean
+from foedus.base.files import check_folder
 
 AUDIT_QUICK = 10_000  # trials of `audit --quick`, whose bounds are looser
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data import adult, files
 from foedus.data.uci import monks_table
-from foedus.errors import FoedusError
 
 MONKS = f"set {files.VARIABLE} to a folder that holds monks-1.train: the UCI set 70, MONK's Problems"
 HEART = f"set {files.VARIABLE} to a folder that holds heart.dat: the UCI set 145, Statlog (Heart)"

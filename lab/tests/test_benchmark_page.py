@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus_lab.benchmarks import suite
 from foedus_lab.benchmarks.harness import Measurement
 from foedus_lab.benchmarks.page import write

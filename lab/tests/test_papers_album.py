@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus_lab.papers import EXPERIMENTS
 from foedus_lab.papers.album import PAGE, reproduce_all
 from foedus_lab.papers.costs import COSTS

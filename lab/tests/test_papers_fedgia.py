@@ -13,9 +13,9 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from foedus import FedAvg, FedGiA, solve
+from foedus.base.errors import FoedusError
 from foedus.data import files
-from foedus.errors import FoedusError
-from foedus.problem import Problem
+from foedus.problem.problem import Problem
 from foedus_lab.papers import EXPERIMENTS, Options, fedgia, fedgia_figures
 from foedus_lab.papers.fedgia_examples import (
     CLIENTS,

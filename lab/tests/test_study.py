@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 import foedus as fd
-from foedus import cli
 from foedus.algorithms.auto import choose
-from foedus.runtime.participation import Fraction
+from foedus.app import cli
+from foedus.protocol.participation import Fraction
 from foedus.runtime.spine import prepare
 from foedus_lab.study import grid, growth, growth_page, methods, page, reference
 from foedus_lab.study.forecast import Forecast

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import foedus as fd
-from foedus.runtime.flare.order import order_of
-from foedus.runtime.flare.trial import Federation
+from foedus.federation.flare.trial import Federation
+from foedus.federation.order import order_of
 from foedus.runtime.spine import HistorySoFar, Watch
 from foedus_lab.benchmarks.harness import Measurement
 from foedus_lab.benchmarks.slow_line import LineApart

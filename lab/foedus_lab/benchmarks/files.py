@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus_lab.benchmarks.harness import Measurement
 
 COLUMNS, SITES = 30, 10
 LOOK_SECONDS = 0.01  # between two looks at the memory of a process
-IMPORTS = "import foedus.cli, foedus.experiment.execute"
+IMPORTS = "import foedus.app.cli, foedus.app.experiment.execute"
 RIVAL = """
 import pandas, pathlib
 from sklearn.linear_model import LogisticRegression
@@ -96,7 +96,7 @@ def large(quick: bool) -> list[Measurement]:
         raise FoedusError("the benchmark 'files' compares with pandas; install it with: pip install 'foedus[files]'.")
     rows = 200_000 if quick else 1_000_000
     python = [sys.executable, "-c"]
-    foedus = [sys.executable, "-m", "foedus.cli"]
+    foedus = [sys.executable, "-m", "foedus.app.cli"]
     results: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

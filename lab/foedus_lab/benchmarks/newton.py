@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import foedus as fd
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus_lab.benchmarks.harness import Measurement
 
 SITES, RIDGE, GRADIENT = 142, 1e-3, 1e-9

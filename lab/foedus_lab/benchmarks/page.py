@@ -9,8 +9,8 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.base.errors import FoedusError
+from foedus.base.files import write_whole
 from foedus_lab.benchmarks.harness import Measurement, machine
 
 

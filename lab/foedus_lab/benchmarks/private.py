@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 import foedus as fd
-from foedus.algorithm import Algorithm
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
+from foedus.protocol.algorithm import Algorithm
 from foedus_lab.benchmarks import dp_sgd
 from foedus_lab.benchmarks.harness import Measurement, in_turn
 from foedus_lab.benchmarks.speed import Rounds

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 import foedus as fd
-from foedus.runtime.flare.order import order_of
-from foedus.runtime.flare.trial import Federation
-from foedus.secure.play import exchange_keys, trial_identities
-from foedus.secure.server import MaskedSum
-from foedus.secure.site import MaskingSite
+from foedus.federation.flare.trial import Federation
+from foedus.federation.order import order_of
+from foedus.sums.play import exchange_keys, trial_identities
+from foedus.sums.server import MaskedSum
+from foedus.sums.site import MaskingSite
 from foedus_lab.benchmarks.federation import DIM, WARM_UP, little
 from foedus_lab.benchmarks.harness import Measurement, best
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import foedus as fd
-from foedus.algorithm import Algorithm
-from foedus.losses import Loss
+from foedus.problem.losses import Loss
+from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import simulate
 from foedus_lab.benchmarks import peers
 from foedus_lab.benchmarks.harness import Measurement, in_turn

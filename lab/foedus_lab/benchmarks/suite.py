@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from foedus.errors import FoedusError, did_you_mean
+from foedus.base.errors import FoedusError, did_you_mean
 from foedus_lab.benchmarks import (
     constrained,
     fairness,

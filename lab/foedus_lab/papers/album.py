@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 
-from foedus.errors import FoedusError
-from foedus.files import write_whole
-from foedus.run import versions
+from foedus.base.errors import FoedusError
+from foedus.base.files import write_whole
+from foedus.runtime.run import versions
 from foedus_lab.papers.costs import COSTS, duration
 from foedus_lab.papers.experiment import Options, PaperExperiment
 

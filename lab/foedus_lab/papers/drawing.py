@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 from foedus_lab.papers.experiment import Options
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foedus import losses
-from foedus.algorithm import Algorithm
 from foedus.algorithms import AFL, DRFL, WAFL
+from foedus.app.solve import solve
 from foedus.data import uci
-from foedus.losses import Loss
-from foedus.problem import Problem, Stacked
-from foedus.solve import solve
+from foedus.problem.losses import Loss
+from foedus.problem.problem import Problem, Stacked
+from foedus.protocol.algorithm import Algorithm
 from foedus_lab import datasets
 
 CLIENTS = 3

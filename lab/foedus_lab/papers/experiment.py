@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from foedus.errors import FoedusError
-from foedus.files import write_whole
+from foedus.base.errors import FoedusError
+from foedus.base.files import write_whole
 
 Piece = TypeVar("Piece")
 

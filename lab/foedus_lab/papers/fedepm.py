@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithms.epm import EpmMethod
-from foedus.problem import Problem
-from foedus.pytrees import PyTree
-from foedus.run import versions
+from foedus.base.pytrees import PyTree
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data
+from foedus.runtime.run import versions
 from foedus.runtime.spine import message_for
-from foedus.terms import Data
 from foedus_lab.papers import fedepm_figures as figures
 from foedus_lab.papers import fedepm_private as private
 from foedus_lab.papers.drawing import keep_rows

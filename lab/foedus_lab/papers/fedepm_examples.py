@@ -15,8 +15,8 @@ from foedus.algorithms import FedEPM, SFedAvg, SFedProx
 from foedus.algorithms.epm import EpmMethod
 from foedus.data import split
 from foedus.privacy.noise import Noise, PaperLaplace
-from foedus.problem import Problem
-from foedus.stacked import Stacked
+from foedus.problem.problem import Problem
+from foedus.problem.stacked import Stacked
 from foedus_lab import datasets
 
 BETA = 1e-3

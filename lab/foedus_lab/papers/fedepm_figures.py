@@ -8,9 +8,9 @@ import numpy as np
 
 from foedus.algorithms import FedEPM
 from foedus.algorithms.epm import EpmMethod
-from foedus.problem import Problem
-from foedus.run import Run
-from foedus.solve import solve
+from foedus.app.solve import solve
+from foedus.problem.problem import Problem
+from foedus.runtime.run import Run
 from foedus_lab.papers import drawing
 from foedus_lab.papers.experiment import Options, PaperExperiment, progress, tracked
 from foedus_lab.papers.fedepm_examples import EPSILON, RHO, RULES, STEPS, algorithms, instance, optimum

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foedus.algorithms import FedEPM
+from foedus.app.solve import solve
 from foedus.privacy.budget import Budget
 from foedus.privacy.noise import Gaussian, Laplace
-from foedus.problem import Problem
-from foedus.run import Run
-from foedus.solve import solve
+from foedus.problem.problem import Problem
+from foedus.runtime.run import Run
 from foedus_lab.papers import drawing
 from foedus_lab.papers.experiment import Options, PaperExperiment, tracked
 from foedus_lab.papers.fedepm_examples import even, optimum

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foedus.algorithms.descent import FirstOrder
-from foedus.errors import FoedusError
-from foedus.problem import Problem
-from foedus.run import Run, versions
-from foedus.solve import solve
+from foedus.app.solve import solve
+from foedus.base.errors import FoedusError
+from foedus.problem.problem import Problem
+from foedus.runtime.run import Run, versions
 from foedus_lab.papers import fedgia_figures as figures
 from foedus_lab.papers.drawing import keep_rows
 from foedus_lab.papers.experiment import Options, PaperExperiment, progress

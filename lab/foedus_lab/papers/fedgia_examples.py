@@ -19,9 +19,9 @@ from foedus import losses, penalties
 from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx
 from foedus.algorithms.descent import FirstOrder
 from foedus.data import files
-from foedus.penalties import Penalty
-from foedus.problem import Problem
-from foedus.stacked import Stacked
+from foedus.problem.penalties import Penalty
+from foedus.problem.problem import Problem
+from foedus.problem.stacked import Stacked
 
 CLIENTS = 128
 K0 = (1, 5, 10)

@@ -8,10 +8,10 @@ import numpy as np
 
 from foedus.algorithms import FedGiA
 from foedus.algorithms.descent import FirstOrder
-from foedus.errors import FoedusError
-from foedus.problem import Problem
-from foedus.run import Run
-from foedus.solve import solve
+from foedus.app.solve import solve
+from foedus.base.errors import FoedusError
+from foedus.problem.problem import Problem
+from foedus.runtime.run import Run
 from foedus_lab.papers import drawing
 from foedus_lab.papers.experiment import Options, PaperExperiment, tracked
 from foedus_lab.papers.fedgia_examples import CLIENTS, K0, V1, V2, V3, RegressionExample, linear_regression

@@ -12,9 +12,9 @@ from importlib.util import find_spec
 import numpy as np
 
 from foedus.algorithms import ProxAL
-from foedus.problem import Problem
-from foedus.run import Run, versions
-from foedus.solve import solve
+from foedus.app.solve import solve
+from foedus.problem.problem import Problem
+from foedus.runtime.run import Run, versions
 from foedus_lab.papers import proxal_figures as figures
 from foedus_lab.papers.drawing import keep_rows
 from foedus_lab.papers.experiment import Options, PaperExperiment, tracked

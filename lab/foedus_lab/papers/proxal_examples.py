@@ -17,11 +17,11 @@ from jax import Array
 
 from foedus import losses
 from foedus.algorithms import CentralProxAL, ProxAL
-from foedus.constraints import Linear, LossCap, LossGap
+from foedus.base.errors import FoedusError
 from foedus.data import split, uci
-from foedus.errors import FoedusError
-from foedus.problem import Problem
-from foedus.terms import Data, group, label
+from foedus.problem.constraints import Linear, LossCap, LossGap
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, group, label
 from foedus_lab import datasets
 
 if TYPE_CHECKING:

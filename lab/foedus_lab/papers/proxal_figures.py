@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foedus.algorithms import ProxAL
-from foedus.errors import FoedusError
-from foedus.problem import Problem
-from foedus.run import Run
-from foedus.solve import solve
+from foedus.app.solve import solve
+from foedus.base.errors import FoedusError
+from foedus.problem.problem import Problem
+from foedus.runtime.run import Run
 from foedus_lab.papers import drawing
 from foedus_lab.papers.experiment import Options, PaperExperiment, tracked
 from foedus_lab.papers.proxal_examples import (

@@ -8,7 +8,7 @@ comes out is no measurement, and the page says so, with full rows that were meas
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
-from foedus.files import Json
+from foedus.base.files import Json
 from foedus_lab.study.grid import FULL, QUICK, Cell, cells
 from foedus_lab.study.methods import TUNED
 from foedus_lab.study.profiles import with_figures

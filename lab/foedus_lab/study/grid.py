@@ -12,12 +12,12 @@ from functools import lru_cache
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from foedus.engine import relieve
-from foedus.errors import FoedusError, did_you_mean
-from foedus.files import Json
+from foedus.base.engine import relieve
+from foedus.base.errors import FoedusError, did_you_mean
+from foedus.base.files import Json
 from foedus.privacy.releasing import Releasing
 from foedus.privacy.total import Local
-from foedus.runtime.participation import Fraction
+from foedus.protocol.participation import Fraction
 from foedus.runtime.spine import Job, prepare
 from foedus_lab.study import methods
 from foedus_lab.study.instances import PROBLEMS, Instance

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from foedus import constraints, losses, penalties
-from foedus.engine import relieve
-from foedus.errors import FoedusError
-from foedus.files import Json
-from foedus.problem import Problem
-from foedus.pytrees import nbytes
-from foedus.runtime.participation import Fraction
+from foedus.base.engine import relieve
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.base.pytrees import nbytes
+from foedus.problem.problem import Problem
+from foedus.protocol.participation import Fraction
 from foedus.runtime.spine import prepare
 from foedus_lab.study import reference
 from foedus_lab.study.grid import first_hit
@@ -205,7 +205,7 @@ def real_figures(sites: int) -> Json:
 
     if find_spec("nvflare") is None:
         raise FoedusError("rounds over real sites need NVIDIA FLARE: pip install 'foedus[flare]'.")
-    from foedus.runtime.flare.trial import Federation
+    from foedus.federation.flare.trial import Federation
     from foedus_lab.benchmarks.federation import play
 
     with TemporaryDirectory(prefix="foedus-") as folder:

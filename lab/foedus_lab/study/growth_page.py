@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foedus.files import Json
+from foedus.base.files import Json
 from foedus_lab.study.growth import DENSE, GOAL, LAWS, LEARNT, REAL, Law
 from foedus_lab.study.networks import BITS, NETWORKS
 from foedus_lab.study.pictures import growth_picture

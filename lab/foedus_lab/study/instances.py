@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from foedus import constraints, losses, penalties
-from foedus.problem import Problem
-from foedus.terms import group, label
+from foedus.problem.problem import Problem
+from foedus.problem.terms import group, label
 from foedus_lab.papers.proxal_examples import Quadratic
 from foedus_lab.study import reference
 from foedus_lab.study.reference import Reference

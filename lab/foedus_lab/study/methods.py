@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from foedus.algorithm import Algorithm
 from foedus.algorithms import DRFL, CentralProxAL
 from foedus.algorithms.drfa import DRFA
 from foedus.algorithms.robust_model import RobustModel
 from foedus.algorithms.wafl import WAFLGradient
-from foedus.errors import FoedusError
-from foedus.experiment.catalogue import algorithms, find_algorithm
-from foedus.problem import Problem
+from foedus.app.experiment.catalogue import algorithms, find_algorithm
+from foedus.base.errors import FoedusError
+from foedus.problem.problem import Problem
+from foedus.protocol.algorithm import Algorithm
 from foedus_lab.study.instances import PROBLEMS, RADIUS, THETA
 
 Settings: TypeAlias = Mapping[str, object]

@@ -6,9 +6,9 @@ The conclusions are written by hand: they stand between two marks, and a new pag
 from collections.abc import Sequence
 from pathlib import Path
 
-from foedus.errors import FoedusError
-from foedus.files import Json, write_whole
-from foedus.run import versions
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json, write_whole
+from foedus.runtime.run import versions
 from foedus_lab.study.forecast import Forecast
 from foedus_lab.study.grid import DELTA, FULL, PRIVATE_ROUNDS, STILL, Scale, cells
 from foedus_lab.study.growth_page import growth_section

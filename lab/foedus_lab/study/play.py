@@ -13,14 +13,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from foedus.algorithm import Algorithm
-from foedus.pytrees import PyTree, nbytes
+from foedus.base.pytrees import PyTree, nbytes
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm
 from foedus.runtime.bins import Bin
 from foedus.runtime.simulate import RunInputs, Simulation, inputs_of, play_next, repeat, start
 from foedus.runtime.spine import Job
 from foedus.runtime.traffic import traffic_of
 from foedus.runtime.workload import READS_PER_GRADIENT, reads_of_kinds
-from foedus.terms import Data, Terms
 
 CAPACITY = 256  # rounds in one call of the compiled program; between calls the run is judged
 FIRST = 16  # rounds of the first call, for most runs of the interior-point method need no more

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foedus.files import Json
+from foedus.base.files import Json
 from foedus_lab.study.rows import ACCURACIES, MEASURED, tag
 
 CONFIDENCE = 0.95  # of an interval around a median, where there are seeds enough for it

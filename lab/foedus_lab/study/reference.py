@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from foedus.errors import FoedusError
+from foedus.base.errors import FoedusError
 
 STEPS = 200  # of Newton's method
 SMALLEST_SLOPE = 1e-13  # Newton's method ends at a gradient whose largest entry is below this share of 1 + |f|

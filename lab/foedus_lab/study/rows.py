@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from foedus.errors import FoedusError
-from foedus.files import Json, write_whole
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json, write_whole
 
 ACCURACIES = (1e-2, 1e-4, 1e-6, 1e-8)  # relative gaps
 KEY = ("problem", "data", "algorithm", "settings", "seed")

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.data import files, uci
-from foedus.errors import FoedusError
-from foedus.stacked import Stacked
+from foedus.problem.stacked import Stacked
 from foedus_lab import datasets
 
 LIBSVM = (

@@ -1,0 +1,346 @@
+"""Commands about experiment files and their runs: `foedus init`, `check`, `run`, `compare`, `predict` and `export`.
+
+A command imports what it needs when it is called, so that no command waits for what another one needs.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foedus.base.errors import FoedusError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from foedus.app.experiment.execute import ExperimentOutcome
+    from foedus.app.experiment.file import Experiment
+    from foedus.app.experiment.predict import SavedModel
+    from foedus.app.experiment.screen import Screen
+    from foedus.runtime.run import Run
+
+# exit statuses; a wrong input is 2
+INTERRUPTED = 130  # after Ctrl-C, as shells have it: 128 and the number of the signal
+FAILED = 1  # some runs of a sweep did not end well
+UNCERTIFIED = 3  # a run ended, and is not certified
+
+File = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON an event.")]
+Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
+RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
+Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a run that is not certified.")]
+Separator = Annotated[str | None, typer.Option(help="What stands between cells; recognised by default.")]
+
+
+def console_of() -> "Console":
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False)
+
+
+def screen_for(quiet: bool, as_json: bool) -> "Screen":
+    """Return the screen that --quiet and --json ask for."""
+    from foedus.app.experiment.screen import Screen
+
+    if quiet and as_json:
+        raise FoedusError("--quiet and --json exclude each other.")
+    return Screen("quiet" if quiet else "json" if as_json else "live", console_of())
+
+
+def run(
+    file: File,
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory, instead of the file's.", show_default=False)
+    ] = None,
+    again: Again = False,
+    accept_uncertified: Accept = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train as the experiment file says; the model, its certificate and a report go into a run directory."""
+    from foedus.app.experiment.execute import execute
+    from foedus.app.experiment.file import load
+
+    screen = screen_for(quiet, as_json)
+    experiment = load(file)
+    outcome = execute(experiment, screen, out=out, again=again)
+    if len(experiment.cases) > 1:
+        _tell_sweep(experiment, outcome, screen, out)
+    else:
+        for name, finished_run in outcome.runs.items():
+            screen.say(str(finished_run))
+            tell_folder(screen, outcome.folders[name], finished_run)
+    if outcome.interrupted:
+        screen.say(f"Stopped. 'foedus run {file}' goes on where it was.")
+        raise typer.Exit(INTERRUPTED)
+    if outcome.failures:
+        raise typer.Exit(FAILED)
+    if not accept_uncertified:
+        require_certified({str(outcome.folders[name]): run for name, run in outcome.runs.items()})
+
+
+def require_certified(runs: Mapping[str, "Run"]) -> None:
+    """Exit with status 3, and one sentence for each run that is not certified, where there is one."""
+    from foedus.app.report.words import uncertified
+
+    reasons = {name: why for name, run in runs.items() if (why := uncertified(run)) is not None}
+    for name, why in reasons.items():
+        print(f"foedus: {name} is not certified: {why} (--accept-uncertified goes on with it).", file=sys.stderr)
+    if reasons:
+        raise typer.Exit(UNCERTIFIED)
+
+
+def _open_checked(folder: Path, accept_uncertified: bool) -> "SavedModel":
+    """The model of a run directory; one that is not certified is refused, or noted where the user accepts it."""
+    from foedus.app.experiment.predict import open_model
+    from foedus.app.report.words import uncertified
+
+    model = open_model(folder)
+    if not accept_uncertified:
+        require_certified({str(folder): model.run})
+    elif (why := uncertified(model.run)) is not None:
+        print(f"foedus: note: {folder} is not certified: {why}.", file=sys.stderr)
+    return model
+
+
+def tell_folder(screen: "Screen", folder: Path, run: "Run") -> None:
+    """Say what preparing the data took, where a run is kept, and what to do with it."""
+    from foedus.app.experiment.screen import size
+    from foedus.app.report.words import uncertified
+
+    preparation = json.loads((folder / "experiment.json").read_text())["preparation"]
+    epsilon = f", epsilon {preparation['epsilon']:g}" if "epsilon" in preparation else ""
+    screen.say(
+        f"preparation beside that: {preparation['rounds']} rounds for the scales and words of the columns, "
+        f"{size(preparation['up'])} up and {size(preparation['down'])} down{epsilon}"
+    )
+    report = folder / "report.html"
+    screen.say(f"\nKept in {folder}" + (f"; open {report} in a browser." if report.exists() else "."))
+    if uncertified(run) is None:
+        screen.say(f"Next: foedus predict {folder} NEW.csv")
+
+
+def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: "Screen", out: Path | None) -> None:
+    """Show the table of all runs and the failures, and write the report of the sweep."""
+    from foedus.app.experiment.compare import data_differ, summary, table
+    from foedus.app.experiment.execute import write_report
+    from foedus.app.experiment.folder import finite
+
+    if outcome.runs:
+        base = out or experiment.out
+        differ = data_differ(outcome.folders[name] for name in outcome.runs)
+        if screen.mode == "live":
+            screen.say(table(outcome.runs, differ))
+        screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failures}))
+        description = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
+        wrong = write_report(outcome.runs, base / "report.html", description)
+        screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
+    if outcome.failures:
+        screen.say(f"{len(outcome.failures)} of {len(experiment.cases)} runs failed:")
+        for name, reason in outcome.failures.items():
+            screen.say(f"  {name}: {reason}")
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The experiment file to write.")] = Path("experiment.toml"),
+    data: Annotated[str | None, typer.Option(help="The sites' files, as 'sites/*.csv'.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
+    positive: Annotated[str | None, typer.Option(help="The label that counts as 1.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Option(help="The column with the groups.", show_default=False)] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(help="A cap on the mean loss of the positive rows at every site.", show_default=False),
+    ] = None,
+    max_gap: Annotated[
+        float | None, typer.Option(help="A cap on the gap between two groups' losses.", show_default=False)
+    ] = None,
+    algorithm: Annotated[str, typer.Option(help="The algorithm.")] = "auto",
+    separator: Separator = None,
+    example: Annotated[bool, typer.Option("--example", help="Write an example with four invented hospitals.")] = False,
+) -> None:
+    """Write a commented experiment file to start from; questions, or options, say what it is about."""
+    from foedus.app.experiment import catalogue, starter
+    from foedus.base.files import write_whole
+
+    if example:
+        _write_example(file)
+        return
+    if file.exists():
+        raise FoedusError(f"{file} is already there; give another name.")
+    if not file.parent.is_dir():
+        raise FoedusError(f"{file}: there is no folder {file.parent}.")
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    if data is None and asks:
+        data = typer.prompt("Where are the sites' files? One file a site, as in sites/*.csv")
+    if data is None:
+        raise FoedusError("init needs --data, the sites' files, as in --data 'sites/*.csv'; or --example.")
+    table = starter.first_table(data, file.parent, separator)
+    if label is None and asks:
+        typer.echo("The columns of the first file: " + ", ".join(starter.columns_of(table)))
+        label = typer.prompt("Which column is to be predicted?")
+    if label is None:
+        columns = ", ".join(table.columns)
+        raise FoedusError(f"init needs --label, the column to predict; {table.source} has {columns}.")
+    if max_gap is not None and group is None:
+        raise FoedusError("--max-gap needs --group, the column with the groups.")
+    method = catalogue.find_algorithm(algorithm, "--algorithm").name
+    wish = starter.Wish(data, label, positive, group, max_loss, max_gap, method, separator)
+    write_whole(file, starter.starter(starter.complete_wish(wish, file.parent)).encode())
+    typer.echo(f"Wrote {file}. Read it, then: foedus check {file}")
+
+
+def _write_example(file: Path) -> None:
+    """Write the example file and its hospitals; nothing that is there already is replaced."""
+    from foedus.app.experiment import starter
+    from foedus.base.files import write_whole
+
+    if file == Path("experiment.toml"):
+        file = Path("hospital.toml")
+    folder = file.parent / "hospitals"
+    for target in (file, folder):
+        if target.exists():
+            raise FoedusError(f"{target} is already there; move it away, or start in an empty folder.")
+    if not file.parent.is_dir():
+        raise FoedusError(f"{file}: there is no folder {file.parent}.")
+    folder.mkdir()
+    for name, text in starter.hospitals().items():
+        write_whole(folder / f"{name}.csv", text.encode())
+    write_whole(file, starter.starter(starter.EXAMPLE).encode())
+    typer.echo(f"Wrote {file} and four invented hospitals in {folder}. Next: foedus check {file}")
+
+
+def compare(
+    what: Annotated[list[Path], typer.Argument(help="Experiment files or run directories.", show_default=False)],
+    algorithms: Annotated[
+        str | None, typer.Option(help="Compare these on the problem of one file, by name.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the comparison.")] = Path("runs/comparison"),
+    again: Again = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: several files, several algorithms on one file, or finished run directories."""
+    from foedus.app.experiment.compare import data_differ, summary, table
+    from foedus.app.experiment.execute import execute, write_report
+    from foedus.app.experiment.file import load, with_algorithms
+    from foedus.app.experiment.folder import finite
+    from foedus.app.experiment.predict import open_model
+    from foedus.base.files import write_whole
+
+    screen = screen_for(quiet, as_json)
+    files = [path for path in what if not path.is_dir()]
+    if algorithms is not None and (len(files) != 1 or len(what) != 1):
+        raise FoedusError("--algorithms compares on the problem of one experiment file; name one.")
+    experiments = {path: load(path) for path in files}
+    if algorithms is not None:
+        names = [name.strip() for name in algorithms.split(",") if name.strip()]
+        experiments = {path: with_algorithms(experiment, names) for path, experiment in experiments.items()}
+    clashes = [e.name for e in experiments.values()]
+    runs: dict[str, Run] = {}
+    folders: list[Path] = []
+    failures: dict[str, str] = {}
+    for path in what:
+        if path.is_dir():
+            folders.append(path)
+            runs[_free_name(path.name, runs)] = open_model(path).run
+            continue
+        experiment = experiments[path]
+        if clashes.count(experiment.name) > 1:
+            raise FoedusError(f"two files are called {experiment.name!r}; give one of them another name at its top.")
+        outcome = execute(experiment, screen, again=again)
+        folders += [outcome.folders[name] for name in outcome.runs]
+        several = len(experiment.cases) > 1 and len(what) > 1
+        for name, finished_run in outcome.runs.items():
+            runs[_free_name(f"{experiment.name} {name}" if several else name, runs)] = finished_run
+        failures |= outcome.failures
+        if outcome.interrupted:
+            raise typer.Exit(INTERRUPTED)
+    if runs:
+        differ = data_differ(folders)
+        if screen.mode == "live":
+            screen.say(table(runs, differ))
+        comparison = finite({"event": "comparison", "runs": summary(runs), "failed": failures})
+        screen.note(comparison)
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / "comparison.json", (json.dumps(comparison, indent=1) + "\n").encode())
+        command = "foedus compare " + " ".join(map(str, what))
+        description = {"title": "comparison", "command": command, "data_differ": differ}
+        wrong = write_report(runs, out / "report.html", description)
+        screen.say(f"Kept in {out}; " + (wrong or f"open {out / 'report.html'} in a browser") + ".")
+    for name, reason in failures.items():
+        screen.say(f"{name} failed: {reason}")
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+def _free_name(name: str, names: Container[str]) -> str:
+    """The name, with the first number behind it that makes it different from the others."""
+    if name not in names:
+        return name
+    return next(f"{name} ({k})" for k in itertools.count(2) if f"{name} ({k})" not in names)
+
+
+def predict(
+    model: RunFolder,
+    table: Annotated[Path, typer.Argument(help="A table of raw rows: CSV or Parquet.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file for the predictions; the screen when left out.", show_default=False)
+    ] = None,
+    separator: Separator = None,
+    accept_uncertified: Accept = False,
+) -> None:
+    """Predict raw rows with the model of a run directory; they are prepared as in training."""
+    from foedus.app.experiment.predict import predict as predict_rows
+    from foedus.base.files import write_whole
+
+    predictions = predict_rows(_open_checked(model, accept_uncertified), table, separator)
+    for name, count in predictions.unknown.items():
+        print(
+            f"foedus: note: {count} rows have a {name!r} that no site had in training; it counts as none.",
+            file=sys.stderr,
+        )
+    if predictions.empty:
+        print(f"foedus: note: {predictions.empty} rows miss a value and have no prediction.", file=sys.stderr)
+    if out is None:
+        typer.echo(predictions.csv(), nl=False)
+        return
+    if not out.absolute().parent.is_dir():
+        raise FoedusError(f"--out {out}: there is no folder {out.parent}.")
+    write_whole(out, predictions.csv().encode())
+    typer.echo(f"Wrote {len(predictions.answers)} predictions to {out}.")
+
+
+def export(
+    model: RunFolder,
+    out: Annotated[Path, typer.Argument(help="The file to write, ending in .joblib or .onnx.")] = Path("model.joblib"),
+    accept_uncertified: Accept = False,
+) -> None:
+    """Write the model for raw rows as a scikit-learn pipeline (.joblib) or an ONNX graph (.onnx)."""
+    from foedus.base.files import write_whole
+
+    if out.suffix not in (".joblib", ".onnx"):
+        hint = did_you_mean(out.suffix, [".joblib", ".onnx"])
+        raise FoedusError(f"{out}: expected a name that ends in .joblib or .onnx.{hint}")
+    saved_model = _open_checked(model, accept_uncertified)
+    if out.suffix == ".joblib":
+        import io
+
+        import joblib
+
+        from foedus.app.experiment.export import to_sklearn
+
+        buffer = io.BytesIO()
+        joblib.dump(to_sklearn(saved_model), buffer)
+        content, what = buffer.getvalue(), "joblib.load gives a scikit-learn pipeline for a table of raw rows"
+    else:
+        from foedus.app.experiment.onnx_export import to_onnx
+
+        content = to_onnx(saved_model).SerializeToString()
+        what = "one input a column of raw rows, shape (rows, 1); outputs prediction and score"
+    write_whole(out, content)
+    typer.echo(f"Wrote {out}: {what}.")

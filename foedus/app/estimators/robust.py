@@ -1,0 +1,285 @@
+"""Robust estimators: DRFL minimises the worst-case loss over sites whose future data differ from their past data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.linear_model import LinearRegression
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from foedus.app.estimators.linear import LinearClassifierOverSites
+from foedus.app.estimators.plain import columns_of, linear_regressor
+from foedus.app.estimators.rows import (
+    ClassWeight,
+    Sites,
+    merge_copies,
+    read_sites,
+    validate_table,
+    weigh_classes,
+    with_all_weights,
+)
+from foedus.app.estimators.worst_case import RADII, Radius, Support, WorstCaseEstimator
+from foedus.problem import losses
+from foedus.problem.losses import Loss
+
+# each regression loss with the usual value of its parameter; 1.35 gives Huber's loss 95 % efficiency for normal errors
+REGRESSION_LOSSES: dict[str, tuple[float, Callable[[float], Loss]]] = {
+    "huber": (1.35, losses.huber),
+    "epsilon_insensitive": (0.1, losses.epsilon_insensitive),
+    "quantile": (0.5, losses.pinball),
+}
+
+
+class RobustClassifier(WorstCaseEstimator, LinearClassifierOverSites):
+    """Fit a linear classifier of least worst-case loss.
+
+    The worst case is taken over all distributions in a Wasserstein ball around each site's data, and over all weights
+    of the sites near their shares of the rows. More than two classes are fitted one against the rest, each with a worst
+    case of its own.
+
+    Args:
+        loss: "hinge", "smooth_hinge" or "logistic".
+        radius: ρ of every site's ball; a tuple gives each site its own, and "cv" chooses one of `radii` by held-out
+            loss.
+        radii: the radii that "cv" chooses from.
+        folds: the number of folds of the cross-validation; each site divides its own rows.
+        kappa: κ, the cost of changing a label; with an infinite cost labels do not change.
+        theta: θ, the largest distance of the sites' weights from their shares of the rows; 2 allows any weights.
+        p: the norm of that distance: 1, 2 or "inf".
+        metric: the norm in which rows of X move: "l1", "l2" or "linf".
+        support: the set that rows of X stay in: None for all of space, (low, high) for a box, or (C, d) for the
+            polyhedron Cx ≤ d; the last two are for the hinge loss only.
+        class_weight: weights by class, which multiply the rows' weights: a dict, "balanced" for classes of the same
+            total weight, or None.
+        fit_intercept: whether the model has an intercept; its constant column does not move.
+        max_rounds: the largest number of communication rounds.
+        seed: the seed of the folds.
+
+    Attributes:
+        classes_: the classes, sorted.
+        coef_, intercept_: the model of the score of `classes_[1]`, shapes (1, features) and (1,); with more than two
+            classes, a row for each class against the rest.
+        sites_: the names of the sites.
+        n_rounds_: the number of communication rounds.
+        run_: the `Run`, with its traffic and history.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+        radius_: the radius that was used.
+        cv_losses_: after radius="cv", the held-out mean loss by radius.
+        worst_case_: the worst-case loss of every site and the worst weights of the sites; print it for a table.
+
+    With more than two classes, `run_`, `worst_case_`, `radius_` and `cv_losses_` are dicts by class.
+
+    Example:
+        >>> import numpy as np
+        >>> import foedus as fd
+        >>> draw = np.random.default_rng(0)
+        >>> X = draw.normal(size=(120, 3))
+        >>> y = np.where(X[:, 0] + 0.5 * draw.normal(size=120) > 0, "ill", "well")
+        >>> hospital = np.repeat(["north", "south", "west"], 40)
+        >>> model = fd.RobustClassifier("logistic", radius=0.05, theta=0.2).fit(X, y, sites=hospital)
+        >>> model.worst_case_.value > model.run_.objective  # the worst case exceeds the loss on the data as they are
+        True
+        >>> model.score(X, y) > 0.8
+        True
+    """
+
+    # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
+    __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
+
+    def __init__(
+        self, loss: str = "hinge", *, radius: Radius = 0.01, radii: Sequence[float] = RADII, folds: int = 5,
+        kappa: float = float("inf"), theta: float = 0.0, p: int | str = 1, metric: str = "l1", support: Support = None,
+        class_weight: ClassWeight = None, fit_intercept: bool = True, max_rounds: int = 5000, seed: int = 0,
+    ):  # fmt: skip
+        self.loss = loss
+        self.class_weight = class_weight
+        self.radius = radius
+        self.radii = radii
+        self.folds = folds
+        self.kappa = kappa
+        self.theta = theta
+        self.p = p
+        self.metric = metric
+        self.support = support
+        self.fit_intercept = fit_intercept
+        self.max_rounds = max_rounds
+        self.seed = seed
+
+    def _loss(self) -> Loss:
+        return {"hinge": losses.hinge, "smooth_hinge": losses.smooth_hinge, "logistic": losses.logistic}[self.loss]
+
+    def fit(
+        self,
+        X: ArrayLike | Sites,
+        y: ArrayLike | None = None,
+        *,
+        sites: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Train the classifier over sites.
+
+        Args:
+            X: a list, or a dict by name, of the sites' `(X, y)`; or one table (rows, features), with `y`.
+            y: the labels of the table.
+            sites: the name of the site of each row of the table; without it, all rows are one site.
+            sample_weight: the weight of each row of the table, in its site's loss and in the site's share of the rows.
+
+        Returns:
+            The fitted classifier itself.
+        """
+        self._check_all(("hinge", "smooth_hinge", "logistic"))
+        members, _ = self._take_sites(X, y, sites=sites, sample_weight=sample_weight)
+        members = weigh_classes(self, members, self.classes_, self.class_weight)
+        fits = []
+        for label, name in self._codes():
+            recoding = [replace(site, y=np.where(site.y == label, 1.0, -1.0)) for site in members]
+            fits.append(self._train_over(with_all_weights([merge_copies(site) for site in recoding]), name))
+        self.run_ = self._by_class([fit.run for fit in fits])
+        self.worst_case_ = self._by_class([fit.run.worst_case for fit in fits])
+        self.radius_ = self._by_class([fit.radius for fit in fits])
+        if self.radius == "cv":
+            self.cv_losses_ = self._by_class([fit.held_out for fit in fits])
+        self.n_rounds_ = sum(fit.run.rounds for fit in fits)
+        self.sites_ = [site.name for site in members]
+        self._keep_models([np.asarray(fit.run.w) for fit in fits])
+        return self
+
+    def _has_probabilities(self) -> bool:
+        if self.loss == "logistic":
+            return True
+        raise AttributeError("RobustClassifier(loss='logistic') has probabilities; a hinge loss has none.")
+
+
+class RobustRegressor(WorstCaseEstimator, RegressorMixin, BaseEstimator):
+    """Fit a linear regressor of least worst-case loss.
+
+    The worst case is taken over all distributions in a Wasserstein ball around each site's data, and over all weights
+    of the sites near their shares of the rows.
+
+    Args:
+        loss: "huber", "epsilon_insensitive" (support vector regression) or "quantile".
+        eps: Huber's threshold, the tube's half width, or the quantile's level in [0, 1]; None means 1.35, 0.1 or 0.5.
+        radius: ρ of every site's ball; a tuple gives each site its own, and "cv" chooses one of `radii` by held-out
+            loss.
+        radii: the radii that "cv" chooses from.
+        folds: the number of folds of the cross-validation; each site divides its own rows.
+        kappa: κ, the cost of moving a target by one; with an infinite cost targets do not move.
+        theta: θ, the largest distance of the sites' weights from their shares of the rows; 2 allows any weights.
+        p: the norm of that distance: 1, 2 or "inf".
+        metric: the norm in which rows of X move: "l1", "l2" or "linf".
+        support: the set that rows of X stay in, as in `RobustClassifier`.
+        fit_intercept: whether the model has an intercept; its constant column does not move.
+        max_rounds: the largest number of communication rounds.
+        seed: the seed of the folds.
+
+    Attributes:
+        coef_, intercept_: the model; shape (features,) and a number.
+        sites_: the names of the sites.
+        n_rounds_: the number of communication rounds.
+        run_: the `Run`, with its traffic and history.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+        radius_: the radius that was used.
+        cv_losses_: after radius="cv", the held-out mean loss by radius.
+        worst_case_: the worst-case loss of every site and the worst weights of the sites; print it for a table.
+
+    Example:
+        >>> import numpy as np
+        >>> import foedus as fd
+        >>> draw = np.random.default_rng(0)
+        >>> X = draw.normal(size=(120, 3))
+        >>> y = X @ [1.0, -1.0, 0.5] + 0.3 * draw.normal(size=120)
+        >>> hospital = np.repeat(["north", "south", "west"], 40)
+        >>> model = fd.RobustRegressor("huber", radius=0.01).fit(X, y, sites=hospital)
+        >>> model.score(X, y) > 0.9
+        True
+    """
+
+    n_features_in_: int
+
+    # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
+    __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
+
+    def __init__(
+        self, loss: str = "huber", *, eps: float | None = None, radius: Radius = 0.01, radii: Sequence[float] = RADII,
+        folds: int = 5, kappa: float = float("inf"), theta: float = 0.0, p: int | str = 1, metric: str = "l1",
+        support: Support = None, fit_intercept: bool = True, max_rounds: int = 5000, seed: int = 0,
+    ):  # fmt: skip
+        self.loss = loss
+        self.eps = eps
+        self.radius = radius
+        self.radii = radii
+        self.folds = folds
+        self.kappa = kappa
+        self.theta = theta
+        self.p = p
+        self.metric = metric
+        self.support = support
+        self.fit_intercept = fit_intercept
+        self.max_rounds = max_rounds
+        self.seed = seed
+
+    def _loss(self) -> Loss:
+        usual, loss = REGRESSION_LOSSES[self.loss]
+        return loss(usual if self.eps is None else self.eps)
+
+    def fit(
+        self,
+        X: ArrayLike | Sites,
+        y: ArrayLike | None = None,
+        *,
+        sites: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Train the regressor over sites.
+
+        Args:
+            X: a list, or a dict by name, of the sites' `(X, y)`; or one table (rows, features), with `y`.
+            y: the targets of the table.
+            sites: the name of the site of each row of the table; without it, all rows are one site.
+            sample_weight: the weight of each row of the table, in its site's loss and in the site's share of the rows.
+
+        Returns:
+            The fitted regressor itself.
+        """
+        self._check_all(tuple(REGRESSION_LOSSES))
+        self._loss()
+        members = read_sites(self, X, y, sites=sites, sample_weight=sample_weight, numeric=True)
+        numbers = [merge_copies(replace(site, y=site.y.astype(float))) for site in members]
+        fit = self._train_over(with_all_weights(numbers))
+        self.run_, self.worst_case_, self.radius_ = fit.run, fit.run.worst_case, fit.radius
+        if fit.held_out is not None:
+            self.cv_losses_ = fit.held_out
+        self.n_rounds_, self.sites_ = fit.run.rounds, [site.name for site in members]
+        w = np.asarray(fit.run.w)
+        self.coef_ = w[: self.n_features_in_].copy()
+        self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
+        return self
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the predicted target of each row.
+
+        Args:
+            X: a table, shape (rows, features), dense or sparse.
+
+        Returns:
+            The targets, shape (rows,).
+        """
+        check_is_fitted(self, "coef_")
+        return validate_table(self, X) @ self.coef_ + self.intercept_
+
+    def to_sklearn(self) -> LinearRegression:
+        """Return scikit-learn's `LinearRegression` with the fitted coefficients, which predicts the same.
+
+        It can be stored with `pickle` or `joblib` and used where neither foedus nor JAX is installed.
+        """
+        check_is_fitted(self, "coef_")
+        return linear_regressor(self.coef_, self.intercept_, columns_of(self))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

@@ -1,0 +1,133 @@
+"""Compares several runs in one table: the objective and constraints that each reached, its rounds, bytes and time."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from foedus.app.experiment.screen import size, span
+from foedus.app.report.sections import figure_cell
+from foedus.app.report.tradeoff import curves, one_problem
+from foedus.base.files import Json
+from foedus.privacy.ledger import TIGHT
+from foedus.runtime.run import Run
+from foedus.statistics.figures import TITLES
+
+
+def epsilon(run: Run) -> float | None:
+    """Return the largest privacy loss of a site by the tightest composition; None without a guarantee."""
+    ledger = getattr(run, "ledger", None)
+    if ledger is None or not getattr(ledger, "sound", False):
+        return None
+    return max(float(ledger.total(name, TIGHT)) for name in run.names)
+
+
+def is_simulated(run: Run) -> bool:
+    """Return whether the noise of a private run was drawn from a seed, which protects nobody."""
+    return run.ledger is not None and run.ledger.simulated
+
+
+def worst(run: Run) -> str:
+    """Describe the constraint row that is closest to, or furthest beyond, its limit."""
+    rows = run.certificate.rows
+    if not rows:
+        return "none set"
+    row = min(rows, key=lambda r: r.slack)
+    if row.violation > run.certificate.eps2:
+        distance = f"over by {row.violation:.1g}"
+    else:
+        distance = f"{row.slack:.1g} to spare" if row.slack > run.certificate.eps2 else "at the limit"
+    return f"{row.value:.4g} of {row.cap:.4g} at {row.site}, {distance}"
+
+
+def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
+    """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
+    epsilons = {name: epsilon(run) for name, run in runs.items()}
+    methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
+    has_constraints = any(run.certificate.rows for run in runs.values())
+    columns: dict[str, list[str]] = {"run": list(runs)}
+    if any(methods[name] not in name for name in runs):
+        columns["method"] = list(methods.values())
+    columns["objective"] = [
+        "not measured" if run.certificate.silent else f"{run.objective:.6g}" for run in runs.values()
+    ]
+    if has_constraints:
+        columns["worst constraint"] = [worst(run) for run in runs.values()]
+    columns["stationarity"] = [
+        "not measured" if run.certificate.silent else f"{run.certificate.stationarity:.1e}" for run in runs.values()
+    ]
+    columns["rounds"] = [f"{run.rounds}{'' if run.converged else '*'}" for run in runs.values()]
+    columns["up"] = [size(run.traffic.up) for run in runs.values()]
+    columns["down"] = [size(run.traffic.down) for run in runs.values()]
+    columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
+    if any(value is not None for value in epsilons.values()):
+        title = "epsilon, simulated" if any(map(is_simulated, runs.values())) else "epsilon"
+        columns[title] = ["none" if value is None else f"{value:.3g}" for value in epsilons.values()]
+    for name in ("accuracy", "miss_rate", "false_alarms", "r2", "mae"):
+        cells = [figure_cell(name, run)[1] for run in runs.values()]
+        if any(cell != "–" for cell in cells):
+            columns[f"{TITLES[name][0].lower()}, new rows"] = cells
+    left_aligned = ("run", "method", "worst constraint")
+    widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
+
+    def line(cells: Mapping[str, str]) -> str:
+        return "  ".join(
+            c.ljust(widths[t]) if t in left_aligned else c.rjust(widths[t]) for t, c in cells.items()
+        ).rstrip()
+
+    head = line({title: title for title in columns})
+    rows = [line({title: cells[i] for title, cells in columns.items()}) for i in range(len(runs))]
+    return "\n".join([head, "-" * len(head), *rows, caption(runs, data_differ)])
+
+
+def span_short(seconds: float) -> str:
+    """Return a duration as a person reads it, a short one to a hundredth of a second."""
+    return f"{seconds:.2f} s" if seconds < 10 else span(seconds)
+
+
+def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
+    """Return how the figures were measured, and a sentence where the runs are of different problems."""
+    text = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
+    if not all(run.converged for run in runs.values()):
+        text += "\n* ended before its stopping test was passed."
+    if data_differ:
+        text += "\nThese runs are about different data, so their objectives do not compare."
+    elif not one_problem(runs):
+        text += "\nThese runs solve different problems, so none of them is the best"
+        text += "; the report draws the cap against the objective." if curves(runs) else "."
+    return text
+
+
+def data_differ(folders: Iterable[Path]) -> bool:
+    """Return whether run directories, as far as they say, are about different rows or prepare them differently."""
+    problems = set()
+    for folder in folders:
+        try:
+            record = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+            settings = record["settings"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a run that Python saved says nothing about its data
+        problems.add(repr([settings.get(part) for part in ("data", "partition", "preprocess")] + [record.get("sites")]))
+    return len(problems) > 1
+
+
+def summary(runs: Mapping[str, Run]) -> list[Json]:
+    """Return the figures of the table for programs."""
+    return [
+        {
+            "run": name,
+            "algorithm": run.settings["algorithm"]["name"],
+            "objective": run.objective,
+            "worst_slack": min((row.slack for row in run.certificate.rows), default=None),
+            "stationarity": run.certificate.stationarity,
+            "certified": run.certificate.holds(),
+            "converged": run.converged,
+            "rounds": run.rounds,
+            "bytes_up": run.traffic.up,
+            "bytes_down": run.traffic.down,
+            "seconds": run.seconds - run.compile_seconds,
+            "epsilon": epsilon(run),
+            "simulated": is_simulated(run),
+            "evaluation": None if run.evaluation is None else run.evaluation.to_json()["overall"],
+        }
+        for name, run in runs.items()
+    ]

@@ -1,0 +1,212 @@
+"""What an experiment shows about its model beside the certificate: the threshold, and figures on rows kept out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from foedus.app.experiment import build, catalogue
+from foedus.app.experiment.build import RunSetup
+from foedus.app.experiment.sweep import Settings
+from foedus.base.errors import FoedusError
+from foedus.data import preprocess
+from foedus.data.holdout import KeptOut, Shares
+from foedus.data.preprocess import Category, Preprocessing
+from foedus.data.tables import Table
+from foedus.privacy.beside_training import with_evaluation
+from foedus.privacy.ledger import Ledger
+from foedus.privacy.noise import Sound
+from foedus.privacy.total import Local
+from foedus.problem.terms import Terms
+from foedus.runtime.run import Run
+from foedus.statistics import umbrella
+from foedus.statistics.coefficients import CoefficientTable, coefficients
+from foedus.statistics.evaluate import (
+    HELD_OUT,
+    evaluation_of,
+    masked_evaluation_of,
+    noisy_evaluation_of,
+    noisy_replies,
+)
+from foedus.statistics.noisy import EvaluationNoise
+from foedus.statistics.rates import (
+    Decision,
+    RateTerm,
+    answer_of,
+    check_sums,
+    check_terms,
+    decide,
+    decide_by_sums,
+    scores_for,
+)
+from foedus.statistics.rates import check_counts as check_rate
+from foedus.statistics.tally import Rule, tally
+
+LIMITS = ("epsilon", "delta")
+
+
+def rates_of(settings: Settings) -> list[RateTerm]:
+    """Return the terms on miss rates and false alarms."""
+    terms = []
+    for number, one in enumerate(settings["constraints"], start=1):
+        request = dict(one)
+        offer = catalogue.rates().get(request.pop("type"))
+        if offer is not None:
+            terms.append(offer.build(request, f"[[constraints]] {number}"))
+    return terms
+
+
+def shares_of(settings: Settings) -> Shares:
+    """Return the shares of rows that the sites keep out of training."""
+    threshold = max((term.holdout for term in rates_of(settings)), default=0.0)
+    share = float(settings["evaluate"]["holdout"] or 0.0)
+    return Shares(share, threshold, int(settings["seed"]), by_class=settings["privacy"] is None)
+
+
+def noise_of(settings: Settings) -> EvaluationNoise | None:
+    """Return what an evaluation spends of the rows that are held out; None where its figures are exact.
+
+    A row is either trained on or held out, so the whole of the run's total is there for the evaluation too.
+    """
+    request, total = settings["evaluate"], build.privacy_of(settings).get("privacy")
+    if total is None or request["holdout"] is None:
+        if request["epsilon"] is not None or request["delta"] is not None:
+            name = "epsilon" if request["epsilon"] is not None else "delta"
+            raise FoedusError(f"[evaluate] {name} goes with [privacy] and with holdout; leave it out, or add them.")
+        return None
+    if isinstance(total, Local):
+        epsilon, delta = (request[key] if request[key] is not None else getattr(total, key) for key in LIMITS)
+        for key, value in zip(LIMITS, (epsilon, delta), strict=True):
+            if value > getattr(total, key):
+                raise FoedusError(
+                    f"[evaluate] {key} must be at most the {key} of [privacy], {getattr(total, key):g}: a row that is "
+                    f"held out is promised the same total. Got {value!r} instead."
+                )
+        if delta == 0 < total.delta:
+            raise FoedusError("[evaluate] delta must be > 0 where that of [privacy] is. Got 0 instead.")
+    else:
+        if not isinstance(total, Sound):
+            raise FoedusError("[evaluate] holdout: this noise has no guarantee, which the figures could be part of.")
+        epsilon, delta = request["epsilon"], request["delta"] or 0.0
+        if epsilon is None:
+            raise FoedusError(
+                "[evaluate] epsilon is missing: [privacy] states the noise of one release and no total, so say what "
+                "the figures may spend of each row that is held out."
+            )
+    try:
+        sampler = "opendp" if "runtime" in build.runtime_of(settings) else total.sampler
+        return EvaluationNoise(float(epsilon), float(delta), sampler)
+    except FoedusError as error:
+        raise FoedusError(f"[evaluate]: {error}") from None
+
+
+def with_figures(ledger: Ledger | None, terms: Terms, noise: EvaluationNoise | None) -> Ledger | None:
+    """Return the ledger of a run with what the evaluation spent of the rows that were held out."""
+    if ledger is None or noise is None:
+        return ledger
+    return with_evaluation(ledger, noise.releases(terms), noise.delta)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise where rows cannot be kept out as the file asks; no data are looked at."""
+    share, rates = settings["evaluate"]["holdout"], rates_of(settings)
+    if share is not None and not 0 < share < 1:
+        raise FoedusError(f"[evaluate] holdout must be a number > 0 and < 1. Got {share!r} instead.")
+    check_terms(rates)
+    if rates and build.loss_of(settings).kind != "classification":
+        raise FoedusError(f"[[constraints]]: {rates[0].name} is about two classes, and this loss predicts a number.")
+    if settings["privacy"] is not None and rates:
+        raise FoedusError(
+            f"[[constraints]] {rates[0].name}: the sites would send exact counts of the rows they keep out, and under "
+            "[privacy] no exact figure leaves a site; cap the loss with LossCap, or leave [privacy] out."
+        )
+    if noise_of(settings) is not None and build.loss_of(settings).kind != "classification":
+        raise FoedusError(
+            "[evaluate] holdout: under [privacy] a model is evaluated on two classes; the errors of a predicted number "
+            "have no bound, so that no noise of a fixed size covers them. Leave it out, or leave [privacy] out."
+        )
+
+
+def check_counts(settings: Settings, kept_out: KeptOut) -> None:
+    """Raise where a site keeps too few rows out for a term on a rate."""
+    labels = {site: kept_out.whole.y(table) for site, table in kept_out.threshold.items()}
+    check = check_sums if build.secure_of(settings) else check_rate
+    for term in rates_of(settings):
+        check(term, {site: int(np.sum((y > 0) == term.positive)) for site, y in labels.items()})
+
+
+def add(run: Run, setup: RunSetup) -> None:
+    """Add to a run the threshold that its terms on rates choose, and the figures on its held-out rows."""
+    kept_out, run.rules = setup.kept_out, setup.rules
+    if kept_out is None:
+        return
+    w = np.asarray(run.w)
+    run.coefficients = coefficients_of(run, setup)
+    run.decision = decision_of(rates_of(setup.settings), setup, kept_out, w)
+    if any(table.rows for table in kept_out.held_out.values()):
+        arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
+        rule = Rule() if run.decision is None else run.decision.rule
+        secure, noise = build.secure_of(setup.settings), noise_of(setup.settings)
+        if noise is not None:
+            terms = setup.problem.terms
+            replies = noisy_replies(terms, w, arrays, rule, noise, int(setup.settings["seed"]))
+            run.evaluations[HELD_OUT] = noisy_evaluation_of(terms, replies, noise, secure=secure)
+            run.ledger = with_figures(run.ledger, terms, noise)
+            return
+        tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
+        join = masked_evaluation_of if secure else evaluation_of
+        run.evaluations[HELD_OUT] = join(setup.problem.terms, tallies, run.decision)
+
+
+def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
+    """Return the coefficients in units of the data; None under privacy, and where errors are not known."""
+    if run.ledger is not None or run.worst_case is not None or run.certificate.silent:
+        return None
+    try:
+        w = np.asarray(run.w)
+        return coefficients(setup.problem, w, run.multipliers, names=setup.rules.names, units=units_of(setup.rules))
+    except FoedusError:
+        return None
+
+
+def units_of(rules: Preprocessing) -> np.ndarray:
+    """Return the matrix that turns the model's numbers into those for raw columns: per unit, not per deviation."""
+    T = np.eye(len(rules.names))
+    place = 0
+    for rule in rules.columns:
+        if isinstance(rule, Category):
+            place += len(rule.levels)
+            continue
+        T[place, place] = 1.0 / rule.scale
+        if rules.intercept:
+            T[-1, place] = -rule.shift / rule.scale
+        place += 1
+    return T
+
+
+def _arrays(setup: RunSetup, table: Table) -> tuple[np.ndarray, ...]:
+    return preprocess.arrays_of(setup.cohort, setup.rules, table)
+
+
+def decision_of(terms: Sequence[RateTerm], setup: RunSetup, kept_out: KeptOut, w: np.ndarray) -> Decision | None:
+    """Play the umbrella rule over the rows that the sites keep out for it."""
+    if not terms:
+        return None
+    scores: dict[str, dict[str, np.ndarray]] = {}
+    arrays = {site: _arrays(setup, table) for site, table in kept_out.threshold.items()}
+    for term in terms:
+        scores[term.name] = {site: scores_for(term, rows[0] @ w, rows[1]) for site, rows in arrays.items()}
+    if build.secure_of(setup.settings):
+
+        def total(term: RateTerm, what: str, cut: float) -> tuple[int, int]:
+            parts = [answer_of(term, mine, what, cut) for mine in scores[term.name].values()]
+            return sum(first for first, _ in parts), sum(second for _, second in parts)
+
+        for term in terms:
+            check_sums(term, {site: len(mine) for site, mine in scores[term.name].items()})
+        return decide_by_sums(terms, len(arrays), total)
+    counts = {name: {site: len(mine) for site, mine in sites.items()} for name, sites in scores.items()}
+
+    def ask(term: RateTerm, cut: float) -> list[int]:
+        return [umbrella.below(mine, cut) for mine in scores[term.name].values()]
+
+    return decide(terms, counts, ask)

@@ -1,0 +1,274 @@
+"""Charts as inline SVG that stay readable at any width: the lines stretch, the labels are HTML and keep their size.
+
+A chart is complete without JavaScript. The page also contains the points of all series as data, which `script.js` reads
+to show values under the pointer and to zoom.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+
+from foedus.app.report.words import number, size
+from foedus.base.files import Json
+
+WIDE, HIGH = 1000, 400  # the coordinates that lines are drawn in; the page stretches them
+POINTS = 1200  # the most points of one series, more than a screen can show
+LARGE = 1e290  # larger values are cut to this, so that an axis with room above them does not overflow
+ALL_POINTS = 24_000  # about the most points of all series of a page, so that it can still be mailed
+COLUMNS = 240  # the most columns in the picture of who took part
+LOG_SPAN = 30  # positive values with a larger ratio are drawn on a logarithmic scale
+
+
+@dataclass(frozen=True)
+class ChartSeries:
+    """One line of a chart: a name, its values by round, the bytes sent up to each round, and its colour."""
+
+    name: str
+    y: np.ndarray
+    bytes_sent: np.ndarray
+    colour: int = 0
+
+    @property
+    def rounds(self) -> np.ndarray:
+        return np.arange(1, len(self.y) + 1)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One quantity of one or several runs; `limit` is a tolerance, drawn as a horizontal line."""
+
+    key: str
+    title: str
+    words: str
+    series: tuple[ChartSeries, ...]
+    limit: float | None = None
+    points: int = POINTS
+
+    @property
+    def log(self) -> bool:
+        """Whether the scale is logarithmic: no value is negative and the positive ones span a large factor."""
+        values = np.concatenate([s.y[np.isfinite(s.y)] for s in self.series]) if self.series else np.zeros(0)
+        positive = values[values > 0]
+        if not len(positive) or np.any(values < 0):
+            return False
+        return float(positive.max()) > LOG_SPAN * float(positive.min())
+
+
+def above_least(series: Sequence[ChartSeries]) -> tuple[list[ChartSeries], float] | None:
+    """Return the series minus their smallest value, and that value, if they would otherwise lie flat; else None.
+
+    They lie flat if at least half of the values are within 5 % of the range above the smallest one.
+    """
+    values = np.concatenate([s.y[np.isfinite(s.y)] for s in series])
+    least, span = float(values.min()), float(np.ptp(values))
+    if (
+        len(values) < 10
+        or span == 0
+        or float(np.median(values)) - least > 0.05 * span
+        or values.max() > LOG_SPAN * least > 0
+    ):
+        return None
+    return [replace(s, y=np.where(np.isfinite(s.y), s.y - least, s.y)) for s in series], least
+
+
+def thin(y: np.ndarray, most: int = POINTS) -> np.ndarray:
+    """Return the indices to keep of a long series: in each stretch the first, the least, the greatest and the last."""
+    n = len(y)
+    if n <= most:
+        return np.arange(n)
+    edges = np.linspace(0, n, max(1, most // 4) + 1).astype(int)
+    safe = np.where(np.isfinite(y), y, np.nan)
+    places: set[int] = {0, n - 1}
+    for start, end in pairwise(edges.tolist()):
+        part = safe[start:end]
+        places |= {int(start), int(end - 1)}
+        if not np.all(np.isnan(part)):
+            places |= {int(start + np.nanargmin(part)), int(start + np.nanargmax(part))}
+    return np.array(sorted(places))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of values on a linear or logarithmic scale."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def place(self, values: np.ndarray) -> np.ndarray:
+        """Return the positions of values between 0 (low) and 1 (high); on a logarithmic scale 0 and below are at 0."""
+        if not self.log:
+            return (values - self.low) / (self.high - self.low)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            exponents = np.log10(np.where(values > 0, values, self.low))
+        return (exponents - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+
+    def ticks(self, most: int = 5) -> list[float]:
+        """Return round numbers within the range, for the labels of the axis."""
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            if last - first >= 1:
+                step = max(1, math.ceil((last - first) / (most - 1)))
+                return [10.0**k for k in range(first, last + 1, step)]
+            marks = [m * 10.0**k for k in range(first - 1, last + 2) for m in (1, 2, 5)]
+            return [v for v in marks if self.low <= v <= self.high]
+        step = (self.high - self.low) / most
+        unit = 10.0 ** math.floor(math.log10(step))
+        step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= step * 0.999)
+        first = math.ceil(self.low / step - 1e-9)
+        return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def axis_of(values: np.ndarray, log: bool) -> Axis:
+    """Return a range that contains all finite values, with a little room."""
+    finite = np.clip(values[np.isfinite(values)], -LARGE, LARGE)
+    if log:
+        finite = np.maximum(finite[finite > 0], 1.0 / LARGE)
+    if not len(finite):
+        return Axis(0.0, 1.0)
+    low, high = float(finite.min()), float(finite.max())
+    if log:
+        room = max((high / low) ** 0.04, 1.05)
+        return Axis(low / room, high * room, log=True)
+    room = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+    floor = low - room if low < 0 or low - room > 0 else 0.0
+    return Axis(floor, high + room)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def path(x: np.ndarray, y: np.ndarray) -> str:
+    """Return an SVG path through the points, with a gap wherever y is not finite."""
+    words, pen = [], "M"
+    for a, b in zip((WIDE * x).tolist(), (HIGH * (1 - y)).tolist(), strict=True):
+        if not math.isfinite(b):
+            pen = "M"
+            continue
+        words.append(f"{pen}{_figure(a)} {_figure(b)}")
+        pen = "L"
+    return "".join(words)
+
+
+def line_chart(chart: Chart, by: str) -> str:
+    """Return the chart as HTML, over rounds or over bytes sent."""
+    selections = [(s, thin(s.y, chart.points)) for s in chart.series]
+    every = np.concatenate([s.y[i] for s, i in selections])
+    within = every[np.isfinite(every)]
+    if chart.limit is not None and len(within) and (chart.log or chart.limit >= within.min()):
+        every = np.append(every, chart.limit)
+    vertical = axis_of(every, chart.log)
+    over = {s.name: (s.rounds if by == "rounds" else s.bytes_sent).astype(float) for s, _ in selections}
+    far = max(float(x[-1]) for x in over.values())
+    near = min(float(x[0]) for x in over.values()) if by == "rounds" else 0.0
+    horizontal = Axis(near, far if far > near else near + 1.0)
+    lines = []
+    for series, index in selections:
+        d = path(horizontal.place(over[series.name][index]), vertical.place(series.y[index]))
+        if len(index) == 1 and d:
+            d += "h.01"  # a single round is a dot
+        lines.append(f'<path class="line c{series.colour}" data-series="{escape(series.name)}" d="{d}"/>')
+    rows = [(v, 1 - float(vertical.place(np.array(v)))) for v in vertical.ticks()]
+    columns = [(v, float(horizontal.place(np.array(v)))) for v in horizontal.ticks(5)]
+    grid = "".join(f"M0 {_figure(HIGH * p)}H{WIDE}" for _, p in rows)
+    limit = ""
+    if chart.limit is not None and vertical.low <= chart.limit <= vertical.high:
+        at = 1 - float(vertical.place(np.array(chart.limit)))
+        limit = f'<path class="limit" d="M0 {_figure(HIGH * at)}H{WIDE}"/>'
+    label_of = size if by == "bytes" else number
+    ends = "; ".join(f"{s.name} ends at {number(_last(s.y))}" for s in chart.series)
+    side = "".join(f'<span style="top:{100 * p:.1f}%">{number(v)}</span>' for v, p in rows)
+    below = "".join(f'<span style="left:{100 * p:.1f}%">{label_of(v)}</span>' for v, p in columns)
+    return (
+        f'<figure class="chart by-{by}" data-chart="{escape(chart.key)}" data-by="{by}">'
+        f"<figcaption><strong>{escape(chart.title)}</strong> <span>{escape(chart.words)}</span></figcaption>"
+        f'<div class="plot"><div class="side">{side}</div><div class="area">'
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(chart.title)} over {by}: {escape(ends)}"><path class="grid" d="{grid}"/>{limit}'
+        f'{"".join(lines)}</svg></div><div class="below">{below}</div></div>'
+        f'<p class="axis">{"round" if by == "rounds" else "sent to and from all sites"}</p></figure>'
+    )
+
+
+def _last(y: np.ndarray) -> float:
+    finite = y[np.isfinite(y)]
+    return float(finite[-1]) if len(finite) else math.nan
+
+
+def _digits(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def data_of(chart: Chart) -> Json:
+    """Return the data of a chart that the script needs: the selected points of its series."""
+    series = []
+    for s in chart.series:
+        index = thin(s.y, chart.points)
+        series.append(
+            {
+                "name": s.name,
+                "c": s.colour,
+                "r": (index + 1).tolist(),
+                "b": s.bytes_sent[index].tolist(),
+                "y": [_digits(v) for v in s.y[index].tolist()],
+            }
+        )
+    return {"key": chart.key, "log": chart.log, "limit": chart.limit, "series": series}
+
+
+def attendance(names: Sequence[str], requests: np.ndarray, replies: np.ndarray) -> str:
+    """Return a picture of who answered when, with a row for each site; a column stands for one or several rounds.
+
+    Args:
+        names: the names of the sites.
+        requests: whether a site was asked in a round, shape (rounds, sites).
+        replies: whether its reply arrived, shape (rounds, sites).
+    """
+    rounds, sites = replies.shape
+    columns = min(rounds, COLUMNS)
+    edges = np.linspace(0, rounds, columns + 1).astype(int)
+    width = np.diff(edges)[:, None]
+    here = np.add.reduceat(replies.astype(float), edges[:-1], axis=0) / width
+    losses = np.add.reduceat((requests & ~replies).astype(float), edges[:-1], axis=0) / width
+    level = np.ceil(4 * here - 1e-9).astype(int)
+    layers = [(f"l{k}", level == k) for k in (1, 2, 3, 4)]
+    if columns == rounds:
+        layers.append(("lost", losses > 0))
+    paths = "".join(f'<path class="{name}" d="{_cells(mask)}"/>' for name, mask in layers if mask.any())
+    share = replies.mean(axis=0)
+    labels = ""
+    if sites <= 40:
+        labels = "".join(
+            f'<span title="{escape(name)}">{escape(name)}</span><b>{100 * part:.0f} %</b>'
+            for name, part in zip(names, share, strict=True)
+        )
+    tall = 18 if sites <= 40 else max(3, min(8, 700 // sites))
+    key = '<i class="l4"></i> answered <i class="l0"></i> not asked'
+    key += ' <i class="lost"></i> reply lost' if columns == rounds and losses.any() else ""
+    if columns < rounds:
+        key = f'one column is about {round(rounds / columns)} rounds: <i class="l0"></i> none <i class="l1"></i> '
+        key += '<i class="l2"></i> <i class="l3"></i> <i class="l4"></i> answered all of them'
+    site_names = escape(json.dumps(list(names)))
+    return (
+        f'<figure class="attendance{"" if labels else " plain"}" style="--sites:{sites};--tall:{tall}px">'
+        f'<div class="who">{labels}</div><svg viewBox="0 0 {columns} {sites}" preserveAspectRatio="none" role="img" '
+        f'aria-label="who answered in which round" data-rounds="{rounds}" data-names="{site_names}">{paths}</svg>'
+        f"<figcaption><span>round 1</span><span>round {number(rounds)}</span></figcaption>"
+        f'<p class="key">{key}</p></figure>'
+    )
+
+
+def _cells(mask: np.ndarray) -> str:
+    """Return the true cells of a mask (columns, rows) as strokes along each row; neighbours share one stroke."""
+    words = []
+    for row in range(mask.shape[1]):
+        cells = np.concatenate([[False], mask[:, row], [False]])
+        turns = np.flatnonzero(cells[1:] != cells[:-1])
+        words += [f"M{a} {row + 0.5}h{b - a}" for a, b in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True)]
+    return "".join(words)

@@ -1,0 +1,236 @@
+"""The report: one self-contained HTML file about one run, or about several on one problem."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeAlias
+
+from foedus.app.report import charts, evidence, privacy, sections, sites, tradeoff, words
+from foedus.app.report.charts import Chart
+from foedus.app.report.words import number, size
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json, write_whole
+from foedus.runtime.run import Run
+
+Tile: TypeAlias = tuple[str, str, str]
+"""A name, a figure and a remark."""
+
+Section: TypeAlias = tuple[str, str, str]
+"""A key for links, a title, and the content as HTML."""
+
+# the drawing inside the seal of a verdict, by its level
+SEAL = {
+    "going": '<path d="M22 32v.01M32 32v.01M42 32v.01"/>',
+    "good": '<path d="M20 33.5l8 8 16-18"/>',
+    "fair": '<path d="M32 20v16M32 43.5v.5"/>',
+    "bad": '<path d="M23 23l18 18M41 23L23 41"/>',
+    "open": '<path d="M19 25h26M32 20v24M25 44h14M19 25l-4 9h8zM45 25l-4 9h8z"/>',
+}
+
+
+def write(runs: Mapping[str, Run], path: Path, request: Json | None = None) -> Path:
+    """Write the report of one run, or the comparison of several, as one HTML file.
+
+    Args:
+        runs: the runs by name.
+        path: the file to write.
+        request: what the user asked for: `title`, `words` (a sentence), `command`, `warnings` (a list), and any
+            further names with their values, which the page shows unchanged. `data_differ` is true if the runs are
+            about different data, which the runs themselves do not record.
+    """
+    if not runs:
+        raise FoedusError("a report needs at least one run.")
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FoedusError(f"cannot make the folder {path.parent}: {error.strerror}.") from None
+    write_whole(path, page(runs, request or {}).encode())
+    return path
+
+
+def asked_in(folder: Path) -> Json:
+    """Return the request that a run folder records in asked.json or experiment.json, or an empty one."""
+    for name, read_request in (("asked.json", dict), ("experiment.json", _of_experiment)):
+        file = Path(folder) / name
+        if not file.is_file():
+            continue
+        try:
+            return read_request(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise FoedusError(f"{file} cannot be read: {error}.") from None
+    return {}
+
+
+def _of_experiment(record: Json) -> Json:
+    """Translate the record of `foedus run` into a request."""
+    rows, dropped_rows = record.get("sites", {}), record.get("dropped_rows") or {}
+    request: Json = {"title": record.get("case") or record.get("name", "")}
+    if "file" in record:
+        request["command"] = f"foedus run {record['file']}"
+    if rows:
+        where = f"at {words.count(len(rows), 'site')}"
+        all_counts = None not in rows.values()  # sites of a federation do not report how many rows they have
+        request["Data"] = f"{words.count(sum(rows.values()), 'row')} {where}" if all_counts else where
+    if record.get("features"):
+        request["Features"] = words.join_names(list(map(str, record["features"])), 12)
+    if dropped_rows:
+        by_site = ", ".join(f"{number(count)} at {site}" for site, count in dropped_rows.items())
+        request["warnings"] = [f"Rows with missing values were left out: {by_site}."]
+    return request
+
+
+def page(runs: Mapping[str, Run], request: Json, live: str = "") -> str:
+    """Return the whole page; `live` is HTML for its head, by which a page follows a running job."""
+    alike = tradeoff.one_problem(runs) and not request.get("data_differ")
+    page_charts = sections.charts_of(runs, alike)
+    if len(runs) == 1:
+        ((name, run),) = runs.items()
+        title, content = _one(name, run, request, page_charts)
+    else:
+        title, content = (_several if alike else _different)(runs, request, page_charts)
+    return assemble(title, content, page_charts, live)
+
+
+def assemble(title: str, content: str, page_charts: list[Chart], live: str = "") -> str:
+    """Return a complete HTML document around the content, with the style, the script and the data of the charts."""
+    package = files("foedus.app.report")
+    style, script = (package.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    data = json.dumps([charts.data_of(chart) for chart in page_charts], separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)} – foedus</title>{live}<style>{style}</style></head>\n<body>{content}"
+        f'<script type="application/json" id="series">{data}</script><script>{script}</script></body></html>\n'
+    )
+
+
+def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[str, str]:
+    title = str(request.get("title") or name)
+    verdict, present = words.verdict(run), sections.presence(run)
+    verdict = replace(verdict, sentences=(*verdict.sentences, *evidence.sentences(run)))
+    warnings = [*words.warnings(run, None if present is None else present[1]), *map(str, request.get("warnings", ()))]
+    tightest = words.worst(run)
+    silent = run.certificate.silent
+    tiles = [("Objective", "–" if silent else number(run.objective), "not measured" if silent else "lower is better")]
+    tiles += evidence.tiles(run)
+    if tightest is not None:
+        tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
+    worst_case = getattr(run, "worst_case", None)
+    tiles += [
+        ("Worst case", number(worst_case.value), worst_case.optimality)
+        if worst_case is not None
+        else ("Distance from optimality", "–", "not measured")
+        if silent
+        else words.gap_tile(run),
+        ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
+        ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),
+        ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),
+    ]
+    parts = [
+        ("asked", "What was asked", sections.request_section([run], request)),
+        ("evidence", "How good it is on new rows", evidence.section(run)),
+        ("terms", "The terms, site by site", sections.certificate(run)),
+        ("caps", "The caps, as measured under noise", privacy.caps(run)),
+        ("model", "What the model is", evidence.coefficients(run)),
+        ("convergence", "How it got there", sections.convergence(page_charts, [])),
+        ("sites", "Who took part", sections.who_took_part(run, present)),
+        ("worst-case", "The worst case", sections.worst_case(run)),
+        ("privacy", "Privacy", privacy.ledger(run)),
+        ("settings", "Settings and versions", sections.settings(run)),
+        ("words", "How to read this page", sections.glossary([run])),
+    ]
+    return title, body(title, verdict, tiles, warnings, parts)
+
+
+def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[str, str]:
+    title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+    successes = {name: run for name, run in runs.items() if words.verdict(run).level == "good"}
+    usable = {name: run for name, run in (successes or runs).items() if math.isfinite(run.objective)} or dict(runs)
+    best = min(usable, key=lambda name: usable[name].objective)
+    fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
+    with_terms = any(run.certificate.rows or run.certificate.counts for run in runs.values())
+    success = "is certified" if with_terms else "reached its stopping test"
+    first = f"{len(successes)} of {len(runs)} runs {'certified' if with_terms else 'reached their stopping test'}."
+    sentence = (
+        f"The smallest objective among {'those' if successes else 'them'} is {number(runs[best].objective)}, by {best}"
+    )
+    least = size(runs[fewest].traffic.up + runs[fewest].traffic.down)
+    if len({run.traffic for run in runs.values()}) == 1:
+        sentence += "; all sent the same."
+    else:
+        sentence += (
+            f", which also sent the least, {least}." if best == fewest else f"; {fewest} sent the least, {least}."
+        )
+    level = "good" if len(successes) == len(runs) else "fair" if successes else "bad"
+    if not successes:
+        first = f"None of the {len(runs)} runs {success}."
+    verdict = words.Verdict(level, f"{best} does best" if successes else "No run succeeded", (first, sentence))
+    parts = [
+        ("asked", "What was asked", sections.request_section(list(runs.values()), request)),
+        ("runs", "The runs", sections.table_of_runs(runs)),
+        *_beside(runs, page_charts),
+    ]
+    return title, body(title, verdict, [], _warnings(runs, request), parts)
+
+
+def _different(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[str, str]:
+    """Return title and content of a page on runs of different problems, with a curve if only caps differ."""
+    title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+    data_differ = bool(request.get("data_differ"))
+    curves = [] if data_differ else tradeoff.curves(runs)
+    parts = [
+        ("tradeoff", "What a tighter cap costs", tradeoff.section(curves)),
+        ("asked", "What was asked", sections.request_section(list(runs.values()), request)),
+        ("own", "Each run's own terms", tradeoff.own_terms(runs)),
+        ("runs", "The runs", sections.table_of_runs(runs)),
+        *_beside(runs, page_charts),
+    ]
+    return title, body(title, tradeoff.verdict(runs, curves, data_differ), [], _warnings(runs, request), parts)
+
+
+def _warnings(runs: Mapping[str, Run], request: Json) -> list[str]:
+    warnings = words.group_names([(name, text) for name, run in runs.items() for text in words.warnings(run)])
+    return [*(f"{name}: {text}" for name, text in warnings), *map(str, request.get("warnings", ()))]
+
+
+def _beside(runs: Mapping[str, Run], page_charts: list[Chart]) -> list[Section]:
+    """Return the last sections of every page on several runs."""
+    return [
+        ("terms", "The terms, site by site", sites.dots(runs)),
+        ("convergence", "How they got there", sections.convergence(page_charts, list(runs))),
+        ("settings", "Settings that differ", sections.differences(runs)),
+        ("words", "How to read this page", sections.glossary(list(runs.values()))),
+    ]
+
+
+def body(title: str, verdict: words.Verdict, tiles: list[Tile], warnings: list[str], parts: list[Section]) -> str:
+    """Return the body of a page: header, verdict, tiles, warnings, and the sections that have content."""
+    parts = [part for part in parts if part[2]]
+    links = "".join(f'<a href="#{key}">{escape(head)}</a>' for key, head, _ in parts)
+    figures = "".join(
+        f"<div><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in tiles
+    )
+    advice = "".join(f"<li>{escape(text)}</li>" for text in verdict.advice)
+    alarm = "".join(f"<li>{escape(text)}</li>" for text in warnings)
+    sections = "".join(
+        f'<section id="{key}"><h2>{escape(head)}</h2>{content}</section>' for key, head, content in parts
+    )
+    return (
+        f'<header class="top"><a class="brand" href="#">foedus</a><nav>{links}</nav></header><main>'
+        f'<section class="hero {verdict.level}"><svg class="seal" viewBox="0 0 64 64" aria-hidden="true">'
+        f'<circle class="teeth" cx="32" cy="32" r="29"/><circle cx="32" cy="32" r="23"/>{SEAL[verdict.level]}</svg>'
+        f'<div><p class="kicker">{escape(title)}</p><h1>{escape(verdict.title)}</h1>'
+        + "".join(f"<p>{escape(text)}</p>" for text in verdict.sentences)
+        + (f"<h3>What to try</h3><ul>{advice}</ul>" if advice else "")
+        + "</div></section>"
+        + (f'<dl class="tiles">{figures}</dl>' if figures else "")
+        + (f'<aside class="warnings"><h2>Keep in mind</h2><ul>{alarm}</ul></aside>' if alarm else "")
+        + f"{sections}</main><footer>Made by foedus. This file is self-contained and needs no network."
+        "</footer>"
+    )

@@ -1,0 +1,226 @@
+"""The page of a running federation: its sites, the run under way, and what it waits for. It changes nothing."""
+
+import math
+import threading
+import time
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foedus.app.report import html, live, sections, words
+from foedus.app.report.words import duration, number, size
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.certificate.measure import Certificate
+from foedus.runtime.run import Run, Traffic
+
+if TYPE_CHECKING:
+    from foedus.federation.flare.console import Console, JobStatus
+
+LOOK_SECONDS = 2.0  # between two looks at the server
+STAGES = {
+    "starting": "The job starts.",
+    "greeting": "The sites are greeted, and agree to the terms or refuse them.",
+    "joining": "The sites read their data and compile their programs.",
+    "rounds": "Rounds are played.",
+    "measuring": "The rounds are over; every site measures its part of the certificate.",
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was seen in one look at the server: the connected sites, the jobs, and the running jobs' own words."""
+
+    time: float
+    sites: list[str] = field(default_factory=list)
+    jobs: "list[JobStatus]" = field(default_factory=list)
+    runs: list[Json] = field(default_factory=list)
+    trouble: str = ""
+
+
+def look(console: "Console") -> Scene:
+    """Look at the server once."""
+    from foedus.federation.flare.console import Unreachable
+
+    jobs = console.jobs()
+    runs = []
+    for job in jobs:
+        if job.state == "running":
+            try:
+                runs.append(console.overview(job.number) | {"job": job.number})
+            except Unreachable:  # it has not begun, or is just over
+                continue
+    return Scene(time.time(), console.sites(), jobs, sorted(runs, key=lambda run: -run["rounds"]))
+
+
+class FederationShow:
+    """Follows a federation from the coordinator's kit, in a thread of its own, for the page of `foedus watch`."""
+
+    def __init__(self, kit: Path):
+        self.kit = kit
+        self.scene = Scene(time.time(), trouble="The server has not answered yet.")
+        self.over = threading.Event()
+        threading.Thread(target=self._follow, name="watch", daemon=True).start()
+
+    def _follow(self) -> None:
+        from foedus.federation.flare.console import Console
+
+        while not self.over.is_set():
+            try:
+                with Console(self.kit) as console:
+                    while not self.over.wait(0 if self.scene.trouble else LOOK_SECONDS):
+                        self.scene = look(console)
+            except FoedusError as error:
+                self.scene = Scene(time.time(), trouble=str(error))
+                self.over.wait(LOOK_SECONDS)
+
+    def pulse(self) -> str:
+        """Return a text that changes whenever the page does."""
+        return f"{self.scene.time:.3f}"
+
+    def page(self) -> str:
+        """Return the page."""
+        scene = self.scene
+        return render(scene, live.LIVE.format(pulse=f"{scene.time:.3f}"))
+
+
+def render(scene: Scene, refresh: str = "") -> str:
+    """Return the page of a scene; `refresh` is HTML for its head, by which it follows the federation."""
+    if scene.trouble:
+        trouble = words.Verdict("bad", "The server does not answer", (scene.trouble,), ("The page looks again.",))
+        return html.assemble("federation", html.body("federation", trouble, [], [], []), [], refresh)
+    if not scene.runs:
+        idle = words.Verdict(
+            "open",
+            "No run is under way",
+            (f"{words.count(len(scene.sites), 'site')} connected: {_names(scene.sites)}.",),
+        )
+        parts = [("jobs", "Jobs", jobs_table(scene.jobs))]
+        return html.assemble("federation", html.body("federation", idle, [], [], parts), [], refresh)
+    run, *others = scene.runs
+    history = history_of(run)
+    partial = Run(
+        w=None, objective=_last(history, "objective"), rounds=run["rounds"], converged=False, reason="running",
+        certificate=Certificate(stationarity=math.nan), history=history, traffic=Traffic(0, 0), seconds=0.0,
+        compile_seconds=0.0, settings={},
+    )  # fmt: skip
+    charts = sections.charts_of({str(run["run"]): partial})
+    share = 100 * min(run["rounds"] / max(1, run["max_rounds"]), 1)
+    progress = f'<div class="progress"><i style="width:{share:.1f}%"></i></div>'
+    parts = [
+        ("sites", "The sites", sites_table(run, scene.sites)),
+        ("convergence", "How it goes", progress + sections.convergence(charts, [])),
+        ("jobs", "Jobs", jobs_table(scene.jobs)),
+    ]
+    warnings = (
+        [f"Replies that were not accepted: {run['refusal_count']}; {run['refusals'][-1]}."] if run["refusals"] else []
+    )
+    warnings += [f"Run {one['run']} goes on beside it, at round {one['rounds']}." for one in others]
+    going = words.Verdict("going", f"{run['algorithm']}: {STAGES[run['stage']]}", (waits_for(run),))
+    return html.assemble(
+        "federation", html.body(f"run {run['run']}", going, tiles(run, scene), warnings, parts), charts, refresh
+    )
+
+
+def waits_for(run: Json) -> str:
+    """Return a sentence on what a run is waiting for."""
+    waiting, ago = list(run["waiting"]), duration(run["stage_seconds"])
+    whom = f"waiting for {_names(waiting)}" if waiting else "waiting for nobody"
+    return f"Round {number(run['rounds'])} of at most {number(run['max_rounds'])}; {whom}. In this stage for {ago}."
+
+
+def tiles(run: Json, scene: Scene) -> list[html.Tile]:
+    """Return the figures at the top of the page."""
+    record, series = run["record"], run["series"]
+    figures = [("Round", number(run["rounds"]), f"of at most {number(run['max_rounds'])}")]
+    titles = {"feasibility": "Largest violation", "gap": "Still to be had", "stationarity": "Distance from optimality"}
+    for name in ("objective", "minibatch_objective", "worst_case", "feasibility", "gap", "stationarity"):
+        if name in series and name in record:
+            figures.append((titles.get(name, sections.SERIES[name][0]), number(record[name]), "at the last round"))
+    up, down = record.get("total_up", 0), record.get("total_down", 0)
+    figures.append(("Sent", size(up + down), f"{size(up)} up, {size(down)} down"))
+    figures.append(("Sites", number(len(scene.sites)), "connected to the server"))
+    return figures
+
+
+def sites_table(run: Json, connected_sites: list[str]) -> str:
+    """Return a table with a row for each site of a run: its state, last reply, pace, bytes, faults and releases."""
+    heads = ["Site", "State", "Last reply", "Seconds a round", "Bytes", "Replies", "Faults", "Releases"]
+    rows = []
+    for name in run["clients"]:
+        sight = run["sites"].get(name, {})
+        state = "answers" if sight.get("replies") else "has not answered yet"
+        if name in run["waiting"]:
+            state = "is waited for"
+        if name not in connected_sites and len({*connected_sites} & {*run["clients"]}):
+            state = "not connected"
+        age, seconds, releases = sight.get("age"), sight.get("seconds"), sight.get("releases")
+        cells = [
+            state,
+            "–" if age is None else f"{duration(age)} ago",
+            "–" if seconds is None else f"{seconds:.3g}",
+            size(sight.get("bytes", 0)),
+            number(sight.get("replies", 0)),
+            number(sight.get("faults", 0)),
+            "–" if releases is None else number(releases),
+        ]
+        rows.append(
+            f'<tr><th scope="row">{escape(name)}</th>'
+            + "".join(cell_of(h, c) for h, c in zip(heads[1:], cells, strict=True))
+            + "</tr>"
+        )
+    titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
+    return (
+        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        '</table></div><p class="note">Releases are those that a site says it has made under its privacy budget; its '
+        "own ledger stays there.</p>"
+    )
+
+
+def cell_of(head: str, text: str) -> str:
+    """Return a cell, which on a narrow screen says what it is about."""
+    return f'<td><span class="mini">{head}</span>{escape(text)}</td>'
+
+
+def jobs_table(jobs: "list[JobStatus]") -> str:
+    """Return a table of the jobs at the server, newest first."""
+    if not jobs:
+        return "<p>None was submitted yet.</p>"
+    heads = ("Run", "State", "Submitted", "Time", "Job")
+    rows = "".join(
+        f'<tr><th scope="row">{escape(one.name)}</th>'
+        + "".join(
+            cell_of(head, text)
+            for head, text in zip(heads[1:], (one.state, one.submitted[:19], one.duration[:8], one.number), strict=True)
+        )
+        + "</tr>"
+        for one in jobs[:20]
+    )
+    titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
+    return (
+        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def history_of(run: Json) -> dict[str, np.ndarray]:
+    """Return the series of a run as the history that charts are drawn from; between its points nothing is known."""
+    count = int(run["rounds"])
+    history = {"phase": np.zeros(count, int)}
+    for way in ("up", "down"):  # every round the same: single rounds' bytes are not told
+        history[f"bytes_{way}"] = np.full(count, run["record"].get(f"total_{way}", 0.0) / max(1, count))
+    places = np.asarray(run["at"], int) - 1
+    for name, values in run["series"].items():
+        numbers = np.array([math.nan if value is None else float(value) for value in values])
+        history[name] = np.interp(np.arange(count), places, numbers) if count else numbers
+    return history
+
+
+def _last(history: dict[str, np.ndarray], name: str) -> float:
+    return float(history[name][-1]) if len(history.get(name, ())) else math.nan
+
+
+def _names(names: list[str]) -> str:
+    return words.join_names(names) if names else "nobody"

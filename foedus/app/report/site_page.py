@@ -1,0 +1,79 @@
+"""A site's own page: its rows, the model on its data, what it has sent and spent; nothing of any other site."""
+
+from html import escape
+from pathlib import Path
+
+from foedus.app.report import html, words
+from foedus.app.report.operator import cell_of
+from foedus.app.report.words import number, size
+from foedus.base.files import Json
+from foedus.federation.gate import MessageLog
+from foedus.federation.policy import SITE_FILE, SiteFile
+from foedus.federation.site_ledger import SiteLedger
+from foedus.federation.site_record import read_records
+
+
+def page(kit: Path, records: Path) -> str:
+    """Return the page of the site whose kit this is, from what it has noted in `records`."""
+    runs = read_records(records)
+    messages = MessageLog(records / "messages.jsonl").read()
+    ledger, policy = SiteLedger(records), SiteFile.read(kit / "local" / SITE_FILE).policy
+    failures = [run for run in runs if any(not _is_kept(row, run["eps2"]) for row in run["rows"])]
+    last = runs[0] if runs else None
+    if last is None:
+        verdict = words.Verdict("open", "No run has ended here yet", ("This page shows runs that measured a model.",))
+    elif last in failures:
+        verdict = words.Verdict("bad", "A term does not hold here", (f"In run {last['run']}, at this site.",))
+    else:
+        what = "Every term holds here" if last["rows"] else "A model was measured here"
+        verdict = words.Verdict("good", what, (f"In run {last['run']}, the last one, at this site.",))
+    total = ledger.total(policy.max_delta)
+    remark = f"in {number(len(ledger.lines))} releases, δ = {policy.max_delta:g}; runs without noise are not in it"
+    tiles = [
+        ("Runs", number(len(runs)), "that ended with a measurement"),
+        ("Sent", size(sum(int(line["bytes"]) for line in messages)), f"in {number(len(messages))} messages"),
+        ("Privacy spent", f"ε = {total:.3g}", remark),
+    ]
+    parts = [(f"run-{i}", f"Run {run['run']}", _run(run, messages)) for i, run in enumerate(runs)]
+    name = kit.resolve().name
+    return html.assemble(name, html.body(f"site {name}", verdict, tiles, [], parts), [])
+
+
+def _is_kept(row: Json, eps2: float) -> bool:
+    excess = row["value"] - row["cap"]
+    return (abs(excess) if row["kind"] == "==" else excess) <= eps2
+
+
+def _run(run: Json, messages: list[Json]) -> str:
+    rows = [
+        (row["constraint"], f"{row['value']:.4f}", f"{row['cap']:.4g}", f"{row['multiplier']:.4g}",
+         "kept" if _is_kept(row, run["eps2"]) else "broken")
+        for row in run["rows"]
+    ]  # fmt: skip
+    terms = _table(("Term", "Value here", "Cap", "Multiplier", "Verdict"), rows) if rows else ""
+    figures = [(name, f"{value:.4g}") for name, value in run.get("figures", {}).items()]
+    if "objective" in run:
+        figures.append(("objective on these rows", f"{run['objective']:.6g}"))
+    sums: dict[str, list[int]] = {}
+    for line in messages:
+        if line["run"] == run["run"]:
+            entry = sums.setdefault(str(line["purpose"]), [0, 0])
+            entry[0] += 1
+            entry[1] += int(line["bytes"])
+    totals = [(purpose, number(count), size(total)) for purpose, (count, total) in sums.items()]
+    about = f"{run.get('algorithm', 'A run')} over {run.get('sites', '?')} sites, {run['time']} UTC."
+    return (
+        f"<p>{escape(about)}</p>{terms}"
+        + (f"<h3>The model on this site's rows</h3>{_table(('Figure', 'Value'), figures)}" if figures else "")
+        + (f"<h3>What was sent</h3>{_table(('Purpose', 'Messages', 'Bytes'), totals)}" if totals else "")
+    )
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    titles = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    body = "".join(
+        "<tr>" + "".join(cell_of(head, cell) for head, cell in zip(heads, row, strict=True)) + "</tr>" for row in rows
+    )
+    return (
+        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

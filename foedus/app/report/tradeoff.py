@@ -1,0 +1,229 @@
+"""Runs of different problems on one page: no winner, each run's own terms, and the curve of the objective by cap.
+
+A looser cap allows every model that a tighter one allows, so the loosest cap has the smallest objective whatever the
+data are. Which cap to take is a choice, and the page shows what each choice costs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+
+from foedus.app.report import words
+from foedus.app.report.charts import HIGH, WIDE, axis_of, path
+from foedus.app.report.words import number
+from foedus.runtime.run import Run
+from foedus.statistics.figures import TITLES
+from foedus.statistics.intervals import Figure
+
+RATES = ("miss_rate", "false_alarms")  # drawn against the cap where they were measured on new rows
+LIMITS = ("at_most", "radius")  # the fields of a constraint that contain its cap
+
+
+def problem_of(run: Run) -> str:
+    """Return a text that identifies a run's problem: its terms, its sites, and the cap of every row."""
+    return repr((_statement(run), run.names, [(r.site, r.constraint, r.cap) for r in run.certificate.rows]))
+
+
+def one_problem(runs: Mapping[str, Run]) -> bool:
+    """Whether all runs solve the same problem, so that the smallest objective is the best."""
+    return len({problem_of(run) for run in runs.values()}) <= 1
+
+
+def _statement(run: Run) -> list[tuple[str, object]]:
+    return sorted(run.settings.get("problem", {}).items())
+
+
+def _but_for_caps(run: Run) -> str:
+    """Return a text that identifies the problem apart from the values of its caps."""
+    problem = dict(run.settings.get("problem", {}))
+    problem["constraints"] = [
+        {k: v for k, v in c.items() if k not in LIMITS} if isinstance(c, Mapping) else c
+        for c in problem.get("constraints") or ()
+    ]
+    return repr((sorted(problem.items()), run.names, [(r.site, r.constraint) for r in run.certificate.rows]))
+
+
+@dataclass(frozen=True)
+class TradeoffPoint:
+    """One run on a curve: its cap, its objective, and whether its certificate holds."""
+
+    run: str
+    cap: float
+    objective: float
+    certified: bool
+    rates: Mapping[str, Figure] = field(default_factory=dict)  # on new rows, where they were measured
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The objective against the cap of one constraint, with a line for each choice of everything else."""
+
+    constraint: str
+    nested: bool  # a looser cap allows all that a tighter one does
+    lines: Mapping[str, tuple[TradeoffPoint, ...]]
+
+
+def _caps(run: Run) -> dict[str, float] | None:
+    """Return the cap of each constraint, or None if a constraint has different caps at different sites."""
+    caps: dict[str, float] = {}
+    for row in run.certificate.rows:
+        if caps.setdefault(row.constraint, row.cap) != row.cap:
+            return None
+    return caps
+
+
+def curves(runs: Mapping[str, Run]) -> list[Curve]:
+    """Return one curve for each cap that differs, if the problems differ only in caps; else an empty list."""
+    if len({_but_for_caps(run) for run in runs.values()}) > 1:
+        return []
+    caps = {name: own for name, run in runs.items() if (own := _caps(run))}
+    if len(caps) < len(runs):
+        return []
+    differing: dict[tuple[float, ...], str] = {}  # the two rows of a gap share their cap, and one curve
+    for constraint in next(iter(caps.values())):
+        values = tuple(caps[name][constraint] for name in runs)
+        if len(set(values)) > 1:
+            differing.setdefault(values, constraint)
+    results = []
+    for constraint in differing.values():
+        others = [c for c in differing.values() if c != constraint]
+        lines: dict[str, list[TradeoffPoint]] = {}
+        for name, run in runs.items():
+            rates = (
+                {} if run.evaluation is None else {k: run.evaluation[k] for k in RATES if k in run.evaluation.overall}
+            )
+            good = words.verdict(run).level == "good"
+            point = TradeoffPoint(name, caps[name][constraint], run.objective, good, rates)
+            distinctions = [f"{c} at most {number(caps[name][c])}" for c in others] + _method(run, runs)
+            lines.setdefault(", ".join(distinctions), []).append(point)
+        nested = all(r.kind == "<=" for run in runs.values() for r in run.certificate.rows)
+        by_cap = {name: tuple(sorted(points, key=lambda p: p.cap)) for name, points in lines.items()}
+        results.append(Curve(constraint, nested, by_cap))
+    return results
+
+
+def _method(run: Run, runs: Mapping[str, Run]) -> list[str]:
+    """Return the settings in which the methods of the runs differ, as this run has them."""
+    distinctions = []
+    if len({repr(r.settings.get("algorithm")) for r in runs.values()}) > 1:
+        mine = run.settings.get("algorithm", {})
+        fields = {k for r in runs.values() for k in r.settings.get("algorithm", {})}
+        apart = [k for k in sorted(fields) if len({repr(r.settings["algorithm"].get(k)) for r in runs.values()}) > 1]
+        distinctions += [str(mine.get(k)) if k == "name" else f"{k} {_text(mine.get(k))}" for k in apart]
+    if len({r.settings.get("seed") for r in runs.values()}) > 1:
+        distinctions.append(f"seed {run.settings.get('seed')}")
+    return distinctions
+
+
+def _text(value: object) -> str:
+    return number(value) if type(value) is int or type(value) is float else str(value)
+
+
+def verdict(runs: Mapping[str, Run], cap_curves: Sequence[Curve], data_differ: bool) -> words.Verdict:
+    """Say why no run is the best, and which runs are not certified."""
+    good = [name for name, run in runs.items() if words.verdict(run).level == "good"]
+    short = [name for name in runs if name not in good]
+    ending = "All runs are certified or converged." if not short else f"Not certified: {words.join_names(short)}."
+    if cap_curves and not data_differ:
+        why = "The runs differ in what they must keep, so none of them is the best."
+        if all(curve.nested for curve in cap_curves):
+            why += (
+                " A looser cap allows every model that a tighter one allows: the objective cannot rise as the cap is "
+                "raised, whatever the data are. What a tighter cap costs is the choice to make here."
+            )
+        return words.Verdict("open", "A trade-off: the cap against the objective", (why, ending))
+    what = "are about different data" if data_differ and one_problem(runs) else "solve different problems"
+    why = f"The runs {what}, so no objective is better than another. Each run's own terms are listed below."
+    return words.Verdict("open", "Different problems, no winner", (why, ending))
+
+
+def section(cap_curves: Sequence[Curve]) -> str:
+    """Return the curves, each with a point for every run."""
+    return "".join(_figure(curve) + "".join(_figure(curve, rate) for rate in RATES) for curve in cap_curves)
+
+
+def _height(point: TradeoffPoint, rate: str | None) -> float:
+    """The objective of a run, or a rate of it on new rows; NaN where that was not measured."""
+    return point.objective if rate is None else point.rates[rate].value if rate in point.rates else math.nan
+
+
+def _interval(point: TradeoffPoint, rate: str | None) -> tuple[float, float]:
+    """The ends of the interval of a rate; the objective has none, and is both ends."""
+    if rate is None:
+        return point.objective, point.objective
+    return point.rates[rate].low, point.rates[rate].high
+
+
+def _figure(curve: Curve, rate: str | None = None) -> str:
+    """The objective against the cap, or a rate on new rows with its interval."""
+    points = [p for line in curve.lines.values() for p in line if math.isfinite(_height(p, rate))]
+    if not points:
+        return ""
+    what = "objective" if rate is None else TITLES[rate][0].lower()
+
+    def text(value: float) -> str:
+        return number(value) if rate is None else f"{100 * value:.1f} %"
+
+    caps = np.array([p.cap for p in points], dtype=float)
+    values = np.array([end for p in points for end in _interval(p, rate)], dtype=float)
+    wide = bool(np.all(caps > 0)) and float(caps.max()) > 30 * float(caps.min())
+    across, upward = axis_of(caps, wide), axis_of(values, False)
+    lines, dots = "", ""
+    for i, line in enumerate(curve.lines.values()):
+        finite = [p for p in line if math.isfinite(_height(p, rate))]
+        x = across.place(np.array([p.cap for p in finite], dtype=float))
+        y = upward.place(np.array([_height(p, rate) for p in finite], dtype=float))
+        lines += f'<path class="line c{i % 8}" d="{path(x, y)}"/>'
+        for place, point in zip(x.tolist(), finite, strict=True) if rate else ():
+            interval = upward.place(np.array(_interval(point, rate)))
+            lines += f'<path class="whisker c{i % 8}" d="{path(np.array([place, place]), interval)}"/>'
+        for point, a, b in zip(finite, x.tolist(), y.tolist(), strict=True):
+            label = f"{point.run}: cap {number(point.cap)}, {what} {text(_height(point, rate))}"
+            label += "" if point.certified else ", not certified"
+            dots += (
+                f'<i class="dot c{i % 8}{"" if point.certified else " open"}" title="{escape(label)}" '
+                f'style="left:{100 * a:.2f}%;top:{100 * (1 - b):.2f}%"></i>'
+            )
+    rows = [(v, 1 - float(upward.place(np.array(v)))) for v in upward.ticks()]
+    columns = [(v, float(across.place(np.array(v)))) for v in across.ticks(6)]
+    grid = "".join(f"M0 {HIGH * p:.1f}H{WIDE}" for _, p in rows)
+    side = "".join(f'<span style="top:{100 * p:.1f}%">{text(v)}</span>' for v, p in rows)
+    below = "".join(f'<span style="left:{100 * p:.1f}%">{number(v)}</span>' for v, p in columns)
+    names = [name for name in curve.lines if name]
+    key = "".join(f'<span><i class="dot c{i % 8}"></i>{escape(name)}</span> ' for i, name in enumerate(names))
+    key += '<span><i class="dot open"></i>not certified</span>' if any(not p.certified for p in points) else ""
+    description = "; ".join(f"at {number(p.cap)} it is {text(_height(p, rate))}" for p in points)
+    note = "one point a run; neither end is better than the other"
+    if rate is not None:
+        note = f"on rows that took no part in training: {TITLES[rate][1]}; the lines are intervals at 95 %"
+    title = f"{what[0].upper() + what[1:]} against a cap: {curve.constraint}"
+    return (
+        f'<figure class="curve"><figcaption><strong>{escape(title)}</strong> '
+        f'<span>{escape(note)}</span></figcaption><div class="plot">'
+        f'<div class="side">{side}</div><div class="area"><svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(what)} by cap: {escape(description)}"><path class="grid" d="{grid}"/>'
+        f'{lines}</svg>{dots}</div><div class="below">{below}</div></div>'
+        f'<p class="axis">cap: {escape(curve.constraint)}</p>'
+        + (f'<p class="dotkey">{key}</p>' if key else "")
+        + "</figure>"
+    )
+
+
+def own_terms(runs: Mapping[str, Run]) -> str:
+    """Return a table of the objective and the terms of each run."""
+    body = ""
+    for i, (name, run) in enumerate(runs.items()):
+        promises = "<br>".join(map(escape, words.terms(run))) or "nothing: no terms were set"
+        body += (
+            f'<tr><th scope="row" data-v="{escape(name)}"><i class="c{i % 8}"></i>{escape(name)}</th>'
+            f"<td>{escape(words.objective(run))}</td><td>{promises}</td></tr>"
+        )
+    heads = "".join(f'<th scope="col">{title}</th>' for title in ("Run", "Make small", "Keep"))
+    scroll = "scroll tall" if len(runs) > 25 else "scroll"
+    return (
+        f'<div class="{scroll}"><table class="sites sortable"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody>'
+        "</table></div>"
+    )

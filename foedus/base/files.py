@@ -1,0 +1,67 @@
+"""Files that are always whole: written under another name and then renamed; arrays and a note in one .npz."""
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from foedus.base.errors import FoedusError
+
+Json: TypeAlias = dict[str, Any]
+"""What a JSON object holds."""
+
+
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file so that after a crash or a full disk either the old or the new content is there.
+
+    A `private` file can be read by its owner alone, from the first byte on.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        mode = 0o600 if private else 0o666
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise FoedusError(
+            f"cannot write {path}: {error.strerror or error}; what was there before is unchanged."
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def pack(arrays: dict[str, np.ndarray], note: Json) -> bytes:
+    """Arrays and a JSON note as the bytes of an .npz, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name, array in arrays.items():
+            part = io.BytesIO()
+            np.lib.format.write_array(part, np.asarray(array), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), part.getvalue())
+        file.writestr(zipfile.ZipInfo("note.json"), json.dumps(note, sort_keys=True))
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> tuple[dict[str, np.ndarray], Json]:
+    """The inverse of `pack`."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        note = json.loads(file.read("note.json"))
+        arrays = {
+            name[:-4]: np.lib.format.read_array(io.BytesIO(file.read(name)), allow_pickle=False)
+            for name in file.namelist()
+            if name.endswith(".npy")
+        }
+    return arrays, note
+
+
+def check_folder(out: Path) -> None:
+    """Raise before any work is done where a folder cannot be made at `out`."""
+    standing = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not standing.is_dir():
+        raise FoedusError(f"--out {out}: {standing} is a file; expected a folder.")

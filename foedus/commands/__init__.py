@@ -1,1 +1,0 @@
-"""The commands of the command line, one file a topic; `foedus.cli` registers them, and other rooms do the work."""

@@ -1,0 +1,121 @@
+"""The checks of a site on what a server tells it, made before the site acts on it; none trusts the coordinator."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.federation.gate import unfit
+from foedus.federation.policy import Refusal
+from foedus.privacy import sampling
+from foedus.privacy.central import NoiseShares
+from foedus.privacy.clipping import check_arrays
+from foedus.privacy.releasing import sound_noise
+from foedus.problem.constraints import Capped, Linear
+from foedus.problem.pooled import Pooled
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Data, Mask, Terms, Where, subsets_of
+from foedus.protocol.algorithm import Algorithm, Fit, name_of
+
+VARYING = ("ask", "round", "receipt")  # parts of a header that are no part of what is stated
+MOST_ROUNDS = 10**6  # that a run may announce
+EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
+
+
+def statement(header: Json) -> str:
+    """Return all that a greeting states, as text: what a join must repeat, and what a person approves.
+
+    It is the whole header but for what is known to vary, so a setting that is added later is a part of it.
+    """
+    return json.dumps({name: value for name, value in header.items() if name not in VARYING}, sort_keys=True)
+
+
+def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:
+    """Refuse arrays of the server's that are no part of the terms, or would take the place of the site's own."""
+    for name in names:
+        if not EXTRA.fullmatch(name) or name in own:
+            raise Refusal("policy", f"the experiment brings an array {name!r}, which is no part of its terms")
+
+
+def check_terms(terms: object) -> Terms:
+    """The terms; refuse what is no statement of a problem, and subsets that are not named by a label or a group."""
+    if not isinstance(terms, Terms):
+        raise Refusal("unknown", "the experiment names no terms")
+    for mask in _masks(terms):
+        if isinstance(mask, Where) and mask.key not in ("y", "group"):
+            raise Refusal("policy", "a subset of rows must be named by its label or its group")
+    return terms
+
+
+def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
+    """Return the algorithm made ready for the terms; the coordinator's checks are made again here, without data."""
+    try:
+        fit = algorithm.fit(Problem.without_data(terms))
+        algorithm = fit.algorithm
+        if isinstance(fit.problem, Pooled):
+            raise FoedusError(f"{name_of(algorithm)} works on all data in one place; data stay here")
+        if (noise := sound_noise(algorithm)) is not None:
+            sampling.load()
+            if not type(algorithm).__module__.startswith("foedus.algorithms."):
+                raise FoedusError(f"{name_of(algorithm)} is no algorithm of foedus, so no noise of it has a proof")
+            if not type(noise).__module__.startswith("foedus.privacy."):
+                raise FoedusError(f"{type(noise).__name__} is no noise of foedus, so nothing is proved of it")
+    except FoedusError as error:
+        raise Refusal("policy", str(error).removesuffix(".")) from None
+    return fit
+
+
+def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
+    """Return the data of a problem with this client alone, which checks them as a simulation would.
+
+    Under privacy only what follows from the file as a whole is checked: neither how many rows the terms' subsets have
+    here, nor the value of a function at the server's start, which would be exact figures that no ledger knows.
+    """
+    if (noise := sound_noise(algorithm)) is not None:
+        problem = Problem({name: arrays}, loss=terms.loss, objective=terms.objective)
+        if terms.loss is not None and problem.terms.dim != terms.dim:
+            raise FoedusError(f"X has {problem.terms.dim} columns, and the terms are about {terms.dim}.")
+        check_arrays(problem)
+        if isinstance(noise, NoiseShares):
+            noise.check_counts(problem)
+        return Data({k: v[0] for k, v in problem.data.items()})
+    problem = Problem(
+        {name: arrays},
+        loss=terms.loss,
+        objective=terms.objective,
+        where=terms.where,
+        penalty=terms.penalty,
+        regularizer=terms.regularizer,
+        constraints=[
+            c.at(name) if isinstance(c, Capped) else c
+            for c in terms.constraints
+            if c.scope != "global" and not isinstance(c, Linear)
+        ],
+    ).over(terms.shape.unravel(jnp.asarray(w0)))
+    return Data({k: v[0] for k, v in problem.data.items()})
+
+
+def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], None]) -> None:
+    """Refuse a subset with fewer rows than `least`, or with so few rows left out.
+
+    In the second case the difference between the sum over all rows and that over the subset would be about those few.
+    """
+    weight = np.asarray(data["weight"])
+    for mask in _masks(terms):
+        subset = np.asarray(mask(data))
+        if subset.shape != weight.shape or not np.all((subset == 0) | (subset == 1)):
+            raise unfit("a subset of the terms is not a choice of rows", note)
+        inside = float(np.sum(weight * subset))
+        outside = float(np.sum(weight)) - inside
+        if inside < least or 0 < outside < least:
+            raise unfit(f"a subset of the terms has {inside:g} rows here, the others {outside:g}", note)
+
+
+def _masks(terms: Terms) -> tuple[Mask, ...]:
+    """Return the subsets of a site's rows that occur in the terms."""
+    own = (*(() if terms.where is None else (terms.where,)), *subsets_of(terms.objective))
+    return (*own, *(mask for c in terms.constraints if c.scope != "global" for mask in c.masks()))

@@ -1,0 +1,235 @@
+"""A party of a federation on its machine: `start.sh` and `stop.sh` of its kit, and what systemd or a container runs.
+
+    foedus party run KIT      in the foreground, until a SIGTERM
+    foedus party start KIT    in the background
+    foedus party stop KIT     without a question; the processes of its jobs end with it
+
+A party that crashes is started again; one that crashes five times within a minute each is given up, with the reason in
+`out.log`. FLARE starts a process for each job, in a session of its own: these carry a mark, by which they are found.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json, write_whole
+from foedus.federation.flare import frames
+from foedus.federation.flare.certificates import warnings_of
+from foedus.federation.flare.kits import check_kit
+from foedus.federation.names import RUNS
+
+MARK = "FOEDUS_PARTY"  # the variable that a party and the processes of its jobs carry
+RECORD = "party.json"  # in the party's own records: the process that looks after it
+LOG = "out.log"
+AGAIN_SECONDS = 5.0  # before a party that has crashed is started again
+SHORT_SECONDS, MOST_CRASHES = 60.0, 5  # so many lives in a row, each shorter than this, and it is given up
+STOP_SECONDS = 10.0  # for a process to end by itself
+
+
+def role_of(kit: Path) -> str:
+    """Return whether a kit is that of a 'server' or of a 'client'."""
+    for role in ("server", "client"):
+        if (kit / "startup" / f"fed_{role}.json").is_file():
+            return role
+    raise FoedusError(f"{kit} is no kit of a server or a site.")
+
+
+def command_of(kit: Path) -> list[str]:
+    """Return the command that runs the party of a kit, in the foreground."""
+    role = role_of(kit)
+    options = ["secure_train=true", "org=foedus", "config_folder=config"]
+    if role == "client":
+        content = json.loads((kit / "startup" / "fed_client.json").read_text())
+        options.append(f"uid={content['client']['fqsn']}")
+    script = str(Path(frames.__file__).absolute())  # by its path, and with -P: its folder is no place to import from
+    return [sys.executable, "-u", "-P", script, role, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *options]
+
+
+def environment_of(mark: str) -> dict[str, str]:
+    """Return the environment of a party's process."""
+    own = {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), MARK: mark}
+    return os.environ | own
+
+
+def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
+    """Start the process of a party; what it prints goes to `out.log` in its kit."""
+    settle(kit)
+    (kit / "transfer").mkdir(exist_ok=True)
+    for stale in (*(kit / name for name in ("pid.fl", "shutdown.fl", "restart.fl")), *(kit / frames.FOLDER).glob("*")):
+        stale.unlink(missing_ok=True)
+    with (kit / LOG).open("ab") as log:
+        return subprocess.Popen(
+            command_of(kit),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=kit,
+            env=environment_of(mark),
+            start_new_session=True,
+            umask=0o077,
+        )
+
+
+def settle(kit: Path) -> None:
+    """Let a server's kit name its storage where the kit is now: FLARE wants paths from the root."""
+    path = kit / "local" / "resources.json"
+    if role_of(kit) != "server":
+        return
+    try:
+        resources = json.loads(path.read_text())
+        before = json.dumps(resources)
+        for part in resources["components"]:
+            if part["id"] == "job_manager":
+                part["args"]["uri_root"] = str(kit / "storage" / "jobs")
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit / "storage" / "snapshots")
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"{path} is damaged; take it from the kit as the coordinator made it.") from None
+    if json.dumps(resources) != before:
+        write_whole(path, json.dumps(resources, indent=1).encode())
+        os.chmod(path, 0o600)
+
+
+# --- the life of a party ---
+
+
+def run(kit: Path) -> None:
+    """Look after a party in the foreground until this process gets a SIGTERM."""
+    kit = kit.absolute()
+    role_of(kit)
+    check_kit(kit)
+    (kit / RUNS).mkdir(mode=0o700, exist_ok=True)
+    if (pid := running(kit)) is not None and pid != os.getpid():
+        raise FoedusError(f"the party of {kit} is running already (process {pid}).")
+    for line in warnings_of(kit):
+        print(line, file=sys.stderr, flush=True)
+    write_whole(kit / RUNS / RECORD, json.dumps({"pid": os.getpid(), "began": began(os.getpid())}).encode())
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: signals.append(number))
+    crashes = 0
+    try:
+        while not signals:
+            life = time.monotonic()
+            process = begin(kit, str(kit))
+            while process.poll() is None and not signals:
+                time.sleep(0.2)
+            if signals:
+                break
+            crashes = crashes + 1 if time.monotonic() - life < SHORT_SECONDS else 1
+            if crashes >= MOST_CRASHES:
+                raise FoedusError(f"the party of {kit} was given up after {crashes} crashes; {kit / LOG} says why.")
+            wake = time.monotonic() + AGAIN_SECONDS
+            while time.monotonic() < wake and not signals:
+                time.sleep(0.2)
+    finally:
+        end_all(str(kit))
+        (kit / RUNS / RECORD).unlink(missing_ok=True)
+
+
+def start(kit: Path) -> int:
+    """Look after a party in the background; return the process that does."""
+    kit = kit.absolute()
+    role_of(kit)
+    check_kit(kit)
+    if (pid := running(kit)) is not None:
+        raise FoedusError(f"the party of {kit} is running already (process {pid}); startup/stop.sh stops it.")
+    with (kit / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "foedus.app.cli", "party", "run", str(kit)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=kit,
+            start_new_session=True,
+            umask=0o077,
+        )
+    until = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < until and running(kit) is None:
+        if process.poll() is not None:
+            raise FoedusError(f"the party of {kit} did not start; {kit / LOG} says why.")
+        time.sleep(0.1)
+    return process.pid
+
+
+def stop(kit: Path) -> bool:
+    """Stop a party and the processes of its jobs; return whether something was running."""
+    kit = kit.absolute()
+    role_of(kit)
+    pid = running(kit)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < until and running(kit) is not None:
+            time.sleep(0.1)
+    left = end_all(str(kit))
+    (kit / RUNS / RECORD).unlink(missing_ok=True)
+    return pid is not None or left
+
+
+def running(kit: Path) -> int | None:
+    """Return the process that looks after the party of a kit, or None."""
+    try:
+        record: Json = json.loads((kit / RUNS / RECORD).read_text())
+    except (OSError, ValueError):
+        return None
+    return alive(record)
+
+
+# --- processes ---
+
+
+def began(pid: int) -> float:
+    """Return when a process began, by which another process of the same number is told from it."""
+    import psutil
+
+    return psutil.Process(pid).create_time()
+
+
+def alive(record: Json | None) -> int | None:
+    """Return the id, if the process with this id is still the one that was started."""
+    import psutil
+
+    if not record:
+        return None
+    try:
+        process = psutil.Process(record["pid"])
+        same = abs(process.create_time() - record["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return record["pid"] if same else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def pids_with_mark(mark: str) -> list[int]:
+    """Return the processes that carry this party's mark in their environment."""
+    import psutil
+
+    pids = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                pids.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            continue
+    return pids
+
+
+def end_all(mark: str) -> bool:
+    """End all processes of a party; return whether there were any."""
+    had_any = False
+    for _ in range(50):
+        pids = [pid for pid in pids_with_mark(mark) if pid != os.getpid()]
+        if not pids:
+            break
+        had_any = True
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+    return had_any

@@ -1,0 +1,473 @@
+"""Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
+
+Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
+two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it, and as masked
+sums in a run that has agreed on them. `prepare`: the rules that came of it, with which the site turns its table into
+the arrays that the rounds work on.
+
+A refusal tells something, and nobody charges for it. So a site refuses for what its rows hold at the first message
+alone, and then for what they are as a whole: no number of the server moves that. Later a cell that cannot be used is
+replaced, and a number of the server is refused for itself, where it lies outside a range that everybody knows.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json, pack, unpack
+from foedus.data.columns import Words, missing_in
+from foedus.data.holdout import Split, split
+from foedus.data.masked_sums import FigureLayout, InSums, SquaresLayout
+from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, valued_columns
+from foedus.data.sites import Cohort, Roles
+from foedus.data.sketch import Sketch, cohort_from, sketch
+from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
+from foedus.data.tables import Table
+from foedus.federation import spec
+from foedus.federation.examiner import Examiner
+from foedus.federation.exchange import Exchange, Paused
+from foedus.federation.gate import Gate, Outgoing, unfit
+from foedus.federation.holdout import Holdout, seeded
+from foedus.federation.masked_exchange import PREPARATION, MaskedExchange
+from foedus.federation.order import Order, over_a_network
+from foedus.federation.packing import whole
+from foedus.federation.policy import Policy, Refusal, Source
+from foedus.federation.site_ledger import Release
+from foedus.privacy.sampling import release as exact_release
+from foedus.protocol.algorithm import Algorithm
+from foedus.statistics import rates
+
+MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
+LARGEST = 1e100  # of a number in a table, of a bound, a shift and a scale: sums of squares of such numbers are finite
+
+
+class RunPlan(Protocol):
+    """An experiment stated without data, and how it becomes an order once the sites have sent their sums."""
+
+    @property
+    def roles(self) -> Roles: ...
+
+    def algorithm(self, sites: int) -> Algorithm:
+        """Return the algorithm over so many sites with its noise, on which a site's policy decides."""
+        ...
+
+    @property
+    def max_rounds(self) -> int: ...
+
+    @property
+    def noise(self) -> Json | None:
+        """The bounds and ε of noise on what a site sends while preparing; None where sums are exact."""
+        ...
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees masked sums alone."""
+        ...
+
+    @property
+    def holdout(self) -> Holdout:
+        """Which rows the sites keep out of training, and what they tell about them."""
+        ...
+
+    @property
+    def problem(self) -> Json:
+        """The loss and the terms in words, for a person at a site."""
+        ...
+
+    @property
+    def statement(self) -> Json:
+        """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
+        ...
+
+    def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing: ...
+
+    def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order: ...
+
+
+PlanT = TypeVar("PlanT", bound=RunPlan)
+
+
+@dataclass(frozen=True)
+class Request(Generic[PlanT]):
+    """What a coordinator without data submits: a plan, which becomes an order with the sites' help."""
+
+    run: str
+    sites: tuple[str, ...]
+    plan: PlanT
+
+    def to_bytes(self) -> bytes:
+        return pack({}, {"run": self.run, "sites": list(self.sites), "plan": spec.encode(self.plan)})
+
+
+def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
+    """Read an order, or a request that becomes one."""
+    _, note = unpack(content)
+    if "plan" not in note:
+        return Order.from_bytes(content, modules)
+    plan = spec.decode(note["plan"], (*modules, "foedus.app.experiment.plan"))
+    return Request(note["run"], tuple(note["sites"]), plan)
+
+
+class Apart:
+    """The sites' answers over a network, in the form in which `foedus.data.preprocess` asks for them."""
+
+    def __init__(self, exchange: Exchange, noise: Json | None):
+        self.exchange, self.noise = exchange, noise
+
+    @property
+    def sites(self) -> int:
+        return len(self.exchange.client)
+
+    def first(self, request: FiguresRequest) -> list[Sums]:
+        content = {"columns": dataclasses.asdict(request), "noise": self.noise}
+        return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
+
+    def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
+        headers = self.exchange.everyone("squares", {"means": dict(means)}).values()
+        return [{str(name): float(value) for name, value in header["squares"].items()} for header in headers]
+
+
+def _sums(record: Json) -> Sums:
+    parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
+    return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
+
+
+def masked_answers(exchange: Exchange, noise: Json | None, capacity: int) -> InSums:
+    """Return the sites' answers over a network as masked sums; all sites take part in each."""
+    sites = tuple(exchange.client)
+    sums = MaskedExchange(sites, exchange, dataclasses.replace(exchange.patience, minimum=None), PREPARATION)
+    rounds = itertools.count()
+
+    def add_up(layout: FigureLayout | SquaresLayout) -> np.ndarray:
+        if isinstance(layout, SquaresLayout):
+            ask, content = "squares", {"means": dict(layout.means)}
+        else:
+            table = {"capacity": layout.capacity, "salt": layout.salt}
+            ask, content = "sums", {"columns": dataclasses.asdict(layout.request), "noise": noise, "table": table}
+        if 8 * layout.size > exchange.most // 2:
+            raise FoedusError(
+                f"masked sums (secure) over so many columns would take {8 * layout.size} bytes of a site; state bounds "
+                "and categories in [preprocess]."
+            )
+        messages = dict.fromkeys(sites, (exchange.header(ask) | content, b""))
+        words, _ = sums.add_up(ask, next(rounds), messages, layout.size, len(sites), number=None)
+        if words is None:
+            raise Paused("a sum that prepares the data could not be unmasked")
+        return words
+
+    return InSums(len(sites), exchange.run, capacity, add_up)
+
+
+def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
+    """Play the preparation at the server; return the order and the rules of preprocessing."""
+    plan = request.plan
+    statement_of_run = {
+        "roles": dataclasses.asdict(plan.roles),
+        "algorithm": spec.encode(over_a_network(plan.algorithm(len(request.sites)))),
+        "max_rounds": plan.max_rounds,
+        "sites": len(request.sites),
+        "problem": plan.problem,
+        "noise": plan.noise,
+        "secure": plan.secure,
+        "holdout": plan.holdout.to_json(),
+        **plan.statement,
+    }
+    headers = exchange.greet("columns", statement_of_run)
+    sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}
+    answers: Answers = Apart(exchange, plan.noise)
+    if plan.secure:
+        roles = plan.roles
+        answers = masked_answers(exchange, plan.noise, roles.max_categories)
+        values = answers.values(valued_columns(roles))
+        known = {"labels": values.get(roles.label, ()), "groups": values.get(roles.group or "", ())}
+        sketches = {site: dataclasses.replace(one, **known) for site, one in sketches.items()}
+    cohort = cohort_from(sketches, plan.roles)
+    rules = plan.rules(cohort, answers)
+    replies = exchange.everyone("prepare", {"rules": rules.to_json()})
+    for term in () if plan.secure else plan.holdout.rates:
+        kept = {exchange.client[site]: int(header["kept"][term.name]) for site, header in replies.items()}
+        rates.check_counts(term, kept)
+    return plan.order(cohort, rules, request.run, request.sites), rules
+
+
+def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
+    """Return the columns, labels and groups that the rules speak of."""
+    words = frozenset(rule.name for rule in rules.columns if isinstance(rule, Category))
+    return Cohort({}, roles, tuple(rule.name for rule in rules.columns), words, rules.labels, rules.groups)
+
+
+# --- at a site ---
+
+
+def exact_laplace(value: float, scale: float) -> float:
+    """Return the value with Laplace noise from the operating system's randomness, by OpenDP's exact sampler."""
+    return float(exact_release("laplace", np.array([value]), scale)[0])
+
+
+Mask = Callable[[np.ndarray], bytes]
+"""Puts 64-bit words under masks, for the sum that a message orders."""
+
+
+class Desk:
+    """A site's answers before the first round, from its own table."""
+
+    def __init__(
+        self, site: str, run: str, source: Source, policy: Policy, holdout: Holdout, note: Callable[[str], None],
+        gate: Gate, is_private: bool = False,
+    ):  # fmt: skip
+        self.site, self.run, self.source, self.policy, self.is_private = site, run, source, policy, is_private
+        self.holdout, self.note, self.gate = holdout, note, gate
+        self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
+        self.replies: Replies | None = None
+        self.examiner: Examiner | None = None
+
+    def columns(self, header: Json) -> Json:
+        """Answer which columns the site has, and which labels and groups occur in enough rows."""
+        fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
+        self.roles = Roles(**fields)
+        self.stated_roles: Json = header["roles"]
+        self.rows = {part: self.holdout.rows(part, self.stated_roles) for part in self.rows}
+        self.is_secure = header.get("secure") is True
+        if self.is_private and self.roles.missing != "mean":
+            raise Refusal(
+                "policy",
+                f"under privacy missing = {self.roles.missing!r} would make the number of rows depend on what is in "
+                "them; write missing = 'mean'",
+            )
+        try:
+            table = _bounded(self.source.table(self.roles), self.note)
+            for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
+                if name is not None and name not in table.columns:
+                    raise Refusal("data", f"it has no column {name!r}, which the experiment names")
+            for name in valued_columns(self.roles):
+                self._check_values(table, name)
+            if not self.roles.classification and isinstance(table.columns[self.roles.label], Words):
+                raise FoedusError(f"the label {self.roles.label!r} holds words; this loss expects numbers.")
+            table, self.sketch = sketch(table, self.roles)
+        except FoedusError as error:
+            raise unfit(str(error), self.note) from None
+        self.split = self._split(table) if self.holdout else None
+        self.table = table if self.split is None else self.split.training
+        if self.table.rows < max(self.policy.min_rows, self.policy.min_subset):
+            raise Refusal("policy", "it has fewer rows than its policy asks for")
+        # where only sums may be seen, the values of label and group are told in one, and not here
+        silence = {"labels": (), "groups": ()} if self.is_secure else {}
+        return {"sketch": dataclasses.replace(self.sketch, **silence).to_json()}
+
+    def _check_values(self, table: Table, name: str) -> None:
+        """Refuse a label or a group with a rare value, over all rows of the file, whatever the run leaves out."""
+        counts = {word: count for word, count in word_counts(table.columns[name]).items() if count and word != ABSENT}
+        self._check_words(len(counts))
+        if min(counts.values(), default=0) < self.policy.min_subset:
+            raise unfit(f"a value of {name!r} stands in fewer than {self.policy.min_subset} rows", self.note)
+
+    def _split(self, table: Table) -> Split:
+        """Divide the rows by the site's own draw; refuse shares for which a part would have too few, by their number.
+
+        The difference between sums over all rows and over those that train is about the rows that are held out.
+        """
+        shares, least = seeded(self.holdout.shares, self.gate.folder), 1 if self.is_private else self.policy.min_subset
+        held_out = math.floor(shares.evaluate * table.rows + 0.5)
+        threshold = math.floor(shares.threshold * (table.rows - held_out) + 0.5)
+        sizes = [size for size, share in ((held_out, shares.evaluate), (threshold, shares.threshold)) if share]
+        if min(sizes) < max(1, least):
+            raise Refusal("policy", f"a part of its rows would be fewer than the {least} that its policy asks for")
+        one = split(table, self.roles, self.site, shares)
+        if any(0 < part.rows < least for part in (one.training, one.held_out, one.threshold)):
+            one = split(table, self.roles, self.site, dataclasses.replace(shares, by_class=False))
+        return one
+
+    def _check_words(self, words: int) -> None:
+        if words > self.policy.max_words:
+            raise Refusal("policy", f"its policy lets it tell no more than {self.policy.max_words} words of a column")
+
+    def _common_words(self, name: str) -> tuple[str, ...]:
+        """Return the words of a column that occur in enough rows to be told."""
+        counts = word_counts(self.table.columns[name])
+        return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
+
+    def sums(self, header: Json, mask: Mask | None) -> Outgoing:
+        """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
+        columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
+        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
+        numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
+        word_columns = {*self.sketch.features, self.roles.group}
+        word_columns |= {self.roles.label} if self.roles.classification else set()
+        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= word_columns:
+            raise Refusal("unknown", "it is asked for sums of columns that are no features")
+        if ask.ranges and not self.policy.ranges:
+            raise Refusal(
+                "policy",
+                "the least and the greatest value of a column are single rows' values, which its policy does not tell; "
+                "state bounds in [preprocess], or use another scale",
+            )
+        noise = self._noise(header["noise"], ask)
+        beyond = {*ask.words} - {self.roles.label, self.roles.group}
+        if self.policy.limits_privacy and (ask.ranges or beyond or (ask.sums and noise is None)):
+            raise Refusal(
+                "policy",
+                "its policy asks for privacy, and the preparation would send exact sums or words; state bounds and "
+                "categories in [preprocess], or add epsilon",
+            )
+        if ask.sums or self.replies is None:
+            self.replies = Replies(self._known() if noise is None else self.table, noise)
+        exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
+        words = {name: self._common_words(name) for name in ask.words}
+        for levels in words.values():
+            self._check_words(len(levels))
+        request = {"columns": header["columns"], "noise": header["noise"]}
+        again = None if noise is None or mask is None else self.gate.figures(self.run, request)
+        sums = dataclasses.replace(self.replies.first(ask) if again is None else _sums(again), words=words)
+        releases = self._releases(noise)
+        if mask is None:
+            return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=releases)
+        if ask.ranges:
+            raise Refusal("unknown", "least and greatest values are no sums, and this run has agreed on masked sums")
+        table = header["table"]
+        layout = FigureLayout(ask, whole(table["capacity"], 1, MOST_WORDS, "capacity"), str(table["salt"]))
+        return self._masked(lambda: layout.encode(sums), mask, request, dataclasses.asdict(sums), exact, releases)
+
+    def _masked(
+        self, words: Callable[[], np.ndarray], mask: Mask, request: Json, figures: Json, exact: bool,
+        releases: tuple[Release, ...],
+    ) -> Outgoing:  # fmt: skip
+        """Return figures under masks; those with noise are kept, so that new masks need no new noise."""
+        try:
+            content = mask(words())
+        except FoedusError as error:
+            raise unfit(str(error), self.note) from None
+        if not releases:
+            return Outgoing(payload=content, exact=exact)
+        keep = partial(self.gate.keep_figures, self.run, request, figures)
+        return Outgoing(payload=content, exact=exact, releases=releases, before=keep)
+
+    def _known(self) -> Table:
+        """Return the table for exact sums: of a column with few values none is told, as if it had none here."""
+        columns = dict(self.table.columns)
+        for name, holds in zip(self.sketch.features, self.sketch.holds, strict=True):
+            column = columns[name]
+            if holds != "words" and int(np.sum(~missing_in(column))) < self.policy.min_subset:
+                columns[name] = np.full(len(column), np.nan)
+        return dataclasses.replace(self.table, columns=columns)
+
+    def _noise(self, record: Json | None, ask: FiguresRequest) -> FigureNoise | None:
+        if record is None:
+            return None
+        bounds = {str(name): (float(low), float(high)) for name, (low, high) in record["bounds"].items()}
+        for name in ask.sums:
+            low, high = bounds.get(name, (0.0, 0.0))
+            if not (-LARGEST <= low < high <= LARGEST and high - low >= 1 / LARGEST):
+                raise Refusal(
+                    "unknown",
+                    f"noise on the sums of {name!r} needs its bounds, a low and a high number up to {LARGEST:g}",
+                )
+        epsilon, figures = float(record["epsilon"]), whole(record["figures"], 1, 10**6, "figures")
+        if not 1 / LARGEST <= epsilon <= LARGEST:
+            raise Refusal("unknown", f"noise on sums needs an epsilon > 0, up to {LARGEST:g}")
+        return FigureNoise(bounds, epsilon, figures, exact_laplace)
+
+    def _releases(self, noise: FigureNoise | None) -> tuple[Release, ...]:
+        """Return the releases since the last call, for the site's ledger."""
+        if noise is None:
+            return ()
+        releases = tuple(
+            Release(f"preparation: {what}", "laplace", change, scale, rows=self.rows["training"])
+            for what, change, scale in noise.noted
+        )
+        noise.noted.clear()
+        return releases
+
+    def squares(self, header: Json, mask: Mask | None) -> Outgoing:
+        """Answer with the sums of squared deviations from the means over all sites; under a mask, where one is due."""
+        if self.replies is None:
+            raise Refusal("unknown", "it is asked for squares before sums")
+        means = {str(name): float(mean) for name, mean in header["means"].items()}
+        noise = self.replies.noise
+        if noise is None and self.policy.limits_privacy:
+            raise Refusal("policy", "its policy asks for privacy, and the preparation would send exact sums")
+        columns = {*self.sketch.features} if noise is None else {*noise.bounds}
+        if not {*means} <= columns or not all(map(math.isfinite, means.values())):
+            raise Refusal("unknown", "it is asked for squares of columns that are no features")
+        if any(abs(mean) > LARGEST for mean in means.values()):
+            raise Refusal("unknown", f"it is asked for squares from a mean beyond {LARGEST:g}")
+        if noise is not None:  # the proof of the sensitivity needs a mean within the bounds
+            means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
+        request = {"means": header["means"]}
+        again = None if noise is None or mask is None else self.gate.figures(self.run, request)
+        squares = self.replies.second(means) if again is None else {str(k): float(v) for k, v in again.items()}
+        releases = self._releases(noise)
+        if mask is None:
+            return Outgoing({"squares": squares}, exact=noise is None, releases=releases)
+        layout = SquaresLayout(means)
+        return self._masked(lambda: layout.encode(squares), mask, request, squares, noise is None, releases)
+
+    def prepare(self, header: Json) -> dict[str, np.ndarray]:
+        """Return the arrays that the rounds work on, from the site's table by the rules."""
+        rules = Preprocessing.from_json(header["rules"])
+        self._check_rules(rules)
+        # rows that the agreed rule leaves out are gone; the message's own rule could only refuse for what is in a row
+        own = dataclasses.replace(self._without_rare(rules), missing="mean")
+        cohort = cohort_of(rules, self.roles)
+        arrays = arrays_of(cohort, own, self.table)
+        if self.split is not None:
+            held_out, threshold = self.split.held_out, self.split.threshold
+            parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
+            self.examiner = Examiner(parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy)
+        return dict(zip(("x", "y", "group"), arrays, strict=False))
+
+    def kept_rows(self) -> Json:
+        """Return how many rows are kept out for each term on a rate; nothing where only sums may be seen."""
+        if self.examiner is None or self.is_secure or not self.holdout.rates:
+            return {}
+        return {"kept": self.examiner.counts()}
+
+    def _check_rules(self, rules: Preprocessing) -> None:
+        """Refuse rules by their own names and numbers; for no row of the table they can then fail."""
+        if tuple(rule.name for rule in rules.columns) != self.sketch.features:
+            raise Refusal("unknown", "the rules are not about the features that it has told")
+        for rule, holds in zip(rules.columns, self.sketch.holds, strict=True):
+            if isinstance(rule, Category) != (holds == "words") and holds != "nothing":
+                raise Refusal("unknown", f"the rule of the column {rule.name!r} does not fit what the column holds")
+            if isinstance(rule, Number):
+                for field, least in (("shift", -LARGEST), ("scale", 1 / LARGEST), ("fill", -LARGEST)):
+                    value = getattr(rule, field)
+                    if not (isinstance(value, int | float) and least <= value <= LARGEST):
+                        raise Refusal(
+                            "unknown", f"the {field} of the column {rule.name!r} must be from {least:g} to {LARGEST:g}"
+                        )
+        if self.roles.classification and len(rules.labels) != 2:
+            raise Refusal("unknown", "the rules must say which label counts as 0 and which as 1")
+
+    def _without_rare(self, rules: Preprocessing) -> Preprocessing:
+        """Return rules by which a word that few rows have here counts as one that no row has.
+
+        Otherwise a gradient would have an entry that is a sum over those few rows alone. Under privacy noise covers it,
+        and a word that becomes rare with one row less must not change what is in others.
+        """
+        if self.is_private:
+            return rules
+        columns: list[Number | Category] = []
+        for rule in rules.columns:
+            if isinstance(rule, Category):
+                common = {*self._common_words(rule.name)}
+                levels = tuple(f"{level}\0" if level not in common else level for level in rule.levels)
+                rule = Category(rule.name, levels)
+            columns.append(rule)
+        return dataclasses.replace(rules, columns=tuple(columns))
+
+
+def _bounded(table: Table, note: Callable[[str], None]) -> Table:
+    """Return the table with its numbers cut to a range in which nothing that is computed from them overflows."""
+    columns = dict(table.columns)
+    for name, column in columns.items():
+        if not isinstance(column, Words) and np.any(np.abs(column) > LARGEST):
+            columns[name] = np.clip(column, -LARGEST, LARGEST)
+            note(f"{table.source}: numbers of column {name!r} are cut to the range of {LARGEST:g}")
+    return dataclasses.replace(table, columns=columns)

@@ -1,0 +1,327 @@
+"""A site's part in masked sums: keys from its kit, one vector and one reveal for a sum, and a record on its disk."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.base.pytrees import PyTree
+from foedus.certificate.measure import SitePart
+from foedus.certificate.summed import summed_part
+from foedus.federation import packing
+from foedus.federation.agreement import MOST_ROUNDS
+from foedus.federation.examiner import EvaluationMask
+from foedus.federation.gate import Gate, Outgoing
+from foedus.federation.masked_exchange import PREPARATION, stage_name
+from foedus.federation.packing import whole
+from foedus.federation.policy import Policy, Refusal
+from foedus.privacy.central import NoiseShares
+from foedus.privacy.releasing import sound_noise
+from foedus.problem.terms import Data, Terms
+from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.constrained import tolerances
+from foedus.sums.halves import CheckingSite, CheckOrder
+from foedus.sums.identity import SiteIdentity
+from foedus.sums.masking import Masking, beyond_range, masking_of, remedy
+from foedus.sums.masks import require_cryptography
+from foedus.sums.messages import MaskOrder, RevealOrder, Roster
+from foedus.sums.site import MaskingSite, NoKeys
+
+SYNC = getattr(os, "fdatasync", os.fsync)  # content and length of a file are safe; its times need not be
+MOST_EPOCHS = 10**6  # of keys in one run
+OF_ONE_SITE = ("mask", "since")  # parts of a header that are no part of the question, which is the same for all sites
+
+
+def identity_of(kit: Path, name: str) -> SiteIdentity | None:
+    """Return the identity in a kit; None where there is none, and then the site takes no part in masked sums."""
+    try:
+        return SiteIdentity.of_kit(kit, name)
+    except FoedusError:
+        return None
+
+
+def why_no_identity() -> str:
+    """Return why a site cannot sign its part of masked sums, to go behind its name."""
+    try:
+        require_cryptography()
+    except FoedusError as error:
+        return f"it cannot take part: {str(error).removesuffix('.')}"
+    return "it has no key and certificate to sign its part of masked sums with"
+
+
+class SummedRounds(MutableMapping[str, str]):
+    """Over which set the site has let a run, or a round of one with noise, be summed: on the disk before it reveals.
+
+    A disk takes milliseconds to say that a line is safe, so a line is begun when the site masks, while its vector is on
+    its way, with the set of all who were asked and a question mark. If they all answer, the reveal only waits until
+    that line is safe. If not, the set of those who did is written in a line of its own, which counts. A line with a
+    question mark that a restart finds alone counts too: nobody knows whether the site has revealed.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        text = path.read_text() if path.exists() else ""
+        if text and not text.endswith("\n"):  # a line that a crash cut short must not swallow the next one
+            self._write("\n")
+        lines = [line.split(" ") for line in text.splitlines()]
+        self.rounds: dict[str, str] = {}
+        for round, digest in (line for line in lines if len(line) == 2):
+            self.rounds.setdefault(round, digest)
+        for round, digest, _ in (line for line in lines if len(line) == 3):
+            self.rounds.setdefault(round, digest)
+        self.ahead: tuple[str, str, Future[None]] | None = None  # the line that was begun last
+        self.writer = ThreadPoolExecutor(max_workers=1)
+
+    def foresee(self, round: str, digest: str) -> None:
+        """Begin the line of a round that will be summed over this set if nobody vanishes."""
+        if round not in self.rounds and (self.ahead is None or self.ahead[:2] != (round, digest)):
+            self.ahead = round, digest, self.writer.submit(self._write, f"{round} {digest} ?\n")
+
+    def __setitem__(self, round: str, digest: str) -> None:
+        if self.ahead is not None and self.ahead[:2] == (round, digest):
+            self.ahead[2].result()
+        else:
+            self._write(f"{round} {digest}\n")
+        self.rounds[round] = digest
+
+    def _write(self, line: str) -> None:
+        with open(self.path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(line)
+            file.flush()
+            SYNC(file.fileno())
+
+    def __getitem__(self, round: str) -> str:
+        return self.rounds[round]
+
+    def __delitem__(self, round: str) -> None:
+        raise FoedusError("what has been summed stays on record.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rounds)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+
+class SiteMasks:
+    """The masked sums of a site's session; `check_run` refuses a message of another run, `gate` keeps what left."""
+
+    def __init__(
+        self, identity: SiteIdentity | None, policy: Policy, folder: Path, check_run: Callable[[Json], None], gate: Gate
+    ):
+        self.identity, self.policy, self.folder, self.check_run, self.gate = identity, policy, folder, check_run, gate
+        self.site: MaskingSite | None = None
+        self.checks: CheckingSite | None = None
+        self.masking: Masking | None = None
+        self.run, self.least_others = "", policy.secure_min
+        self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
+        self.record: tuple[str, SummedRounds] | None = None  # a run, and over which sets its sums were
+        self.answers = {
+            "keys": self._keys,
+            "roster": self._roster,
+            "reveal": self._reveal,
+            "check": self._check,
+            "check-reveal": self._check_reveal,
+        }
+
+    def check(self, header: Json, clients: object, algorithm: Algorithm) -> None:
+        """Refuse a run without masked sums where the policy or the noise asks for them, and sums over too few sites."""
+        noise, secure = sound_noise(algorithm), header.get("secure") is True
+        if isinstance(noise, NoiseShares) and not (secure and noise.sites == clients):
+            raise Refusal("policy", f"noise in shares protects masked sums over all its {noise.sites} sites alone")
+        if not secure:
+            if self.policy.secure:
+                raise Refusal("policy", "its policy lets replies leave as masked sums alone (secure)")
+            return
+        if self.identity is None:
+            raise Refusal("policy", why_no_identity())
+        others = whole(clients, 1, 10**6, "sites") - 1
+        if others < self.policy.secure_min:
+            raise Refusal(
+                "policy",
+                f"its policy (secure_min) asks for sums with at least {self.policy.secure_min} other sites, and this "
+                f"run has {others}",
+            )
+
+    def begin(self, header: Json, algorithm: Algorithm, terms: Terms, common: Sequence[bool] = ()) -> None:
+        """Note at the join how this run's replies are added up, as every party works it out.
+
+        `common` says for each kind of round whether all sites get the same message.
+        """
+        self.common = tuple(common)
+        self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
+        self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
+        self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
+        self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
+        self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
+
+    def begin_preparation(self, header: Json) -> None:
+        """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
+        self.preparation = None
+        if header.get("secure") is True and self.identity is not None:
+            record = self._record_of(header["run"])
+            self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record)
+
+    def _record_of(self, run: str) -> SummedRounds:
+        """Return the record of a run's sums; its preparation and its rounds have the same one."""
+        if self.record is None or self.record[0] != run:
+            self.record = run, SummedRounds(self.folder / f"summed-{run}.txt")
+        return self.record[1]
+
+    def preparing(self, header: Json) -> Callable[[np.ndarray], bytes] | None:
+        """Return what puts words that prepare the data under masks; None in a run without masks."""
+        if self.preparation is not None and self.preparation[0] == header["run"]:
+            asked = question_of(header, b"")
+            return lambda words: self._masked(self._site_of(header, PREPARATION), header, None, words, asked)
+        if self.policy.secure:
+            raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
+        return None
+
+    def _site_of(self, header: Json, stage: object = None) -> MaskingSite:
+        """Return the sums that a message is about: those of the rounds, or of the preparation."""
+        if (stage or header.get("stage")) == PREPARATION:
+            if self.preparation is None or self.preparation[0] != header["run"]:
+                raise Refusal("other-run", "it prepares no data by masked sums in this run")
+            return self.preparation[1]
+        self.check_run(header)
+        if self.site is None:
+            raise NoKeys("it has no keys for this run yet")
+        return self.site
+
+    def _keys(self, header: Json, payload: bytes) -> Outgoing:
+        """Take new keys for the run, or for its preparation, and return the public one."""
+        epoch, run = whole(header["epoch"], 0, MOST_EPOCHS, "epoch"), str(header["run"])
+        if header.get("stage") == PREPARATION:
+            note = self._site_of(header).new_keys(stage_name(run, PREPARATION), epoch)
+            return Outgoing(payload=note.to_bytes())
+        self.check_run(header)
+        if self.identity is None:
+            raise Refusal("policy", why_no_identity())
+        if self.site is None or self.run != run:
+            self.run = run
+            self.site = MaskingSite(self.identity, self.least_others, self._record_of(run), self.noise is not None)
+            self.checks = CheckingSite(self.site, self.policy.secure_checks)
+        return Outgoing(payload=self.site.new_keys(run, epoch).to_bytes())
+
+    def _roster(self, header: Json, payload: bytes) -> Outgoing:
+        try:
+            self._site_of(header).accept(Roster.from_bytes(payload))
+        except FoedusError as error:
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+        return Outgoing()
+
+    def vector(self, header: Json, payload: bytes, round: int | None, words: np.ndarray) -> bytes:
+        """Return the masked vector for the sum that the header of a message orders; it is bound to what was asked."""
+        phase = header.get("phase")
+        same = not isinstance(phase, int) or (phase < len(self.common) and self.common[phase])
+        return self._masked(self.site, header, round, words, question_of(header, payload if same else b""))
+
+    @staticmethod
+    def _masked(site: MaskingSite | None, header: Json, round: int | None, words: np.ndarray, question: bytes) -> bytes:
+        try:
+            order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
+            if round is not None and order.round != round:
+                raise FoedusError("the sum is of another round than the message.")
+            if site is None:
+                raise NoKeys("it has no keys for this run yet")
+            return site.mask(order, words, question).to_bytes()
+        except (FoedusError, ValueError, KeyError, TypeError) as error:
+            raise _refusal(error) from None
+
+    def _reveal(self, header: Json, payload: bytes) -> Outgoing:
+        try:
+            return Outgoing(payload=self._site_of(header).reveal(RevealOrder.from_bytes(payload)).to_bytes())
+        except FoedusError as error:
+            raise _refusal(error) from None
+
+    def _check(self, header: Json, payload: bytes) -> Outgoing:
+        """Return the words of rounds that were summed, for their sums over halves; of rounds without noise alone."""
+        self.check_run(header)
+        try:
+            order = CheckOrder.from_bytes(payload)
+            if self.noise is not None:
+                raise FoedusError("a sum over half of the sites has a part of the noise alone, so none is checked.")
+            if max(order.rounds) >= self.rounds:
+                raise FoedusError("only rounds are checked, neither the certificate nor an evaluation.")
+            return Outgoing(payload=self._checking_site().vector(order).to_bytes(), exact=True)
+        except FoedusError as error:
+            raise _refusal(error) from None
+
+    def _check_reveal(self, header: Json, payload: bytes) -> Outgoing:
+        self.check_run(header)
+        try:
+            return Outgoing(payload=self._checking_site().reveal(RevealOrder.from_bytes(payload)).to_bytes())
+        except FoedusError as error:
+            raise _refusal(error) from None
+
+    def again(self, header: Json, payload: bytes, round: int) -> bytes | None:
+        """Return under new masks what a request with noise got before, or None: it is one release, and counts once."""
+        words = None if self.masking is None else self.gate.words(_bare(header), payload)
+        return None if words is None else self.vector(header, payload, round, words)
+
+    def keep_words(self, header: Json, payload: bytes, reply: PyTree) -> None:
+        """Keep what leaves with noise under masks; for `Outgoing.before`, which comes after its charge."""
+        if self.masking is not None:
+            self.gate.keep_words(_bare(header), payload, self.masking.words_of(reply))
+
+    def masked_reply(self, header: Json, payload: bytes, round: int, reply: PyTree) -> bytes:
+        """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
+        assert self.masking is not None
+        self.note_clipped(f"a round of kind {header['phase']}", self.masking, reply)
+        return self.vector(header, payload, round, self.masking.words_of(reply))
+
+    def note_clipped(self, kind: str, masking: Masking, tree: PyTree) -> None:
+        """Write into the site's own log, once for each kind of reply, that a number is beyond the range.
+
+        The server hears of it under the masks alone: a refusal would tell it something about one site.
+        """
+        if kind not in self.clip_notes and (excess := beyond_range(masking, tree)) is not None:
+            self.clip_notes.add(kind)
+            field, value = excess
+            self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(masking)}")
+
+    def measurement(self, header: Json, payload: bytes, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
+        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
+        if self.masking is None:
+            return packing.to_bytes(part, plan)
+        measuring, own = self.masking.measuring, summed_part(self.terms, part, self.eps2, data)
+        self.note_clipped("the certificate", measuring, own)
+        return self.vector(header, payload, round, measuring.words_of(own))
+
+    def evaluation(self, header: Json, payload: bytes, round: int | None) -> EvaluationMask | None:
+        """Return what puts the site's part of an evaluation under masks; None in a run without them."""
+        if (masking := self.masking) is None:
+            return None
+        return EvaluationMask(
+            lambda tree: self.vector(header, payload, round, masking.measuring.words_of(tree)),
+            lambda tree: self.gate.keep_words(_bare(header), payload, masking.measuring.words_of(tree)),
+        )
+
+    def _checking_site(self) -> CheckingSite:
+        if self.checks is None:
+            raise NoKeys("it has no keys for this run yet")
+        return self.checks
+
+
+def question_of(header: Json, payload: bytes) -> bytes:
+    """Return the digest of what a message asks: what is the same in the messages to all sites of a sum."""
+    asked = {name: value for name, value in header.items() if name not in OF_ONE_SITE}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode() + b"\0" + payload).digest()
+
+
+def _bare(header: Json) -> Json:
+    """Return a message's header without the sum that it orders: what is asked, under whatever masks."""
+    return {key: value for key, value in header.items() if key != "mask"}
+
+
+def _refusal(error: Exception) -> Refusal:
+    """Return the refusal for what a masked sum does not allow; without keys the server can offer new ones."""
+    if isinstance(error, FoedusError):
+        return Refusal("keys" if isinstance(error, NoKeys) else "breach", str(error).removesuffix("."))
+    return Refusal("unknown", "it is asked for its part of a masked sum in no form that it knows")

@@ -1,0 +1,315 @@
+"""ServerSession: the server's side of a run, over any transport that can `ask`.
+
+`ask(messages, timeout)` takes bytes by site and returns the bytes of those that answered in time. Everything else is
+here: the same draws and history as in a simulation, refusals of replies that do not fit, checkpoints, and the measuring
+round from which the certificate is made.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.certificate.measure import SitePart
+from foedus.certificate.summed import SummedPart
+from foedus.federation import evaluating, layout, packing, products, spec
+from foedus.federation.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
+from foedus.federation.flare.post import Post
+from foedus.federation.holdout import Holdout
+from foedus.federation.keeping import ServerCheckpoints
+from foedus.federation.names import STARTED
+from foedus.federation.order import Order, Patience, Result
+from foedus.federation.quorum import QuorumRounds
+from foedus.federation.receipts import Receipts
+from foedus.federation.rounds import Play, Rounds, first_play
+from foedus.federation.window import Window
+from foedus.numerics.interpreter.random_bits import random_key
+from foedus.privacy.releasing import sound_noise
+from foedus.protocol.algorithm import name_of
+from foedus.runtime import clock, spine
+from foedus.runtime.spine import Carry, Recorder
+from foedus.statistics.evaluate import Evaluation
+from foedus.statistics.rates import Decision
+
+PlayRound = Callable[[Play], tuple[Play, dict[str, object]]]
+"""Plays one round; returns the state after it, and its record."""
+
+JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
+GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
+
+__all__ = ["Missing", "Paused", "ServerSession"]
+
+
+class ServerSession:
+    """The server's side of one run; `play` returns a Result, or raises Paused where the run can be resumed."""
+
+    def __init__(
+        self,
+        order: Order,
+        folder: Path,
+        ask: AskSites,
+        patience: Patience | None = None,
+        note: Callable[[str], None] = lambda line: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        window: Window | None = None,
+        post: Post | None = None,
+        history: dict[str, np.ndarray] | None = None,
+    ):
+        self.earlier = history or {}  # rounds that were played with more sites
+        self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
+        self.patience, self.window = patience or Patience(), window or Window()
+        self.client = dict(zip(order.sites, order.names, strict=True))
+        self.receipts = Receipts(self.folder.parent)
+        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop, self.receipts)
+        self.post = post
+        self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
+        self.pace: list[float] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.checkpoints = ServerCheckpoints(order, self.folder, self.exchange)
+
+    def play(self) -> Result:
+        """Greet the sites, let them join, play the rounds, and measure the last model."""
+        try:
+            return self._play()
+        finally:
+            self.receipts.save()
+
+    def _play(self) -> Result:
+        began = time.perf_counter()
+        window = self.window
+        window.statement = {
+            "run": self.order.run, "algorithm": name_of(self.order.algorithm), "clients": list(self.order.names),
+            "max_rounds": self.order.max_rounds,
+        }  # fmt: skip
+        window.refusals = self.exchange.refusals
+        if (post := self.post) is not None:
+            window.waiting = lambda: sorted(self.client[site] for site in {*post.missing} & self.client.keys())
+        window.enter("greeting")
+        self._greet()
+        order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
+        own_shapes = None if order.own is None else packing.structure(order.own)
+        self.messages = layout.messages(algorithm, terms, own_shapes)
+        self.replies = layout.replies(algorithm, terms, self.messages, self.party)
+        self.holdout = Holdout.from_json(order.holdout)
+        more = [evaluating.shapes(terms, self.holdout.noise)] if self.holdout.evaluates else []
+        more += [shape] if (shape := products.shape(terms)) is not None else []
+        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party), *more))
+        self.exchange.most = largest + HEADERS
+        self.traffic = tuple(
+            (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
+        )
+        noisy = sound_noise(algorithm) is not None
+        # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
+        # site's noise, and a site's own ledger does not depend on it.
+        self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
+        window.enter("joining")
+        site_rounds = self._join()
+        start = first_play(order.few)(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
+        at, columns = self._resume(start, site_rounds)
+        recorder = Recorder(self.traffic, columns)
+        self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
+        if self.post is not None:
+            self.post.most = self.exchange.most
+        rounds = Rounds if self.patience.quorum is None or self.post is None else QuorumRounds
+        self.rounds = rounds(
+            order, self.exchange, self.messages, self.replies, self.statements, self.release_counts, self.post,
+            self.should_stop,
+        )  # fmt: skip
+        window.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
+        window.enter("rounds")
+        play_round = self._player()
+        compiled_at = time.perf_counter()
+        first = recorder.rounds
+        kept_at = time.monotonic()
+        now = time.perf_counter if self.post is None else self.post.now
+        self.window.recorder = recorder
+        while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
+            if self.should_stop():
+                raise Paused("the run was stopped from outside")
+            tick = now()
+            try:
+                at, record = play_round(at)
+            except LeftOut as wrong:
+                wrong.w, wrong.history = np.asarray(at.carry.w), recorder.columns
+                raise
+            recorder.add({name: np.array(value)[None] for name, value in record.items()})
+            self.pace.append(now() - tick)
+            self.window.look()
+            if recorder.rounds == first + 1:
+                compiled_at = time.perf_counter()
+            # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little
+            patient = 0.0 if self.patience.quorum is None else self.rounds.slowest / clock.SHARE
+            if time.monotonic() - kept_at >= max(self.patience.keep_every, patient):
+                self._keep(at, recorder)
+                kept_at = time.monotonic()
+        self._keep(at, recorder)
+        return self._finish(at, recorder, time.perf_counter() - began, compiled_at - began)
+
+    # --- before the rounds ---
+
+    def _greet(self) -> None:
+        """Wait until every site answers, and check that the shapes of their arrays agree."""
+        self.joins = self._joins()
+        self.statements = {site: statement for site, (statement, _) in self.joins.items()}
+        schemas = {site: header["schema"] for site, header in self.exchange.greet("hello", {}, self.statements).items()}
+        first = self.order.sites[0]
+        for site in self.order.sites:
+            mine, theirs = layout.beyond_rows(schemas[site]), layout.beyond_rows(schemas[first])
+            if mine != theirs:
+                raise Missing(
+                    f"client {self.client[site]!r}: its arrays are {layout.in_words(mine)}, "
+                    f"but client {self.client[first]!r} has {layout.in_words(theirs)}."
+                )
+        extra_shapes = layout.schema(self.order.extra[0]) if self.order.extra else {}
+        self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
+
+    def _statement(self) -> Json:
+        """Return what all sites are asked to agree to alike."""
+        order = self.order
+        own = None if order.own is None else layout.schema(order.own)
+        settings = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
+        return settings | {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
+
+    def _joins(self) -> dict[str, tuple[Json, bytes]]:
+        """Return by site what it is asked to agree to in the greeting and in `join`, and the arrays of the latter."""
+        order, common, joins = self.order, self._statement(), {}
+        for i, site in enumerate(order.sites):
+            extra = order.extra[i] if order.extra else {}
+            shapes = {k: list(np.shape(v)) for k, v in extra.items()}
+            plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
+            payload = packing.to_bytes((order.w0, extra), plan)
+            own = {"index": i, "uid": [int(v) for v in order.uids[i]], "extra": shapes, "client": order.names[i]}
+            joins[site] = common | own | {"arrays": hashlib.sha256(payload).hexdigest()}, payload
+        return joins
+
+    def _join(self) -> dict[str, set[int]]:
+        """Tell every site the terms; return the rounds after which each site has saved its state."""
+        order = self.order
+        header = self.exchange.header("join")
+        messages = {
+            site: packing.seal(header | statement, payload) for site, (statement, payload) in self.joins.items()
+        }
+        answers = self.ask(messages, max(self.patience.timeout, JOIN_SECONDS))
+        site_rounds: dict[str, set[int]] = {}
+        for site in order.sites:
+            header, _ = self.exchange.open_reply(site, answers.get(site), "join", None)
+            if header is None:
+                raise Paused(f"client {self.client[site]!r} did not join{self.exchange.why(site)}")
+            site_rounds[site] = {STARTED, *header["kept"]}
+        return site_rounds
+
+    # --- a round ---
+
+    def _player(self) -> PlayRound:
+        """Return the function that plays one round."""
+        return self.rounds.play
+
+    def _draws(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
+        """Return who is asked in a round, and whose reply is called lost; (clients,) booleans each."""
+        return self.rounds.draws(carry.round)
+
+    def _note_releases(self, site: str, header: Json) -> None:
+        """Note how often a site says that it has released."""
+        self.rounds.note_releases(self.order.sites.index(site), header)
+
+    # --- keeping and resuming ---
+
+    def _keep(self, at: Play, recorder: Recorder) -> None:
+        self.receipts.save()
+        self.checkpoints.keep(at, int(at.carry.round), np.asarray(at.last), recorder)
+
+    def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
+        """Return the newest checkpoint that is whole and whose states all sites have; the start where there is none."""
+        for path in self.checkpoints.files():
+            content = self.checkpoints.load(path, fresh)
+            if content is None:
+                continue
+            at, columns = content
+            last = np.asarray(at.last)
+            lacking = [s for i, s in enumerate(self.order.sites) if int(last[i]) not in states[s]]
+            if lacking:
+                self.note(f"{path.name}: client {self.client[lacking[0]]!r} lacks its state; the one before is tried.")
+                continue
+            self.checkpoints.rounds = [(int(at.carry.round), last)]
+            self.note(f"resumed after round {int(at.carry.round)}")
+            return at, columns
+        return fresh, dict(self.earlier)
+
+    # --- after the rounds ---
+
+    def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
+        """Have every site measure its part of the certificate at the last model, and return the result."""
+        order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
+        self.window.enter("measuring")
+        multipliers = spine.server_multipliers(algorithm, terms, carry)
+        nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
+        parts_or_names = self._measurement(at, nu)
+        end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
+        end = products.with_gap(self, at, end, parts_or_names, multipliers, nu)
+        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        evaluation, decision, w = None, None, np.asarray(carry.w)
+        if self.holdout and bool(carry.finite) and not interrupted:
+            decision = self._decision(w) if self.holdout.rates else None
+            evaluation = self._evaluation(w, decision) if self.holdout.evaluates else None
+        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
+            self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
+        return Result(
+            conclusion=end,
+            history=recorder.columns,
+            seconds=seconds,
+            compile_seconds=compile_seconds,
+            interrupted=interrupted,
+            pace=np.array(self.pace),
+            refused=self.exchange.refusals,
+            **evaluating.results(evaluation, decision),
+        )
+
+    def _decision(self, w: np.ndarray) -> Decision:
+        """Return the threshold that the terms on rates choose."""
+        return evaluating.choose_threshold(self.exchange, self.client, self.order.terms, w, self.holdout.rates)
+
+    def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
+        """Return the figures of a model on the rows that the sites have held out."""
+        return evaluating.collect(self.exchange, self.client, self.order.terms, w, self.holdout, decision)
+
+    def sum_of(
+        self, ask: str, number: int, messages: dict[str, tuple[Json, bytes]], plan: jax.ShapeDtypeStruct
+    ) -> np.ndarray:
+        """Return the sum of the sites' replies to one more question; `number` counts these after the last round."""
+        return products.sum_of_replies(self, ask, messages, plan)
+
+    def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
+        """Return what the sites measure at the last model; or the names of those that do not measure."""
+        order, terms, carry = self.order, self.order.terms, at.carry
+        finite = bool(carry.finite)
+        w, last = np.asarray(carry.w), np.asarray(at.last)
+        payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
+        plan = layout.parts(terms, self.party)
+        parts: dict[str, SitePart | None] = {}  # None for a site that does not measure
+        for _ in range(1 + self.patience.misses):
+            messages = {
+                s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
+                for i, s in enumerate(order.sites)
+                if s not in parts
+            }
+            for site, raw in self.ask(messages, self.patience.timeout).items() if messages else ():
+                header, content = self.exchange.open_reply(site, raw, "measure", None)
+                try:
+                    if header is not None:
+                        part = layout.part_from(content, plan, finite) if header.get("measured") is True else None
+                        if part is not None and finite:
+                            self.rounds.referee.check_measurement(order.sites.index(site), w, float(part.f))
+                        parts[site] = part
+                except FoedusError as error:
+                    self.exchange.refuse(site, str(error))
+        if silent := [s for s in order.sites if s not in parts]:
+            why = self.exchange.why(silent[0])
+            raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
+        silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
+        return silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))

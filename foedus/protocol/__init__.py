@@ -1,0 +1,1 @@
+"""What an algorithm is, and the few questions that only some algorithms answer; no algorithm lives here."""

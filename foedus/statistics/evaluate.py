@@ -1,0 +1,364 @@
+"""Evaluation: how good a model is on rows it has not seen, at each site and over all of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.base.files import Json
+from foedus.base.pytrees import PyTree
+from foedus.privacy.total import Local
+from foedus.problem.problem import Problem
+from foedus.problem.terms import Terms
+from foedus.statistics import noisy, noisy_figures, summed
+from foedus.statistics.figures import (
+    ALL_ROWS,
+    SHARES,
+    TITLES,
+    Tenth,
+    TermFigure,
+    bracket,
+    figures_of,
+    sum_of,
+    tenths_of,
+    terms_of,
+)
+from foedus.statistics.intervals import Figure
+from foedus.statistics.noisy import EvaluationNoise
+from foedus.statistics.rates import Decision, RateRecord
+from foedus.statistics.tally import Rule, Tally, tally
+
+HELD_OUT = "held-out rows"  # the source of an evaluation on rows that an experiment kept out of training
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a model on rows that took no part in training; print it for a table.
+
+    Attributes:
+        source: the rows: "held-out rows", or the names of files.
+        sites: the figures of each site by name: "accuracy", "miss_rate", "false_alarms", "auc", "loss", "brier" and
+            "calibration" of a classifier (the last two with the logistic loss), "r2", "rmse", "mae" and "loss" of a
+            regression. A `Figure` has `value`, and `low` and `high`, its interval at 95 %. None of a site's own are
+            there with masked sums.
+        overall: the same over the rows of all sites together.
+        terms: the loss behind each cap, or the rate, on these rows.
+        tenths: what happened to the rows of each tenth of the predicted probabilities.
+        rows: the number of rows of each site; 0 where a site told nothing; None where only sums were seen.
+        auc_error: the area under the curve is known to within this much, because scores are counted in cells.
+        cut: the threshold on the score, where a term chose one.
+        noise: what the figures spent of each row's privacy, where noise was added to them.
+    """
+
+    source: str
+    sites: dict[str, dict[str, Figure]]
+    overall: dict[str, Figure]
+    terms: tuple[TermFigure, ...] = ()
+    tenths: tuple[Tenth, ...] = ()
+    rows: dict[str, int] | None = None
+    auc_error: float = 0.0
+    cut: float | None = None
+    noise: EvaluationNoise | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of rows at all sites."""
+        return self.overall["loss"].rows
+
+    @property
+    def everyone(self) -> dict[str, dict[str, Figure]]:
+        """The figures of each site, and over all rows where that is not the same."""
+        return {**self.sites, ALL_ROWS: self.overall} if len(self.sites) != 1 else self.sites
+
+    def __getitem__(self, name: str) -> Figure:
+        return self.overall[name]
+
+    def __str__(self) -> str:
+        unseen = "" if self.source == HELD_OUT else "; they count as unseen only if they took no part in training"
+        kept = ", which took no part in training" if self.source == HELD_OUT else ""
+        head = f"on {self.source}{kept} ({self.total:,} rows){unseen}; intervals at 95 %"
+        names = [name for name in TITLES if name in self.overall]
+        rows = [("site", "rows", *(TITLES[name][0].lower() for name in names))]
+        for site, figures in self.everyone.items():
+            rows.append((site, f"{figures['loss'].rows:,}", *(figure_text(n, figures[n]) for n in names)))
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        lines = [
+            head,
+            *("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows),
+        ]
+        lines += [f"{t.constraint} at {t.site}: {term_text(t)}" for t in self.terms]
+        lines += [] if self.noise is None else [self.noise.words]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_json(self) -> Json:
+        """Return the evaluation as JSON holds it."""
+        return {
+            "source": self.source,
+            "sites": {site: _figures(figures) for site, figures in self.sites.items()},
+            "overall": _figures(self.overall),
+            "terms": [{**vars(t), "figure": t.figure.to_json()} for t in self.terms],
+            "tenths": [[t.predicted, t.observed.to_json()] for t in self.tenths],
+            "rows": self.rows,
+            "auc_error": self.auc_error,
+            "cut": self.cut if self.cut is None or math.isfinite(self.cut) else str(self.cut),
+            "noise": None if self.noise is None else self.noise.to_json(),
+        }
+
+    @staticmethod
+    def from_json(record: Json) -> "Evaluation":
+        """Read what `to_json` wrote."""
+        noise = record.get("noise")
+        return Evaluation(
+            source=record["source"],
+            sites={site: _read(figures) for site, figures in record["sites"].items()},
+            overall=_read(record["overall"]),
+            terms=tuple(TermFigure(**{**t, "figure": Figure.from_json(t["figure"])}) for t in record["terms"]),
+            tenths=tuple(Tenth(mean, Figure.from_json(f)) for mean, f in record["tenths"]),
+            rows=record["rows"],
+            auc_error=record["auc_error"],
+            cut=None if record["cut"] is None else float(record["cut"]),
+            noise=None if noise is None else EvaluationNoise(**noise),
+        )
+
+
+def _figures(figures: Mapping[str, Figure]) -> Json:
+    return {name: figure.to_json() for name, figure in figures.items()}
+
+
+def _read(record: Json) -> dict[str, Figure]:
+    return {name: Figure.from_json(figure) for name, figure in record.items()}
+
+
+def figure_text(name: str, figure: Figure) -> str:
+    """Return a figure with its interval as people write it: shares in per cent, others with three digits."""
+    if not figure.known:
+        return "–"
+    scale, digits, unit = (100.0, 1, " %") if name in SHARES else (1.0, 3, "")
+    value, low, high = (f"{scale * v:.{digits}f}".replace("-", "−") for v in (figure.value, figure.low, figure.high))
+    return f"{value}{unit} ({low} to {high})" if figure.bounded else f"{value}{unit}"
+
+
+def term_text(term: TermFigure) -> str:
+    """Return how a cap stands on new rows, in a few words."""
+    name = "miss_rate" if term.constraint in ("miss rate", "false-alarm rate") else "loss"
+    cap = f"{100 * term.cap:g} %" if name == "miss_rate" else f"{term.cap:.4g}"
+    words = {
+        "holds": f"holds: the cap is {cap}",
+        "broken": f"broken: the cap is {cap}",
+        "open": f"not decided by so few rows: the cap is {cap}",
+        "unknown": f"no rows; the cap is {cap}",
+    }[term.standing]
+    return f"{figure_text(name, term.figure)}, {words}" if term.figure.known else words
+
+
+def evaluate(
+    problem: Problem,
+    w: PyTree,
+    sites: Mapping[str, Sequence[np.ndarray]] | Sequence[Sequence[np.ndarray]],
+    *,
+    decision: Decision | None = None,
+    source: str = "new rows",
+    secure: bool = False,
+    privacy: Local | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Measure a model on rows that took no part in training.
+
+    Each site computes sums and histograms of a fixed size from its own rows; all figures follow from these.
+
+    Args:
+        problem: the problem that the model was trained on, for its loss and its terms; its data are not used.
+        w: the model, as `run.w`.
+        sites: the new rows of each site, (X, y) or (X, y, group), by name or in a list.
+        decision: `run.decision`, where a term on a rate chose a threshold.
+        source: what to call the rows.
+        secure: add up the sites' sums and histograms as masked sums do, in the same integers: figures over all rows
+            alone.
+        privacy: the total ε and δ that the figures spend of each of these rows; each site then adds noise to a few
+            counts and sums, and the intervals include it.
+        seed: keys the noise, where it is simulated.
+
+    Returns:
+        The figures of each site (none with `secure`) and over all rows, each with its interval at 95 %.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> draw = np.random.default_rng(0)
+        >>> def rows(n):
+        ...     X = draw.normal(size=(n, 2))
+        ...     return X, (X[:, 0] + draw.normal(size=n) > 0).astype(float)
+        >>> problem = fd.Problem({"north": rows(200), "south": rows(200)}, loss=fd.losses.logistic)
+        >>> run = fd.solve(problem, fd.InteriorPoint())
+        >>> result = fd.evaluate(problem, run.w, {"north": rows(400), "south": rows(400)})
+        >>> result["accuracy"].low < 0.75 < result["accuracy"].high
+        True
+    """
+    terms = problem.terms
+    rows_by_site = dict(sites) if isinstance(sites, Mapping) else {str(i): rows for i, rows in enumerate(sites)}
+    vector = np.asarray(w, dtype=float)
+    check_linear(terms, vector)
+    rule = Rule() if decision is None else decision.rule
+    for name, arrays in rows_by_site.items():
+        _check_rows(name, arrays, len(vector), terms)
+    if privacy is not None:
+        noise = EvaluationNoise(privacy.epsilon, privacy.delta, privacy.sampler)
+        replies = noisy_replies(terms, vector, rows_by_site, rule, noise, seed)
+        return noisy_evaluation_of(terms, replies, noise, decision, source, secure=secure)
+    tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in rows_by_site.items()}
+    join = masked_evaluation_of if secure else evaluation_of
+    return join(terms, tallies, decision, source)
+
+
+def check_linear(terms: Terms, w: np.ndarray) -> None:
+    """Raise where the model is not a linear one with a loss, of which alone these figures are known."""
+    if terms.loss is None or w.ndim != 1:
+        raise FoedusError(
+            "an evaluation is about a linear model, trained with loss=; a problem with an objective of its own has no "
+            "predictions that foedus knows."
+        )
+
+
+def _check_rows(name: str, arrays: Sequence[np.ndarray], width: int, terms: Terms) -> None:
+    shape = np.shape(arrays[0])
+    if len(arrays) < 2 or len(shape) != 2 or shape[1] != width or len(arrays[1]) != shape[0]:
+        raise FoedusError(f"site {name!r}: expected (X, y) with {width} columns. Got X of shape {shape}.")
+    if not all(np.all(np.isfinite(np.asarray(part, dtype=float))) for part in arrays):
+        raise FoedusError(f"site {name!r}: the rows hold values that are not finite.")
+    labels = set(np.unique(np.asarray(arrays[1])).tolist())
+    assert terms.loss is not None
+    if terms.loss.kind == "classification" and not (labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}):
+        raise FoedusError(f"site {name!r}: expected labels 0/1 or -1/+1. Got {sorted(labels)[:5]} instead.")
+
+
+def evaluation_of(
+    terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
+) -> Evaluation:
+    """Return the evaluation that follows from the sites' tallies; this is the coordinator's part."""
+    sites = {name: figures_of(one) for name, one in tallies.items()}
+    return _evaluation(terms_of(terms, list(tallies), tallies), sum_of(tallies), sites, decision, source)
+
+
+def masked_evaluation_of(
+    terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
+) -> Evaluation:
+    """Return the evaluation that the sites' tallies give as masked sums, in the same integers."""
+    return evaluation_of_sum(terms, list(tallies), summed.add_up(terms, tallies), decision, source)
+
+
+def evaluation_of_sum(
+    terms: Terms,
+    names: Sequence[str],
+    total: Mapping[str, np.ndarray],
+    decision: Decision | None = None,
+    source: str = HELD_OUT,
+) -> Evaluation:
+    """Return the evaluation that follows from the sum of what sites add to it; no site has figures of its own."""
+    own = summed.terms_of_sum(terms, names, total)
+    return _evaluation(own, summed.tally_of(terms, total), {}, decision, source)
+
+
+def noisy_replies(
+    terms: Terms,
+    w: np.ndarray,
+    sites: Mapping[str, Sequence[np.ndarray]],
+    rule: Rule,
+    noise: EvaluationNoise,
+    seed: int,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return what each site sends under privacy."""
+    return {
+        name: noisy.release(terms, noise, noisy.exact_parts(terms, w, arrays, rule), noisy.drawing(noise, seed, name))
+        for name, arrays in sites.items()
+    }
+
+
+def noisy_evaluation_of(
+    terms: Terms,
+    replies: Mapping[str, Mapping[str, np.ndarray]],
+    noise: EvaluationNoise,
+    decision: Decision | None = None,
+    source: str = HELD_OUT,
+    *,
+    secure: bool = False,
+) -> Evaluation:
+    """Return the evaluation that follows from counts and sums with noise; with `secure` from their sum alone."""
+    tallies = {name: noisy_figures.tally_of(terms, noise, sums) for name, sums in replies.items()}
+    first, *others = tallies.values()
+    return _noisy_evaluation(terms, {} if secure else tallies, sum(others, first), noise, decision, source)
+
+
+def noisy_evaluation_of_sum(
+    terms: Terms,
+    total: Mapping[str, np.ndarray],
+    parties: int,
+    noise: EvaluationNoise,
+    decision: Decision | None = None,
+    source: str = HELD_OUT,
+) -> Evaluation:
+    """Return the evaluation that follows from the sum of what so many sites send, each with its own noise."""
+    if not all(np.all(np.isfinite(value)) for value in total.values()):
+        raise FoedusError("the sum of the sites' evaluations holds NaN or inf.")
+    own = replace(noisy_figures.tally_of(terms, noise, total), parties=parties)
+    return _noisy_evaluation(terms, {}, own, noise, decision, source)
+
+
+def _noisy_evaluation(
+    terms: Terms,
+    own: Mapping[str, noisy_figures.NoisyTally],
+    total: noisy_figures.NoisyTally,
+    noise: EvaluationNoise,
+    decision: Decision | None,
+    source: str,
+) -> Evaluation:
+    sites = {name: noisy_figures.figures_of(one) for name, one in own.items()}
+    overall = noisy_figures.figures_of(total)
+    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]
+    return Evaluation(
+        source=source,
+        sites=sites,
+        overall=overall,
+        terms=(*rates, *noisy_figures.terms_of(terms, own)),
+        tenths=noisy_figures.tenths_of(total),
+        rows={name: figures["accuracy"].rows for name, figures in sites.items()} if sites else None,
+        auc_error=noisy_figures.area(total)[1],
+        cut=None if decision is None else decision.cut,
+        noise=noise,
+    )
+
+
+def _evaluation(
+    terms: tuple[TermFigure, ...],
+    together: Tally,
+    sites: dict[str, dict[str, Figure]],
+    decision: Decision | None,
+    source: str,
+) -> Evaluation:
+    overall = figures_of(together)
+    error = 0.0
+    if "auc" in overall and overall["auc"].known:
+        least, most = bracket(together)
+        error = 0.5 * (most - least)
+    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]
+    return Evaluation(
+        source=source,
+        sites=sites,
+        overall=overall,
+        terms=(*rates, *terms),
+        tenths=tenths_of(together),
+        rows={name: figures["loss"].rows for name, figures in sites.items()} if sites else None,
+        auc_error=error,
+        cut=None if decision is None else decision.cut,
+    )
+
+
+def _rates(
+    record: RateRecord, sites: Mapping[str, Mapping[str, Figure]], overall: Mapping[str, Figure]
+) -> list[TermFigure]:
+    """The rate that a term caps, at each site and over all rows."""
+    name = "miss_rate" if record.type == "MissRate" else "false_alarms"
+    everyone = {**sites, ALL_ROWS: overall} if len(sites) != 1 else sites
+    return [TermFigure(site, record.title, record.at_most, figures[name]) for site, figures in everyone.items()]

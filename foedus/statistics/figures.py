@@ -1,0 +1,204 @@
+"""The figures that follow from a tally: shares, areas, means, and the losses behind caps, each with its interval."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foedus.problem.constraints import LossCap, LossGap
+from foedus.problem.terms import Data, Terms
+from foedus.statistics import intervals
+from foedus.statistics.intervals import FEWEST, LEVEL, NOTHING, Figure
+from foedus.statistics.tally import Tally, subsets
+
+# the figures in the order of pages and tables: a title, and what the figure is
+TITLES: dict[str, tuple[str, str]] = {
+    "accuracy": ("Right", "share of the rows with the right answer"),
+    "miss_rate": ("Missed", "share of the positives that are called negative"),
+    "false_alarms": ("False alarms", "share of the negatives that are called positive"),
+    "auc": ("AUC", "chance that a positive scores higher than a negative"),
+    "loss": ("Loss", "mean loss of a row"),
+    "brier": ("Brier score", "mean squared distance of the probability from what happened; 0 is best"),
+    "calibration": ("Calibration", "mean predicted probability minus the share of positives; 0 is best"),
+    "r2": ("R²", "share of the variance that the model explains; 1 is best"),
+    "rmse": ("RMSE", "root of the mean squared error, in units of the label"),
+    "mae": ("MAE", "mean absolute error, in units of the label"),
+}
+ALL_ROWS = "all rows"  # in the place of a site: the rows of all sites together
+SHARES = ("accuracy", "miss_rate", "false_alarms")  # shown in per cent
+
+
+@dataclass(frozen=True)
+class Tenth:
+    """The rows whose predicted probability is in one tenth of [0, 1]: the mean of it, and the share of positives."""
+
+    predicted: float
+    observed: Figure
+
+
+def figures_of(sums: Tally) -> dict[str, Figure]:
+    """Return the figures of a tally by name."""
+    figures = {"loss": intervals.mean(sums["loss"], low=0.0)}
+    if "outcomes" in sums:
+        hits, misses, alarms, rejections = map(float, sums["outcomes"])
+        figures |= {
+            "accuracy": intervals.rate(hits + rejections, hits + misses + alarms + rejections),
+            "miss_rate": intervals.rate(misses, hits + misses),
+            "false_alarms": intervals.rate(alarms, alarms + rejections),
+            "auc": area(sums),
+        }
+        if "brier" in sums:
+            figures["brier"] = intervals.mean(sums["brier"], low=0.0, high=1.0)
+            figures["calibration"] = intervals.mean(sums["calibration"], low=-1.0, high=1.0)
+    else:
+        figures |= _errors(sums)
+    return {name: figures[name] for name in TITLES if name in figures}
+
+
+def bracket(sums: Tally) -> tuple[float, float]:
+    """Return the least and the largest area under the curve that the histograms allow."""
+    m, n = (float(sums[f"{side}.first"].sum()) for side in ("positives", "negatives"))
+    if m == 0 or n == 0:
+        return math.nan, math.nan
+    below = np.cumsum(sums["negatives.last"]) - sums["negatives.last"]  # negatives that end before a cell begins
+    upto = np.cumsum(sums["negatives.first"])  # negatives that begin before a cell ends
+    least, most = sums["positives.first"] @ below / (m * n), sums["positives.last"] @ upto / (m * n)
+    return float(least), float(most)
+
+
+def area(sums: Tally) -> Figure:
+    """Return the area under the curve: the middle of what the histograms allow, which counts shared cells as ties."""
+    least, most = bracket(sums)
+    if math.isnan(least):
+        return NOTHING
+    m, n = (float(sums[f"{side}.first"].sum()) for side in ("positives", "negatives"))
+    return intervals.area(0.5 * (least + most), least, most, m, n)
+
+
+def _errors(sums: Tally) -> dict[str, Figure]:
+    """R², RMSE and MAE; the intervals of the first two follow from one for a logarithm, whose errors are more even."""
+    n, square = float(sums["square"][0]), intervals.mean(sums["square"], low=0.0)
+    figures = {"r2": NOTHING, "rmse": NOTHING, "mae": intervals.mean(sums["absolute"], low=0.0)}
+    if n < 1:
+        return figures
+    figures["rmse"] = Figure(math.sqrt(square.value), math.sqrt(square.low), math.sqrt(square.high), square.rows)
+    if n < 2:
+        return figures
+    # moments of the target about its mean, from those about a number near it
+    raw = sums["target"] / n
+    mean = raw[1]
+    variance = raw[2] - mean**2
+    if not variance > 0:
+        return figures
+    rest = square.value / variance
+    figures["r2"] = Figure(1.0 - rest, math.nan, math.nan, round(n))
+    if n >= FEWEST and rest > 0:
+        fourth = raw[4] - 4 * mean * raw[3] + 6 * mean**2 * raw[2] - 3 * mean**4
+        cross = (sums["cross"][1] - 2 * mean * sums["cross"][0]) / n + mean**2 * square.value
+        # the variance of log(e² mean / variance of y), by its influence function e²/A − (y − ȳ)²/B
+        spread = sums["square"][2] / n / square.value**2 - 2 * cross / (square.value * variance) + fourth / variance**2
+        from scipy.special import stdtrit  # SciPy takes long to import
+
+        q = float(stdtrit(n - 1, 0.5 + LEVEL / 2.0))
+        # as for a mean: what n rows need not have shown counts too
+        reach = q * math.sqrt(max(spread, 0.0) / n) + 2 * intervals.UNSEEN / n * max(
+            float(sums["square"][4]) ** (1 / 6) / square.value, math.sqrt(n * fourth) / variance
+        )
+        low, high = 1.0 - rest * math.exp(reach), 1.0 - rest * math.exp(-reach)
+        figures["r2"] = Figure(1.0 - rest, low, high, round(n))
+    return figures
+
+
+def tenths_of(sums: Tally) -> tuple[Tenth, ...]:
+    """Return what happened to the rows of each tenth of the predicted probabilities that has any."""
+    if "tenths" not in sums:
+        return ()
+    return tuple(Tenth(float(p / n), intervals.rate(y, n)) for n, p, y in sums["tenths"].tolist() if n > 0)
+
+
+@dataclass(frozen=True)
+class TermFigure:
+    """What a term caps, measured on new rows at a site, or over all sites."""
+
+    site: str
+    constraint: str
+    cap: float
+    figure: Figure
+    kind: str = "<="
+
+    @property
+    def standing(self) -> str:
+        """Return "holds" or "broken" where the interval says so, "open" where it does not, "unknown" without rows."""
+        if not self.figure.known:
+            return "unknown"
+        if not self.figure.bounded:
+            return "open"
+        if self.figure.low > self.cap or (self.kind == "==" and self.figure.high < self.cap):
+            return "broken"
+        return "holds" if self.figure.high <= self.cap and self.kind == "<=" else "open"
+
+
+RowsOf = Callable[[LossCap | LossGap, int, Sequence[str]], list[Figure]]
+"""Returns the value of each row of a term, which has this number, over the rows of these sites together."""
+
+
+def term_figures(terms: Terms, names: Sequence[str], rows: RowsOf) -> tuple[TermFigure, ...]:
+    """Return every loss that a term caps: at each site, over all of them, or on the mean over them."""
+    results: list[TermFigure] = []
+    for k in dict.fromkeys(number for number, *_ in subsets(terms)):
+        term = terms.constraints[k]
+        assert isinstance(term, LossCap | LossGap)
+        sites = {name: rows(term, k, [name]) for name in names}
+        caps = {name: cap for name in names if (cap := cap_at(term, name)) is not None}
+        together = rows(term, k, [*caps]) if len(caps) > 1 and len(set(caps.values())) == 1 else None
+        for row, label in enumerate(term.labels(terms, Data({}))):
+            if term.scope == "coupled":
+                values = [figures[row] for figures in sites.values() if figures[row].known]
+                cap = cap_at(term, "")
+                assert cap is not None
+                results.append(TermFigure("all sites", label, cap, intervals.average(values), term.kind))
+                continue
+            results += [TermFigure(name, label, cap, sites[name][row], term.kind) for name, cap in caps.items()]
+            if together is not None:
+                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together[row], term.kind))
+    return tuple(results)
+
+
+def gap_or_cap(term: LossCap | LossGap, parts: list[Figure]) -> list[Figure]:
+    """Return the value of each row of a term from the mean losses of its groups."""
+    if isinstance(term, LossCap):
+        return parts
+    first, second = parts
+    if not (first.known and second.known):
+        return [NOTHING, NOTHING]
+    return [intervals.difference(first, second), intervals.difference(second, first)]
+
+
+def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tuple[TermFigure, ...]:
+    """Return every loss that a term caps, from the sites' tallies."""
+
+    def rows(term: LossCap | LossGap, k: int, sites: Sequence[str]) -> list[Figure]:
+        return rows_of(term, k, sum_of({name: tallies[name] for name in sites}))
+
+    return term_figures(terms, names, rows)
+
+
+def sum_of(tallies: Mapping[str, Tally]) -> Tally:
+    """Return the sum of the sites' tallies."""
+    first, *others = tallies.values()
+    for other in others:
+        first = first + other
+    return first
+
+
+def rows_of(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:
+    """Return the value of each row of a term."""
+    return gap_or_cap(term, [intervals.mean(sums[f"term {k}.{side}"], low=0.0) for side in range(len(term.masks()))])
+
+
+def cap_at(term: LossCap | LossGap, name: str) -> float | None:
+    """Return the cap at a site; None where the term names caps for sites of which this is none."""
+    limit = term.limit
+    one = limit.get(name) if isinstance(limit, Mapping) else limit
+    return float(one) if isinstance(one, int | float) else None

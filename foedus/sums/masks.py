@@ -1,0 +1,153 @@
+"""Keys and masks: X25519 between each pair of sites, HKDF-SHA256 bound to one sum, ChaCha20 for the mask's words."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.sums.messages import Frame
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+PROTOCOL = "foedus masked sums 1"
+
+
+def require_cryptography() -> None:
+    """Raise a sentence on how to install the library where it is missing."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise FoedusError(
+            "masked sums need the package cryptography; install it with: pip install 'foedus[secure]'."
+        ) from None
+
+
+@dataclass(frozen=True)
+class SumContext:
+    """The one sum that keys are for: run, epoch, round, attempt, the keys of all, who takes part, and what is asked."""
+
+    run: str
+    epoch: int
+    round: int
+    attempt: int
+    roster: bytes  # the digest of everybody's public keys
+    sites: tuple[str, ...]  # exactly those that are asked, in order
+    question: bytes = b""  # a digest of what they are asked, where that is the same for all
+
+    def digest(self) -> bytes:
+        """The digest that every key of this sum is bound to."""
+        frame = Frame().text(PROTOCOL).text(self.run).number(self.epoch).number(self.round).number(self.attempt)
+        frame.content(self.roster).number(len(self.sites))
+        for site in self.sites:
+            frame.text(site)
+        if self.question:
+            frame.content(self.question)
+        return hashlib.sha256(frame.bytes()).digest()
+
+
+def new_key() -> "X25519PrivateKey":
+    """Return a private key from the operating system's randomness."""
+    require_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.generate()
+
+
+def public_bytes(key: "X25519PrivateKey") -> bytes:
+    """Return the 32 bytes of the public key."""
+    return key.public_key().public_bytes_raw()
+
+
+def pair_secret(own: "X25519PrivateKey", other: bytes) -> bytes:
+    """Return what this site and the owner of the other key share: HKDF's extraction of the X25519 agreement."""
+    from cryptography.hazmat.primitives import hashes, hmac
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+    try:
+        agreement = own.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError:  # a point of small order, whose agreement everybody knows
+        raise FoedusError("a public key of the roster is not one that keeps a secret.") from None
+    extraction = hmac.HMAC(hashlib.sha256(PROTOCOL.encode()).digest(), hashes.SHA256())
+    extraction.update(agreement)
+    return extraction.finalize()
+
+
+@dataclass(frozen=True)
+class PairKeys:
+    """The keys of two sites for one sum; they are independent of each other, so one can be revealed."""
+
+    mask: bytes
+    seal: bytes  # for shares on their way through the server
+
+
+def pair_keys(secret: bytes, context: bytes) -> PairKeys:
+    """Return the keys that a pair derives for one sum, by HKDF's expansion."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+    content = HKDFExpand(hashes.SHA256(), 64, b"pair" + context).derive(secret)
+    return PairKeys(content[:32], content[32:])
+
+
+def mask_words(key: bytes, count: int) -> np.ndarray:
+    """Return `count` words of the mask that this key gives: ChaCha20's stream, read as little-endian uint64."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * count)), dtype="<u8")
+
+
+def masked(words: np.ndarray, own: str, self_key: bytes, keys: dict[str, bytes]) -> np.ndarray:
+    """Return the words with a site's own mask and, with each other site, one that the two add and subtract."""
+    total = words.astype(np.uint64) + mask_words(self_key, words.size)
+    for other, key in keys.items():
+        if own < other:
+            total += mask_words(key, words.size)
+        else:
+            total -= mask_words(key, words.size)
+    return total
+
+
+def seal_share(key: bytes, context: bytes, sender: str, receiver: str, share: bytes) -> bytes:
+    """Return a share that only the receiver can read, and only as part of this sum."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(key).encrypt(_nonce(sender, receiver), share, _address(context, sender, receiver))
+
+
+def open_share(key: bytes, context: bytes, sender: str, receiver: str, content: bytes) -> bytes | None:
+    """Return the share, or None where it was not sealed by the sender for this receiver and this sum."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    try:
+        return ChaCha20Poly1305(key).decrypt(_nonce(sender, receiver), content, _address(context, sender, receiver))
+    except InvalidTag:
+        return None
+
+
+def _nonce(sender: str, receiver: str) -> bytes:
+    # a key seals one share in each of the two directions, and never another: a sum is masked once
+    return bytes(11) + (b"\x00" if sender < receiver else b"\x01")
+
+
+def _address(context: bytes, sender: str, receiver: str) -> bytes:
+    return Frame().content(context).text(sender).text(receiver).bytes()
+
+
+def threshold(sites: int) -> int:
+    """Return how many sites must reveal their shares: more than two thirds, so that a round gives no two sums.
+
+    With c sites that collude with the server, two different sets could both be unmasked only if 2·threshold <= sites +
+    c; with floor(2n/3) + 1 that takes more than a third of the sites.
+    """
+    return 2 * sites // 3 + 1
+
+
+def order_of(sites: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in the order in which a set of sites is written."""
+    return tuple(sorted(sites))

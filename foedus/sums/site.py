@@ -1,0 +1,293 @@
+"""A site's side of masked sums: fresh keys, one masked vector for a sum, one reveal, nothing for a server that lies.
+
+What a site refuses, whoever asks:
+  - keys that are not signed by the certificates of the sites they name, or a roster without its own key;
+  - a sum over fewer than `least_others` other sites, or with survivors below the threshold;
+  - in a run without noise, a sum over another set of sites than the first one: the difference would be about few;
+  - a second vector under the same masks, or for another set of sites in the same round;
+  - a second reveal in a round, unless it is the same to the letter;
+  - a reveal for which another site has masked under another set, round or attempt than this site was shown, or an
+    answer to another question;
+  - any further sum after a recovery, until it has new keys.
+"""
+
+import hashlib
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+
+from foedus.base.errors import FoedusError
+from foedus.sums import masks, shamir
+from foedus.sums.identity import SiteIdentity, check_note
+from foedus.sums.masks import PairKeys, SumContext
+from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+LEAST_OTHERS = 3  # other sites in a sum, where the policy says nothing else
+ONE_SET = "set"  # in the record of a run without noise: the set of all its sums
+LONGEST_HISTORY, LARGEST_HISTORY = 8, 2**26  # rounds whose words a site keeps for a check, and their bytes
+
+
+def check_enough(count: int, who: str) -> None:
+    """Raise where there are too few parties for a sum that says little about one."""
+    if count <= LEAST_OTHERS:
+        raise FoedusError(
+            f"masked sums (secure) need at least {LEAST_OTHERS + 1} {who}, so that a sum says little about one. "
+            f"Got {count} instead."
+        )
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A record of sets that wants to know early over which one a round will be summed, if nobody vanishes."""
+
+    def foresee(self, round: str, digest: str) -> None:
+        """Note what will probably be written."""
+
+
+class Breach(FoedusError):
+    """What the server asks for would break the promise of masked sums, so the site does not do it."""
+
+
+class NoKeys(Breach):
+    """The site has no keys with which it could do what is asked; the server can let all sites take new ones."""
+
+
+@dataclass
+class _Masked:
+    """A sum for which this site has sent a masked vector."""
+
+    order: MaskOrder
+    words: bytes
+    reply: MaskedVector
+    share: bytes  # the site's own share of its own mask's key
+    context: bytes  # the digest that the keys of this sum are bound to
+    question: bytes
+    keys: dict[str, PairKeys]  # with each of the other sites
+    disclosure: tuple[RevealOrder, Reveal] | None = None
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """What a site has sent for a round that was summed over everybody who was asked."""
+
+    sites: tuple[str, ...]
+    words: bytes
+
+
+class MaskingSite:
+    """A site in the masked sums of a run; its keys live in memory alone.
+
+    Args:
+        identity: the site's name, key and certificate.
+        least_others: the fewest other sites in a sum.
+        summed: the digest of the set over which the site has let sums of the run be seen, or of the set of each round.
+            Kept over restarts by its owner.
+        is_noisy: whether what is summed has noise. Sums without noise are all over one set, for sums over many sets
+            together may tell what a single site has sent. Noise is for each round anew, so a round has one set.
+    """
+
+    def __init__(
+        self,
+        identity: SiteIdentity,
+        least_others: int = LEAST_OTHERS,
+        summed: MutableMapping[str, str] | None = None,
+        is_noisy: bool = False,
+    ):
+        self.identity, self.least_others, self.is_noisy = identity, least_others, is_noisy
+        self.summed: MutableMapping[str, str] = {} if summed is None else summed
+        self.key: X25519PrivateKey | None = None
+        self.note: KeyNote | None = None
+        self.secrets: dict[str, bytes] = {}
+        self.roster = b""
+        self.rounds: dict[int, _Masked] = {}
+        self.history: dict[int, _Summed] = {}  # of the last rounds, for a check (`halves.py`)
+
+    @property
+    def site(self) -> str:
+        return self.identity.site
+
+    # --- keys ---
+
+    def new_keys(self, run: str, epoch: int) -> KeyNote:
+        """Take new keys for a run, forget the old ones, and return the public one, signed."""
+        self.key = masks.new_key()
+        self.secrets, self.rounds = {}, {}
+        note = KeyNote(run, epoch, self.site, masks.public_bytes(self.key), self.identity.certificate)
+        self.note = KeyNote(*_fields(note), self.identity.sign(note.statement()))
+        return self.note
+
+    def accept(self, roster: Roster) -> None:
+        """Check everybody's keys, and agree with each of the other sites on a secret."""
+        if self.key is None or self.note is None:
+            raise NoKeys("it has no keys for this run yet")
+        names = tuple(note.site for note in roster.notes)
+        if names != masks.order_of({*names}):
+            raise Breach("the roster names a site twice, or not in order")
+        if self.note not in roster.notes:
+            raise Breach("the roster does not hold this site's own key")
+        if len(names) - 1 < self.least_others:
+            raise Breach(
+                f"its policy (secure_min) asks for sums with at least {self.least_others} other sites, "
+                f"and this run has {len(names) - 1}"
+            )
+        for note in roster.notes:
+            if (note.run, note.epoch) != (self.note.run, self.note.epoch):
+                raise Breach(f"the key of {note.site!r} is of another run or epoch")
+            try:
+                check_note(note, self.identity.root)
+            except FoedusError as error:
+                raise Breach(str(error).removesuffix(".")) from None
+        others = [note for note in roster.notes if note.site != self.site]
+        if len({note.public for note in roster.notes}) < len(names):
+            raise Breach("two sites of the roster have the same key")
+        self.secrets = {note.site: masks.pair_secret(self.key, note.public) for note in others}
+        self.roster = hashlib.sha256(roster.to_bytes()).digest()
+
+    # --- a sum ---
+
+    def mask(self, order: MaskOrder, words: np.ndarray, question: bytes = b"") -> MaskedVector:
+        """Return the words under masks; the same order with the same words gets the same bytes again.
+
+        `question` is a digest of what the words answer. It is part of what the masks are made from, so that masks
+        cancel and shares open only among sites that were asked the same.
+        """
+        content = np.ascontiguousarray(words, dtype=np.int64).astype("<i8").tobytes()
+        before = self.rounds.get(order.round)
+        if before is not None and (before.order, before.words, before.question) == (order, content, question):
+            return before.reply
+        self._check_order(order, before)
+        context = self._context(order, question)
+        keys = {other: masks.pair_keys(self.secrets[other], context) for other in order.sites if other != self.site}
+        own = shamir.new_secret()
+        points = {site: number for number, site in enumerate(order.sites, start=1)}
+        shares = shamir.split(own, list(points.values()), masks.threshold(len(points)))
+        envelopes = {
+            other: masks.seal_share(pair.seal, context, self.site, other, shares[points[other]])
+            for other, pair in keys.items()
+        }
+        vector = masks.masked(
+            words.astype(np.int64).view(np.uint64), self.site, own, {k: v.mask for k, v in keys.items()}
+        )
+        commitment = hashlib.sha256(own).digest()
+        reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
+        self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]], context, question, keys)}
+        if self.is_noisy and isinstance(self.summed, Foreseeing):
+            self.summed.foresee(str(order.round), _digest(order.sites))
+        return reply
+
+    def _check_order(self, order: MaskOrder, before: _Masked | None) -> None:
+        self.check_epoch(order.run, order.epoch)
+        if order.sites != masks.order_of({*order.sites}) or self.site not in order.sites:
+            raise Breach("the set of a sum must name each site once, in order, and this site among them")
+        if not {*order.sites} <= {self.site, *self.secrets}:
+            raise Breach("the set of a sum names a site whose key is not in the roster")
+        if len(order.sites) - 1 < self.least_others:
+            raise Breach(
+                f"its policy (secure_min) asks for sums with at least {self.least_others} other sites, "
+                f"and this one has {len(order.sites) - 1}"
+            )
+        if min(order.round, order.attempt) < 0:
+            raise Breach("rounds and attempts are counted from 0")
+        if self.rounds and order.round < max(self.rounds):
+            raise Breach(f"round {order.round} is past")
+        if before is None:
+            return
+        if before.order.sites != order.sites:
+            raise Breach(f"round {order.round} was asked for over another set of sites")
+        if before.disclosure is not None:
+            raise Breach(f"round {order.round} has been summed already")
+        if order.attempt <= before.order.attempt:
+            raise Breach(f"attempt {order.attempt} of round {order.round} has been masked already")
+
+    def reveal(self, order: RevealOrder) -> Reveal:
+        """Return what takes the masks off the sum over the survivors, once in a round."""
+        sum_of = self.rounds.get(order.round)
+        if sum_of is not None and sum_of.disclosure is not None and sum_of.disclosure[0] == order:
+            return sum_of.disclosure[1]
+        self.check_epoch(order.run, order.epoch)
+        if sum_of is None or (sum_of.order.round, sum_of.order.attempt) != (order.round, order.attempt):
+            raise Breach(f"it has not masked attempt {order.attempt} of round {order.round}")
+        if sum_of.disclosure is not None:
+            raise Breach(f"round {order.round} has been summed already, over the sites that were named then")
+        sites = sum_of.order.sites
+        self._check_survivors(order, sites)
+        context = sum_of.context
+        shares, keys = {self.site: sum_of.share}, {}
+        for other in sites:
+            if other == self.site:
+                continue
+            pair = sum_of.keys[other]
+            if other not in order.survivors:
+                keys[other] = pair.mask
+                continue
+            share = masks.open_share(pair.seal, context, other, self.site, order.shares.get(other, b""))
+            if share is None:
+                raise Breach(
+                    f"what {other!r} has sent was not made for this sum: the server has shown it another set, round or "
+                    "attempt, has asked it something else, or has changed it on the way"
+                )
+            shares[other] = share
+        self._note_summed(order)
+        answer = Reveal(self.site, shares, keys)
+        sum_of.disclosure = (order, answer)
+        self._remember(sum_of, order)
+        if keys:  # a recovery: these keys have done their work, and the next sum gets new ones
+            self.key, self.secrets = None, {}
+        return answer
+
+    def _remember(self, sum_of: _Masked, order: RevealOrder) -> None:
+        """Keep the words of a round in which nobody was missing; of older rounds as many as fit."""
+        if order.survivors != sum_of.order.sites:
+            return
+        self.history[order.round] = _Summed(sum_of.order.sites, sum_of.words)
+        while len(self.history) > 1 and (
+            len(self.history) > LONGEST_HISTORY
+            or sum(len(one.words) for one in self.history.values()) > LARGEST_HISTORY
+        ):
+            del self.history[min(self.history)]
+
+    def _check_survivors(self, order: RevealOrder, sites: tuple[str, ...]) -> None:
+        survivors = {*order.survivors}
+        if order.survivors != masks.order_of(survivors) or not survivors <= {*sites} or self.site not in survivors:
+            raise Breach("the survivors of a sum are not sites that were asked, this one among them")
+        least = max(masks.threshold(len(sites)), self.least_others + 1)
+        if len(survivors) < least:
+            raise Breach(
+                f"a sum over {len(survivors)} of {len(sites)} sites is refused; at least {least} must be in it"
+            )
+
+    def _note_summed(self, order: RevealOrder) -> None:
+        digest = _digest(order.survivors)
+        if self.summed.setdefault(str(order.round) if self.is_noisy else ONE_SET, digest) == digest:
+            return
+        if self.is_noisy:
+            raise Breach(f"round {order.round} has been summed over another set of sites before")
+        raise Breach(
+            "sums without noise are over the same sites in the whole run, and these are others than those of the first "
+            "sum; the run goes on when all of them are back"
+        )
+
+    def check_epoch(self, run: str, epoch: int) -> None:
+        if self.note is None or (self.note.run, self.note.epoch) != (run, epoch):
+            raise NoKeys("it has no keys of this run and epoch")
+        if self.key is None:
+            raise NoKeys("it takes new keys after a recovery, and has none yet")
+        if not self.secrets:
+            raise NoKeys("it has not seen everybody's keys")
+
+    def _context(self, order: MaskOrder, question: bytes) -> bytes:
+        sum_of = SumContext(order.run, order.epoch, order.round, order.attempt, self.roster, order.sites, question)
+        return sum_of.digest()
+
+
+def _digest(sites: tuple[str, ...]) -> str:
+    return hashlib.sha256(Frame().names(sites).bytes()).hexdigest()
+
+
+def _fields(note: KeyNote) -> tuple[str, int, str, bytes, bytes]:
+    return note.run, note.epoch, note.site, note.public, note.certificate
