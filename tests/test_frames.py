@@ -16,7 +16,7 @@ RECEIVER = """
 import socket, sys
 from pathlib import Path
 from types import SimpleNamespace
-from foedus.runtime.flare.frames import Limit, limit_frames
+from foedus.federation.flare.frames import Limit, limit_frames
 from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
 limit_frames(Limit(Path(sys.argv[2])))
 line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -100,7 +100,7 @@ def square(w, data):
     return data.mean((data["x"] @ w - data["y"]) ** 2)
 
 if os.environ.get("FOEDUS_PARTY", "").endswith(":site-2"):
-    from foedus.runtime.flare.gate import Gate
+    from foedus.federation.gate import Gate
     honest = Gate.send
 
     def send(self, header, message, out):

@@ -7,6 +7,7 @@ from cases import problem as five
 from constrained_cases import breast_cancer
 
 import foedus as fd
+from foedus.certificate.measure import Certificate
 from foedus.protocol.summing import SumPresent
 from foedus.sums.fixed_point import FixedPoint
 from foedus.sums.masking import Masking, masking_of
@@ -83,7 +84,7 @@ def test_constraints_are_certified_from_sums():
     assert "is kept at" in str(secure.certificate)
     assert np.all(np.isnan(secure.multipliers["local"]))
     np.testing.assert_allclose(secure.certificate.gap, plain.certificate.gap, rtol=1e-3, atol=1e-9)
-    again = fd.certificate.Certificate.from_json(secure.certificate.to_json())
+    again = Certificate.from_json(secure.certificate.to_json())
     assert again == secure.certificate
 
 

@@ -175,7 +175,7 @@ def square(w, data):
 if os.environ.get("FOEDUS_PARTY", "").endswith(":site-3"):
     import jax
     import numpy as np
-    from foedus.runtime.flare.secure_site import SiteMasks
+    from foedus.federation.secure_site import SiteMasks
     honest = SiteMasks.masked_reply
 
     def lie(self, header, payload, round, reply):

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import beta, binom
 
 import foedus as fd
+from foedus.runtime.run import Traffic
 from foedus.statistics import umbrella
 
 REPLICATIONS = 2000
@@ -105,7 +106,7 @@ def test_only_counts_are_asked_for_and_their_bytes_are_counted():
 
     found = umbrella.search({"a": 100, "b": 120}, ask, 0.05, 0.95)
     assert found.rounds == 1 + len(asked) <= 18
-    assert found.traffic == fd.run.Traffic(up=8 * 2 * found.rounds, down=8 * 2 * len(asked))
+    assert found.traffic == Traffic(up=8 * 2 * found.rounds, down=8 * 2 * len(asked))
     grid = (np.array(asked) + umbrella.LIMIT) / umbrella.STEP
     assert np.array_equal(grid, np.round(grid)), "the proposals are on a grid that no data has a say in"
     assert found == umbrella.calibrate({"a": scores[0], "b": scores[1]}, 0.05, 0.95)
