@@ -39,11 +39,11 @@ test-all: $(READY)
 test-browser: $(READY)
 	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
-	$(BIN)/pytest -m browser tests/test_browser.py $(ARGS)
+	$(BIN)/pytest -m browser tests/app/test_browser.py $(ARGS)
 
 mutants: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[flare]'
-	XLA_FLAGS= $(BIN)/python tests/mutants.py $(ARGS)
+	XLA_FLAGS= $(BIN)/python tests/pages/mutants.py $(ARGS)
 
 docs: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -5,7 +5,7 @@ is a sentence that names site, column and value, and says what to do; nothing is
 rows are compared in one place, so this is for whoever holds the files of all sites.
 
 The limits below are chosen so that data in order raise no doubt: breast-cancer, MONK-1, Adult and Heart, dealt out at
-random to 2, 5 and 20 sites, raise none (tests/test_doubts.py).
+random to 2, 5 and 20 sites, raise none (tests/data/test_doubts.py).
 """
 
 import re

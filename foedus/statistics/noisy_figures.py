@@ -8,7 +8,7 @@ x̃ − q·ñ has mean 0, the variance n·v(q) of the rows, and noise of a known
 as Wilson (1927) and Fieller (1954) do it: v(q) is q(1 − q) for a rate, and for a mean of values in [0, b] the largest
 variance that it can have, q(b − q) (Bhatia and Davis 2000). Q(q) is the quantile of the noise: the normal one, or
 Chernoff's bound for a sum of Laplace draws. z and Q are those of 97 %, which leaves room for the normal approximation
-of the rows' part; n is ñ and its own noise's quantile. `tests/test_noisy_evaluation.py` measures the coverage.
+of the rows' part; n is ñ and its own noise's quantile. `tests/privacy/test_noisy_evaluation.py` measures the coverage.
 
 The area under the curve A is treated alike: with positives P and negatives N by cells and S the matrix that says which
 pairs are in the right order, Pᵀ(S − A)N has mean 0. Pairs that share a cell count as wrong for the lower end and as

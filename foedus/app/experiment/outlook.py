@@ -25,7 +25,7 @@ from foedus.runtime.simulate import start
 from foedus.runtime.traffic import traffic_of
 from foedus.sums.masking import masking_of
 
-# Rounds until the stopping test on the reference problems of tests/test_outlook.py, which measures them again: the
+# Rounds until the stopping test on the reference problems of tests/app/test_outlook.py, which measures them again: the
 # breast-cancer set at 5 and 20 sites with a small ridge, and a cap on one class for the methods that take constraints.
 TYPICAL: dict[str, tuple[int, int]] = {
     "CentralProxAL": (36, 52),

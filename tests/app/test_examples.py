@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "examples"
+FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
 # what a robust estimator's example prints is its worst case; the others' is a certificate
 ENDS = {"robust_classifier": "worst case:", "robust_regressor": "worst case:"}

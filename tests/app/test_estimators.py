@@ -24,7 +24,7 @@ from foedus.app.estimators.rows import pad_rows, read_sites
 from foedus.problem.stacked import stack
 from foedus.statistics import umbrella
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = {"north": 150, "south": 120, "west": 90}
 MAX_LOSS, MAX_GAP = 0.4 * log(2), 0.05
 # Terms and shapes are shared by as many tests as possible, and with them the compiled programs.

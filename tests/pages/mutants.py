@@ -1,7 +1,7 @@
 """Mutants: lines on which a printed guarantee rests, each changed in a copy of the sources; a named test must fail.
 
-    python tests/mutants.py             all of tests/mutants.toml, some minutes on two cores
-    python tests/mutants.py PART ...    those whose guarantee or file contains one of these words
+    python tests/pages/mutants.py             all of tests/pages/mutants.toml, some minutes on two cores
+    python tests/pages/mutants.py PART ...    those whose guarantee or file contains one of these words
 
 It ends with status 1 if a mutant survives, if its text does not stand in its file exactly once (the line was changed:
 name the new one), or if a test fails without any mutant. Only quick tests count.
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-ROOT = Path(__file__).resolve().parent.parent
-LIST = ROOT / "tests" / "mutants.toml"
+ROOT = Path(__file__).resolve().parents[2]
+LIST = ROOT / "tests" / "pages" / "mutants.toml"
 COPIED = ("foedus", "lab", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
 PASSED, FAILED = 0, 1  # what pytest ends with; anything else means that the tests could not be run
 SECONDS = 300  # a mutant that runs for longer counts as noticed

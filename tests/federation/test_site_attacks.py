@@ -568,7 +568,7 @@ def test_the_last_bits_of_a_release_do_not_name_the_model_it_started_from(tmp_pa
     assert np.any(fine != np.round(fine)), "OpenDP's grid is finer than that of a sum of floats of this size"
 
 
-# --- 6. code and files from outside (the rest needs FLARE: tests/test_flare_attacks.py) ---
+# --- 6. code and files from outside (the rest needs FLARE: tests/federation/test_flare_attacks.py) ---
 
 
 @pytest.mark.parametrize("run", ["../../etc", "a/b", "", ".", "r1\n", "x" * 65, 7, None, ["r1"]])

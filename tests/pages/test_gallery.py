@@ -7,7 +7,7 @@ import pytest
 
 from foedus.app.report.plots import COLOURS, GREY
 
-GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.md"))
 
 

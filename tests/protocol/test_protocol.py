@@ -69,7 +69,7 @@ def round_of(algorithm, kind, terms, server, client, data):
 
 
 def test_every_exported_algorithm_has_a_case():
-    assert EXPORTED.keys() == CASES.keys(), "give each algorithm its cases in tests/cases.py"
+    assert EXPORTED.keys() == CASES.keys(), "give each algorithm its cases in tests/support/cases.py"
     for name, cases in CASES.items():
         assert cases
         assert all(type(case.algorithm) is EXPORTED[name] for case in cases)

@@ -13,7 +13,7 @@ from hospitals import FEDAVG as STUDY
 
 import foedus as fd
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

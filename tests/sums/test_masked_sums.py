@@ -501,7 +501,7 @@ def test_contexts_that_differ_in_anything_have_different_keys():
 def test_the_vectors_in_the_documentation_are_those_of_the_code():
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    text = (Path(__file__).parents[1] / "docs" / "federation.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
     ash, beech = (X25519PrivateKey.from_private_bytes(bytes([i]) * 32) for i in (1, 2))
     secret = masks.pair_secret(ash, masks.public_bytes(beech))
     assert secret == masks.pair_secret(beech, masks.public_bytes(ash))

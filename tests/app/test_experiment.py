@@ -335,7 +335,7 @@ def test_the_starter_minimises_over_all_rows_and_misses_fewer_positives_than_ney
 
 
 def test_every_key_is_in_the_documentation():
-    page = (Path(__file__).parent.parent / "docs/reference/experiment-file.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/experiment-file.md").read_text()
     top, *sections = page.split("\n## ")
     rows = {part.partition("\n")[0]: part for part in sections}
     for name, keys in {

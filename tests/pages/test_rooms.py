@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "foedus"
+PACKAGE = Path(__file__).parents[2] / "foedus"
 DESIGN = PACKAGE.parent / "docs" / "design.md"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROUNDING = 1e-7  # residuals of a run to 1e-6 that are smaller than this depend on rounding
 NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)( s\b)?")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_readme import BLOCK, same
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
 # a block of code, and what it prints if that is shown right after it

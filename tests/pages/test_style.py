@@ -6,7 +6,7 @@ from pathlib import Path
 import foedus as fd
 from foedus.protocol.algorithm import Algorithm
 
-PACKAGE = Path(__file__).parents[1] / "foedus"
+PACKAGE = Path(__file__).parents[2] / "foedus"
 FILES = sorted([*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "lab" / "foedus_lab").rglob("*.py")])
 # participles that do not end in -ed; "left" and "bound" are nouns and sides more often than not
 IRREGULAR = {
