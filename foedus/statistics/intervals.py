@@ -11,7 +11,7 @@ sample size.
 A mean of a quantity without a known bound has no interval that is exact for every law. Ours is Student's, with two
 allowances for skew, of which losses have much: the third moment moves the quantile as in Johnson (1978), and the part
 of the rows that n rows need not have shown, of share −log(0.05)/n (the "rule of three"), counts with the largest value.
-(Σx⁶)^⅙ stands for that value: it is never smaller, and it comes from a sum. `tests/statistics/test_intervals.py` measures the
+(Σx⁶)^⅙ stands for that value: it is never smaller, and it comes from a sum. `test_intervals.py` measures the
 coverage on losses of several models; it was at least 95 % from 60 rows on. Below `FEWEST` rows there is no interval.
 """
 

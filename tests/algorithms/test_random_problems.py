@@ -1,7 +1,7 @@
 """InteriorPoint on 400 random problems of ten kinds: every end is true, by measurements that share no code with foedus.
 
 A problem is convex but for its gaps. CVXPY says what the optimum is, or that there is no feasible point; NumPy measures
-the optimality conditions where a problem is not convex. `pytest tests/algorithms/test_random_problems.py -s` prints the figures.
+the optimality conditions where a problem is not convex. `pytest -s` with this file prints the figures.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Single lines on which a printed guarantee rests: each test fails if its line is wrong (see tests/pages/mutants.toml)."""
+"""Single lines on which a printed guarantee rests: each test fails if its line is wrong (mutants.toml)."""
 
 import json
 import math

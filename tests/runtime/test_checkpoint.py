@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ fd.solve(problem(), algorithm, max_rounds={rounds}, participation=SOME, checkpoi
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
     script = tmp_path / "run.py"
-    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(fd.__file__))]
+    folders = [str(Path(__file__).parents[1] / "support"), os.path.dirname(os.path.dirname(fd.__file__))]
     script.write_text(SCRIPT.format(folders=folders, rounds=ROUNDS))
 
     command = [sys.executable, "-W", "error", str(script), "7"]
