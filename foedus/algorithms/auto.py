@@ -34,7 +34,7 @@ class Auto(Releasing):
 
     def fit(self, problem: Problem) -> Fit:
         algorithm, why = choose(problem)
-        if isinstance(algorithm, InteriorPoint | ProxAL) and (self.eps1, self.eps2) != (Auto.eps1, Auto.eps2):
+        if isinstance(algorithm, InteriorPoint | ProxAL):
             algorithm = replace(algorithm, eps1=self.eps1, eps2=self.eps2)
         return replace(algorithm.fit(problem), note=f"{name_of(algorithm)} was chosen because {why}")
 
@@ -68,6 +68,8 @@ def choose(problem: Problem) -> tuple[Algorithm, str]:
             pass
     if constrained:
         return ProxAL(), "it takes constraints, and InteriorPoint does not fit this problem"
+    if regularized and terms.dim <= ProxAL.dense:
+        return ProxAL(), "it takes the regulariser, and InteriorPoint does not fit this problem"
     if regularized:
         return InexactADMM(), "it takes the regulariser, and InteriorPoint does not fit this problem"
     if loss is not None:

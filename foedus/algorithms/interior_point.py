@@ -7,9 +7,11 @@ variables (interior_point_rows.py). Sites send these, the server adds them up,
 and announces w + dx; each party moves its slacks and multipliers by its own share of the way to their boundary, and
 answers about the new point in the same round. A row, a slack or a multiplier never leaves its party.
 
-A step must lessen f − μ Σ log s + ν Σ|c + s| or the residuals; one that does not is halved in the next round, and then
-the matrix is shifted. μ falls when every party says that it is near the path. The run ends where the certificate holds,
-with multipliers set to 0 on rows that have room: tested at a point about which every site has spoken.
+A step must lessen f − μ Σ log s + ν Σ|c + s| or the residuals; one that does not is shortened in the next round, and
+then the matrix is shifted. Where ΣK_i is not positive definite, its eigenvalues count with their absolute values; and
+where rows are not convex, Σ|c + s| must not grow much, for an objective may fall without end away from them. μ falls
+when every party says that it is near the path. The run ends where the certificate holds, with multipliers set to 0 on
+rows that have room: tested at a point about which every site has spoken.
 """
 
 from dataclasses import replace
@@ -36,6 +38,7 @@ from foedus.algorithms.interior_point_site import (
 )
 from foedus.algorithms.interior_point_state import (
     INFEASIBLE,
+    NO_PROGRESS,
     NO_STEP,
     NOT_FINITE,
     STALLED,
@@ -47,6 +50,7 @@ from foedus.algorithms.lagrangian import refuse_kinks
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import select
 from foedus.base.settings import setting, settings
+from foedus.certificate.gap import rows_convex
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
@@ -60,10 +64,12 @@ ENOUGH = 0.01  # of ε²: a smaller μ is of no use, for a row that hardly binds
 NEAR = 0.01  # of ε1: μ need not wait for a smaller stationarity
 BACK = (0.05, 0.5)  # a step that was rejected is shortened by a factor between these
 SHORTEST = 1e-3  # instead of a shorter step, the matrix is shifted
+AWAY, LEEWAY = 2.0, 0.1  # on rows that are not convex a step may raise Σ|c + s| by this factor, and by this much
 MEMORY = 3  # a step is accepted where the merit is below its largest value at this many accepted points
-FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
+FAR, FARTHER = 1e3, 1e6  # a run ends where no point within so many units meets the terms, if convex; if not
 SAME = 0.9  # a violation that is still above this share of that MEMORY points ago does not shrink
 STRAIGHT, LONGER = 1e-3, 10.0  # a step is straight up to this share of its fall; the next one is so many times longer
+ROUNDING = 1e-12  # of the largest coordinate: a row broken by this little is met
 DEEP = 1e10  # an objective that has fallen by this share of 1 + |f| is called unbounded
 SMALLER, FALLS, LOWER = 0.7, 1e-9, 1e-6  # smaller: a residual below this share; f and merit fallen by these of 1 + |f|
 PATIENT = 10  # rounds with broken rows and without anything smaller, after which every point waits for all sites
@@ -228,7 +234,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def judge(self, terms: Terms, server: InteriorServer, at: QuadraticModel, complete: Array) -> InteriorServer:
         """Accept the point that was asked about, or go back; then choose the next one."""
         office, base, dim = self.office(terms, server.data), server.base, terms.dim
-        first = server.id == 0
+        first, convex = server.id == 0, rows_convex(terms)
         new = office.system(server.x, at, complete, server.own, server.mu, first, base)
         finite = new.finite & (server.broken == 0)
         inequalities = office.inequalities + terms.clients * terms.rows[0]
@@ -241,9 +247,13 @@ class InteriorPoint(Accountable, Constrained, Summing):
         # where rows come nearer, and where the merit hardly changes, the residuals decide
         nearer = (new.number("theta") < 0.9 * base.number("theta")) | (merit <= worst + 1e-3 * rise)
         lessened = (merit <= worst + 1e-12 * rise) | (nearer & (new.error(units) <= 0.9 * base.error(units)))
-        accept = finite & ~server.snapped & (first | lessened | ~complete)
+        # away from the rows an objective may fall without end that is bounded on them
+        near = new.number("theta") <= AWAY * jnp.max(server.past[:, 2]) + LEEWAY
+        accept = finite & ~server.snapped & (first | (lessened & (near | convex)) | ~complete)
         certified = finite & self.certified(terms, office, new, server)
-        contradicts = finite & ~first & ~certified & self.contradicts(new, units / softness(terms), server.past)
+        # on rows that are not convex it is no proof, but says that no small step lessens the violation
+        evident = self.contradicts(new, units / softness(terms), server.past, FAR if convex else FARTHER)
+        contradicts = finite & ~first & ~certified & evident & (accept | convex)
         following = select(accept | certified | contradicts, new, base)
         past = jnp.where(first, new.merit, jnp.roll(server.past, 1, axis=0).at[0].set(new.merit))
         past = jnp.where(accept, past, server.past)
@@ -310,11 +320,13 @@ class InteriorPoint(Accountable, Constrained, Summing):
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller), jnp.any(smaller) | lower]), 0, server.idle + 1)
         close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
         patient = server.patient | ((idle[1] > PATIENT) & (following.number("violation") > self.eps2))
-        stalled = (((idle[0] > IDLE) & close) | (idle[2] > LONG_IDLE)) & complete & exact
+        stalled = jnp.where((idle[0] > IDLE) & close, STALLED, jnp.where(idle[2] > LONG_IDLE, NO_PROGRESS, 0))
+        stalled = jnp.where(complete & exact, stalled, 0)
         if self.learns(terms):  # what L-BFGS says of the gap is too rough to end a run by
-            stalled = jnp.zeros((), bool)
-        ending = self.ending(following, server, finite, steeper & (shift > 1e8), contradicts & complete & exact)
-        ending = jnp.where((ending == 0) & stalled, STALLED, ending)
+            stalled = jnp.zeros((), int)
+        infeasible = jnp.where(contradicts & complete & exact, INFEASIBLE if convex else NO_PROGRESS, 0)
+        ending = self.ending(following, server, finite, steeper & (shift > 1e8), infeasible)
+        ending = jnp.where(ending == 0, stalled, ending)
         moving = replace(
             server,
             base=following,
@@ -358,16 +370,17 @@ class InteriorPoint(Accountable, Constrained, Summing):
             return passed & (server.gap <= self.gap) & (inside < np.inf)
         return passed & (inside <= self.eps1)
 
-    def contradicts(self, new: System, units: Array, past: Array) -> Array:
+    def contradicts(self, new: System, units: Array, past: Array, far: float) -> Array:
         """Whether the rows contradict each other by the test of `contradiction.py`, and their violation stays."""
         stays = new.number("theta") >= SAME * past[-1, 2]
-        return (new.reach(units) >= FAR) & (new.number("violation") > self.eps2) & stays
+        return (new.reach(units) >= far) & (new.number("violation") > self.eps2) & stays
 
-    def ending(self, at: System, server: InteriorServer, finite: Array, lost: Array, contradicts: Array) -> Array:
+    def ending(self, at: System, server: InteriorServer, finite: Array, lost: Array, infeasible: Array) -> Array:
         """Why the run cannot go on, or 0."""
-        unbounded = at.f < server.top - DEEP * (1.0 + jnp.abs(server.top))
+        deep = at.f < server.top - DEEP * (1.0 + jnp.abs(server.top))
+        unbounded = deep & (at.number("violation") <= self.eps2 + ROUNDING * jnp.max(jnp.abs(at.x)))
         no_start = (server.id == 0) & ~finite
-        why = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, jnp.where(contradicts, INFEASIBLE, 0)))
+        why = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, infeasible))
         return jnp.where(no_start, NOT_FINITE, jnp.where(server.id == 0, 0, why))
 
     def ended(self, server: InteriorServer) -> Array:

@@ -8,6 +8,7 @@ the proximal term of the method of multipliers: it bounds the matrix's entries w
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +17,10 @@ from jax import Array
 from foedus.base.pytrees import state
 from foedus.problem.terms import Terms
 
-DELTA = 1e-8  # δ
+DELTA = 1e-8  # δ of a row whose |J|·|x| is moderate: a row's value is divided by δ, and so is its rounding
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
+CLEAR, SMALL = 1e-13, 1e-4  # of |J|·|x|: distances between these allow a smaller δ
+LEAST_SHARE = 1e-3  # of δ, which is left there
 ROOM = 0.2  # a first slack is at least this share of the party's largest row
 WEIGHT, MANY = 0.1, 10  # first multipliers weigh this share of the gradient of f, and more than MANY rows share it
 RATES = (1e-3, 1e6)  # of the objective per unit of a row: within these, a first multiplier follows the gradients
@@ -33,6 +36,7 @@ class Rows:
 
     s: Array
     z: Array
+    delta: Array  # δ of each row
 
 
 NUMBERS = (
@@ -82,7 +86,7 @@ def started(c: Array, steep: Array, force: Array, equal: np.ndarray) -> Rows:
     z = weight * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *RATES), 1.0)
     s = jnp.maximum(-c, ROOM * size)
     mu = z * jnp.exp(jnp.mean(jnp.log(s)))
-    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s))
+    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s), jnp.full_like(s, DELTA))
 
 
 def safe(rows: Rows, equal: np.ndarray) -> tuple[Array, Array]:
@@ -93,7 +97,21 @@ def safe(rows: Rows, equal: np.ndarray) -> tuple[Array, Array]:
 def stiffness(rows: Rows, equal: np.ndarray) -> Array:
     """D."""
     s, z = safe(rows, equal)
-    return jnp.where(equal, 1.0 / DELTA, 1.0 / (s / z + DELTA))
+    return jnp.where(equal, 1.0 / rows.delta, 1.0 / (s / z + rows.delta))
+
+
+def damped(rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarray, convex: bool) -> Rows:
+    """The rows with δ at x: so large that the rounding of c, which is that of J·x, moves the sum Jᵀz by little.
+
+    Where an inequality is farther than rounding from what it shall be, −μ/z, δ may be smaller: its multiplier moves by
+    their distance over δ in a step, and where terms leave little room it has a long way to go. Far from being met,
+    convex rows keep the larger δ, or the multipliers of terms that cannot be met would grow beyond all evidence.
+    """
+    size = jnp.abs(J) @ jnp.abs(x)
+    gap = jnp.where(equal, 0.0, jnp.abs(c + mu / safe(rows, equal)[1]))
+    clear = jnp.clip(CLEAR * size / jnp.where(gap > 0, gap, 1.0), LEAST_SHARE, 1.0)
+    delta = DELTA * jnp.maximum(1.0, 0.1 * jnp.max(jnp.abs(J), axis=1, initial=0.0) * size)
+    return replace(rows, delta=delta * jnp.where((gap > 0) & ((gap <= SMALL * size) | (not convex)), clear, 1.0))
 
 
 def softness(terms: Terms) -> float:
@@ -122,7 +140,7 @@ def moved(rows: Rows, c: Array, change: Array, alpha: Array, mu: Array, equal: n
     ds, dz = rows_step(rows, c, change, mu, equal)
     far = jnp.minimum(alpha, farthest(s, ds, equal, mu))
     along = jnp.where(equal | (alpha == 0), alpha, farthest(z, dz, equal, mu))
-    return Rows(jnp.where(equal, 0.0, s + far * ds), rows.z + along * dz)
+    return Rows(jnp.where(equal, 0.0, s + far * ds), rows.z + along * dz, rows.delta)
 
 
 def settled(rows: Rows, c: Array, mu: Array, equal: np.ndarray) -> Rows:
@@ -135,7 +153,7 @@ def settled(rows: Rows, c: Array, mu: Array, equal: np.ndarray) -> Rows:
     low = s * z < LEAST * mu
     s, z = jnp.where(low & (z >= s), LEAST * mu / z, s), jnp.where(low & (z < s), LEAST * mu / s, z)
     z = jnp.minimum(z, SPREAD * mu / s)
-    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, rows.z, z))
+    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, rows.z, z), rows.delta)
 
 
 def rounded(rows: Rows, c: Array, equal: np.ndarray, eps2: float) -> Array:
@@ -183,4 +201,4 @@ def matrix(rows: Rows, J: Array, equal: np.ndarray) -> Array:
 
 def blank_rows(count: int) -> Rows:
     """Rows before their first values are known."""
-    return Rows(jnp.ones(count), jnp.ones(count))
+    return Rows(jnp.ones(count), jnp.ones(count), jnp.full(count, DELTA))

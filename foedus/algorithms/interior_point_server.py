@@ -18,6 +18,7 @@ from foedus.algorithms.interior_point_rows import (
     Rows,
     RowSums,
     blank_rows,
+    damped,
     farthest,
     number,
     row_sums,
@@ -30,7 +31,8 @@ from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.base.pytrees import PyTree, select, state
 from foedus.certificate.contradiction import reach
-from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.certificate.gap import rows_convex
+from foedus.numerics.lapack import cholesky, cholesky_solve, eigh
 from foedus.numerics.packed import unpack
 from foedus.problem.terms import Data, Terms
 
@@ -39,7 +41,7 @@ GENTLE, REFINEMENTS = 1e-7, 5  # a larger one, and steps of refinement that undo
 HIDES = 1.001  # a decrement that is so many times that with the larger shift is partly hidden by it
 SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
 LEAST_DIAGONAL = 1e-40  # of the largest entry: a smaller one is no curvature but rounding
-LIFT = 1e-4  # the first shift of one that is not positive definite
+FLAT = 1e-9  # the least curvature of a scaled matrix that is not positive definite
 
 
 @state
@@ -207,6 +209,9 @@ class Office:
                 steep = jnp.maximum(steep, self.form.steepness(x))
             rows = select(first, started(c, steep, jnp.max(jnp.abs(lag)), equal), settled(rows, c, mu, equal))
             own_mu = jnp.where(first, jnp.sum(rows.s * rows.z) / max(1, self.inequalities), mu)
+            here = Rows(rows.s[:stated], rows.z[:stated], rows.delta[:stated])
+            here = damped(here, c[:stated], J, x, own_mu, equal[:stated], rows_convex(terms))
+            rows = replace(rows, delta=rows.delta.at[:stated].set(here.delta))
             sums = row_sums(rows, c, pull, own_mu, self.eps2, equal)
             certificate = certificate + sums.kept[:stated] @ J[:, :dim]
 
@@ -266,17 +271,14 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
     def factor(shift: Array | float) -> Array:
         return cholesky(scaled + shift * jnp.eye(r.shape[0]))
 
-    def going(loop):
-        return ~jnp.isfinite(loop[1][-1, -1]) & (loop[0] < 1e12)
-
-    def body(loop):
-        shift = jnp.maximum(10.0 * loop[0], LIFT)
-        return shift, factor(shift)
+    def bent_up(right: Array) -> Array:
+        values, vectors = eigh(scaled)
+        return vectors @ ((vectors.T @ right) / (jnp.maximum(jnp.abs(values), FLAT) + first))
 
     first = jnp.maximum(shift, SHIFT)
     alone = factor(first)
-    _, lower = jax.lax.while_loop(going, body, (first, alone))
-    dx = -scale * cholesky_solve(lower, scale * r)
+    definite = jnp.isfinite(alone[-1, -1])
+    dx = -scale * jax.lax.cond(definite, lambda v: cholesky_solve(alone, v), bent_up, scale * r)
     # Along directions without curvature, rounding would be divided by SHIFT. A larger shift, undone by refinement
     # wherever there is curvature, keeps it small: the same data in another order give the same model.
     gentle = factor(jnp.asarray(GENTLE))
@@ -285,5 +287,5 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         y = y + cholesky_solve(gentle, scale * r - scaled @ y)
     # a decrement that the larger shift hides is a real slope without curvature, which a long step shall follow
     hides = -jnp.dot(r, dx) > HIDES * jnp.dot(scale * r, y)
-    dx = jnp.where(jnp.isfinite(alone[-1, -1]) & (shift < GENTLE) & ~hides, -scale * y, dx)
+    dx = jnp.where(definite & (shift < GENTLE) & ~hides, -scale * y, dx)
     return dx, -0.5 * jnp.dot(r, dx)

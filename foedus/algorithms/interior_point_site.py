@@ -16,9 +16,20 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithms.interior_point_learnt import LearntShare, learnt_share, rounds_of
-from foedus.algorithms.interior_point_rows import NUMBERS, Rows, blank_rows, matrix, moved, row_sums, settled, started
+from foedus.algorithms.interior_point_rows import (
+    NUMBERS,
+    Rows,
+    blank_rows,
+    damped,
+    matrix,
+    moved,
+    row_sums,
+    settled,
+    started,
+)
 from foedus.algorithms.lagrangian import Party, equalities, evaluate
 from foedus.base.pytrees import select, state
+from foedus.certificate.gap import rows_convex
 from foedus.numerics.packed import pack
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.accountable import Account
@@ -151,6 +162,7 @@ def answer(
     steep = jnp.max(jnp.abs(J), initial=0.0)
     rows = select(first, started(c, steep, terms.clients * force, equal), stepped)
     mu = jnp.where(ask.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
+    rows = damped(rows, c, J, ask.w, mu, equal, rows_convex(terms))
 
     # while the server has no multiplier of a coupled row, it is one that weighs a share of ∇f_i
     steep = terms.clients * jnp.max(jnp.abs(Q), axis=1, initial=0.0)

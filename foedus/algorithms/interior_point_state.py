@@ -8,7 +8,8 @@ from foedus.algorithms.interior_point_site import QuadraticModel
 from foedus.base.pytrees import PyTree, state
 from foedus.problem.terms import Data
 
-INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE, STALLED = 1, 2, 3, 4, 5  # why a run cannot go on
+INFEASIBLE, UNBOUNDED, NO_STEP, NOT_FINITE, STALLED, NO_PROGRESS = 1, 2, 3, 4, 5, 6  # why a run cannot go on
+STEEP = 1e4  # multipliers that are larger than 1 + ‖∇f‖_∞ by this factor are named where no certificate was found
 LONG = 0.02  # a relative step from a certified point that is this long points to a minimum at infinity
 
 
@@ -64,16 +65,27 @@ def reason_of(server: InteriorServer, converged: bool, sites: int, eps1: float, 
         return f"no point was found that meets the terms: {violation}"
     if ending == UNBOUNDED:
         return f"the objective is unbounded: it has fallen to {float(base.f):.3g}, and still falls"
-    if ending == NO_STEP and float(base.number("violation")) > eps2:
-        return f"no point was found that meets the terms: {violation}, and no step was found that lessens them"
-    if ending == NO_STEP:
-        return f"no step was found that lessens the residuals; stationarity is {float(base.stationarity):.2g}"
     if ending == NOT_FINITE:
         return "the functions or their derivatives are not finite at the start; start elsewhere"
+    if ending in (NO_STEP, NO_PROGRESS):
+        why = "no step was found that lessens the residuals" if ending == NO_STEP else "no residual becomes smaller"
+        if float(base.number("violation")) > eps2:
+            return f"no point was found that meets the terms from this start: {violation}, and {why}"
+        return f"{why}; stationarity is {float(base.stationarity):.2g}, and {violation}{steep(base)}"
     if ending == STALLED:
         return (
             f"rounding allows no smaller residuals: stationarity is {float(base.stationarity):.2g} in the units of the "
-            f"columns, {violation}, and the objective is about {float(server.gap):.1g} above the best possible one"
+            f"columns, {violation}, and another step would lower the objective by about {float(server.gap):.1g}"
+            f"{steep(base)}"
         )
     waiting = f", still waiting for {sites - int(server.heard)} of {sites} clients" if server.lasts else ""
-    return f"stopped at the limit of rounds{waiting}: stationarity is {float(base.stationarity):.2g}, and {violation}"
+    left = f"stationarity is {float(base.stationarity):.2g}, and {violation}{steep(base)}"
+    return f"stopped at the limit of rounds{waiting}: {left}"
+
+
+def steep(base: System) -> str:
+    """What very large multipliers mean, to go at the end of a sentence."""
+    size = float(base.number("weight")) ** 0.5
+    if size < STEEP * (1.0 + float(base.force)):
+        return ""
+    return f"; multipliers have grown to {size:.1g}, so there may be none that a certificate could hold with"

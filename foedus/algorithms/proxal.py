@@ -201,6 +201,7 @@ class ProxAL(Constrained, NotPrivate):
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> ProxalServer:
         n = terms.clients
+        w0 = terms.regularizer.prox(w0, 0.0)  # from outside the domain of h no step would be seen to lessen it
         point = jnp.concatenate([w0, jnp.zeros(n * terms.rows[2])])
         return ProxalServer(
             w=point,

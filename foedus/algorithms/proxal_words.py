@@ -56,6 +56,10 @@ def reason_of(
     answers = server.has_answered if bool(server.outer) else server.inner.fresh
     silent = [name for name, answer in zip(names, answers, strict=True) if not bool(answer)]
     if bool(track.deep):
+        now = float(track.violations[0])
+        if now > eps2 * (1.0 + float(abs(server.w).max())):
+            away = f"the objective falls without end away from them, where the violation is {now:.3g}"
+            return f"no point was found that meets the terms from this start: {note_on_least}; {away}"
         return "the objective is unbounded: it falls without end"
     if bool(track.gave_up):
         left = residuals_left(track, float(server.last_beta), settings.eps1, eps2)

@@ -16,6 +16,7 @@ def test_the_choice_solves_the_problem_and_is_named():
 
 
 BALL, GROUPS = fd.constraints.NormBall(1.0), fd.regularizers.Group(0.1, (0, 0, 1, -1))
+WIDE_GROUP = fd.regularizers.Group(0.1, (0,) * 501)
 
 
 def wide(columns: int, **terms) -> fd.Problem:
@@ -32,13 +33,24 @@ def own(w, data):
         (lambda: wide(4, loss=fd.losses.hinge), fd.AFL(theta=0.0, q_hat="uniform")),
         (lambda: wide(501, loss=fd.losses.logistic), fd.InteriorPoint()),
         (lambda: wide(501, objective=own), fd.Scaffold()),
-        (lambda: wide(4, loss=fd.losses.logistic, regularizer=GROUPS), fd.InexactADMM()),
+        (lambda: wide(4, loss=fd.losses.logistic, regularizer=GROUPS), fd.ProxAL()),
+        (lambda: wide(501, loss=fd.losses.logistic, regularizer=WIDE_GROUP), fd.InexactADMM()),
         (lambda: wide(4, loss=fd.losses.logistic, regularizer=GROUPS, constraints=[BALL]), fd.ProxAL()),
         (lambda: wide(501, loss=fd.losses.logistic, constraints=[BALL]), fd.InteriorPoint()),
         (lambda: wide(200_001, loss=fd.losses.logistic), fd.FedGiA()),
         (lambda: wide(4, loss=fd.losses.logistic, constraints=[BALL]), fd.InteriorPoint()),
     ],
-    ids=["hinge", "columns", "own objective", "groups", "groups, rows", "columns, rows", "too many", "rows"],
+    ids=[
+        "hinge",
+        "columns",
+        "own objective",
+        "groups",
+        "wide groups",
+        "groups, rows",
+        "columns, rows",
+        "too many",
+        "rows",
+    ],
 )
 def test_each_kind_of_problem_gets_an_algorithm_that_fits_it(stated, expected):
     algorithm, why = choose(stated())

@@ -24,7 +24,7 @@ from foedus.algorithms.interior_point_learnt import (
     rounds_of,
     solve_learnt,
 )
-from foedus.algorithms.interior_point_rows import Rows, stiffness
+from foedus.algorithms.interior_point_rows import DELTA, Rows, stiffness
 from foedus.numerics.limited_memory import LimitedMemory
 
 POINT, LEARNT = fd.InteriorPoint(), fd.InteriorPoint(curvature="learnt")
@@ -68,7 +68,7 @@ def system(clients: int, rows: int, columns: int = 12) -> tuple[fd.Problem, list
         constraints=[fd.constraints.Linear(np.stack(J), np.ones((clients, rows)))],
     )
     z = [10.0 ** rng.uniform(-4, 2, size=rows) for _ in range(clients)]
-    return problem, J, [Rows(jnp.asarray(1e-4 / a), jnp.asarray(a)) for a in z]
+    return problem, J, [Rows(jnp.asarray(1e-4 / a), jnp.asarray(a), jnp.full(rows, DELTA)) for a in z]
 
 
 def summed(problem: fd.Problem, J: list[np.ndarray], rows: list[Rows], scale: np.ndarray) -> LearntShare:
