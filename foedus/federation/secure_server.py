@@ -11,16 +11,15 @@ import numpy as np
 from jax import Array
 
 from foedus.base.errors import FoedusError
-from foedus.base.files import Json
+from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.pytrees import PyTree
 from foedus.certificate.measure import SitePart
 from foedus.certificate.summed import SummedPart, summed_part
 from foedus.federation import evaluating, layout, packing, products
-from foedus.federation.departures import Departures
 from foedus.federation.exchange import HEADERS, AskSites, Exchange, LeftOut, Paused
 from foedus.federation.flare.post import Post
 from foedus.federation.masked_exchange import MaskedExchange
-from foedus.federation.order import Order, Patience, Result
+from foedus.federation.order import Order, Patience, Result, without
 from foedus.federation.preparation import Request, prepare
 from foedus.federation.receipts import Receipts
 from foedus.federation.rounds import Play
@@ -38,6 +37,51 @@ from foedus.statistics import rates
 from foedus.statistics.evaluate import Evaluation, evaluation_of_sum, noisy_evaluation_of_sum
 from foedus.statistics.rates import Decision, RateTerm
 from foedus.sums.masking import check_clipped, check_everybody, masking_of
+
+FILE = "left-out.npz"
+
+
+class Departures:
+    """The sites that have left a run, in the run's folder at the server."""
+
+    def __init__(self, folder: Path):
+        self.path = Path(folder) / FILE
+        self.reasons: dict[str, str] = {}  # by the transport's name of a site
+        self.refusals: list[str] = []
+        self.history: dict[str, np.ndarray] = {}
+        self.names: dict[str, str] = {}  # the problem's name of a site
+        if self.path.exists():
+            arrays, note = unpack(self.path.read_bytes())
+            self.w = arrays.pop("w")
+            self.history = {name.removeprefix("history."): values for name, values in arrays.items()}
+            self.reasons, self.refusals, self.names = note["reasons"], note["refusals"], note["names"]
+
+    def add(self, order: Order, wrong: LeftOut, refusals: list[str]) -> None:
+        """Note that sites have left, and keep it on the disk; raise where too few would be left."""
+        names = {site: order.names[order.sites.index(site)] for site in wrong.sites}
+        if len(order.sites) - len(names) < 2:
+            words = ", ".join(repr(name) for name in names.values())
+            raise FoedusError(f"client {words} would be left out {wrong.sentence}; one site alone is no federation.")
+        self.reasons |= dict.fromkeys(wrong.sites, wrong.sentence)
+        self.names |= names
+        self.refusals += refusals
+        self.w, self.history = wrong.w, dict(wrong.history)
+        arrays = {"w": self.w} | {f"history.{column}": values for column, values in self.history.items()}
+        write_whole(self.path, pack(arrays, {"reasons": self.reasons, "refusals": self.refusals, "names": self.names}))
+
+    def apply(self, order: Order) -> Order:
+        """Return the order without those who have left."""
+        for site in self.reasons:
+            if site in order.sites:
+                order = without(order, site, self.w)
+        return order
+
+    def complete(self, result: Result) -> None:
+        """Write into a result who has left, and over whom its certificate is."""
+        result.left_out = {self.names[site]: why for site, why in self.reasons.items()}
+        result.refused = [*self.refusals, *result.refused]
+        end = result.conclusion
+        result.conclusion = replace(end, certificate=replace(end.certificate, without=tuple(result.left_out)))
 
 
 @jit_if_many("algorithm", "terms", "phase")

@@ -26,7 +26,7 @@ from foedus.base.files import Json
 from foedus.base.pytrees import PyTree, strong
 from foedus.certificate.measure import SitePart, site_part
 from foedus.data.preprocess import Preprocessing
-from foedus.federation import layout, packing, products, releases, spec
+from foedus.federation import layout, packing, products, spec
 from foedus.federation.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -45,19 +45,58 @@ from foedus.federation.packing import RUN, check_moderate, one_line, whole
 from foedus.federation.policy import Refusal, SiteFile
 from foedus.federation.preparation import Desk
 from foedus.federation.secure_site import SiteMasks
+from foedus.federation.site_ledger import Release, SiteLedger
 from foedus.federation.site_record import write_record
 from foedus.numerics.interpreter.dispatch import jit_if_large, jit_if_many
 from foedus.numerics.interpreter.random_bits import random_key
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import sound_noise
 from foedus.problem.terms import Data, Terms
-from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.algorithm import Algorithm, name_of
 from foedus.protocol.participation import LOCAL, client_key, round_key
 from foedus.runtime import spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.run import versions
 from foedus.runtime.workload import condense_data
 from foedus.sums.identity import SiteIdentity
+
+
+def count_of(ledger: SiteLedger, run: str) -> int:
+    """Return how many rounds of a run are in the ledger."""
+    return sum(line.run == run and line.what.startswith("round ") for line in ledger.lines)
+
+
+def to_come(
+    ledger: SiteLedger, run: str, algorithm: Algorithm, rounds: int, holdout: Holdout, roles: Json
+) -> list[Release]:
+    """Return the releases that a run may still ask for: those of its rounds, and of its evaluation."""
+    noise, releases = sound_noise(algorithm), []
+    if noise is not None:
+        most = rounds if noise.most is None else min(rounds, noise.most)
+        rows = holdout.rows("training", roles)
+        one = Release("a round", noise.kind.lower(), 1.0, noise.multiplier, noise.neighbours, noise.delta, rows)
+        releases = [one] * max(0, most - count_of(ledger, run))
+    evaluation = holdout.release(holdout.rows("held-out", roles))
+    if evaluation is None or any(line.run == run and line.what.startswith("evaluation") for line in ledger.lines):
+        return releases
+    return [*releases, evaluation]
+
+
+def of_round(algorithm: Algorithm, noise: Sound, round: int, following: PyTree, rows: str) -> Release:
+    """Return what a round releases, by the client's own record; refuse less noise than the experiment stated."""
+    release = Release(
+        f"round {round} of {name_of(algorithm)}{noise.ledger_note}",
+        noise.kind.lower(),
+        float(following.spent.sensitivity),
+        float(following.spent.scale),
+        noise.neighbours,
+        noise.delta,
+        rows,
+    )
+    promise = Release("", release.kind, 1.0, noise.multiplier, noise.neighbours)
+    if not release.ratio <= promise.ratio * (1 + 1e-6):  # both are computed in floating point
+        raise Refusal("policy", "the noise would be smaller than the experiment states")
+    return release
 
 
 @jit_if_many("algorithm", "terms")
@@ -155,7 +194,7 @@ class SiteSession:
         rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         if no := self.policy.refuse(algorithm, sites):
             raise Refusal("policy", no)
-        ahead = releases.to_come(self.gate.ledger, header["run"], algorithm, rounds, holdout, roles)
+        ahead = to_come(self.gate.ledger, header["run"], algorithm, rounds, holdout, roles)
         self.gate.check(header["run"], ahead)
         return algorithm
 
@@ -302,7 +341,7 @@ class SiteSession:
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
         client = self.state_after(since := whole(header["since"], STARTED, round - 1, "since"))
         if self.noise is not None and (again := self.masks.again(header, payload, round)) is not None:
-            return Outgoing({"releases": releases.count_of(self.gate.ledger, str(self.run))}, again)
+            return Outgoing({"releases": count_of(self.gate.ledger, str(self.run))}, again)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = self.local(
@@ -316,11 +355,11 @@ class SiteSession:
             self.states = {since: client, round: following}
             return Outgoing(payload=content, exact=True)
         fresh = int(following.spent.releases) > int(client.spent.releases)
-        count = releases.count_of(self.gate.ledger, str(self.run))
+        count = count_of(self.gate.ledger, str(self.run))
         if fresh and count >= self.rounds:
             raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
         rows = "" if self.desk is None else self.desk.rows["training"]
-        own = (releases.of_round(self.algorithm, self.noise, round, following, rows),) if fresh else ()
+        own = (of_round(self.algorithm, self.noise, round, following, rows),) if fresh else ()
 
         # the gate calls this once the ledger is written: a state that counts a release must not exist before its charge
         def keep() -> None:

@@ -18,10 +18,7 @@ DEALINGS = ("one site", "one row a site", "everywhere")
 SHARES = {"ash": 0.5, "birch": 1.0, "cedar": 1.5}  # of f: their mean is 1
 
 # other points at which the optimality conditions hold, and where a run may end as well
-OTHERS = {
-    2: (4.9412293,), 16: (23.1446609,), 20: (40.1987296,), 23: (9.4721360,), 24: (0.0,), 44: (-13.0,),
-    55: (6.6666667,), 61: (-81.9190960,), 108: (-0.6749814, -0.5),
-}  # fmt: skip
+OTHERS = {2: (4.9412293,), 16: (23.1446609,), 20: (40.1987296,), 23: (9.4721360,), 55: (6.6666667,)}
 # 13 has no multipliers at its optimum; of the others these dealings are still too hard for the method
 OPEN = {(13, dealing) for dealing in DEALINGS} | {(93, "one site"), (93, "everywhere"), (106, "everywhere")}
 QUICK = [

@@ -438,7 +438,7 @@ def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
     def full(self, carry, history, final=False):
         raise fd.FoedusError("cannot write server.ckpt: No space left on device; what was there before is unchanged.")
 
-    monkeypatch.setattr("foedus.federation.keeping.Checkpoint.keep", full)
+    monkeypatch.setattr("foedus.federation.server.Checkpoint.keep", full)
     monkeypatch.setattr("foedus.federation.site.SiteSession._keep", lambda self, asked, payload: Outgoing())
     agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING))
     assert any("No space left" in line for line in hall.notes)
