@@ -20,6 +20,7 @@ from foedus.problem.terms import Terms
 DELTA = 1e-8  # δ of a row whose |J|·|x| is moderate: a row's value is divided by δ, and so is its rounding
 BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
 CLEAR, SMALL = 1e-13, 1e-4  # of |J|·|x|: distances between these allow a smaller δ
+HARD = 10.0  # a convex row that pulls so many times harder than the objective has a long way to go
 LEAST_SHARE = 1e-3  # of δ, which is left there
 ROOM = 0.2  # a first slack is at least this share of the party's largest row
 WEIGHT, MANY = 0.1, 10  # first multipliers weigh this share of the gradient of f, and more than MANY rows share it
@@ -100,18 +101,23 @@ def stiffness(rows: Rows, equal: np.ndarray) -> Array:
     return jnp.where(equal, 1.0 / rows.delta, 1.0 / (s / z + rows.delta))
 
 
-def damped(rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarray, convex: bool) -> Rows:
+def damped(
+    rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarray, force: Array, convex: bool
+) -> Rows:
     """The rows with δ at x: so large that the rounding of c, which is that of J·x, moves the sum Jᵀz by little.
 
     Where an inequality is farther than rounding from what it shall be, −μ/z, δ may be smaller: its multiplier moves by
-    their distance over δ in a step, and where terms leave little room it has a long way to go. Far from being met,
-    convex rows keep the larger δ, or the multipliers of terms that cannot be met would grow beyond all evidence.
+    their distance over δ in a step, and where terms leave little room it has a long way to go. Of convex rows only those
+    that pull harder than the objective, by `force`, have a long way; and far from being met they keep the larger δ, or
+    the multipliers of terms that cannot be met would grow beyond all evidence.
     """
     size = jnp.abs(J) @ jnp.abs(x)
     gap = jnp.where(equal, 0.0, jnp.abs(c + mu / safe(rows, equal)[1]))
     clear = jnp.clip(CLEAR * size / jnp.where(gap > 0, gap, 1.0), LEAST_SHARE, 1.0)
-    delta = DELTA * jnp.maximum(1.0, 0.1 * jnp.max(jnp.abs(J), axis=1, initial=0.0) * size)
-    return replace(rows, delta=delta * jnp.where((gap > 0) & ((gap <= SMALL * size) | (not convex)), clear, 1.0))
+    slope = jnp.max(jnp.abs(J), axis=1, initial=0.0)
+    far = (gap <= SMALL * size) & (rows.z * slope > HARD * force) if convex else jnp.ones_like(equal)
+    delta = DELTA * jnp.maximum(1.0, 0.1 * slope * size)
+    return replace(rows, delta=delta * jnp.where((gap > 0) & far, clear, 1.0))
 
 
 def softness(terms: Terms) -> float:

@@ -210,7 +210,7 @@ class Office:
             rows = select(first, started(c, steep, jnp.max(jnp.abs(lag)), equal), settled(rows, c, mu, equal))
             own_mu = jnp.where(first, jnp.sum(rows.s * rows.z) / max(1, self.inequalities), mu)
             here = Rows(rows.s[:stated], rows.z[:stated], rows.delta[:stated])
-            here = damped(here, c[:stated], J, x, own_mu, equal[:stated], rows_convex(terms))
+            here = damped(here, c[:stated], J, x, own_mu, equal[:stated], at.force, rows_convex(terms))
             rows = replace(rows, delta=rows.delta.at[:stated].set(here.delta))
             sums = row_sums(rows, c, pull, own_mu, self.eps2, equal)
             certificate = certificate + sums.kept[:stated] @ J[:, :dim]

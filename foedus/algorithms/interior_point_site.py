@@ -162,7 +162,7 @@ def answer(
     steep = jnp.max(jnp.abs(J), initial=0.0)
     rows = select(first, started(c, steep, terms.clients * force, equal), stepped)
     mu = jnp.where(ask.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
-    rows = damped(rows, c, J, ask.w, mu, equal, rows_convex(terms))
+    rows = damped(rows, c, J, ask.w, mu, equal, terms.clients * force, rows_convex(terms))
 
     # while the server has no multiplier of a coupled row, it is one that weighs a share of ∇f_i
     steep = terms.clients * jnp.max(jnp.abs(Q), axis=1, initial=0.0)
