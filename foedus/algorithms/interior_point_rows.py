@@ -107,9 +107,9 @@ def damped(
     """The rows with δ at x: so large that the rounding of c, which is that of J·x, moves the sum Jᵀz by little.
 
     Where an inequality is farther than rounding from what it shall be, −μ/z, δ may be smaller: its multiplier moves by
-    their distance over δ in a step, and where terms leave little room it has a long way to go. Of convex rows only those
-    that pull harder than the objective, by `force`, have a long way; and far from being met they keep the larger δ, or
-    the multipliers of terms that cannot be met would grow beyond all evidence.
+    their distance over δ in a step, and where terms leave little room it has a long way to go. Of convex rows only
+    those that pull much harder than the objective, whose slope is `force`, have a long way. Far from being met they
+    keep the larger δ, or multipliers of terms that cannot be met would grow beyond all evidence.
     """
     size = jnp.abs(J) @ jnp.abs(x)
     gap = jnp.where(equal, 0.0, jnp.abs(c + mu / safe(rows, equal)[1]))
