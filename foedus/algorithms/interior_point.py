@@ -26,7 +26,7 @@ from foedus.algorithms.interior_point_confirm import Confirmation, expects
 from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH, rounds_of
 from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded, softness
-from foedus.algorithms.interior_point_server import Office, System, direction
+from foedus.algorithms.interior_point_server import ServerView, System, direction
 from foedus.algorithms.interior_point_site import (
     InteriorAsk,
     InteriorClient,
@@ -134,12 +134,12 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def phase(self, server: InteriorServer) -> Array:
         return jnp.where(server.confirming, 1, 0)
 
-    def office(self, terms: Terms, data: Data | None) -> Office:
-        return Office(terms, data, self.eps2, self.learns(terms))
+    def view(self, terms: Terms, data: Data | None) -> ServerView:
+        return ServerView(terms, data, self.eps2, self.learns(terms))
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
-        office = self.office(terms, own)
-        base, zero, count, no = office.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
+        view = self.view(terms, own)
+        base, zero, count, no = view.blank(w0), jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), bool)
         nothing = QuadraticModel.zero(terms, self.learns(terms))
         return InteriorServer(
             base=base,
@@ -233,11 +233,11 @@ class InteriorPoint(Accountable, Constrained, Summing):
 
     def judge(self, terms: Terms, server: InteriorServer, at: QuadraticModel, complete: Array) -> InteriorServer:
         """Accept the point that was asked about, or go back; then choose the next one."""
-        office, base, dim = self.office(terms, server.data), server.base, terms.dim
+        view, base, dim = self.view(terms, server.data), server.base, terms.dim
         first, convex = server.id == 0, rows_convex(terms)
-        new = office.system(server.x, at, complete, server.own, server.mu, first, base)
+        new = view.system(server.x, at, complete, server.own, server.mu, first, base)
         finite = new.finite & (server.broken == 0)
-        inequalities = office.inequalities + terms.clients * terms.rows[0]
+        inequalities = view.inequalities + terms.clients * terms.rows[0]
         mu = jnp.where(first, new.number("product") / max(1, inequalities), server.mu)
 
         units = jnp.where(first, new.units, server.units)
@@ -250,7 +250,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         # away from the rows an objective may fall without end that is bounded on them
         near = new.number("theta") <= AWAY * jnp.max(server.past[:, 2]) + LEEWAY
         accept = finite & ~server.snapped & (first | (lessened & (near | convex)) | ~complete)
-        certified = finite & self.certified(terms, office, new, server)
+        certified = finite & self.certified(terms, view, new, server)
         # on rows that are not convex it is no proof, but says that no small step lessens the violation
         evident = self.contradicts(new, units / softness(terms), server.past, FAR if convex else FARTHER)
         contradicts = finite & ~first & ~certified & evident & (accept | convex)
@@ -259,11 +259,11 @@ class InteriorPoint(Accountable, Constrained, Summing):
         past = jnp.where(accept, past, server.past)
 
         small = following.stationarity <= (NEAR * self.eps1 if self.eps1 < np.inf else 0.0)
-        near_path = ((following.tilt(units) <= CENTRAL * mu) | small) & office.all_say(following, "central")
+        near_path = ((following.tilt(units) <= CENTRAL * mu) | small) & view.all_say(following, "central")
         snapped, tried = jnp.zeros((), bool), server.tried
-        if office.form.snaps:
+        if view.form.snaps:
             small = following.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
-            snapped = accept & small & office.all_say(following, "passed") & ((mu <= 0.1 * tried) | near_path)
+            snapped = accept & small & view.all_say(following, "passed") & ((mu <= 0.1 * tried) | near_path)
             tried = jnp.where(snapped, mu, tried)
         falls = ((accept & ~first & ~snapped) | server.snapped) & near_path
         lowest = max(FLOOR, ENOUGH * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2)
@@ -289,16 +289,16 @@ class InteriorPoint(Accountable, Constrained, Summing):
             memory = select(accept & ~first, longer, memory)
         dx, decrement = direction(following, memory, mu, shift)
         gap, dx = decrement + following.number("product"), stretch * dx
-        change = office.along(following, dx)
-        if office.form.snaps:  # the server knows how far its many rows let it go
-            alpha = jnp.where(fresh_start, jnp.minimum(alpha, office.room(following, change, mu)), alpha)
+        change = view.along(following, dx)
+        if view.form.snaps:  # the server knows how far its many rows let it go
+            alpha = jnp.where(fresh_start, jnp.minimum(alpha, view.room(following, change, mu)), alpha)
         x = following.x + alpha * dx
-        if office.form.snaps:  # slacks and multipliers stay as they are
-            x = jnp.where(snapped, office.form.snap(following.x, following.own, office.stated), x)
+        if view.form.snaps:  # slacks and multipliers stay as they are
+            x = jnp.where(snapped, view.form.snap(following.x, following.own, view.stated), x)
             alpha = jnp.where(snapped, 0.0, alpha)
-        own = moved(following.own, following.c, change, alpha, mu, office.equal)
+        own = moved(following.own, following.c, change, alpha, mu, view.equal)
 
-        nothing = QuadraticModel.zero(terms, office.learns)
+        nothing = QuadraticModel.zero(terms, view.learns)
         held = replace(
             server,
             whole=jnp.ones((), bool),
@@ -318,7 +318,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         # a start at the optimum without terms has the least of all figures: then a merit below the last ones counts
         lower = accept & (merit < jnp.min(server.past @ weigh) - LOWER * rise)
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller), jnp.any(smaller) | lower]), 0, server.idle + 1)
-        close = office.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
+        close = view.all_say(following, "passed") & (gap <= self.gap * (1.0 + jnp.abs(following.f)))
         patient = server.patient | ((idle[1] > PATIENT) & (following.number("violation") > self.eps2))
         stalled = jnp.where((idle[0] > IDLE) & close, STALLED, jnp.where(idle[2] > LONG_IDLE, NO_PROGRESS, 0))
         stalled = jnp.where(complete & exact, stalled, 0)
@@ -340,7 +340,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             stretch=stretch,
             id=server.id + 1,
             rejected=jnp.where(accept, server.rejected, server.id),
-            whole=office.learns | patient | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
+            whole=view.learns | patient | jnp.where(server.whole, server.lasts <= 1, server.streak >= STREAK),
             memory=memory,
             snapped=snapped,
             tried=tried,
@@ -362,9 +362,9 @@ class InteriorPoint(Accountable, Constrained, Summing):
         )
         return select((certified & ~done) | (contradicts & ~(complete & exact)), held, moving)
 
-    def certified(self, terms: Terms, office: Office, new: System, server: InteriorServer) -> Array:
+    def certified(self, terms: Terms, view: ServerView, new: System, server: InteriorServer) -> Array:
         """Whether the certificate holds at the point that was asked about, or the gap does where eps1 is infinite."""
-        passed = office.all_say(new, "passed")
+        passed = view.all_say(new, "passed")
         inside = terms.regularizer.distance(new.x[: terms.dim], new.certificate)
         if self.eps1 == np.inf:
             return passed & (server.gap <= self.gap) & (inside < np.inf)
@@ -395,7 +395,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def server_multipliers(self, terms: Terms, server: InteriorServer) -> dict[str, Array]:
         _, own, coupled = terms.rows
         base = server.base
-        z = rounded(base.own, base.c, self.office(terms, server.data).equal, self.eps2)
+        z = rounded(base.own, base.c, self.view(terms, server.data).equal, self.eps2)
         return {"global": z[:own], "coupled": z[own : own + coupled]}
 
     def report(self, server: InteriorServer) -> dict[str, Array]:

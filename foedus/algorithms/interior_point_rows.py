@@ -101,9 +101,7 @@ def stiffness(rows: Rows, equal: np.ndarray) -> Array:
     return jnp.where(equal, 1.0 / rows.delta, 1.0 / (s / z + rows.delta))
 
 
-def damped(
-    rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarray, force: Array, convex: bool
-) -> Rows:
+def damped(rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarray, force: Array, convex: bool) -> Rows:
     """The rows with δ at x: so large that the rounding of c, which is that of J·x, moves the sum Jᵀz by little.
 
     Where an inequality is farther than rounding from what it shall be, −μ/z, δ may be smaller: its multiplier moves by

@@ -115,7 +115,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Office:
+class ServerView:
     """What the server knows of the problem: the terms, its own data, and the accuracy that is asked for."""
 
     terms: Terms

@@ -24,7 +24,7 @@ from jax import Array
 from foedus.algorithms.robust_interior_server import (
     Direction,
     Position,
-    RobustDesk,
+    RobustServerView,
     RobustSums,
     agreed,
     first_shared,
@@ -125,8 +125,8 @@ class RobustInterior(OtherForm, Robust, Summing):
 
     plain: RobustModel  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def desk(self, terms: Terms, own: Data) -> RobustDesk:
-        return RobustDesk(terms, self.plain.form(terms), self.plain.p, own)
+    def desk(self, terms: Terms, own: Data) -> RobustServerView:
+        return RobustServerView(terms, self.plain.form(terms), self.plain.p, own)
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> RobustServer:
         own = self.plain.server_data(terms) if own is None else own

@@ -135,7 +135,7 @@ def first_shared(terms: Terms, form: EpigraphForm, kappa: Array, w0: Array) -> A
 
 
 @dataclass(frozen=True)
-class RobustDesk:
+class RobustServerView:
     """What the server knows: the terms, the form of the sites' problem, the norm of Q, and its numbers in `own`."""
 
     terms: Terms

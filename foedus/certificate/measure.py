@@ -395,7 +395,7 @@ def measure(
     parts = site_parts(terms, w, mu, nu, problem.data)
     objective, certificate = join_parts(terms, problem.names, w, parts, one, problem.server, given, eps1, eps2)
     if needs_products(terms):
-        ask = ask_here(terms, w, mu, nu, problem.data, problem.by_height)
+        ask = ask_here(terms, w, mu, nu, problem.data, problem.by_size)
         certificate = widened(certificate, terms, problem.server, w, parts, given, ask)
     return objective, certificate
 

@@ -21,8 +21,8 @@ from foedus.base.pytrees import PyTree, device_array, state
 from foedus.certificate.gap import FLAT, Gap, bends_of_losses, face_of, gain_along, sums_losses, tied
 from foedus.numerics.interpreter.dispatch import jit_if_large
 from foedus.problem.constraints import Linear
-from foedus.problem.heights import cut
 from foedus.problem.regularizers import ElasticNet, Regularizer
+from foedus.problem.sizes import cut
 from foedus.problem.terms import Data, Terms, rows
 
 MOST = 200  # products with K at most

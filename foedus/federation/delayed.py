@@ -14,11 +14,11 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.federation.flare.post import Answer, ask
+from foedus.federation.monitor import RunMonitor
 from foedus.federation.order import Patience, order_of, site_arrays
 from foedus.federation.policy import Policy, SiteFile, Source
 from foedus.federation.server import ServerSession
 from foedus.federation.site import SiteSession
-from foedus.federation.window import Window
 from foedus.privacy.releasing import sound_noise
 from foedus.protocol.participation import Fraction
 from foedus.runtime.checkpoint import Checkpoint
@@ -95,11 +95,11 @@ class Delayed:
             for i, site in enumerate(names):
                 np.savez(folder / f"{site}.npz", **site_arrays(problem, i))  # pyright: ignore[reportArgumentType]
                 sites[site] = SiteSession(site, SiteFile(Source(folder / f"{site}.npz"), policy), folder / site)
-            post, window = VirtualPost(sites, dict(zip(names, who.delays, strict=True))), Window()
-            window.watch = watch
+            post, monitor = VirtualPost(sites, dict(zip(names, who.delays, strict=True))), RunMonitor()
+            monitor.watch = watch
             session = ServerSession(
                 order, folder / "server", lambda messages, seconds: ask(post, messages, seconds, lambda: False),
-                patience, window=window, post=post,
+                patience, monitor=monitor, post=post,
             )  # fmt: skip
             result = session.play()
         return Outcome(

@@ -1,8 +1,8 @@
 """Evaluation over sites, the server's part: a threshold for terms on rates, and figures on rows that sites hold out.
 
 What a run keeps out of training is stated before any data are read (`holdout.py`), and a site's policy may forbid it.
-A site's part is in `examiner.py`. In a run with masked sums what a site sends is its part of one more such sum, and the
-figures are those over all rows alone.
+A site's part is in `site_evaluation.py`. In a run with masked sums what a site sends is its part of one more such sum,
+and the figures are those over all rows alone.
 """
 
 from collections.abc import Mapping, Sequence

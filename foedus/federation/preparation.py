@@ -31,7 +31,6 @@ from foedus.data.sketch import Sketch, cohort_from, sketch
 from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import Table
 from foedus.federation import spec
-from foedus.federation.examiner import Examiner
 from foedus.federation.exchange import Exchange, Paused
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, seeded
@@ -39,6 +38,7 @@ from foedus.federation.masked_exchange import PREPARATION, MaskedExchange
 from foedus.federation.order import Order, over_a_network
 from foedus.federation.packing import whole
 from foedus.federation.policy import Policy, Refusal, Source
+from foedus.federation.site_evaluation import SiteEvaluation
 from foedus.federation.site_ledger import Release
 from foedus.privacy.sampling import release as exact_release
 from foedus.protocol.algorithm import Algorithm
@@ -215,7 +215,7 @@ Mask = Callable[[np.ndarray], bytes]
 """Puts 64-bit words under masks, for the sum that a message orders."""
 
 
-class Desk:
+class TableSession:
     """A site's answers before the first round, from its own table."""
 
     def __init__(
@@ -226,7 +226,7 @@ class Desk:
         self.holdout, self.note, self.gate = holdout, note, gate
         self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
         self.replies: Replies | None = None
-        self.examiner: Examiner | None = None
+        self.evaluation: SiteEvaluation | None = None
 
     def columns(self, header: Json) -> Json:
         """Answer which columns the site has, and which labels and groups occur in enough rows."""
@@ -419,14 +419,14 @@ class Desk:
         if self.split is not None:
             held_out, threshold = self.split.held_out, self.split.threshold
             parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
-            self.examiner = Examiner(parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy)
+            self.evaluation = SiteEvaluation(parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy)
         return dict(zip(("x", "y", "group"), arrays, strict=False))
 
     def kept_rows(self) -> Json:
         """Return how many rows are kept out for each term on a rate; nothing where only sums may be seen."""
-        if self.examiner is None or self.is_secure or not self.holdout.rates:
+        if self.evaluation is None or self.is_secure or not self.holdout.rates:
             return {}
-        return {"kept": self.examiner.counts()}
+        return {"kept": self.evaluation.counts()}
 
     def _check_rules(self, rules: Preprocessing) -> None:
         """Refuse rules by their own names and numbers; for no row of the table they can then fail."""

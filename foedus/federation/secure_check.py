@@ -153,7 +153,7 @@ def _contradiction(first: Account | None, second: Account | None, resolution: fl
     return None
 
 
-class Jury:
+class FaultSearch:
     """Checks the sums of a run; one that cannot be true pauses it, with the group that it comes from.
 
     Nobody is left out: sums over the others would be over another set, and tell about the group.

@@ -19,13 +19,13 @@ from foedus.federation import evaluating, layout, packing, products
 from foedus.federation.exchange import HEADERS, AskSites, Exchange, LeftOut, Paused
 from foedus.federation.flare.post import Post
 from foedus.federation.masked_exchange import MaskedExchange
+from foedus.federation.monitor import RunMonitor
 from foedus.federation.order import Order, Patience, Result, without
 from foedus.federation.preparation import Request, prepare
 from foedus.federation.receipts import Receipts
 from foedus.federation.rounds import Play
-from foedus.federation.secure_check import Jury, Sum
+from foedus.federation.secure_check import FaultSearch, Sum
 from foedus.federation.server import PlayRound, ServerSession
-from foedus.federation.window import Window
 from foedus.numerics.interpreter.dispatch import jit_if_many
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Algorithm
@@ -113,7 +113,7 @@ class SecureServerSession(ServerSession):
             for down, up in zip(self.messages, self.replies, strict=True)
         )
         self.sums = MaskedExchange(order.sites, self.exchange, self.patience)
-        self.jury = Jury(order, self.masking, self.exchange)
+        self.fault_search = FaultSearch(order, self.masking, self.exchange)
         return super()._join()
 
     def _player(self) -> PlayRound:
@@ -146,7 +146,7 @@ class SecureServerSession(ServerSession):
         if words is not None:
             kind, layout = order.algorithm.kinds[phase], self.replies[phase]
             new = Sum(round, kind, layout, spine.message_for(message, 0), survivors, words)
-            self.jury.check(new, requests, self.sums.epoch)
+            self.fault_search.check(new, requests, self.sums.epoch)
         here = np.array([site in survivors for site in order.sites])
         blank = np.zeros(self.masking.size(self.replies[phase]), np.int64)
         total, _, broken_count = self.masking.tree_of(blank if words is None else words, self.replies[phase])
@@ -251,13 +251,13 @@ def session_of(
     patience: Patience | None = None,
     note: Callable[[str], None] = lambda line: None,
     should_stop: Callable[[], bool] = lambda: False,
-    window: Window | None = None,
+    monitor: RunMonitor | None = None,
     post: Post | None = None,
     history: dict[str, np.ndarray] | None = None,
 ) -> ServerSession:
     """Return the server's session for an order: one that sees replies, or one that sees masked sums."""
     session = SecureServerSession if order.secure else ServerSession
-    return session(order, folder, ask, patience, note, should_stop, window, post, history)
+    return session(order, folder, ask, patience, note, should_stop, monitor, post, history)
 
 
 def play(
@@ -267,7 +267,7 @@ def play(
     patience: Patience,
     note: Callable[[str], None],
     should_stop: Callable[[], bool],
-    window: Window | None = None,
+    monitor: RunMonitor | None = None,
     post: Post | None = None,
 ) -> Result:
     """Play an order to its end; a request first becomes one by preparing the data together with the sites.
@@ -291,7 +291,7 @@ def play(
     departures = Departures(folder)
     order = departures.apply(order)
     while True:
-        session = session_of(order, folder, ask, patience, note, should_stop, window, post, departures.history)
+        session = session_of(order, folder, ask, patience, note, should_stop, monitor, post, departures.history)
         try:
             result = session.play()
             break

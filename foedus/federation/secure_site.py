@@ -16,11 +16,11 @@ from foedus.certificate.measure import SitePart
 from foedus.certificate.summed import summed_part
 from foedus.federation import packing
 from foedus.federation.agreement import MOST_ROUNDS
-from foedus.federation.examiner import EvaluationMask
 from foedus.federation.gate import Gate, Outgoing
 from foedus.federation.masked_exchange import PREPARATION, stage_name
 from foedus.federation.packing import whole
 from foedus.federation.policy import Policy, Refusal
+from foedus.federation.site_evaluation import EvaluationMask
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.problem.terms import Data, Terms

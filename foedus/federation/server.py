@@ -24,12 +24,12 @@ from foedus.federation import evaluating, layout, packing, products, spec
 from foedus.federation.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.federation.flare.post import Post
 from foedus.federation.holdout import Holdout
+from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import STARTED
 from foedus.federation.order import Order, Patience, Result
 from foedus.federation.quorum import QuorumRounds
 from foedus.federation.receipts import Receipts
 from foedus.federation.rounds import Play, Rounds, first_play
-from foedus.federation.window import Window
 from foedus.numerics.interpreter.random_bits import random_key
 from foedus.privacy.releasing import sound_noise
 from foedus.protocol.algorithm import name_of
@@ -116,13 +116,13 @@ class ServerSession:
         patience: Patience | None = None,
         note: Callable[[str], None] = lambda line: None,
         should_stop: Callable[[], bool] = lambda: False,
-        window: Window | None = None,
+        monitor: RunMonitor | None = None,
         post: Post | None = None,
         history: dict[str, np.ndarray] | None = None,
     ):
         self.earlier = history or {}  # rounds that were played with more sites
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
-        self.patience, self.window = patience or Patience(), window or Window()
+        self.patience, self.monitor = patience or Patience(), monitor or RunMonitor()
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.receipts = Receipts(self.folder.parent)
         self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop, self.receipts)
@@ -141,15 +141,15 @@ class ServerSession:
 
     def _play(self) -> Result:
         began = time.perf_counter()
-        window = self.window
-        window.statement = {
+        monitor = self.monitor
+        monitor.statement = {
             "run": self.order.run, "algorithm": name_of(self.order.algorithm), "clients": list(self.order.names),
             "max_rounds": self.order.max_rounds,
         }  # fmt: skip
-        window.refusals = self.exchange.refusals
+        monitor.refusals = self.exchange.refusals
         if (post := self.post) is not None:
-            window.waiting = lambda: sorted(self.client[site] for site in {*post.missing} & self.client.keys())
-        window.enter("greeting")
+            monitor.waiting = lambda: sorted(self.client[site] for site in {*post.missing} & self.client.keys())
+        monitor.enter("greeting")
         self._greet()
         order, terms, algorithm = self.order, self.order.terms, self.order.algorithm
         own_shapes = None if order.own is None else packing.structure(order.own)
@@ -167,7 +167,7 @@ class ServerSession:
         # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
         # site's noise, and a site's own ledger does not depend on it.
         self.release_counts = {"ledger.releases": np.zeros(terms.clients, int)} if noisy else {}
-        window.enter("joining")
+        monitor.enter("joining")
         site_rounds = self._join()
         start = first_play(order.few)(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
@@ -180,15 +180,15 @@ class ServerSession:
             order, self.exchange, self.messages, self.replies, self.statements, self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
-        window.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
-        window.enter("rounds")
+        monitor.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
+        monitor.enter("rounds")
         play_round = self._player()
         compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
         now = time.perf_counter if self.post is None else self.post.now
-        self.window.recorder = recorder
-        while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.window.stop:
+        self.monitor.recorder = recorder
+        while recorder.rounds < order.max_rounds and not bool(at.carry.done) and not self.monitor.stop:
             if self.should_stop():
                 raise Paused("the run was stopped from outside")
             tick = now()
@@ -199,7 +199,7 @@ class ServerSession:
                 raise
             recorder.add({name: np.array(value)[None] for name, value in record.items()})
             self.pace.append(now() - tick)
-            self.window.look()
+            self.monitor.look()
             if recorder.rounds == first + 1:
                 compiled_at = time.perf_counter()
             # a checkpoint waits for everybody: with a quorum it comes so seldom that this costs little
@@ -305,18 +305,18 @@ class ServerSession:
     def _finish(self, at: Play, recorder: Recorder, seconds: float, compile_seconds: float) -> Result:
         """Have every site measure its part of the certificate at the last model, and return the result."""
         order, algorithm, terms, carry = self.order, self.order.algorithm, self.order.terms, at.carry
-        self.window.enter("measuring")
+        self.monitor.enter("measuring")
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
         parts_or_names = self._measurement(at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         end = products.with_gap(self, at, end, parts_or_names, multipliers, nu)
-        interrupted = self.window.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
+        interrupted = self.monitor.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         evaluation, decision, w = None, None, np.asarray(carry.w)
         if self.holdout and bool(carry.finite) and not interrupted:
             decision = self._decision(w) if self.holdout.rates else None
             evaluation = self._evaluation(w, decision) if self.holdout.evaluates else None
-        if not (interrupted and self.window.keep):  # nobody will resume this run: the sites may delete their states
+        if not (interrupted and self.monitor.keep):  # nobody will resume this run: the sites may delete their states
             self.ask({site: packing.seal(self.exchange.header("end")) for site in order.sites}, GOODBYE_SECONDS)
         return Result(
             conclusion=end,

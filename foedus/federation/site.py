@@ -37,14 +37,14 @@ from foedus.federation.agreement import (
     statement,
 )
 from foedus.federation.approval import Approvals, Statement, check_arrays, check_same, strength
-from foedus.federation.examiner import NOT_AGREED, Examiner
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout
 from foedus.federation.names import STARTED
 from foedus.federation.packing import RUN, check_moderate, one_line, whole
 from foedus.federation.policy import Refusal, SiteFile
-from foedus.federation.preparation import Desk
+from foedus.federation.preparation import TableSession
 from foedus.federation.secure_site import SiteMasks
+from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
 from foedus.federation.site_record import write_record
 from foedus.numerics.interpreter.dispatch import jit_if_large, jit_if_many
@@ -133,7 +133,7 @@ class SiteSession:
         self.gate = Gate(name, site.policy, self.folder, self.note)
         self.approvals = Approvals(self.folder)
         self.lock = threading.Lock()
-        self.desk: Desk | None = None
+        self.tables: TableSession | None = None
         self.agreement: tuple[str, str] | None = None  # the run and the statement that the greeting was about
         self.greeting: Json = {}  # the header of the first greeting, where the run prepares a table
         self.rules: Preprocessing | None = None
@@ -216,22 +216,22 @@ class SiteSession:
         self._fix_noise(header, algorithm, header)
         self.masks.begin_preparation(header)
         is_private = sound_noise(algorithm) is not None or self.policy.limits_privacy
-        self.desk = Desk(
+        self.tables = TableSession(
             self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate, is_private
         )
         self.arrays, self.run, self.agreement = None, None, None
         self.greeting, self.rules = header, None
-        return Outgoing({"versions": _versions()} | self.desk.columns(header))
+        return Outgoing({"versions": _versions()} | self.tables.columns(header))
 
     def _holdout(self, run: str) -> tuple[Holdout, Json]:
         """Return what this site has agreed to hold out in a run, and the roles of the columns there."""
-        desk = self.desk if self.desk is not None and self.desk.run == run else None
-        return (Holdout(), {}) if desk is None else (desk.holdout, desk.stated_roles)
+        tables = self.tables if self.tables is not None and self.tables.run == run else None
+        return (Holdout(), {}) if tables is None else (tables.holdout, tables.stated_roles)
 
-    def _desk(self, header: Json) -> Desk:
-        if self.desk is None or self.desk.run != header["run"]:
+    def _tables(self, header: Json) -> TableSession:
+        if self.tables is None or self.tables.run != header["run"]:
             raise Refusal("other-run", "it has not been asked for the columns of this run")
-        return self.desk
+        return self.tables
 
     def _fix_noise(self, header: Json, algorithm: Algorithm, first: Json) -> None:
         """Keep the noise of a run at its first greeting; `first` states that of the preparation and the evaluation."""
@@ -241,7 +241,7 @@ class SiteSession:
             self.gate.fix_noise(header["run"], {"rounds": header["max_rounds"], "of": noise} | beside)
 
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        out, noise = self._desk(header).sums(header, self.masks.preparing(header)), header["noise"]
+        out, noise = self._tables(header).sums(header, self.masks.preparing(header)), header["noise"]
         if noise != self.greeting["noise"] and (self.policy.approve == "ask" or self.greeting["noise"] is not None):
             raise Refusal("policy", "it is asked for sums with other noise than the greeting has stated")
         if noise is not None:
@@ -250,12 +250,12 @@ class SiteSession:
         return out
 
     def _squares(self, header: Json, payload: bytes) -> Outgoing:
-        return self._desk(header).squares(header, self.masks.preparing(header))
+        return self._tables(header).squares(header, self.masks.preparing(header))
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
-        desk = self._desk(header)
-        self.arrays, self.rules = desk.prepare(header), Preprocessing.from_json(header["rules"])
-        return Outgoing(desk.kept_rows(), exact=bool(desk.kept_rows()))
+        tables = self._tables(header)
+        self.arrays, self.rules = tables.prepare(header), Preprocessing.from_json(header["rules"])
+        return Outgoing(tables.kept_rows(), exact=bool(tables.kept_rows()))
 
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
@@ -266,12 +266,12 @@ class SiteSession:
         accepted = self._accept_algorithm(header, terms.clients, *self._holdout(header["run"]))
         algorithm = fitting(accepted, terms).algorithm
         self.masks.check(header, terms.clients, algorithm)
-        is_prepared = self.desk is not None and self.desk.run == header["run"] and self.arrays is not None
+        is_prepared = self.tables is not None and self.tables.run == header["run"] and self.arrays is not None
         if is_prepared and self.rules is not None:
             words = {"y": self.rules.labels, "group": self.rules.groups}
             check_same(self.policy, self.greeting, header, self.name, algorithm, terms, self._decode, words)
         else:
-            self.desk, self.arrays = None, None
+            self.tables, self.arrays = None, None
             self.approvals.require(self.policy, Statement.of_terms(header, algorithm, terms), self.gate.ledger)
         self._fix_noise(header, algorithm, self.greeting if is_prepared else {})
         data = self._read()
@@ -304,7 +304,7 @@ class SiteSession:
         algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
-        if self.desk is not None and self.rules is not None:
+        if self.tables is not None and self.rules is not None:
             check_arrays(self.policy, self.greeting, self.name, terms, w0, extra, self.rules.names)
         self.noise = sound_noise(algorithm)
         check_moderate((w0, extra), self.noise is not None)
@@ -358,7 +358,7 @@ class SiteSession:
         count = count_of(self.gate.ledger, str(self.run))
         if fresh and count >= self.rounds:
             raise Refusal("policy", f"the run has released {self.rounds} times, as often as was announced")
-        rows = "" if self.desk is None else self.desk.rows["training"]
+        rows = "" if self.tables is None else self.tables.rows["training"]
         own = (of_round(self.algorithm, self.noise, round, following, rows),) if fresh else ()
 
         # the gate calls this once the ledger is written: a state that counts a release must not exist before its charge
@@ -413,23 +413,23 @@ class SiteSession:
         content = self.masks.measurement(header, payload, self.rounds, part, self.parts, self.measured_data)
         return Outgoing({"measured": True}, content, exact=True)
 
-    def _examiner(self, header: Json) -> tuple[Examiner, Path]:
+    def _site_evaluation(self, header: Json) -> tuple[SiteEvaluation, Path]:
         self.check_run(header)
-        examiner = self._desk(header).examiner
-        if examiner is None:
+        evaluation = self._tables(header).evaluation
+        if evaluation is None:
             raise Refusal("policy", NOT_AGREED)
-        return examiner, self.folder / f"evaluated-{self.run}.json"
+        return evaluation, self.folder / f"evaluated-{self.run}.json"
 
     def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
-        examiner, record = self._examiner(header)
+        evaluation, record = self._site_evaluation(header)
         if (again := self.masks.again(header, payload, self.rounds + 1)) is not None:
             return Outgoing(payload=again)
         mask = self.masks.evaluation(header, payload, self.rounds + 1)
-        return examiner.evaluate(header, payload, self.terms, record, mask)
+        return evaluation.evaluate(header, payload, self.terms, record, mask)
 
     def _rate(self, header: Json, payload: bytes) -> Outgoing:
-        examiner, record = self._examiner(header)
-        return examiner.rate(header, payload, self.terms, record, self.masks.evaluation(header, payload, None))
+        evaluation, record = self._site_evaluation(header)
+        return evaluation.rate(header, payload, self.terms, record, self.masks.evaluation(header, payload, None))
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)

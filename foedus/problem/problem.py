@@ -13,10 +13,10 @@ from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, device_array
 from foedus.numerics.interpreter.dispatch import play
 from foedus.problem.constraints import Custom, Linear, LossRows, NormBall
-from foedus.problem.heights import ROWS, groups_of
 from foedus.problem.losses import Loss, as_loss
 from foedus.problem.penalties import Penalty
 from foedus.problem.regularizers import Regularizer, Zero
+from foedus.problem.sizes import ROWS, groups_of
 from foedus.problem.stacked import Client, PreparedSites, Stacked, check_labels, check_rows, server_data, stack
 from foedus.problem.terms import Constraint, Data, Mask, Shape, Terms
 
@@ -194,7 +194,7 @@ class Problem:
         return np.sum(np.asarray(self.data["weight"]), axis=1).astype(int)
 
     @property
-    def by_height(self) -> list[tuple[np.ndarray, int]] | None:
+    def by_size(self) -> list[tuple[np.ndarray, int]] | None:
         """Clients of similar size, with the rows of the largest of each group; None where that saves little work."""
         plain = self.terms.loss is not None and {*self.data} <= {*ROWS}  # other arrays may have other heights
         return groups_of(self.data, self.counts, self.stacked.rectangles) if plain else None

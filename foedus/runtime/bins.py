@@ -7,7 +7,7 @@ from jax import Array
 
 from foedus.base.pytrees import PyTree, state
 from foedus.privacy.releasing import noise_of
-from foedus.problem.heights import cut
+from foedus.problem.sizes import cut
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
 from foedus.protocol.constrained import Constrained

@@ -109,7 +109,7 @@ def conclusion(job: Job, carry: Carry, clients: PyTree) -> spine.Conclusion:
         return end
     terms, w, slack = problem.terms, device_array(carry.w), 0.0
     if job.masking is None:
-        ask = ask_here(terms, w, mu, nu, problem.data, problem.by_height)
+        ask = ask_here(terms, w, mu, nu, problem.data, problem.by_size)
     else:
         assert isinstance(parts, SummedPart)
         ask, slack = _masked_ask(job, mu, nu, w), unseen_of(terms, parts).slack
@@ -405,7 +405,7 @@ def inputs_of(fit: Fit, participation: Participation, seed: int, masking: Maskin
     """Return what the rounds of a run read: the data, in bins where that pays, and the keys of its draws."""
     problem, terms = fit.problem, fit.problem.terms
     uids = problem.stacked.uids()
-    bins = split_into_bins(fit.algorithm, terms, problem.data, problem.by_height, uids, participation)
+    bins = split_into_bins(fit.algorithm, terms, problem.data, problem.by_size, uids, participation)
     if bins is None:
         data: Data | tuple[Bin, ...] = condense_data(fit, problem.data)
         blocks = block_sizes(fit, [data], min(participation.size(terms.clients), terms.clients))

@@ -7,8 +7,8 @@ import pytest
 import foedus as fd
 from foedus.app import cli
 from foedus.app.experiment import build, execute, file, starter
-from foedus.app.experiment.outlook import messages
 from foedus.app.experiment.plan import Plan
+from foedus.app.experiment.preview import messages
 from foedus.app.experiment.screen import Screen
 from foedus.base.errors import FoedusError
 

@@ -37,8 +37,8 @@ from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
 from foedus.federation.flare import certificates
 from foedus.federation.flare import party as parties
-from foedus.federation.flare.door import Door, Launcher
 from foedus.federation.flare.executor import FoedusExecutor
+from foedus.federation.flare.job_guard import JobGuard, Launcher
 from foedus.federation.flare.kits import (
     ADMIN,
     CLIENT_CONFIG,
@@ -183,7 +183,7 @@ def test_a_job_may_name_one_class_at_each_party_and_no_function(local):
         flare: Any = ComponentPathAuthorizer()
         workspace = Workspace(str(local[party]))
         flare.authorize_component_config({"path": only}, workspace=workspace)
-        for path in ("kits.write_site_file", "kits.Path", "terms.make_private", others, "door.Door"):
+        for path in ("kits.write_site_file", "kits.Path", "terms.make_private", others, "job_guard.JobGuard"):
             with pytest.raises(UnsafeComponentError):
                 flare.authorize_component_config({"path": f"foedus.federation.{path}"}, workspace=workspace)
 
@@ -234,7 +234,7 @@ def test_the_door_refuses_what_is_not_data_before_flare_unpacks_it(kit, monkeypa
         raise AssertionError("FLARE was asked to unpack it")
 
     monkeypatch.setattr(AppDeployer, "deploy", unpack)
-    door, before = Door(), {*kit.rglob("*")}
+    door, before = JobGuard(), {*kit.rglob("*")}
     door.open(kit)
     answer = door.deploy(Workspace(str(kit), "site-1"), str(uuid.uuid4()), {}, "app_site", BAD[what], FLContext())
     assert answer.startswith("refused: ")
@@ -245,7 +245,7 @@ def test_the_door_refuses_what_is_not_data_before_flare_unpacks_it(kit, monkeypa
 def test_the_door_passes_on_what_a_submit_makes(kit, tmp_path, monkeypatch):
     passed: list[bytes] = []
     monkeypatch.setattr(AppDeployer, "deploy", lambda *told: passed.append(told[5]))
-    door = Door()
+    door = JobGuard()
     door.open(kit)
     made = job(tmp_path / "job", "r1", b"", ("site-1",), "aux", {}) / "app_site"
     files = {p.relative_to(made).as_posix(): p.read_bytes() for p in made.rglob("*") if p.is_file()}
@@ -259,7 +259,7 @@ def test_the_door_passes_on_what_a_submit_makes(kit, tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", ["local", "startup", "..", RUNS, "", None, "0293CB3E-44AA-4BEE-9DE4-95422E4EF4C5"])
 def test_a_job_cannot_take_the_place_of_a_folder_of_the_kit(kit, monkeypatch, number):
     monkeypatch.setattr(AppDeployer, "deploy", lambda *told: pytest.fail("deployed"))
-    door = Door()
+    door = JobGuard()
     door.open(kit)
     answer = door.deploy(Workspace(str(kit), "site-1"), number, {}, "app_site", app(ORDINARY), FLContext())
     assert answer.startswith("refused: the number of a job must be a UUID.")
@@ -295,7 +295,7 @@ def test_only_what_a_job_needs_is_answered_at_a_site():
     """FLARE authorises by headers that its server writes, and a change of a job's logs not at all."""
     topics = {topic for one in ClientRequestProcessors.request_processors for topic in one.get_topics()}
     assert {"sys.shell", "train.configure_job_log", "sys.configure_site_log", "train.delete_run"} <= topics
-    Door()
+    JobGuard()
     topics = {topic for one in ClientRequestProcessors.request_processors for topic in one.get_topics()}
     assert topics == {
         *("scheduler.check_resource", "scheduler.cancel_resource", "train.deploy", "train.start_job"),
@@ -308,7 +308,7 @@ def test_only_what_a_job_needs_is_answered_at_a_site():
 def test_every_kit_of_a_site_has_the_door_and_the_launcher(local):
     parts = json.loads((local["site-1"] / "local/resources.json").read_text())["components"]
     named = {part["id"]: part["path"].rpartition(".")[2] for part in parts}
-    assert (named["app_deployer"], named["process_launcher"]) == ("Door", "Launcher")
+    assert (named["app_deployer"], named["process_launcher"]) == ("JobGuard", "Launcher")
     assert len(parts) == len(named) == 4
     assert "site_log_streamer" not in named
 
@@ -335,7 +335,7 @@ def test_data_inside_the_kit_keep_the_site_out(kit, tmp_path, name):
     (tmp_path / "back.csv").symlink_to(kit / "local/data.csv")
     told = name.format(kit=kit, out=tmp_path)
     (kit / "local" / SITE_FILE).write_text(f'[data]\nfile = "{told}"\n')
-    door = Door()
+    door = JobGuard()
     door.open(kit)
     answer = door.deploy(Workspace(str(kit), "site-1"), str(uuid.uuid4()), {}, "app_site", app(ORDINARY), FLContext())
     assert answer == "refused: this site takes no jobs now; its own log says why."
@@ -351,7 +351,7 @@ def test_a_site_file_that_others_can_write_keeps_the_site_out(kit):
 
 
 def test_a_site_file_that_changes_while_the_site_runs_counts_for_no_job(kit, tmp_path):
-    door = Door()
+    door = JobGuard()
     door.open(kit)
     assert agreed_terms(kit) == SiteFile.read(kit / "local" / SITE_FILE)
     write_site_file(kit, tmp_path / "data.npz", {"modules": ["evil"]})
@@ -396,7 +396,7 @@ def test_a_job_without_the_parents_digest_gets_no_answer(kit, monkeypatch, diges
 def test_what_a_site_writes_from_its_start_is_for_its_owner_alone(kit):
     (kit / RUNS / "old.npz").write_bytes(b"")
     (kit / RUNS / "old.npz").chmod(0o644)
-    Door().open(kit)
+    JobGuard().open(kit)
     (kit / RUNS / "new.npz").write_bytes(b"")
     for path in (kit, *kit.rglob("*")):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path

@@ -14,11 +14,11 @@ from foedus.algorithms.admm import Status
 from foedus.algorithms.lagrangian import Party, violation
 from foedus.federation import packing, spec
 from foedus.federation.gate import MessageLog, Outgoing
+from foedus.federation.monitor import RunMonitor
 from foedus.federation.order import Order, Patience, Result, order_of, site_arrays
 from foedus.federation.policy import Policy, SiteFile, Source
 from foedus.federation.server import Missing, Paused, ServerSession
 from foedus.federation.site import SiteSession
-from foedus.federation.window import Window
 from foedus.protocol.algorithm import Algorithm
 from foedus.protocol.participation import as_participation
 from foedus.runtime import checkpoint
@@ -338,16 +338,16 @@ def test_a_run_that_lacks_answers_pauses_and_goes_on_to_the_same_end(tmp_path):
 def test_a_run_that_the_coordinator_ends_is_measured_and_goes_on_to_the_same_end(tmp_path):
     algorithm, told = fd.Scaffold(), {"max_rounds": 12}
     whole = fd.solve(five(), algorithm, **told)
-    hall, window = Hall(tmp_path, five(), algorithm, **told), Window()
+    hall, monitor = Hall(tmp_path, five(), algorithm, **told), RunMonitor()
     seen = []
 
     def ask(messages, timeout):
-        seen.append(window.answer({"do": "look"})["rounds"])
+        seen.append(monitor.answer({"do": "look"})["rounds"])
         if seen[-1] == 5:
-            window.answer({"do": "stop"})
+            monitor.answer({"do": "stop"})
         return hall.ask(messages, timeout)
 
-    session = ServerSession(hall.order, tmp_path / "server", ask, KEEPING, hall.notes.append, window=window)
+    session = ServerSession(hall.order, tmp_path / "server", ask, KEEPING, hall.notes.append, monitor=monitor)
     result = Result.from_bytes(session.play().to_bytes())
     assert result.interrupted
     assert len(result.history["phase"]) == 5

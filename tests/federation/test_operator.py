@@ -14,8 +14,8 @@ import foedus as fd
 from foedus.app.report.operator import Scene, history_of, render, sites_table
 from foedus.app.report.server import serve
 from foedus.federation.flare.console import JobStatus
+from foedus.federation.monitor import RunMonitor
 from foedus.federation.server import ServerSession
-from foedus.federation.window import Window
 
 JOB = JobStatus("1234-abcd", "r1-aa", "running", "2026-11-18 10:00:00.123", "0:00:12.5")
 
@@ -23,12 +23,12 @@ JOB = JobStatus("1234-abcd", "r1-aa", "running", "2026-11-18 10:00:00.123", "0:0
 def overview(tmp_path, rounds: int = 6) -> dict:
     """What the server of a real session says after so many rounds, as it travels: JSON."""
     hall = Hall(tmp_path, five(), fd.FedAvg(k0=2, tol=0.0), max_rounds=50)
-    window = Window()
+    monitor = RunMonitor()
     seen: list[dict] = []
 
     def watch(history):
         if history.rounds == rounds:
-            seen.append(window.answer({"do": "overview"}))
+            seen.append(monitor.answer({"do": "overview"}))
         return history.rounds >= rounds
 
     losses = [2]
@@ -37,9 +37,9 @@ def overview(tmp_path, rounds: int = 6) -> dict:
         """The first reply of round 2 is lost."""
         return packing.seal(header, payload) if not losses or not losses.pop() else None
 
-    window.watch = watch
+    monitor.watch = watch
     ask = tampered(hall, "site-2", {2}, lose)
-    session = ServerSession(hall.order, tmp_path / "server", ask, QUICK, window=window)
+    session = ServerSession(hall.order, tmp_path / "server", ask, QUICK, monitor=monitor)
     session.play()
     return json.loads(json.dumps(seen[0]))
 
@@ -64,9 +64,9 @@ def test_the_server_tells_state_pace_bytes_and_faults_of_every_site(seen):
 
 
 def test_a_question_of_an_operator_changes_nothing():
-    window = Window()
-    window.answer({"do": "overview"})
-    assert (window.stop, window.keep) == (False, True)
+    monitor = RunMonitor()
+    monitor.answer({"do": "overview"})
+    assert (monitor.stop, monitor.keep) == (False, True)
 
 
 def test_the_page_names_every_site_and_what_is_waited_for(seen):
@@ -130,10 +130,10 @@ def test_the_page_is_for_this_machine_alone_and_cannot_be_written_to():
 def test_series_of_long_runs_are_thinned_and_end_with_the_last_round():
     from foedus.runtime.spine import Recorder
 
-    window = Window()
+    monitor = RunMonitor()
     count = 5000
-    window.recorder = Recorder(((8, 8),), {"phase": np.zeros(count, int), "objective": np.arange(count, dtype=float)})
-    seen = window.answer({"do": "overview"})
+    monitor.recorder = Recorder(((8, 8),), {"phase": np.zeros(count, int), "objective": np.arange(count, dtype=float)})
+    seen = monitor.answer({"do": "overview"})
     assert len(seen["at"]) <= 200
     assert (seen["at"][0], seen["at"][-1]) == (1, count)
     assert seen["series"]["objective"][-1] == count - 1

@@ -26,10 +26,10 @@ from foedus.data.holdout import split
 from foedus.data.sums import UNIT, FigureNoise, FiguresRequest, Replies
 from foedus.data.tables import Table
 from foedus.federation import agreement, layout, packing, spec
-from foedus.federation.examiner import Examiner
 from foedus.federation.holdout import SECRET, Holdout
 from foedus.federation.policy import Policy, Refusal
 from foedus.federation.site import SiteSession
+from foedus.federation.site_evaluation import SiteEvaluation
 from foedus.privacy import sensitivity
 from foedus.privacy.clipping import clipped_gradient
 from foedus.privacy.releasing import make_private
@@ -213,8 +213,8 @@ def test_a_private_join_does_not_evaluate_an_own_objective_at_the_servers_start(
 
 
 def numbers_of(clerk: Reader) -> tuple[int, ...]:
-    assert clerk.site.desk is not None
-    return tuple(clerk.site.desk.table.numbers.tolist())
+    assert clerk.site.tables is not None
+    return tuple(clerk.site.tables.table.numbers.tolist())
 
 
 def test_a_server_does_not_choose_which_rows_are_held_out(tmp_path):
@@ -231,8 +231,8 @@ def test_a_server_does_not_choose_which_rows_are_held_out(tmp_path):
         trained[site].add(numbers_of(clerk))
         assert (tmp_path / site / "site" / SECRET).stat().st_mode & 0o777 == 0o600
         shares = Holdout.from_json(clerk.holdout(0.3)).shares
-        table = clerk.site.desk.source.table(clerk.site.desk.roles)
-        guesses = {tuple(split(table, clerk.site.desk.roles, "city", dataclasses.replace(shares, seed=seed)).training
+        table = clerk.site.tables.source.table(clerk.site.tables.roles)
+        guesses = {tuple(split(table, clerk.site.tables.roles, "city", dataclasses.replace(shares, seed=seed)).training
                          .numbers.tolist()) for seed in range(50)}  # fmt: skip
         assert not guesses & trained[site]
     assert len(trained["here"]) == len(trained["there"]) == 1
@@ -260,10 +260,10 @@ def test_a_difference_of_sums_is_about_no_fewer_rows_than_the_policy_allows(tmp_
     assert (reply["code"], "fewer than the 20" in reply["sentence"]) == ("policy", True)
     for share in (0.2, 0.35, 0.5):
         assert clerk.greet(clerk.holdout(share))["code"] == "ok"
-        desk = clerk.site.desk
-        assert min(desk.split.held_out.rows, desk.split.training.rows) >= 20
+        tables = clerk.site.tables
+        assert min(tables.split.held_out.rows, tables.split.training.rows) >= 20
         assert clerk.greet(clerk.holdout(share), group="sex")["code"] == "ok"
-        assert min(desk.split.held_out.rows, desk.split.training.rows) >= 20
+        assert min(tables.split.held_out.rows, tables.split.training.rows) >= 20
 
 
 def test_small_classes_do_not_round_a_part_below_the_policy(tmp_path):
@@ -273,7 +273,7 @@ def test_small_classes_do_not_round_a_part_below_the_policy(tmp_path):
     lines += [f"p{i},{30 + i % 40},1,{'abcd'[i // 25]},f,{'y' if i % 25 < 10 else 'n'}" for i in range(100)]
     (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
     assert clerk.greet(clerk.holdout(0.23), group="ward", positive="y")["code"] == "ok"
-    assert clerk.site.desk.split.held_out.rows == 23
+    assert clerk.site.tables.split.held_out.rows == 23
 
 
 def test_the_least_number_of_rows_of_a_group_is_one_of_the_whole_file(tmp_path):
@@ -302,7 +302,7 @@ def test_a_site_answers_one_question_about_one_model(tmp_path):
         for cut in (0.0, 0.25, "-inf", 1e-300):
             yield header | {"cut": cut}, payload
         yield header | {"again": 1}, payload
-        ward.site[ward.names[0]].desk.examiner = None  # as after a crash: what was asked is on the disk
+        ward.site[ward.names[0]].tables.evaluation = None  # as after a crash: what was asked is on the disk
         yield from past
         yield header | {"cut": 0.0}, payload
         yield header, payload
@@ -346,11 +346,11 @@ def test_under_privacy_a_large_model_is_refused_by_its_numbers_alone(tmp_path):
     agreed_terms = Holdout.from_json({"share": 0.3, "noise": {"epsilon": 0.5, "delta": 0.0}})
     pytest.importorskip("opendp")
     for rows_ in (X, X * 1e-12):
-        examiner = Examiner((rows_, y), (rows_[:0], y[:0]), agreed_terms, "", Policy())
+        evaluation = SiteEvaluation((rows_, y), (rows_[:0], y[:0]), agreed_terms, "", Policy())
         for k, w in enumerate(([1e308, -1e308, 0.0], [2e6, 0.0, 0.0], [np.nan, 0.0, 0.0])):
             with pytest.raises(Refusal, match="beyond 1e"):
-                examiner.evaluate({}, np.array(w).tobytes(), terms, tmp_path / f"{k}.json")
-        assert examiner.evaluate({}, np.full(DIM, 1e6).tobytes(), terms, tmp_path / "record.json").releases
+                evaluation.evaluate({}, np.array(w).tobytes(), terms, tmp_path / f"{k}.json")
+        assert evaluation.evaluate({}, np.full(DIM, 1e6).tobytes(), terms, tmp_path / "record.json").releases
 
 
 # --- numbers that break a sensitivity ---
@@ -433,7 +433,7 @@ def test_under_privacy_an_emptied_cell_changes_neither_the_number_of_rows_nor_th
             empty_one_cell(clerk, "age")
         answers.append(clerk.greet(missing=missing))
         assert clerk.greet()["code"] == "ok"
-        assert clerk.site.desk.table.rows == ROWS
+        assert clerk.site.tables.table.rows == ROWS
     assert answers[0] == answers[1]
     assert answers[0]["code"] == "policy"
     assert "write missing = 'mean'" in answers[0]["sentence"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import foedus as fd
 from foedus.certificate.measure import measure
-from foedus.problem import heights
+from foedus.problem import sizes
 from foedus.runtime import bins
 
 SIZES = (40, 3, 5, 12, 4, 3, 38, 6)
@@ -33,7 +33,7 @@ def ragged() -> fd.Problem:
 )
 def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
     one = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)
-    monkeypatch.setattr(heights, "LEAST_BYTES", 0)
+    monkeypatch.setattr(sizes, "LEAST_BYTES", 0)
     several = fd.solve(ragged(), algorithm, max_rounds=20, seed=3)
     assert several.rounds == one.rounds
     np.testing.assert_allclose(several.w, one.w, rtol=1e-9, atol=1e-12)
@@ -47,8 +47,8 @@ def test_bins_change_nothing(monkeypatch, tmp_path, algorithm):
 def test_the_gap_of_many_columns_is_the_same_in_several_rectangles(monkeypatch, many_columns):
     problem, w = ragged(), np.full(4, 0.1)
     _, one = measure(problem, w)
-    monkeypatch.setattr(heights, "LEAST_BYTES", 0)
-    assert len(problem.by_height) > 1
+    monkeypatch.setattr(sizes, "LEAST_BYTES", 0)
+    assert len(problem.by_size) > 1
     _, several = measure(problem, w)
     assert one.gap > 0
     assert several.gap == pytest.approx(one.gap, rel=1e-9)
@@ -56,12 +56,12 @@ def test_the_gap_of_many_columns_is_the_same_in_several_rectangles(monkeypatch, 
 
 def chosen(algorithm, participation=1.0, problem=None) -> tuple[bins.Bin, ...] | None:
     problem, who = problem or ragged(), fd.Fraction(participation)
-    return bins.split_into_bins(algorithm, problem.terms, problem.data, problem.by_height, problem.stacked.uids(), who)
+    return bins.split_into_bins(algorithm, problem.terms, problem.data, problem.by_size, problem.stacked.uids(), who)
 
 
 def test_bins_are_used_where_they_save_rows_and_everybody_answers(monkeypatch):
     assert chosen(fd.FedGiA()) is None, "too little data to compile for it"
-    monkeypatch.setattr(heights, "LEAST_BYTES", 0)
+    monkeypatch.setattr(sizes, "LEAST_BYTES", 0)
     found = chosen(fd.FedGiA())
     assert found is not None
     assert sorted(np.concatenate([b.index for b in found])) == list(range(len(SIZES)))
@@ -83,7 +83,7 @@ def test_rectangles_that_the_data_come_with_are_used_and_share_a_program():
     ]
     for problem in made:
         who, uids = fd.Fraction(1.0), problem.stacked.uids()
-        found = bins.split_into_bins(fd.FedAvg(), problem.terms, problem.data, problem.by_height, uids, who)
+        found = bins.split_into_bins(fd.FedAvg(), problem.terms, problem.data, problem.by_size, uids, who)
         assert found is not None
         assert [b.data["x"].shape[:2] for b in found] == [(3, 40), (5, 6)]
     plain = fd.solve(fd.Problem(fd.data.Stacked(arrays, counts=whole.counts), loss=fd.losses.logistic), fd.FedAvg(k0=2))
@@ -103,7 +103,7 @@ def test_rectangles_that_do_not_fit_are_refused(rectangles, words):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9))
 def test_no_grouping_into_at_most_four_holds_fewer_rows(counts):
     counts = np.array(counts)
-    found = heights.heights(counts)
+    found = sizes.row_groups(counts)
     assert sorted(np.concatenate(found)) == list(range(len(counts)))
     area = sum(len(group) * counts[group].max() for group in found)
     size, n = np.sort(counts)[::-1], len(counts)

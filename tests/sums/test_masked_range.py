@@ -16,7 +16,7 @@ from test_secure_sessions import Liar, MaskedHall
 import foedus as fd
 from foedus.federation import packing
 from foedus.federation.policy import Policy
-from foedus.federation.secure_check import Jury
+from foedus.federation.secure_check import FaultSearch
 from foedus.sums.masking import masking_of
 from foedus.sums.messages import MaskedVector
 
@@ -109,10 +109,10 @@ def test_a_server_that_chooses_models_gets_no_comparison_with_the_bound(tmp_path
     hall = MaskedHall(tmp_path, with_rows(1.0), fd.FedAvg(k0=1, lr=0.1, tol=1e-300), max_rounds=6)
     prober, counts = Prober(hall), []
 
-    def check(jury, new, requests, epoch):  # the server wants to learn, and accepts whatever comes
-        counts.append(jury.masking.tree_of(new.words, new.layout)[1])
+    def check(fault_search, new, requests, epoch):  # the server wants to learn, and accepts whatever comes
+        counts.append(fault_search.masking.tree_of(new.words, new.layout)[1])
 
-    monkeypatch.setattr(Jury, "check", check)
+    monkeypatch.setattr(FaultSearch, "check", check)
     hall.play(prober.ask)
     assert counts[0] == 0
     assert counts[-1] > 0, "the numbers did leave the range"

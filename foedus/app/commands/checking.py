@@ -17,7 +17,7 @@ def check(file: File) -> None:
     from foedus.app.experiment.execute import Builder
     from foedus.app.experiment.file import load
     from foedus.app.experiment.folder import folder_of
-    from foedus.app.experiment.outlook import about_data, describe
+    from foedus.app.experiment.preview import about_data, describe
     from foedus.base.engine import return_memory
     from foedus.data.doubts import doubts as doubts_of
 

@@ -23,10 +23,10 @@ from foedus.federation.flare.driver import Flare
 from foedus.federation.flare.kits import is_filled_in, write_site_file
 from foedus.federation.flare.submission import AtServer, Stopped, Submission, drive
 from foedus.federation.flare.trial import Federation
+from foedus.federation.monitor import Glimpse
 from foedus.federation.order import Result
 from foedus.federation.policy import SITE_FILE
 from foedus.federation.preparation import Request, cohort_of, read
-from foedus.federation.window import Glimpse
 from foedus.privacy.releasing import noise_of
 from foedus.protocol.algorithm import name_of
 from foedus.runtime import spine

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.federation.flare.kits import ADMIN, require_nvflare
+from foedus.federation.monitor import Glimpse
 from foedus.federation.names import TOPIC
-from foedus.federation.window import Glimpse
 
 FINISHED = "FINISHED"
 WAITING = ("SUBMITTED", "APPROVED")  # the states of a job that the server has not begun

@@ -27,6 +27,7 @@ from foedus.base.files import Json, write_whole
 from foedus.federation.exchange import Paused
 from foedus.federation.flare.frames import FOLDER as LIMITS
 from foedus.federation.flare.post import CellPost, SealedPost, ask
+from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.federation.order import Patience
 from foedus.federation.packing import check_run_name
@@ -34,7 +35,6 @@ from foedus.federation.policy import SITE_FILE, SiteFile
 from foedus.federation.preparation import read
 from foedus.federation.secure_server import play
 from foedus.federation.terms import make_private
-from foedus.federation.window import Window
 from foedus.sums.channel import ServerChannel
 from foedus.sums.identity import ServerIdentity
 
@@ -131,8 +131,8 @@ class FoedusController(Controller):
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
         root, run_dir = Path(workspace.get_root_dir()), Path(workspace.get_run_dir(job))
         config = Path(workspace.get_app_config_dir(job))
-        window, engine = Window(), _engine_of(fl_ctx)
-        engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: window.answer(command))
+        monitor, engine = RunMonitor(), _engine_of(fl_ctx)
+        engine.register_app_command(TOPIC, lambda topic, command, fl_ctx: monitor.answer(command))
         ending: Json = {"job": job}
         places = [run_dir / ENDED]
         try:
@@ -157,12 +157,12 @@ class FoedusController(Controller):
                 self.patience,
                 lambda line: self.log_info(fl_ctx, line),
                 lambda: bool(abort_signal.triggered),
-                window,
+                monitor,
                 None if self.post is None else SealedPost(self.post, self.channel),
             )
             for place in (folder, run_dir):
                 write_whole(place / RESULT, result.to_bytes())
-            if not (result.interrupted and window.keep):  # nobody will go on from what single sites have sent
+            if not (result.interrupted and monitor.keep):  # nobody will go on from what single sites have sent
                 for path in folder.glob("server-*.ckpt"):
                     path.unlink(missing_ok=True)
             ending |= {"how": "done"}
@@ -176,8 +176,8 @@ class FoedusController(Controller):
             self.log_exception(fl_ctx, "the run failed")
             ending |= {"how": "failed", "sentence": f"the server failed: {type(error).__name__}"}
         if not note_ending(places, ending):
-            window.ending = ending.get("sentence", "")
-            window.ending_was_read.wait(LAST_WORDS_SECONDS)
+            monitor.ending = ending.get("sentence", "")
+            monitor.ending_was_read.wait(LAST_WORDS_SECONDS)
 
     @staticmethod
     def _modules(workspace: Any) -> tuple[str, ...]:

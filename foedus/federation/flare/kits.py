@@ -2,7 +2,7 @@
 
 A kit's own authorisation file takes from every role, the coordinator's included, what FLARE would allow it: code that
 comes with a job, and the commands for shell, logs and files. Classes that a job may name are listed one by one. At a
-site, `door.Door` and `door.Launcher` check the same once more, and `terms` what its site file says.
+site, `job_guard.JobGuard` and `job_guard.Launcher` check the same once more, and `terms` what its site file says.
 
 Private keys stay where they are used. Sites on other machines make their own (see `certificates`), and of those that
 FLARE's provisioner writes down in its state only the project's authority remains, for its owner's eyes alone.
@@ -35,9 +35,9 @@ STREAMS = {"streaming_retry_timeout": 2.0, "streaming_retry_wait": 1.0}
 STREAMS |= {"streaming_max_blob_size": 2**28}
 AUTHORIZATION = "local/authorization.json"
 # what FLARE takes from the kit in the place of its own: who unpacks a job at a site, and who starts its process
-DOOR = {
-    "app_deployer": "foedus.federation.flare.door.Door",
-    "process_launcher": "foedus.federation.flare.door.Launcher",
+GUARDS = {
+    "app_deployer": "foedus.federation.flare.job_guard.JobGuard",
+    "process_launcher": "foedus.federation.flare.job_guard.Launcher",
 }
 CONTROLLER = "foedus.federation.flare.controller.FoedusController"  # the only class that a job may name at the server
 EXECUTOR = "foedus.federation.flare.executor.FoedusExecutor"  # and the only one at a site
@@ -222,16 +222,16 @@ def _authorization(rights: tuple[str, ...]) -> Json:
 def check_kit(kit: Path) -> None:
     """Raise where a kit does not have the guards of this version: one of an older version may let in code and commands.
 
-    They are who may do what (`authorization.json`), which classes a job may name, and at a site its door.
+    They are who may do what (`authorization.json`), which classes a job may name, and at a site who guards it.
     """
     is_site = (kit / "startup" / "fed_client.json").is_file()
     try:
         rights = json.loads((kit / AUTHORIZATION).read_text())
         resources = json.loads((kit / "local" / "resources.json").read_text())
-        door = {part["id"]: part["path"] for part in resources["components"] if part["id"] in DOOR}
+        guards = {part["id"]: part["path"] for part in resources["components"] if part["id"] in GUARDS}
         is_current = rights == _authorization(AT_SITE if is_site else AT_SERVER)
         is_current &= resources["class_allow_list"] == [EXECUTOR if is_site else CONTROLLER]
-        is_current &= not is_site or door == DOOR
+        is_current &= not is_site or guards == GUARDS
     except (OSError, ValueError, KeyError, TypeError):
         is_current = False
     if not is_current:
@@ -328,7 +328,7 @@ lines of each say how.
 
 What comes in: one file that names the program already installed here, and numbers. A job that brings code, files or
 settings is refused, and no command of FLARE's for shell, logs or files is answered; local/authorization.json and the
-door in local/resources.json see to that, so leave them as they are.
+guard in local/resources.json see to that, so leave them as they are.
 What leaves this computer: model-sized numbers that the agreed algorithm computes, never a row of your data, nor the
 data file's name. Every message is listed in foedus-runs/messages.jsonl with its size and purpose. If something fails
 here, the coordinator is told that it failed; why is in foedus-runs/site.log, which stays here.
@@ -351,13 +351,13 @@ Models and checkpoints are in foedus-runs. No site's data ever come here.
 
 
 def _finish_site(kit: Path) -> None:
-    """No streaming of logs, no class but ours, our door and launcher, a site file to fill in."""
+    """No streaming of logs, no class but ours, our guard and launcher, a site file to fill in."""
     _authorize(kit, AT_SITE)
     resources = json.loads((kit / "local" / "resources.json.default").read_text())
     resources["class_allow_list"] = [EXECUTOR]
     resources["allow_log_streaming"] = False
     parts = [c for c in resources["components"] if c["id"] not in ("site_log_streamer", "process_launcher")]
-    resources["components"] = [*parts, *({"id": name, "path": path, "args": {}} for name, path in DOOR.items())]
+    resources["components"] = [*parts, *({"id": name, "path": path, "args": {}} for name, path in GUARDS.items())]
     write_whole(kit / "local" / "resources.json", json.dumps(resources, indent=1).encode())
     write_whole(kit / "local" / SITE_FILE, SITE_TEMPLATE.encode())
     server = json.loads((kit / "startup" / "fed_client.json").read_text())["servers"][0]["service"]["target"]

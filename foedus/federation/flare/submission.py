@@ -17,9 +17,9 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.federation.flare.console import Console, Unreachable, Watch
 from foedus.federation.flare.kits import job
+from foedus.federation.monitor import Glimpse
 from foedus.federation.names import ENDED, RESULT
 from foedus.federation.order import Result
-from foedus.federation.window import Glimpse
 from foedus.runtime.spine import Recorder
 
 SITES_SECONDS = 60.0  # for all sites to be connected

@@ -6,14 +6,14 @@ import numpy as np
 
 from foedus.problem.terms import Data
 
-LEAST_BYTES = 2**25  # of X: below this, work on filling rows costs less than compiling a program for several heights
+LEAST_BYTES = 2**25  # of X: below this, work on filling rows costs less than compiling a program for several sizes
 LEAST_SAVING = 0.4  # the share of the rows that groups must save to be worth their compilation
 MOST_GROUPS = 4  # a program is compiled once for each
 PLACES = 17  # where a group may end: 15 places inside, so that all ways to cut are tried in a moment
 ROWS = ("x", "y", "group", "weight")  # the arrays of a linear model that have a row for each example
 
 
-def heights(counts: np.ndarray) -> list[np.ndarray]:
+def row_groups(counts: np.ndarray) -> list[np.ndarray]:
     """Return the clients in at most `MOST_GROUPS` groups, by falling size, whose rectangles hold the fewest rows."""
     order = np.argsort(-counts, kind="stable")
     size, n = counts[order], len(counts)
@@ -43,7 +43,7 @@ def groups_of(
         return list(zip(groups, [rows for _, rows in rectangles], strict=True))
     if data["x"].nbytes < LEAST_BYTES:
         return None
-    groups = heights(counts)
+    groups = row_groups(counts)
     tall = [int(counts[group[0]]) for group in groups]
     used = sum(len(group) * rows for group, rows in zip(groups, tall, strict=True))
     return None if used > (1.0 - LEAST_SAVING) * counts.size * counts.max() else list(zip(groups, tall, strict=True))

@@ -1,12 +1,12 @@
-"""The door of a site decides what a job may bring in. It runs in the site's own process, by the kit's resources.json.
+"""The guard of a site decides what a job may bring in. It runs in the site's own process, by the kit's resources.json.
 
 A job is data. What a site gets of one is a single file, the same to the byte in every run, that names FoedusExecutor;
-the problem, the algorithm and the model come later, as messages that SiteSession checks. So the door refuses every job
+the problem, the algorithm and the model come later, as messages that SiteSession checks. So the guard refuses every job
 that brings anything else (a `custom` folder, a component, a filter, another argument) before it is unpacked, and looks
 once more before the job's process is started: no code and no module comes with a job.
 
 FLARE authorises commands by headers that its server writes, and some it does not authorise at all: 'delete_run' removes
-any folder of the kit by its name. So the door leaves a site only the commands that a job needs. Shell, log and file
+any folder of the kit by its name. So the guard leaves a site only the commands that a job needs. Shell, log and file
 commands are gone, whoever asks, and whatever the server says about it.
 """
 
@@ -112,7 +112,7 @@ def files_in_folder(app: Path) -> dict[str, bytes]:
     return files
 
 
-class Door(FLComponent, AppDeployer):
+class JobGuard(FLComponent, AppDeployer):
     """Lets in the one file that a job may bring; resources.json names it 'app_deployer', where FLARE looks for it."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The outlook of `foedus check`: what a run would do, without training; sites, classes, columns, messages, rounds."""
+"""The preview of `foedus check`: what a run would do, without training; sites, classes, columns, messages, rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ COLUMNS = 40  # the most rows in the table of columns
 
 @dataclass(frozen=True)
 class DataOutlook:
-    """What the outlook says about the rows: the sites, the columns in words, and the columns side by side."""
+    """What the preview says about the rows: the sites, the columns in words, and the columns side by side."""
 
     sites: Table
     features: list[str]
@@ -73,7 +73,7 @@ def messages(setup: RunSetup) -> Messages:
 
 
 def about_data(cohort: Cohort, rules: Preprocessing) -> DataOutlook:
-    """Return what the outlook says about the rows, from the tables themselves."""
+    """Return what the preview says about the rows, from the tables themselves."""
     return DataOutlook(sites_table(cohort), features_lines(cohort, rules), columns_table(cohort))
 
 
@@ -214,7 +214,7 @@ def rounds_line(name: str, limit: int) -> str:
 
 
 def describe(setup: RunSetup, data: DataOutlook, out: Path, state: str) -> Group:
-    """Return the whole outlook of one run."""
+    """Return the whole preview of one run."""
     problem, rules = setup.problem, setup.rules
     sites, rows = problem.terms.clients, sum(table.rows for table in setup.cohort.tables.values())
     limit = build.rounds_of(setup.settings, setup.algorithm, setup.problem)

@@ -45,7 +45,7 @@ class EvaluationMask:
 
 
 @dataclass(frozen=True)
-class Examiner:
+class SiteEvaluation:
     """A site's rows that took no part in training, as arrays, and what may be told about them."""
 
     held_out: Sequence[np.ndarray]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.app.experiment import build, catalogue, file, outlook, sources
+from foedus.app.experiment import build, catalogue, file, preview, sources
 from foedus.protocol.constrained import Constrained
 
 REFERENCE = """
@@ -39,7 +39,7 @@ def reference(folder: Path, name: str, sites: int) -> build.RunSetup:
 @pytest.mark.parametrize("name", ["FedAvg", "FedGiA", "Scaffold", "ProxAL", "CentralProxAL"])
 def test_messages_are_foretold_for_every_kind_of_round(tmp_path: Path, name: str):
     made = reference(tmp_path, name, 5)
-    found = outlook.messages(made)
+    found = preview.messages(made)
     if name == "CentralProxAL":
         assert found.kinds == ((0, sum(int(a.nbytes) for a in made.problem.data.values())),)
     else:
@@ -50,44 +50,44 @@ def test_messages_are_foretold_for_every_kind_of_round(tmp_path: Path, name: str
 def test_messages_are_those_that_a_run_sends(tmp_path: Path):
     made = reference(tmp_path, "FedAvg", 5)
     run = fd.solve(made.problem, made.algorithm, max_rounds=3)
-    found = outlook.messages(made).kinds
+    found = preview.messages(made).kinds
     np.testing.assert_array_equal(run.history["bytes_down"], [5 * found[p][0] for p in run.history["phase"]])
     np.testing.assert_array_equal(run.history["bytes_up"], [5 * found[p][1] for p in run.history["phase"]])
 
 
 def test_what_is_typical_is_told_of_known_algorithms_only():
-    assert set(outlook.TYPICAL) <= set(catalogue.algorithms())
-    assert set(outlook.UNENDING) <= set(catalogue.algorithms())
-    told = outlook.rounds_line("ProxAL", 1000)
+    assert set(preview.TYPICAL) <= set(catalogue.algorithms())
+    assert set(preview.UNENDING) <= set(catalogue.algorithms())
+    told = preview.rounds_line("ProxAL", 1000)
     assert "the breast-cancer set took 36 to 52" in told
     assert "many times as many" in told  # what was measured elsewhere is no forecast
-    assert "raise max_rounds" in outlook.rounds_line("FedGiA", 1000)
-    assert "raise max_rounds" not in outlook.rounds_line("FedGiA", 10_000)
-    assert "all 50 rounds" in outlook.rounds_line("FedAvg", 50)
-    assert "depends on the data" in outlook.rounds_line("Unheard", 1000)
+    assert "raise max_rounds" in preview.rounds_line("FedGiA", 1000)
+    assert "raise max_rounds" not in preview.rounds_line("FedGiA", 10_000)
+    assert "all 50 rounds" in preview.rounds_line("FedAvg", 50)
+    assert "depends on the data" in preview.rounds_line("Unheard", 1000)
 
 
 def test_what_was_measured_is_not_told_of_other_settings(tmp_path: Path):
     made = reference(tmp_path, "ProxAL", 5)
-    assert "36 to 52" in outlook.rounds_of(made, 1000)
+    assert "36 to 52" in preview.rounds_of(made, 1000)
     path = tmp_path / "other.toml"
     path.write_text(REFERENCE.format(sites=5, name='ProxAL"\ninner = "admm', terms=CAP))
     (case,) = file.load(path).cases
     other = build.build(case.settings, sources.cohort_of(case.settings, tmp_path))
-    assert "depends on the data" in outlook.rounds_of(other, 1000)
+    assert "depends on the data" in preview.rounds_of(other, 1000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*outlook.TYPICAL, *outlook.UNENDING])
+@pytest.mark.parametrize("name", [*preview.TYPICAL, *preview.UNENDING])
 def test_typical_rounds_are_measured(tmp_path: Path, name: str):
     rounds = []
     for sites in (5, 20):
         made = reference(tmp_path, name, sites)
         run = fd.solve(made.problem, made.algorithm, seed=0, max_rounds=20_000)
-        assert run.converged == (name in outlook.TYPICAL), run.reason
+        assert run.converged == (name in preview.TYPICAL), run.reason
         rounds.append(run.rounds)
-    if name in outlook.TYPICAL:
-        low, high = outlook.TYPICAL[name]
+    if name in preview.TYPICAL:
+        low, high = preview.TYPICAL[name]
         assert low <= min(rounds) <= 1.1 * low
         assert 0.9 * high <= max(rounds) <= high
 

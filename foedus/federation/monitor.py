@@ -19,7 +19,7 @@ SERIES = (
 )  # fmt: skip
 
 
-class Window:
+class RunMonitor:
     """At the server: the last round's record for whoever asks, and whether the run should end."""
 
     def __init__(self) -> None:
