@@ -253,8 +253,9 @@ def test_a_role_that_may_look_may_not_submit_or_end_a_job(federation, tmp_path):
 def test_what_goes_wrong_at_a_site_is_not_told(federation, tmp_path, capsys):
     """The words of a table that cannot be used are in the site's own log, and nowhere at the server."""
     secret = "patient-4711"
+    rows = "".join(f"{20 + i % 50},{i % 2}\n" for i in range(60))
     for site in federation.sites:
-        place(federation, site, f"age,ill\n1,0\n2,1\n3,1\n{secret},0\n", labels=["ill"], groups=[])
+        place(federation, site, f"age,ill\n{rows}{secret},0\n", labels=["ill"], groups=[])
     (tmp_path / "e.toml").write_text('[data]\nlabel = "ill"\n[algorithm]\nname = "FedAvg"\n')
     told = ["federation", "submit", str(tmp_path / "e.toml"), "--folder", str(federation.folder)]
     assert cli([*told, "--out", str(tmp_path / "run")]) == 2
