@@ -157,21 +157,21 @@ def test_reading_a_file_imports_no_pandas(folder):
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's own files say how much is resident")
 @pytest.mark.parametrize("command", ["run", "check"])
 def test_a_large_table_is_held_about_once(tmp_path, command):
-    """Beyond the imports a command takes at most 1.5 times the numbers."""
+    """Beyond the imports a command takes at most twice the numbers: them, and a file while it is read."""
     size = files.write_sites(tmp_path, 200_000) / 1e6
     own = [sys.executable, "-m", "foedus.app.cli", command, "large.toml"]
     imports = files.spent([sys.executable, "-c", files.IMPORTS], tmp_path)[1]
-    assert files.spent(own, tmp_path)[1] - imports <= 1.5 * size
+    assert files.spent(own, tmp_path)[1] - imports <= 2.0 * size
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's own files say how much is resident")
-def test_a_million_rows_take_at_most_three_times_their_size_imports_included(tmp_path):
+def test_a_million_rows_take_at_most_two_and_a_half_times_their_size_imports_included(tmp_path):
     size = files.write_sites(tmp_path, 1_000_000) / 1e6
     for command in (["run", "large.toml"], ["check", "large.toml"]):
         peak = files.spent([sys.executable, "-m", "foedus.app.cli", *command], tmp_path)[1]
         print(f"{command[0]}: {peak:.0f} MB, {peak / size:.2f} times the numbers")
-        assert peak <= 3.0 * size
+        assert peak <= 2.5 * size
 
 
 @pytest.mark.parametrize("rows", [2**15 + 1, 2**15 + 2**12])
