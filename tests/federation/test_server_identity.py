@@ -102,7 +102,7 @@ def test_a_message_that_is_played_again_gets_no_answer():
     assert line.site.receive(message) is None
     assert "has been received before" in line.notes[-1]
     again = line.site.receive(opening)
-    assert again is not None, "the keys of this session are known to the server alone"
+    assert again is not None, "what the channel seals with is known to the server alone"
     assert line.site.receive(message) is None
     assert line.ask(b"question") == {"city": b"the answer to question"}, "the old session is still there"
 
