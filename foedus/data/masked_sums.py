@@ -1,93 +1,116 @@
-"""Figures for preprocessing of which only sums over sites are seen: 64-bit words that are added up under masks.
+"""Figures for preprocessing of which only sums over sites are seen.
 
-Counts, sums and squared deviations are added up exactly, whatever their units (`secure/exact.py`). The words of columns
-are joined as sets (`secure/word_sets.py`): the server learns which words there are and how many sites have each, not
-which sites. The least and the greatest value of a column are no sums, and are refused.
+Counts, sums and squared deviations are added up exactly, whatever their units. The words of columns are joined as sets
+(`foedus/sums/word_sets.py`): the server learns which words there are and how many sites have each, not which sites. The
+least and the greatest value of a column are no sums, and are refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import ClassVar
 
+import jax
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.data.sums import NUMBER, FiguresRequest, Here, Sums
-from foedus.sums import exact
-from foedus.sums.site import check_enough
+from foedus.base.files import Json
+from foedus.base.pytrees import PyTree
+from foedus.data.sums import NUMBER, FiguresRequest, Replies, Sums
+from foedus.sums.questions import Coding, Question, Sites
 from foedus.sums.word_sets import WordTable
 
 ATTEMPTS = 4  # at reading the words of a sum, each with another salt: four fail for 50 words with probability 1e-11
 
 
 @dataclass(frozen=True)
-class FigureLayout:
-    """How the figures of a request stand in the words of a vector; every party works it out from the request.
+class ColumnFigures(Question):
+    """What do the columns of a site add up to, and which words do they hold?
 
     Args:
         request: the columns whose sums, or words, are asked for.
         capacity: the most different words of a column.
         salt: sorts words into cells.
+        noise: on the sums, as it is stated.
     """
 
+    kind: ClassVar[str] = "sums"
     request: FiguresRequest
     capacity: int
     salt: str
+    noise: Json | None = None
 
     @property
-    def size(self) -> int:
-        """The 64-bit words of a vector."""
-        tables = sum(table.size for table in self._tables().values())
-        return 2 * exact.DIGITS * len(self.request.sums) + tables
+    def fields(self) -> Json:
+        table = {"capacity": self.capacity, "salt": self.salt}
+        return {"columns": asdict(self.request), "noise": self.noise, "table": table}
 
-    def encode(self, sums: Sums) -> np.ndarray:
-        """Return a site's words; raise where a figure is not finite, or a word too long."""
-        values = [part[name] for part in (sums.count, sums.total) for name in self.request.sums]
-        tables = [table.encode(sums.words[name]) for name, table in self._tables().items()]
-        return np.concatenate([_exact(values).ravel(), *tables])
+    @property
+    def shape(self) -> PyTree:
+        numbers = jax.ShapeDtypeStruct((2, len(self.request.sums)), float)
+        return numbers, {name: jax.ShapeDtypeStruct((t.size,), int) for name, t in self._tables().items()}
 
-    def sums_of(self, total: np.ndarray) -> tuple[Sums, tuple[str, ...]]:
-        """Return the sums over all sites, and the columns whose words cannot be read from this one."""
-        names = self.request.sums
-        end = 2 * exact.DIGITS * len(names)
-        values = exact.numbers_of(total[:end])
+    def answer(self, data: Replies) -> PyTree:
+        return self.in_cells(data.first(self.request))
+
+    def in_cells(self, sums: Sums) -> PyTree:
+        """Return figures as they are added up; raise where one is not finite, or a word too long."""
+        numbers = _finite([[part[name] for name in self.request.sums] for part in (sums.count, sums.total)])
+        return numbers, {name: table.encode(sums.words[name]) for name, table in self._tables().items()}
+
+    def sums_of(self, total: PyTree) -> tuple[Sums, tuple[str, ...]]:
+        """Return the sums over all sites, and the columns whose words cannot be read from this total."""
+        (counts, totals), cells = total
         words: dict[str, tuple[str, ...]] = {}
         for name, table in self._tables().items():
-            start, end = end, end + table.size
-            if (levels := table.words_of(total[start:end])) is not None:
+            if (levels := table.words_of(cells[name])) is not None:
                 words[name] = levels
-        count = dict(zip(names, values[: len(names)], strict=True))
-        sums = Sums(count=count, total=dict(zip(names, values[len(names) :], strict=True)), words=words)
-        return sums, tuple(name for name in self.request.words if name not in words)
+        names = self.request.sums
+        count, sums = (dict(zip(names, map(float, row), strict=True)) for row in (counts, totals))
+        return Sums(count=count, total=sums, words=words), tuple(n for n in self.request.words if n not in words)
+
+    def check(self, answer: PyTree) -> None:
+        """A total may be infinite, which is told with its column."""
 
     def _tables(self) -> dict[str, WordTable]:
         return {name: WordTable(self.capacity, f"{self.salt}\0{name}".encode()) for name in self.request.words}
 
 
 @dataclass(frozen=True)
-class SquaresLayout:
-    """How sums of squared deviations from these means stand in the words of a vector."""
+class SquaredDeviations(Question):
+    """What do the squared deviations of columns from these means add up to?
 
+    Args:
+        means: of the columns.
+        noise: on the sums, as it is stated.
+    """
+
+    kind: ClassVar[str] = "squares"
     means: Mapping[str, float]
+    noise: Json | None = None
 
     @property
-    def size(self) -> int:
-        """The 64-bit words of a vector."""
-        return exact.DIGITS * len(self.means)
+    def fields(self) -> Json:
+        return {"means": dict(self.means), "noise": self.noise}
 
-    def encode(self, squares: Mapping[str, float]) -> np.ndarray:
-        """Return a site's words."""
-        return _exact([squares[name] for name in self.means]).ravel()
+    @property
+    def shape(self) -> PyTree:
+        return jax.ShapeDtypeStruct((len(self.means),), float)
 
-    def squares_of(self, total: np.ndarray) -> dict[str, float]:
-        """Return the sums over all sites."""
-        return dict(zip(self.means, exact.numbers_of(total), strict=True))
+    def answer(self, data: Replies) -> np.ndarray:
+        return self.in_order(data.second(self.means))
+
+    def in_order(self, squares: Mapping[str, float]) -> np.ndarray:
+        """Return the figures as they are added up; raise where one is not finite."""
+        return _finite([squares[name] for name in self.means])
+
+    def check(self, answer: PyTree) -> None:
+        """A total may be infinite, which is told with its column."""
 
 
-def _exact(values: Iterable[float]) -> np.ndarray:
-    values = list(values)
-    if not np.all(np.isfinite(values)):
+def _finite(values: list[float] | list[list[float]]) -> np.ndarray:
+    if not np.all(np.isfinite(numbers := np.array(values, dtype=float))):
         raise FoedusError("a column holds numbers too large to add up; rescale it.")
-    return exact.words_of(values)
+    return numbers
 
 
 @dataclass
@@ -95,23 +118,25 @@ class InSums:
     """The sites' answers, of which only sums over all of them are seen; for `preprocess.fit`.
 
     Args:
-        sites: how many there are.
+        source: the sites.
         salt: of the run, which sorts words into cells.
         capacity: the most different words of a column.
-        add_up: returns the sum of the sites' words for a layout.
+        noise: on the sums, as it is stated.
     """
 
-    sites: int
+    source: Sites
     salt: str
     capacity: int
-    add_up: Callable[[FigureLayout | SquaresLayout], np.ndarray]
+    noise: Json | None = None
     rounds: int = 0
     up: int = 0
     down: int = 0
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the words of columns that were asked for before
 
-    def __post_init__(self) -> None:
-        check_enough(self.sites, "sites")
+    @property
+    def sites(self) -> int:
+        """The number of sites."""
+        return len(self.source.names)
 
     def values(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return the words of columns, at any site."""
@@ -129,8 +154,8 @@ class InSums:
         for attempt in range(ATTEMPTS):
             if not (ask.sums or ask.words):
                 return [replace(result, words={name: self.known[name] for name in request.words})]
-            layout = FigureLayout(ask, self.capacity, f"{self.salt}\0{attempt}")
-            sums, unread = layout.sums_of(self._played(layout, ask.nbytes))
+            question = ColumnFigures(ask, self.capacity, f"{self.salt}\0{attempt}", self.noise)
+            sums, unread = question.sums_of(self._total(question, ask.nbytes))
             result = sums if attempt == 0 else result
             self.known |= sums.words
             ask = FiguresRequest((), (), unread)
@@ -144,26 +169,10 @@ class InSums:
 
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
         """Return the sums of squared deviations over all sites, as one reply."""
-        layout = SquaresLayout(dict(means))
-        return [layout.squares_of(self._played(layout, NUMBER * len(means)))]
+        total = self._total(SquaredDeviations(dict(means), self.noise), NUMBER * len(means))
+        return [dict(zip(means, map(float, total), strict=True))]
 
-    def _played(self, layout: FigureLayout | SquaresLayout, down: int) -> np.ndarray:
+    def _total(self, question: Question, down: int) -> PyTree:
         self.rounds, self.down = self.rounds + 1, self.down + down * self.sites
-        self.up += NUMBER * layout.size * self.sites
-        return self.add_up(layout)
-
-
-def in_sums_here(tables: Here, salt: str, capacity: int) -> InSums:
-    """Return the sums of tables that are all in this process, in the integers that sites mask."""
-
-    def add_up(layout: FigureLayout | SquaresLayout) -> np.ndarray:
-        if isinstance(layout, SquaresLayout):
-            return sum_of(layout.encode(one.second(layout.means)) for one in tables.replies)
-        return sum_of(layout.encode(one.first(layout.request)) for one in tables.replies)
-
-    return InSums(tables.sites, salt, capacity, add_up)
-
-
-def sum_of(vectors: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the sum of the sites' words."""
-    return np.sum(np.stack(list(vectors)), axis=0)
+        self.up += NUMBER * Coding.of(question.form, self.sites).size * self.sites
+        return self.source.total(question)

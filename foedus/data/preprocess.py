@@ -26,11 +26,12 @@ from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
 from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
-from foedus.data.masked_sums import in_sums_here
+from foedus.data.masked_sums import InSums
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import ABSENT, Answers, FiguresRequest, Here, check_private, noises, released_figures
 from foedus.data.tables import Table
 from foedus.problem.stacked import Stacked, aligned
+from foedus.sums import questions
 
 SCHEMA = 1
 SCALES = ("standard", "minmax", "none")
@@ -238,7 +239,8 @@ def fit(
     if answers is None:
         answers = here = Here(cohort.tables, noises(cohort.tables, bounds, epsilon, figures, seed))
         if secure:
-            answers = in_sums_here(here, str(seed), roles.max_categories)
+            replies = dict(zip(cohort.tables, here.replies, strict=True))
+            answers = InSums(questions.Here(replies, secure=True), str(seed), roles.max_categories)
             answers.values(valued_columns(roles))  # the values of label and group are asked for first
     sums = play_rounds(answers, request, scale == "standard", None if epsilon is None else bounds)
     columns: list[Number | Category] = []

@@ -24,7 +24,7 @@ import numpy as np
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.federation import packing
-from foedus.federation.flare.post import TooLong
+from foedus.federation.flare.post import Post, TooLong
 from foedus.federation.order import Patience
 from foedus.federation.packing import one_line
 from foedus.federation.receipts import Receipts
@@ -39,6 +39,11 @@ POINTS = 8  # of a site's last ones that a reply is held against
 ROUNDING = 1e-8  # relative: what rounding may explain
 FIRST_GREETING, LAST_GREETING = 0.3, 10.0  # seconds for the answer to a greeting before it is repeated
 FEWEST = 4  # sites in a round whose usual norm says something about one of them
+
+Take = Callable[[str, Json, bytes], None]
+"""Takes an answer: its site, its header and its content."""
+
+LONG_SECONDS = 60.0  # to wait at the least for what sites read their rows for
 
 HEADERS = packing.LONGEST_HEADER + packing.LENGTH.size
 
@@ -65,6 +70,7 @@ class Exchange:
         receipts: Receipts | None = None,
     ):
         self.receipts = receipts
+        self.post: Post | None = None  # which must not unpack more than is allowed either
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
         self.note, self.should_stop = note, should_stop
         self.refusals: list[str] = []
@@ -155,19 +161,56 @@ class Exchange:
         receipt = None if self.receipts is None else self.receipts.of(site)
         return {} if receipt is None else {"receipt": receipt}
 
-    def everyone(self, ask: str, more: Json, payload: bytes = b"") -> dict[str, Json]:
-        """Send one message to all sites, which all must answer; return the headers of the answers."""
-        messages = {site: packing.seal(self.header(ask) | dict(more), payload) for site in self.client}
-        headers: dict[str, Json] = {}
+    def collect(
+        self, ask: str, messages: Mapping[str, bytes], take: Take = lambda site, header, content: None,
+        seconds: float = 0.0, until: Callable[[], bool] = lambda: False,
+    ) -> list[str]:  # fmt: skip
+        """Ask until every site has sent an answer that `take` accepts; return the sites that have not in the end.
+
+        Args:
+            ask: the kind of the messages.
+            messages: by site.
+            take: called with each answer's site, header and content; an error of it refuses the answer.
+            seconds: to wait for answers at the least.
+            until: says after each try whether enough have answered.
+        """
+        missing = dict(messages)
         for _ in range(1 + self.patience.misses):
-            missing = {site: message for site, message in messages.items() if site not in headers}
-            for site, raw in self.ask(missing, max(self.patience.timeout, 60.0)).items() if missing else ():
-                header, _ = self.open_reply(site, raw, ask)
-                if header is not None:
-                    headers[site] = header
-        if silent := [site for site in self.client if site not in headers]:
+            for site, raw in self.ask(missing, max(self.patience.timeout, seconds)).items() if missing else ():
+                header, content = self.open_reply(site, raw, ask)
+                if header is None:
+                    continue
+                try:
+                    take(site, header, content)
+                    del missing[site]
+                except Missing:
+                    raise
+                except FoedusError as error:
+                    self.refuse(site, str(error))
+            if until():
+                break
+        return list(missing)
+
+    def everyone(
+        self, ask: str, messages: Mapping[str, bytes], take: Take = lambda site, header, content: None,
+        seconds: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Ask as `collect` does, and raise Paused where a site has not answered."""
+        if silent := self.collect(ask, messages, take, seconds):
             raise Paused(f"client {self.client[silent[0]]!r} does not answer {ask!r}{self.why(silent[0])}")
+
+    def headers(self, ask: str, more: Json) -> dict[str, Json]:
+        """Send one message to all sites, which all must answer; return the headers of the answers."""
+        headers: dict[str, Json] = {}
+        message = packing.seal(self.header(ask) | dict(more))
+        self.everyone(ask, dict.fromkeys(self.client, message), lambda s, h, _: headers.update({s: h}), LONG_SECONDS)
         return {site: headers[site] for site in self.client}
+
+    def allow(self, size: int) -> None:
+        """Let replies hold so many bytes beside what a header may take; more is not unpacked."""
+        self.most = max(self.most, size + HEADERS)
+        if self.post is not None:
+            self.post.most = self.most
 
     def _check_version(self, site: str, theirs: Mapping[str, str]) -> None:
         """Refuse other versions; those that differ in the last number alone may talk, so sites update one by one."""

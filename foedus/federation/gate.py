@@ -20,15 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.base.files import Json, write_whole
+from foedus.base.files import Json, pack, unpack, write_whole
+from foedus.base.pytrees import PyTree
 from foedus.federation import packing
 from foedus.federation.packing import RUN, one_line
 from foedus.federation.policy import Policy, Refusal
 from foedus.federation.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
+from foedus.sums.questions import Form
 
 PREPARATION = -1  # the number of the round that stands for messages before the first
 SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
-FIGURES = "figures-{request}.json"  # the file with figures that have left with noise, under masks, by what was asked
 NOISE = "noise-{run}.json"  # the file with the noise that a run was first greeted with
 RECEIPT_BYTES = 256  # that a receipt of the ledger adds to a reply, at the most
 REFUSED = "its data do not fit the experiment; its own log says how"
@@ -37,13 +38,27 @@ REFUSED = "its data do not fit the experiment; its own log says how"
 
 @dataclass(frozen=True)
 class Outgoing:
-    """An answer that has not left yet; `exact` says whether it holds figures of the data without noise."""
+    """An answer that has not left yet.
+
+    Args:
+        header: words of the protocol.
+        payload: bytes of the protocol.
+        answer: to a question; it becomes the payload, plain or under masks.
+        form: what the answer is made of.
+        round: the round that a masked sum of it is of; None: it is of no round.
+        exact: whether it holds figures of the data without noise.
+        releases: what it releases with noise.
+        before: called after the ledger is written, and before the reply is saved.
+    """
 
     header: Json = field(default_factory=dict)
     payload: bytes = b""
     exact: bool = False
     releases: tuple[Release, ...] = ()
-    before: Callable[[], None] = lambda: None  # called after the ledger is written, and before the reply is saved
+    before: Callable[[], None] = lambda: None
+    answer: PyTree = None
+    form: Form | None = None
+    round: int | None = None
 
 
 def request_digest(message: bytes) -> str:
@@ -104,7 +119,7 @@ class Gate:
         try:
             out.before()
             if out.releases:
-                self._keep(header, message, reply)
+                self._keep_reply(header, message, reply)
             self._record(header, "ok", len(reply))
         except (OSError, FoedusError) as error:
             raise self._full(error) from None
@@ -155,43 +170,29 @@ class Gate:
 
         Copies of the preparation stay while the run goes on: a resumed run asks for it again, and must get the same.
         """
-        for path in self._place(run).glob(FIGURES.format(request="*")) if before is None else ():
-            path.unlink(missing_ok=True)
         for path in self._place(run).glob(SENT.format(round="*", request="*")):
             number = int(path.name.removeprefix("sent-").rpartition("-")[0])
             if before is None or PREPARATION < number < before:
                 path.unlink(missing_ok=True)
 
-    def figures(self, run: str, request: Json) -> Json | None:
-        """Return the figures that left under masks for this request, with their noise, or None.
+    def words_before(self, header: Json, payload: bytes) -> tuple[Json, np.ndarray] | None:
+        """Return the header and the words that left under masks for this request, with their noise, or None."""
+        path = self._words_file(header, payload)
+        if not path.exists():
+            return None
+        arrays, out = unpack(path.read_bytes())
+        return out, arrays["words"]
 
-        A repeated request under new masks gets them again, and they count once.
-        """
-        path = self._figures(run, request)
-        return json.loads(path.read_text()) if path.exists() else None
-
-    def keep_figures(self, run: str, request: Json, figures: Json) -> None:
-        """Keep figures that leave with noise; for `Outgoing.before`, which comes after their charge."""
-        path = self._figures(run, request)
+    def keep(self, header: Json, payload: bytes, out: Json, words: np.ndarray) -> None:
+        """Keep words that leave with noise, so that new masks need no new noise; `forget` deletes them in the end."""
+        path = self._words_file(header, payload)
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_whole(path, json.dumps(figures).encode(), private=True)
+        write_whole(path, pack({"words": words}, out), private=True)
 
-    def _figures(self, run: str, request: Json) -> Path:
-        return self._place(run) / FIGURES.format(request=request_digest(json.dumps(request, sort_keys=True).encode()))
-
-    def words(self, header: Json, payload: bytes) -> np.ndarray | None:
-        """Return the words that left under masks for this request, with their noise, or None."""
-        path = self._words(header, payload)
-        return np.frombuffer(path.read_bytes(), "<i8").astype(np.int64) if path.exists() else None
-
-    def keep_words(self, header: Json, payload: bytes, words: np.ndarray) -> None:
-        """Keep words that leave with noise; `forget` deletes them with the copies of their round."""
-        path = self._words(header, payload)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_whole(path, words.astype("<i8").tobytes(), private=True)
-
-    def _words(self, header: Json, payload: bytes) -> Path:
-        content = json.dumps(header, sort_keys=True).encode() + b"\0" + payload
+    def _words_file(self, header: Json, payload: bytes) -> Path:
+        content = (
+            json.dumps({k: v for k, v in header.items() if k != "mask"}, sort_keys=True).encode() + b"\0" + payload
+        )
         name = SENT.format(round=_number(header), request="words" + request_digest(content))
         return self._place(str(header["run"])) / name
 
@@ -214,7 +215,7 @@ class Gate:
         self.note(f"cannot write in {self.folder}: {getattr(error, 'strerror', None) or error}")
         return {"code": "failed", "sentence": "it cannot keep its record of messages; its disk may be full"}
 
-    def _keep(self, header: Json, message: bytes, reply: bytes) -> None:
+    def _keep_reply(self, header: Json, message: bytes, reply: bytes) -> None:
         place = self._place(str(header["run"]))
         place.mkdir(exist_ok=True, mode=0o700)
         name = SENT.format(round=_number(header), request=request_digest(message))

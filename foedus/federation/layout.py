@@ -13,6 +13,8 @@ from foedus.federation import packing
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import spine
+from foedus.sums.masking import Masking
+from foedus.sums.questions import Form
 
 ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
 PER_ROW = ("x", "y", "group", "weight")  # the arrays with one row for each example
@@ -78,6 +80,14 @@ def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[PyTree], da
         jax.eval_shape(lambda c, m, d, k, kind=kind: kind.local(terms, c, m, d, k)[1], client, one, data, key)
         for kind, one in zip(algorithm.kinds, message_shapes, strict=True)
     ]
+
+
+def forms(replies: list[PyTree], masking: Masking | None) -> list[Form]:
+    """Return, for each kind of round, what a reply is made of; under masks all its numbers count as real."""
+    if masking is None:
+        return [Form(reply) for reply in replies]
+    reals = [jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, float), reply) for reply in replies]
+    return [Form(reply, masking.point.words) for reply in reals]
 
 
 def parts(terms: Terms, data: Data) -> SitePart:

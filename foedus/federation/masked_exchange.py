@@ -60,13 +60,7 @@ class MaskedExchange:
 
     def _ask_all(self, ask: str, messages: Mapping[str, bytes], least: int | None) -> dict[str, bytes]:
         contents: dict[str, bytes] = {}
-        for _ in range(1 + self.patience.misses):
-            missing = {site: message for site, message in messages.items() if site not in contents}
-            for site, raw in self.exchange.ask(missing, self.patience.timeout).items() if missing else ():
-                header, content = self.exchange.open_reply(site, raw, ask)
-                if header is not None:
-                    contents[site] = content
-        silent = [site for site in messages if site not in contents]
+        silent = self.exchange.collect(ask, messages, lambda site, header, content: contents.update({site: content}))
         if len(contents) < (len(messages) if least is None else least):
             why = self.exchange.why(silent[0])
             raise Paused(f"client {self.exchange.client[silent[0]]!r} does not answer {ask!r}{why}")
@@ -130,7 +124,7 @@ class MaskedExchange:
                 if header is None:
                     continue
                 try:
-                    if ask == "measure" and header.get("measured") is not True:
+                    if header.get("answers") is False:
                         raise Missing(f"client {self.exchange.client[site]!r} sends no exact measurement.")
                     on_header(site, header)
                     vector = MaskedVector.from_bytes(content)
@@ -157,18 +151,12 @@ class MaskedExchange:
         except Unfinished as error:
             self.exchange.note(str(error))
             return None, ()
-        header = self._header("reveal")
-        for _ in range(1 + self.patience.misses):
-            asks = {s: packing.seal(header, content) for s, content in orders.items() if s not in work.reveals}
-            for site, raw in self.exchange.ask(asks, self.patience.timeout).items() if asks else ():
-                answer, content = self.exchange.open_reply(site, raw, "reveal")
-                try:
-                    if answer is not None:
-                        work.take_reveal(site, Reveal.from_bytes(content))
-                except FoedusError as error:
-                    self.exchange.refuse(site, str(error))
-            if work.finished:
-                break
+        messages = {site: packing.seal(self._header("reveal"), content) for site, content in orders.items()}
+
+        def take(site: str, header: Json, content: bytes) -> None:
+            work.take_reveal(site, Reveal.from_bytes(content))
+
+        self.exchange.collect("reveal", messages, take, until=lambda: work.finished)
         if work.recovers:
             self.has_keys = False  # the sites take new keys after a recovery
         try:

@@ -11,27 +11,27 @@ replaced, and a number of the server is refused for itself, where it lies outsid
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack
+from foedus.base.pytrees import PyTree
 from foedus.data.columns import Words, missing_in
 from foedus.data.holdout import Split, split
-from foedus.data.masked_sums import FigureLayout, InSums, SquaresLayout
+from foedus.data.masked_sums import ColumnFigures, InSums, SquaredDeviations
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, valued_columns
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sketch import Sketch, cohort_from, sketch
 from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import Table
 from foedus.federation import spec
-from foedus.federation.exchange import Exchange, Paused
+from foedus.federation.asking import MaskedSites
+from foedus.federation.exchange import Exchange
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, seeded
 from foedus.federation.masked_exchange import PREPARATION, MaskedExchange
@@ -43,6 +43,7 @@ from foedus.federation.site_ledger import Release
 from foedus.privacy.sampling import release as exact_release
 from foedus.protocol.algorithm import Algorithm
 from foedus.statistics import rates
+from foedus.sums.questions import Form
 
 MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
 LARGEST = 1e100  # of a number in a table, of a bound, a shift and a scale: sums of squares of such numbers are finite
@@ -127,42 +128,16 @@ class Apart:
 
     def first(self, request: FiguresRequest) -> list[Sums]:
         content = {"columns": dataclasses.asdict(request), "noise": self.noise}
-        return [_sums(header["sums"]) for header in self.exchange.everyone("sums", content).values()]
+        return [_sums(header["sums"]) for header in self.exchange.headers("sums", content).values()]
 
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
-        headers = self.exchange.everyone("squares", {"means": dict(means)}).values()
+        headers = self.exchange.headers("squares", {"means": dict(means), "noise": self.noise}).values()
         return [{str(name): float(value) for name, value in header["squares"].items()} for header in headers]
 
 
 def _sums(record: Json) -> Sums:
     parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
-
-
-def masked_answers(exchange: Exchange, noise: Json | None, capacity: int) -> InSums:
-    """Return the sites' answers over a network as masked sums; all sites take part in each."""
-    sites = tuple(exchange.client)
-    sums = MaskedExchange(sites, exchange, dataclasses.replace(exchange.patience, minimum=None), PREPARATION)
-    rounds = itertools.count()
-
-    def add_up(layout: FigureLayout | SquaresLayout) -> np.ndarray:
-        if isinstance(layout, SquaresLayout):
-            ask, content = "squares", {"means": dict(layout.means)}
-        else:
-            table = {"capacity": layout.capacity, "salt": layout.salt}
-            ask, content = "sums", {"columns": dataclasses.asdict(layout.request), "noise": noise, "table": table}
-        if 8 * layout.size > exchange.most // 2:
-            raise FoedusError(
-                f"masked sums (secure) over so many columns would take {8 * layout.size} bytes of a site; state bounds "
-                "and categories in [preprocess]."
-            )
-        messages = dict.fromkeys(sites, (exchange.header(ask) | content, b""))
-        words, _ = sums.add_up(ask, next(rounds), messages, layout.size, len(sites), number=None)
-        if words is None:
-            raise Paused("a sum that prepares the data could not be unmasked")
-        return words
-
-    return InSums(len(sites), exchange.run, capacity, add_up)
 
 
 def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
@@ -184,13 +159,15 @@ def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Prepr
     answers: Answers = Apart(exchange, plan.noise)
     if plan.secure:
         roles = plan.roles
-        answers = masked_answers(exchange, plan.noise, roles.max_categories)
+        everyone = dataclasses.replace(exchange.patience, minimum=None)
+        sums = MaskedExchange(request.sites, exchange, everyone, PREPARATION)
+        answers = InSums(MaskedSites(exchange, sums), exchange.run, roles.max_categories, plan.noise)
         values = answers.values(valued_columns(roles))
         known = {"labels": values.get(roles.label, ()), "groups": values.get(roles.group or "", ())}
         sketches = {site: dataclasses.replace(one, **known) for site, one in sketches.items()}
     cohort = cohort_from(sketches, plan.roles)
     rules = plan.rules(cohort, answers)
-    replies = exchange.everyone("prepare", {"rules": rules.to_json()})
+    replies = exchange.headers("prepare", {"rules": rules.to_json()})
     for term in () if plan.secure else plan.holdout.rates:
         kept = {exchange.client[site]: int(header["kept"][term.name]) for site, header in replies.items()}
         rates.check_counts(term, kept)
@@ -211,10 +188,6 @@ def exact_laplace(value: float, scale: float) -> float:
     return float(exact_release("laplace", np.array([value]), scale)[0])
 
 
-Mask = Callable[[np.ndarray], bytes]
-"""Puts 64-bit words under masks, for the sum that a message orders."""
-
-
 class TableSession:
     """A site's answers before the first round, from its own table."""
 
@@ -225,7 +198,6 @@ class TableSession:
         self.site, self.run, self.source, self.policy, self.is_private = site, run, source, policy, is_private
         self.holdout, self.note, self.gate = holdout, note, gate
         self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
-        self.replies: Replies | None = None
         self.evaluation: SiteEvaluation | None = None
 
     def columns(self, header: Json) -> Json:
@@ -293,7 +265,7 @@ class TableSession:
         counts = word_counts(self.table.columns[name])
         return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
 
-    def sums(self, header: Json, mask: Mask | None) -> Outgoing:
+    def sums(self, header: Json, is_masked: bool) -> Outgoing:
         """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
         ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
@@ -308,7 +280,7 @@ class TableSession:
                 "the least and the greatest value of a column are single rows' values, which its policy does not tell; "
                 "state bounds in [preprocess], or use another scale",
             )
-        noise = self._noise(header["noise"], ask)
+        noise = self._noise(header["noise"], ask.sums)
         beyond = {*ask.words} - {self.roles.label, self.roles.group}
         if self.policy.limits_privacy and (ask.ranges or beyond or (ask.sums and noise is None)):
             raise Refusal(
@@ -316,37 +288,25 @@ class TableSession:
                 "its policy asks for privacy, and the preparation would send exact sums or words; state bounds and "
                 "categories in [preprocess], or add epsilon",
             )
-        if ask.sums or self.replies is None:
-            self.replies = Replies(self._known() if noise is None else self.table, noise)
         exact = bool(ask.ranges or beyond or (ask.sums and noise is None))
         words = {name: self._common_words(name) for name in ask.words}
         for levels in words.values():
             self._check_words(len(levels))
-        request = {"columns": header["columns"], "noise": header["noise"]}
-        again = None if noise is None or mask is None else self.gate.figures(self.run, request)
-        sums = dataclasses.replace(self.replies.first(ask) if again is None else _sums(again), words=words)
+        sums = dataclasses.replace(self._replies(noise).first(ask), words=words)
         releases = self._releases(noise)
-        if mask is None:
+        if not is_masked:
             return Outgoing({"sums": dataclasses.asdict(sums)}, exact=exact, releases=releases)
         if ask.ranges:
             raise Refusal("unknown", "least and greatest values are no sums, and this run has agreed on masked sums")
         table = header["table"]
-        layout = FigureLayout(ask, whole(table["capacity"], 1, MOST_WORDS, "capacity"), str(table["salt"]))
-        return self._masked(lambda: layout.encode(sums), mask, request, dataclasses.asdict(sums), exact, releases)
+        question = ColumnFigures(ask, whole(table["capacity"], 1, MOST_WORDS, "capacity"), str(table["salt"]))
+        return self._in_sum(question.form, lambda: question.in_cells(sums), exact, releases)
 
-    def _masked(
-        self, words: Callable[[], np.ndarray], mask: Mask, request: Json, figures: Json, exact: bool,
-        releases: tuple[Release, ...],
-    ) -> Outgoing:  # fmt: skip
-        """Return figures under masks; those with noise are kept, so that new masks need no new noise."""
+    def _in_sum(self, form: Form, answer: Callable[[], PyTree], exact: bool, releases: tuple[Release, ...]) -> Outgoing:
         try:
-            content = mask(words())
+            return Outgoing(answer=answer(), form=form, exact=exact, releases=releases)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
-        if not releases:
-            return Outgoing(payload=content, exact=exact)
-        keep = partial(self.gate.keep_figures, self.run, request, figures)
-        return Outgoing(payload=content, exact=exact, releases=releases, before=keep)
 
     def _known(self) -> Table:
         """Return the table for exact sums: of a column with few values none is told, as if it had none here."""
@@ -357,11 +317,14 @@ class TableSession:
                 columns[name] = np.full(len(column), np.nan)
         return dataclasses.replace(self.table, columns=columns)
 
-    def _noise(self, record: Json | None, ask: FiguresRequest) -> FigureNoise | None:
+    def _replies(self, noise: FigureNoise | None) -> Replies:
+        return Replies(self._known() if noise is None else self.table, noise)
+
+    def _noise(self, record: Json | None, names: tuple[str, ...]) -> FigureNoise | None:
         if record is None:
             return None
         bounds = {str(name): (float(low), float(high)) for name, (low, high) in record["bounds"].items()}
-        for name in ask.sums:
+        for name in names:
             low, high = bounds.get(name, (0.0, 0.0))
             if not (-LARGEST <= low < high <= LARGEST and high - low >= 1 / LARGEST):
                 raise Refusal(
@@ -384,29 +347,25 @@ class TableSession:
         noise.noted.clear()
         return releases
 
-    def squares(self, header: Json, mask: Mask | None) -> Outgoing:
+    def squares(self, header: Json, is_masked: bool) -> Outgoing:
         """Answer with the sums of squared deviations from the means over all sites; under a mask, where one is due."""
-        if self.replies is None:
-            raise Refusal("unknown", "it is asked for squares before sums")
         means = {str(name): float(mean) for name, mean in header["means"].items()}
-        noise = self.replies.noise
+        noise = self._noise(header["noise"], tuple(means))
         if noise is None and self.policy.limits_privacy:
             raise Refusal("policy", "its policy asks for privacy, and the preparation would send exact sums")
-        columns = {*self.sketch.features} if noise is None else {*noise.bounds}
+        columns = {*self.sketch.features} & ({*self.sketch.features} if noise is None else {*noise.bounds})
         if not {*means} <= columns or not all(map(math.isfinite, means.values())):
             raise Refusal("unknown", "it is asked for squares of columns that are no features")
         if any(abs(mean) > LARGEST for mean in means.values()):
             raise Refusal("unknown", f"it is asked for squares from a mean beyond {LARGEST:g}")
         if noise is not None:  # the proof of the sensitivity needs a mean within the bounds
             means = {name: min(max(mean, noise.bounds[name][0]), noise.bounds[name][1]) for name, mean in means.items()}
-        request = {"means": header["means"]}
-        again = None if noise is None or mask is None else self.gate.figures(self.run, request)
-        squares = self.replies.second(means) if again is None else {str(k): float(v) for k, v in again.items()}
+        squares = self._replies(noise).second(means)
         releases = self._releases(noise)
-        if mask is None:
+        if not is_masked:
             return Outgoing({"squares": squares}, exact=noise is None, releases=releases)
-        layout = SquaresLayout(means)
-        return self._masked(lambda: layout.encode(squares), mask, request, squares, noise is None, releases)
+        question = SquaredDeviations(means)
+        return self._in_sum(question.form, lambda: question.in_order(squares), noise is None, releases)
 
     def prepare(self, header: Json) -> dict[str, np.ndarray]:
         """Return the arrays that the rounds work on, from the site's table by the rules."""

@@ -137,10 +137,8 @@ class Rounds:
     def play(self, at: Play) -> tuple[Play, dict[str, object]]:
         """Play one round; return the state after it, and its record."""
         order, n, carry = self.order, self.order.terms.clients, at.carry
-        round, phase = int(carry.round), int(order.algorithm.phase(carry.server))
+        round, phase, message = self.message(carry)
         is_asked, is_lost = self.draws(carry.round)
-        message = self.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
-        message = jax.tree.map(np.asarray, message)
         indices = [i for i in range(n) if is_asked[i]]
         seal = partial(self._seal, round, phase, message, np.asarray(at.last))
         gathering = Collected(self.plans[phase].stack(n))
@@ -161,6 +159,12 @@ class Rounds:
             after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
         record: dict[str, object] = {"phase": phase, "asked": int(is_asked.sum()), "answered": answer_count}
         return after, record | report | self.release_counts
+
+    def message(self, carry: Carry) -> tuple[int, int, PyTree]:
+        """Return the number and the kind of the next round, and its message."""
+        order, phase = self.order, int(self.order.algorithm.phase(carry.server))
+        message = self.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        return int(carry.round), phase, jax.tree.map(np.asarray, message)
 
     def draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:
         """Return who is asked in a round, and whose reply is lost."""

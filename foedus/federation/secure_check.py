@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
-from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree
 from foedus.federation import packing
 from foedus.federation.exchange import (
@@ -30,8 +29,9 @@ from foedus.privacy.releasing import sound_noise
 from foedus.protocol.accountable import Account, Accountable, is_convex
 from foedus.protocol.algorithm import Kind
 from foedus.sums.halves import CheckOrder, HalvesSum, halves
-from foedus.sums.masking import Masking, check_clipped
+from foedus.sums.masking import Masking
 from foedus.sums.messages import MaskedVector, Reveal
+from foedus.sums.questions import Coding, check_clipped
 from foedus.sums.server import Unfinished
 
 Halves = tuple[np.ndarray, np.ndarray]
@@ -46,7 +46,7 @@ class Sum:
 
     round: int
     kind: Kind
-    layout: PyTree  # of one reply
+    coding: Coding
     message: PyTree
     sites: tuple[str, ...]
     words: np.ndarray
@@ -99,7 +99,7 @@ class SumReferee:
 
     def _examine(self, one: Sum, words: np.ndarray, count: int) -> tuple[str | None, Account | None]:
         """Why a sum cannot be true by itself, and what it says of the mean function, where it says that."""
-        total, clip_count, broken_count = self.masking.tree_of(words, one.layout)
+        total, clip_count, broken_count = one.coding.tree_of(words)
         if broken_count:
             return f"{broken_count} of their replies are not finite", None
         if clip_count:
@@ -172,7 +172,7 @@ class FaultSearch:
             requests: how many sites were asked.
             epoch: that of the sites' keys.
         """
-        _, clip_count, broken_count = self.masking.tree_of(new.words, new.layout)
+        _, clip_count, broken_count = new.coding.tree_of(new.words)
         if broken_count >= len(new.sites) or (doubt := self.referee.judge(new)) is None:
             return
         if len(new.sites) < requests:  # sites look at groups of those sums alone in which nobody was missing
@@ -186,12 +186,12 @@ class FaultSearch:
         self.exchange.refusals.append(sentence)
         self.exchange.note(sentence)
         if clip_count:
-            check_clipped(self.masking, clip_count, f" They come from {self._names(finding.group)}.")
+            check_clipped(self.masking.point, clip_count, f" They come from {self._names(finding.group)}.")
         raise Paused(sentence)
 
     def _ask(self, order: CheckOrder, size: int, epoch: int) -> Halves | str:
         order = replace(order, run=self.order.run, epoch=epoch)
-        return ask_halves(order, size, self.exchange, self.patience)
+        return ask_halves(order, size, self.exchange)
 
     def _names(self, group: tuple[str, ...]) -> str:
         return "clients " + ", ".join(repr(self.exchange.client[site]) for site in group)
@@ -202,40 +202,26 @@ def _words(finding: Finding, names: str) -> str:
     return f"one or more of {names} are wrong: {finding.why}{end}"
 
 
-def ask_halves(order: CheckOrder, size: int, exchange: Exchange, patience: Patience) -> Halves | str:
+def ask_halves(order: CheckOrder, size: int, exchange: Exchange) -> Halves | str:
     """Return the sums over both halves of a check's set; a sentence where a site refuses, or does not answer."""
     work = HalvesSum(order, size)
+
+    def silent(ask: str, messages: Mapping[str, bytes], take: Callable[[str, bytes], None]) -> str | None:
+        left = exchange.collect(ask, messages, lambda site, header, content: take(site, content))
+        return (
+            None
+            if not left
+            else f"client {exchange.client[left[0]]!r} lets no smaller group be summed{exchange.why(left[0])}"
+        )
+
     asks = dict.fromkeys(order.node, packing.seal(exchange.header(CHECK), order.to_bytes()))
-    if no := _collect(asks, CHECK, exchange, patience, lambda s, c: work.work.take(s, MaskedVector.from_bytes(c))):
+    if no := silent(CHECK, asks, lambda site, content: work.work.take(site, MaskedVector.from_bytes(content))):
         return no
     header = exchange.header(CHECK_REVEAL)
     asks = {site: packing.seal(header, one.to_bytes()) for site, one in work.work.reveal_orders().items()}
-    if no := _collect(
-        asks, CHECK_REVEAL, exchange, patience, lambda s, c: work.work.take_reveal(s, Reveal.from_bytes(c))
-    ):
+    if no := silent(CHECK_REVEAL, asks, lambda site, content: work.work.take_reveal(site, Reveal.from_bytes(content))):
         return no
     try:
         return work.totals()
     except Unfinished as error:
         return str(error).removesuffix(".")
-
-
-def _collect(
-    asks: Mapping[str, bytes], ask: str, exchange: Exchange, patience: Patience, take: Callable[[str, bytes], None]
-) -> str | None:
-    """Ask every site and take its answer; return why one is missing."""
-    missing = dict(asks)
-    for _ in range(1 + patience.misses):
-        for site, raw in exchange.ask(missing, patience.timeout).items():
-            header, content = exchange.open_reply(site, raw, ask)
-            if header is None:
-                continue
-            try:
-                take(site, content)
-                del missing[site]
-            except FoedusError as error:
-                exchange.refuse(site, str(error))
-        if not missing:
-            return None
-    site = next(iter(missing))
-    return f"client {exchange.client[site]!r} lets no smaller group be summed{exchange.why(site)}"

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,29 +13,28 @@ import numpy as np
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
-from foedus.certificate.measure import SitePart
-from foedus.certificate.summed import summed_part
 from foedus.federation import packing
 from foedus.federation.agreement import MOST_ROUNDS
 from foedus.federation.gate import Gate, Outgoing
 from foedus.federation.masked_exchange import PREPARATION, stage_name
 from foedus.federation.packing import whole
 from foedus.federation.policy import Policy, Refusal
-from foedus.federation.site_evaluation import EvaluationMask
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
-from foedus.problem.terms import Data, Terms
+from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Algorithm
-from foedus.protocol.constrained import tolerances
+from foedus.sums.fixed_point import FixedPoint
 from foedus.sums.halves import CheckingSite, CheckOrder
 from foedus.sums.identity import SiteIdentity
-from foedus.sums.masking import Masking, beyond_range, masking_of, remedy
+from foedus.sums.masking import Masking, beyond_range, masking_of
 from foedus.sums.masks import require_cryptography
 from foedus.sums.messages import MaskOrder, RevealOrder, Roster
+from foedus.sums.questions import Coding, remedy
 from foedus.sums.site import MaskingSite, NoKeys
 
 SYNC = getattr(os, "fdatasync", os.fsync)  # content and length of a file are safe; its times need not be
 MOST_EPOCHS = 10**6  # of keys in one run
+OF_PREPARATION = ("sums", "squares")  # the kinds of messages whose sums have keys of their own
 OF_ONE_SITE = ("mask", "since")  # parts of a header that are no part of the question, which is the same for all sites
 
 
@@ -120,6 +120,8 @@ class SiteMasks:
         self.checks: CheckingSite | None = None
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
+        self.parties, self.common, self.rounds = 0, (), 0
+        self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
         self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
         self.record: tuple[str, SummedRounds] | None = None  # a run, and over which sets its sums were
         self.answers = {
@@ -155,15 +157,15 @@ class SiteMasks:
         `common` says for each kind of round whether all sites get the same message.
         """
         self.common = tuple(common)
+        self.clip_notes.clear()
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
-        self.terms, self.eps2, self.noise = terms, tolerances(algorithm)[1], sound_noise(algorithm)
+        self.noise, self.parties = sound_noise(algorithm), terms.clients
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
-        self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
 
     def begin_preparation(self, header: Json) -> None:
         """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
-        self.preparation = None
+        self.preparation, self.parties = None, whole(header["sites"], 1, 10**6, "sites")
         if header.get("secure") is True and self.identity is not None:
             record = self._record_of(header["run"])
             self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record)
@@ -174,14 +176,13 @@ class SiteMasks:
             self.record = run, SummedRounds(self.folder / f"summed-{run}.txt")
         return self.record[1]
 
-    def preparing(self, header: Json) -> Callable[[np.ndarray], bytes] | None:
-        """Return what puts words that prepare the data under masks; None in a run without masks."""
+    def prepares(self, header: Json) -> bool:
+        """Return whether figures that prepare the data are masked in this run; refuse plain ones by the policy."""
         if self.preparation is not None and self.preparation[0] == header["run"]:
-            asked = question_of(header, b"")
-            return lambda words: self._masked(self._site_of(header, PREPARATION), header, None, words, asked)
+            return True
         if self.policy.secure:
             raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
-        return None
+        return False
 
     def _site_of(self, header: Json, stage: object = None) -> MaskingSite:
         """Return the sums that a message is about: those of the rounds, or of the preparation."""
@@ -216,21 +217,54 @@ class SiteMasks:
             raise Refusal("policy", str(error).removesuffix(".")) from None
         return Outgoing()
 
-    def vector(self, header: Json, payload: bytes, round: int | None, words: np.ndarray) -> bytes:
-        """Return the masked vector for the sum that the header of a message orders; it is bound to what was asked."""
-        phase = header.get("phase")
-        same = not isinstance(phase, int) or (phase < len(self.common) and self.common[phase])
-        return self._masked(self.site, header, round, words, question_of(header, payload if same else b""))
+    def again(self, header: Json, payload: bytes) -> Outgoing | None:
+        """Return under new masks what a request with noise got before, or None: it is one release, and counts once."""
+        if "mask" not in header or not (isinstance(header.get("run"), str) and packing.RUN.fullmatch(header["run"])):
+            return None
+        if (before := self.gate.words_before(header, payload)) is None:
+            return None
+        out, words = before
+        number = header["round"] if header.get("ask") == "round" else None
+        return Outgoing(out, self._masked(header, payload, number, words))
 
-    @staticmethod
-    def _masked(site: MaskingSite | None, header: Json, round: int | None, words: np.ndarray, question: bytes) -> bytes:
+    def as_bytes(self, header: Json, payload: bytes, out: Outgoing) -> Outgoing:
+        """Return an answer to a question as bytes: plain, or under masks in a run that has agreed on them.
+
+        Words that leave with noise are kept, so that new masks need no new noise.
+        """
+        if (form := out.form) is None:
+            return out
+        if not self._masks(header):
+            return replace(out, payload=packing.to_bytes(out.answer, form.shape))
+        coding = Coding.of(form, self.parties)
+        self._note_clipped(header, coding.point, out.answer)
+        words = coding.words_of(out.answer)
+        content = self._masked(header, payload, out.round, words)
+        if not out.releases:
+            return replace(out, payload=content)
+
+        def before() -> None:
+            out.before()
+            self.gate.keep(header, payload, out.header, words)
+
+        return replace(out, payload=content, before=before)
+
+    def _masks(self, header: Json) -> bool:
+        return self.prepares(header) if header["ask"] in OF_PREPARATION else self.masking is not None
+
+    def _masked(self, header: Json, payload: bytes, round: int | None, words: np.ndarray) -> bytes:
+        """Return the masked vector for the sum that the header of a message orders; it is bound to what was asked.
+
+        Sums that are of no round have numbers beyond the rounds', so that no check by halves is ever about them.
+        """
+        prepares, phase = header["ask"] in OF_PREPARATION, header.get("phase")
+        same = not isinstance(phase, int) or (phase < len(self.common) and self.common[phase])
         try:
             order = MaskOrder.from_bytes(bytes.fromhex(header["mask"]))
-            if round is not None and order.round != round:
+            if not prepares and order.round != (max(order.round, self.rounds) if round is None else round):
                 raise FoedusError("the sum is of another round than the message.")
-            if site is None:
-                raise NoKeys("it has no keys for this run yet")
-            return site.mask(order, words, question).to_bytes()
+            site = self._site_of(header, PREPARATION if prepares else None)
+            return site.mask(order, words, question_of(header, payload if same else b"")).to_bytes()
         except (FoedusError, ValueError, KeyError, TypeError) as error:
             raise _refusal(error) from None
 
@@ -260,48 +294,16 @@ class SiteMasks:
         except FoedusError as error:
             raise _refusal(error) from None
 
-    def again(self, header: Json, payload: bytes, round: int) -> bytes | None:
-        """Return under new masks what a request with noise got before, or None: it is one release, and counts once."""
-        words = None if self.masking is None else self.gate.words(_bare(header), payload)
-        return None if words is None else self.vector(header, payload, round, words)
-
-    def keep_words(self, header: Json, payload: bytes, reply: PyTree) -> None:
-        """Keep what leaves with noise under masks; for `Outgoing.before`, which comes after its charge."""
-        if self.masking is not None:
-            self.gate.keep_words(_bare(header), payload, self.masking.words_of(reply))
-
-    def masked_reply(self, header: Json, payload: bytes, round: int, reply: PyTree) -> bytes:
-        """Return the bytes of a reply under masks, in a run that has agreed on masked sums."""
-        assert self.masking is not None
-        self.note_clipped(f"a round of kind {header['phase']}", self.masking, reply)
-        return self.vector(header, payload, round, self.masking.words_of(reply))
-
-    def note_clipped(self, kind: str, masking: Masking, tree: PyTree) -> None:
+    def _note_clipped(self, header: Json, point: FixedPoint, tree: PyTree) -> None:
         """Write into the site's own log, once for each kind of reply, that a number is beyond the range.
 
         The server hears of it under the masks alone: a refusal would tell it something about one site.
         """
-        if kind not in self.clip_notes and (excess := beyond_range(masking, tree)) is not None:
+        kind = f"a round of kind {header['phase']}" if header["ask"] == "round" else f"the answer to {header['ask']!r}"
+        if kind not in self.clip_notes and (excess := beyond_range(point, tree)) is not None:
             self.clip_notes.add(kind)
             field, value = excess
-            self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(masking)}")
-
-    def measurement(self, header: Json, payload: bytes, round: int, part: SitePart, plan: PyTree, data: Data) -> bytes:
-        """Return the bytes of the site's part of the certificate; of a masked one its own rows stay here."""
-        if self.masking is None:
-            return packing.to_bytes(part, plan)
-        measuring, own = self.masking.measuring, summed_part(self.terms, part, self.eps2, data)
-        self.note_clipped("the certificate", measuring, own)
-        return self.vector(header, payload, round, measuring.words_of(own))
-
-    def evaluation(self, header: Json, payload: bytes, round: int | None) -> EvaluationMask | None:
-        """Return what puts the site's part of an evaluation under masks; None in a run without them."""
-        if (masking := self.masking) is None:
-            return None
-        return EvaluationMask(
-            lambda tree: self.vector(header, payload, round, masking.measuring.words_of(tree)),
-            lambda tree: self.gate.keep_words(_bare(header), payload, masking.measuring.words_of(tree)),
-        )
+            self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(point)}")
 
     def _checking_site(self) -> CheckingSite:
         if self.checks is None:
@@ -311,13 +313,8 @@ class SiteMasks:
 
 def question_of(header: Json, payload: bytes) -> bytes:
     """Return the digest of what a message asks: what is the same in the messages to all sites of a sum."""
-    asked = {name: value for name, value in header.items() if name not in OF_ONE_SITE}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode() + b"\0" + payload).digest()
-
-
-def _bare(header: Json) -> Json:
-    """Return a message's header without the sum that it orders: what is asked, under whatever masks."""
-    return {key: value for key, value in header.items() if key != "mask"}
+    fields = {name: value for name, value in header.items() if name not in OF_ONE_SITE}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode() + b"\0" + payload).digest()
 
 
 def _refusal(error: Exception) -> Refusal:

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
-from foedus.certificate.measure import SitePart
-from foedus.certificate.summed import SummedPart
-from foedus.federation import evaluating, layout, packing, products, spec
-from foedus.federation.exchange import HEADERS, AskSites, Exchange, LeftOut, Missing, Paused
+from foedus.federation import layout, measuring, packing, spec
+from foedus.federation.asking import MaskedSites, PlainSites
+from foedus.federation.exchange import AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.federation.flare.post import Post
 from foedus.federation.holdout import Holdout
+from foedus.federation.masked_exchange import MaskedExchange
+from foedus.federation.masked_rounds import MaskedRounds
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import STARTED
 from foedus.federation.order import Order, Patience, Result
@@ -35,9 +35,12 @@ from foedus.privacy.releasing import sound_noise
 from foedus.protocol.algorithm import name_of
 from foedus.runtime import clock, spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
-from foedus.runtime.spine import Carry, Recorder
-from foedus.statistics.evaluate import Evaluation
+from foedus.runtime.spine import Recorder
+from foedus.statistics import rates
+from foedus.statistics.evaluate import Evaluation, evaluation_of
 from foedus.statistics.rates import Decision
+from foedus.sums.masking import masking_of
+from foedus.sums.questions import count_of
 
 CHECKPOINTS = 2  # how many are kept
 
@@ -96,9 +99,6 @@ class ServerCheckpoints:
             return None
 
 
-PlayRound = Callable[[Play], tuple[Play, dict[str, object]]]
-"""Plays one round; returns the state after it, and its record."""
-
 JOIN_SECONDS = 60.0  # at the least, for an answer to `join`: a site compiles its program before it answers
 GOODBYE_SECONDS = 5.0  # for the answers to `end`, on which nothing depends
 
@@ -126,7 +126,7 @@ class ServerSession:
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.receipts = Receipts(self.folder.parent)
         self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop, self.receipts)
-        self.post = post
+        self.post = self.exchange.post = post
         self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
         self.pace: list[float] = []
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -156,13 +156,16 @@ class ServerSession:
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         self.holdout = Holdout.from_json(order.holdout)
-        more = [evaluating.shapes(terms, self.holdout.noise)] if self.holdout.evaluates else []
-        more += [shape] if (shape := products.shape(terms)) is not None else []
-        largest = max(packing.size_of(one) for one in (*self.replies, layout.parts(terms, self.party), *more))
-        self.exchange.most = largest + HEADERS
-        self.traffic = tuple(
+        masking = masking_of(algorithm, terms) if order.secure else None
+        forms = layout.forms(self.replies, masking)
+        sizes = [
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
-        )
+        ]
+        self.exchange.allow(max(up for _, up in sizes))
+        if masking is not None:
+            numbers = [count_of(form.shape) for form in forms]
+            sizes = [masking.traffic(down, n, terms.clients) for (down, _), n in zip(sizes, numbers, strict=True)]
+            self.exchange.allow(max(up for _, up in sizes))
         noisy = sound_noise(algorithm) is not None
         # How often each site says that it has released, for the run's ledger; the server learns nothing else about a
         # site's noise, and a site's own ledger does not depend on it.
@@ -171,18 +174,22 @@ class ServerSession:
         site_rounds = self._join()
         start = first_play(order.few)(algorithm, terms, jnp.asarray(order.w0, dtype=float), order.own)
         at, columns = self._resume(start, site_rounds)
-        recorder = Recorder(self.traffic, columns)
+        recorder = Recorder(sizes, columns)
         self.release_counts |= {name: columns[name][-1].copy() for name in self.release_counts if name in columns}
-        if self.post is not None:
-            self.post.most = self.exchange.most
-        rounds = Rounds if self.patience.quorum is None or self.post is None else QuorumRounds
+        rounds = MaskedRounds if masking is not None else Rounds
+        if masking is None and self.patience.quorum is not None and self.post is not None:
+            rounds = QuorumRounds
         self.rounds = rounds(
             order, self.exchange, self.messages, self.replies, self.statements, self.release_counts, self.post,
             self.should_stop,
         )  # fmt: skip
+        self.sites = PlainSites(self.exchange)
+        if masking is not None and isinstance(self.rounds, MaskedRounds):
+            sums = MaskedExchange(order.sites, self.exchange, self.patience)
+            self.rounds.begin(sums, masking, forms)
+            self.sites = MaskedSites(self.exchange, sums, order.max_rounds)
         monitor.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
         monitor.enter("rounds")
-        play_round = self._player()
         compiled_at = time.perf_counter()
         first = recorder.rounds
         kept_at = time.monotonic()
@@ -193,7 +200,7 @@ class ServerSession:
                 raise Paused("the run was stopped from outside")
             tick = now()
             try:
-                at, record = play_round(at)
+                at, record = self.rounds.play(at)
             except LeftOut as wrong:
                 wrong.w, wrong.history = np.asarray(at.carry.w), recorder.columns
                 raise
@@ -233,7 +240,8 @@ class ServerSession:
         order = self.order
         own = None if order.own is None else layout.schema(order.own)
         settings = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
-        return settings | {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
+        secure = {"secure": True} if order.secure else {}
+        return settings | {"max_rounds": order.max_rounds, "seed": order.seed, "own": own} | secure
 
     def _joins(self) -> dict[str, tuple[Json, bytes]]:
         """Return by site what it is asked to agree to in the greeting and in `join`, and the arrays of the latter."""
@@ -262,20 +270,6 @@ class ServerSession:
                 raise Paused(f"client {self.client[site]!r} did not join{self.exchange.why(site)}")
             site_rounds[site] = {STARTED, *header["kept"]}
         return site_rounds
-
-    # --- a round ---
-
-    def _player(self) -> PlayRound:
-        """Return the function that plays one round."""
-        return self.rounds.play
-
-    def _draws(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
-        """Return who is asked in a round, and whose reply is called lost; (clients,) booleans each."""
-        return self.rounds.draws(carry.round)
-
-    def _note_releases(self, site: str, header: Json) -> None:
-        """Note how often a site says that it has released."""
-        self.rounds.note_releases(self.order.sites.index(site), header)
 
     # --- keeping and resuming ---
 
@@ -308,9 +302,12 @@ class ServerSession:
         self.monitor.enter("measuring")
         multipliers = spine.server_multipliers(algorithm, terms, carry)
         nu = multipliers.get("coupled", np.zeros(terms.rows[2]))
-        parts_or_names = self._measurement(at, nu)
+        self.sites.since = dict(zip(order.sites, np.asarray(at.last).tolist(), strict=True))
+        # with noise nobody measures: the figures would be exact
+        silent = list(order.names) if order.secure and self.release_counts else None
+        parts_or_names = silent or measuring.measurement(self, at, nu)
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
-        end = products.with_gap(self, at, end, parts_or_names, multipliers, nu)
+        end = measuring.with_gap(self, end, parts_or_names, multipliers, nu)
         interrupted = self.monitor.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
         evaluation, decision, w = None, None, np.asarray(carry.w)
         if self.holdout and bool(carry.finite) and not interrupted:
@@ -326,49 +323,29 @@ class ServerSession:
             interrupted=interrupted,
             pace=np.array(self.pace),
             refused=self.exchange.refusals,
-            **evaluating.results(evaluation, decision),
+            evaluation=None if evaluation is None else evaluation.to_json(),
+            decision=None if decision is None else decision.to_json(),
         )
+
+    def check_value(self, site: str, w: np.ndarray, f: float) -> None:
+        """Refuse a value at the last model that is not one of the site's function's."""
+        self.rounds.referee.check_measurement(self.order.sites.index(site), w, f)
 
     def _decision(self, w: np.ndarray) -> Decision:
         """Return the threshold that the terms on rates choose."""
-        return evaluating.choose_threshold(self.exchange, self.client, self.order.terms, w, self.holdout.rates)
+        try:
+            return rates.decide(self.sites, self.holdout.rates, w)
+        except Missing:
+            raise
+        except FoedusError as error:
+            raise Paused(f"no threshold is chosen: {error}") from None
 
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
-        """Return the figures of a model on the rows that the sites have held out."""
-        return evaluating.collect(self.exchange, self.client, self.order.terms, w, self.holdout, decision)
-
-    def sum_of(
-        self, ask: str, number: int, messages: dict[str, tuple[Json, bytes]], plan: jax.ShapeDtypeStruct
-    ) -> np.ndarray:
-        """Return the sum of the sites' replies to one more question; `number` counts these after the last round."""
-        return products.sum_of_replies(self, ask, messages, plan)
-
-    def _measurement(self, at: Play, nu: np.ndarray) -> SitePart | SummedPart | list[str]:
-        """Return what the sites measure at the last model; or the names of those that do not measure."""
-        order, terms, carry = self.order, self.order.terms, at.carry
-        finite = bool(carry.finite)
-        w, last = np.asarray(carry.w), np.asarray(at.last)
-        payload = packing.to_bytes((w, nu), (layout.vector(terms.dim), layout.vector(terms.rows[2])))
-        plan = layout.parts(terms, self.party)
-        parts: dict[str, SitePart | None] = {}  # None for a site that does not measure
-        for _ in range(1 + self.patience.misses):
-            messages = {
-                s: packing.seal(self.exchange.header("measure") | {"since": int(last[i])}, payload)
-                for i, s in enumerate(order.sites)
-                if s not in parts
-            }
-            for site, raw in self.ask(messages, self.patience.timeout).items() if messages else ():
-                header, content = self.exchange.open_reply(site, raw, "measure", None)
-                try:
-                    if header is not None:
-                        part = layout.part_from(content, plan, finite) if header.get("measured") is True else None
-                        if part is not None and finite:
-                            self.rounds.referee.check_measurement(order.sites.index(site), w, float(part.f))
-                        parts[site] = part
-                except FoedusError as error:
-                    self.exchange.refuse(site, str(error))
-        if silent := [s for s in order.sites if s not in parts]:
-            why = self.exchange.why(silent[0])
-            raise Paused(f"client {self.client[silent[0]]!r} does not answer the measuring round{why}")
-        silent = [name for site, name in zip(order.sites, order.names, strict=True) if parts[site] is None]
-        return silent or jax.tree.map(lambda *rows: jnp.stack(rows), *(parts[site] for site in order.sites))
+        """Return the figures on held-out rows; None, and a line in the log, where there are none."""
+        try:
+            return evaluation_of(self.sites, self.order.terms, w, decision, self.holdout.noise)
+        except Missing:
+            raise
+        except FoedusError as error:
+            self.note(f"the model is not evaluated: {error}")
+            return None

@@ -24,9 +24,8 @@ from jax import Array
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree, strong
-from foedus.certificate.measure import SitePart, site_part
 from foedus.data.preprocess import Preprocessing
-from foedus.federation import layout, packing, products, spec
+from foedus.federation import layout, measuring, packing, spec
 from foedus.federation.agreement import (
     MOST_ROUNDS,
     check_extra,
@@ -46,8 +45,7 @@ from foedus.federation.preparation import TableSession
 from foedus.federation.secure_site import SiteMasks
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
-from foedus.federation.site_record import write_record
-from foedus.numerics.interpreter.dispatch import jit_if_large, jit_if_many
+from foedus.numerics.interpreter.dispatch import jit_if_many
 from foedus.numerics.interpreter.random_bits import random_key
 from foedus.privacy.noise import Sound
 from foedus.privacy.releasing import sound_noise
@@ -114,11 +112,6 @@ def _local(
     return spine.keep_types(mine, client), reply
 
 
-@jit_if_large("algorithm", "terms")
-def _part(algorithm: Algorithm, terms: Terms, client: PyTree, w: Array, nu: Array, data: Data) -> SitePart:
-    return site_part(terms, w, spine.client_multipliers(algorithm, terms, client), nu, data)
-
-
 class SiteSession:
     """A site, in one run after the other; `answer` takes the server's bytes and never raises."""
 
@@ -151,7 +144,8 @@ class SiteSession:
                 again = self.gate.repeat(header, message)
                 if again is not None:
                     return again
-                return self.gate.send(header, message, self._answers(header)(header, payload))
+                out = self.masks.again(header, payload) or self._answers(header)(header, payload)
+                return self.gate.send(header, message, self.masks.as_bytes(header, payload, out))
             except Refusal as no:
                 self.note(f"refused {header.get('ask')}: {no.sentence}")
                 return self.gate.refuse(header, no.code, no.sentence)
@@ -171,8 +165,8 @@ class SiteSession:
             "join": self._join,
             "round": self._round,
             "keep": self._keep,
-            "measure": self._measure,
-            products.PRODUCTS: partial(products.answer, self),
+            measuring.MEASURE: partial(measuring.measure, self),
+            measuring.PRODUCTS: partial(measuring.products, self),
             "evaluate": self._evaluate,
             "rate": self._rate,
             "end": self._end,
@@ -241,16 +235,23 @@ class SiteSession:
             self.gate.fix_noise(header["run"], {"rounds": header["max_rounds"], "of": noise} | beside)
 
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
-        out, noise = self._tables(header).sums(header, self.masks.preparing(header)), header["noise"]
+        out = self._tables(header).sums(header, self.masks.prepares(header))
+        self._fix_preparation(header)
+        return out
+
+    def _squares(self, header: Json, payload: bytes) -> Outgoing:
+        out = self._tables(header).squares(header, self.masks.prepares(header))
+        self._fix_preparation(header)
+        return out
+
+    def _fix_preparation(self, header: Json) -> None:
+        """Refuse sums with other noise than was stated in the greeting, or was fixed by the first of them."""
+        noise = header["noise"]
         if noise != self.greeting["noise"] and (self.policy.approve == "ask" or self.greeting["noise"] is not None):
             raise Refusal("policy", "it is asked for sums with other noise than the greeting has stated")
         if noise is not None:
             fixed = {name: noise[name] for name in ("bounds", "epsilon", "figures")}
             self.gate.fix_noise(f"{header['run']}.preparation", fixed)
-        return out
-
-    def _squares(self, header: Json, payload: bytes) -> Outgoing:
-        return self._tables(header).squares(header, self.masks.preparing(header))
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         tables = self._tables(header)
@@ -317,7 +318,7 @@ class SiteSession:
             check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
-        self.measurements = products.MeasuredModels(self.folder / f"measured-{header['run']}.json")
+        self.measurements = measuring.MeasuredModels(self.folder / f"measured-{header['run']}.json")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -325,8 +326,8 @@ class SiteSession:
         self.masks.begin(header, algorithm, terms, layout.common(algorithm, terms, own))
         self.measured_data = full_data
         self.data = jax.tree.map(lambda a: a[0], condense_data(fit, jax.tree.map(lambda a: a[None], full_data)))
-        self.replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
-        self.parts = layout.parts(terms, packing.structure(full_data))
+        replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
+        self.forms = layout.forms(replies, self.masks.masking)
         self.states = {STARTED: _join(fit.few_rounds)(algorithm, terms, full_data, self.w0)}
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
@@ -340,20 +341,15 @@ class SiteSession:
             raise Refusal("policy", f"the run was announced with {self.rounds} rounds")
         phase = whole(header["phase"], 0, len(self.messages) - 1, "phase")
         client = self.state_after(since := whole(header["since"], STARTED, round - 1, "since"))
-        if self.noise is not None and (again := self.masks.again(header, payload, round)) is not None:
-            return Outgoing({"releases": count_of(self.gate.ledger, str(self.run))}, again)
         message = jax.tree.map(jnp.asarray, packing.from_bytes(payload, self.messages[phase]))
         check_moderate(message, self.noise is not None)
         following, reply = self.local(
             self.algorithm, self.terms, phase, client, message, self.data, self.key, np.int64(round), self.uid
         )
-        if self.masks.masking is None:
-            content = packing.to_bytes(reply, self.replies[phase])
-        else:
-            content = self.masks.masked_reply(header, payload, round, reply)
+        form = self.forms[phase]
         if self.noise is None:
             self.states = {since: client, round: following}
-            return Outgoing(payload=content, exact=True)
+            return Outgoing(answer=reply, form=form, round=round, exact=True)
         fresh = int(following.spent.releases) > int(client.spent.releases)
         count = count_of(self.gate.ledger, str(self.run))
         if fresh and count >= self.rounds:
@@ -365,9 +361,9 @@ class SiteSession:
         def keep() -> None:
             self.states = {since: client, round: following}
             self._write_state(round, following)
-            self.masks.keep_words(header, payload, reply)
 
-        return Outgoing({"releases": count + fresh}, content, False, own, keep)
+        released = {"releases": count + fresh}
+        return Outgoing(released, answer=reply, form=form, round=round, releases=own, before=keep)
 
     def state_after(self, number: int) -> PyTree:
         """Return the client state after a round: the one in memory, or the one on disk."""
@@ -399,20 +395,6 @@ class SiteSession:
 
     # --- after the rounds ---
 
-    def _measure(self, header: Json, payload: bytes) -> Outgoing:
-        """Return the site's part of the certificate; under privacy nothing is measured, for the figures are exact."""
-        self.check_run(header)
-        w, nu = packing.from_bytes(payload, (layout.vector(self.terms.dim), layout.vector(self.terms.rows[2])))
-        client = self.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))
-        part = _part(self.algorithm, self.terms, client, jnp.asarray(w), jnp.asarray(nu), self.measured_data)
-        if self.noise is not None or self.policy.limits_privacy:
-            write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
-            return Outgoing({"measured": False})
-        self.measurements.add(header, payload)
-        write_record(self.folder, str(self.run), self.algorithm, self.terms, part, w, self.measured_data)
-        content = self.masks.measurement(header, payload, self.rounds, part, self.parts, self.measured_data)
-        return Outgoing({"measured": True}, content, exact=True)
-
     def _site_evaluation(self, header: Json) -> tuple[SiteEvaluation, Path]:
         self.check_run(header)
         evaluation = self._tables(header).evaluation
@@ -422,14 +404,11 @@ class SiteSession:
 
     def _evaluate(self, header: Json, payload: bytes) -> Outgoing:
         evaluation, record = self._site_evaluation(header)
-        if (again := self.masks.again(header, payload, self.rounds + 1)) is not None:
-            return Outgoing(payload=again)
-        mask = self.masks.evaluation(header, payload, self.rounds + 1)
-        return evaluation.evaluate(header, payload, self.terms, record, mask)
+        return evaluation.evaluate(header, payload, self.terms, record)
 
     def _rate(self, header: Json, payload: bytes) -> Outgoing:
         evaluation, record = self._site_evaluation(header)
-        return evaluation.rate(header, payload, self.terms, record, self.masks.evaluation(header, payload, None))
+        return evaluation.rate(header, payload, self.terms, record)
 
     def _end(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)

@@ -12,7 +12,7 @@ how many rows are wrong at one of these proposals.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from foedus.base.files import Json, write_whole
-from foedus.base.pytrees import PyTree
-from foedus.federation import evaluating, layout, packing
+from foedus.federation import layout, packing
 from foedus.federation.gate import Outgoing
 from foedus.federation.holdout import Holdout
 from foedus.federation.packing import check_moderate
@@ -29,19 +28,13 @@ from foedus.federation.policy import Policy, Refusal
 from foedus.federation.site_ledger import Release
 from foedus.privacy.sampling import release
 from foedus.problem.terms import Terms
-from foedus.statistics import noisy, rates, summed, tally, umbrella
-from foedus.statistics.tally import Rule
+from foedus.statistics import umbrella
+from foedus.statistics.questions import NewRows, figures_question
+from foedus.statistics.rates import RateQuestion, kept_scores
+from foedus.statistics.tally import text_of
 
 NOT_AGREED = "it has agreed to no evaluation in this run"
 OF_THE_SUM = ("mask", "attempt")  # what the header of a message says about masks, and not about the question
-
-
-@dataclass(frozen=True)
-class EvaluationMask:
-    """For a run whose server sees sums alone: what returns the bytes of a tree under masks, and what keeps the tree."""
-
-    mask: Callable[[PyTree], bytes]
-    keep: Callable[[PyTree], None]
 
 
 @dataclass(frozen=True)
@@ -54,9 +47,7 @@ class SiteEvaluation:
     rows: str  # how the ledger calls the rows that are held out
     policy: Policy
 
-    def evaluate(
-        self, header: Json, payload: bytes, terms: Terms, record: Path, masks: EvaluationMask | None = None
-    ) -> Outgoing:
+    def evaluate(self, header: Json, payload: bytes, terms: Terms, record: Path) -> Outgoing:
         """Answer with the tally of the held-out rows; parts of fewer rows than the policy allows are left out.
 
         Args:
@@ -65,38 +56,28 @@ class SiteEvaluation:
             terms: the terms of the run.
             record: the file that says what was asked in this run; written before anything is sent, so that a site that
                 starts again, or is asked to prepare its data again, still knows.
-            masks: in a run whose server sees sums alone.
         """
         if not self.holdout.evaluates:
             raise Refusal("policy", NOT_AGREED)
-        w, questions = self._model(payload, terms, record)
-        noise, rule = self.holdout.noise, Rule(_cut(header["cut"]) if "cut" in header else None)
-        question = json.dumps({k: v for k, v in header.items() if k not in OF_THE_SUM}, sort_keys=True)
-        if questions.setdefault("question", question) != question:
+        w, earlier = self._model(payload, terms, record)
+        noise = self.holdout.noise
+        question = figures_question(terms, w, _cut(header["cut"]) if "cut" in header else None, noise)
+        letter = json.dumps({k: v for k, v in header.items() if k not in OF_THE_SUM}, sort_keys=True)
+        if earlier.setdefault("question", letter) != letter:
             raise Refusal("policy", "it answers one question about a model in a run, and was asked another")
-        before = partial(_keep, record, questions)
-        if noise is not None:
-            own = noisy.release(terms, noise, noisy.exact_parts(terms, w, self.held_out, rule), release)
-            content = packing.to_bytes(own, evaluating.shapes(terms, noise)) if masks is None else masks.mask(own)
-            releases = tuple(
+        answer = question.answer(NewRows(self.held_out, max(1, self.policy.min_subset), release))
+        releases = (
+            ()
+            if noise is None
+            else tuple(
                 Release(what, noise.kind, change, scale, delta=noise.delta, rows=self.rows)
                 for what, change, scale in noise.releases(terms)
             )
+        )
+        keep = partial(_keep, record, earlier)
+        return Outgoing(answer=answer, form=question.form, exact=noise is None, releases=releases, before=keep)
 
-            def keep() -> None:
-                _keep(record, questions)
-                if masks is not None:
-                    masks.keep(own)
-
-            return Outgoing(payload=content, releases=releases, before=keep)
-        own = tally.tally(terms, w, self.held_out, rule, max(1, self.policy.min_subset))
-        plan = evaluating.shapes(terms)
-        content = packing.to_bytes(dict(own.sums), plan) if masks is None else masks.mask(summed.parts(terms, own))
-        return Outgoing(payload=content, exact=True, before=before)
-
-    def rate(
-        self, header: Json, payload: bytes, terms: Terms, record: Path, masks: EvaluationMask | None = None
-    ) -> Outgoing:
+    def rate(self, header: Json, payload: bytes, terms: Terms, record: Path) -> Outgoing:
         """Answer about the rows that are kept out for a threshold: their number, whether one is admitted, how it does.
 
         Args:
@@ -104,32 +85,24 @@ class SiteEvaluation:
             payload: the model.
             terms: the terms of the run.
             record: the file that says what was asked in this run.
-            masks: in a run whose server sees sums alone.
         """
         term = next((one for one in self.holdout.rates if one.name == header.get("type")), None)
         if term is None:
             raise Refusal("policy", "it has agreed to no threshold for this rate in this run")
-        w, questions = self._model(payload, terms, record)
+        w, earlier = self._model(payload, terms, record)
         cut, what = _cut(header.get("cut")), header.get("what")
         if what not in ("count", "admits", "wrong"):
             raise Refusal("unknown", "it is asked about a rate in no form that it knows")
         if what != "count":
-            _note_threshold(questions.setdefault(term.name, {"admits": [], "wrong": None}), what, cut)
-        own = rates.answer_of(term, self._scores(term, w), what, cut)
-        before = partial(_keep, record, questions)
-        if masks is not None:
-            return Outgoing(payload=masks.mask({"rows": np.array(own, float)}), exact=True, before=before)
-        return Outgoing({"rows": 1 - own[0] if what == "admits" else own[0]}, exact=True, before=before)
-
-    def _scores(self, term: rates.RateTerm, w: np.ndarray) -> np.ndarray:
-        """The scores of the rows that a term is about; none where these are fewer than the policy allows."""
-        X, y = (np.asarray(part, dtype=float) for part in self.threshold[:2])
-        scores = rates.scores_for(term, X @ w, y)
-        return scores if len(scores) >= self.policy.min_subset else scores[:0]
+            _note_threshold(earlier.setdefault(term.name, {"admits": [], "wrong": None}), what, cut)
+        question = RateQuestion(term, what, w, cut)
+        answer = question.answer(NewRows(self.threshold, self.policy.min_subset))
+        return Outgoing(answer=answer, form=question.form, exact=True, before=partial(_keep, record, earlier))
 
     def counts(self) -> dict[str, int]:
         """Return how many rows are kept out for each term on a rate, as far as the policy allows."""
-        return {term.name: len(self._scores(term, np.zeros(self.threshold[0].shape[1]))) for term in self.holdout.rates}
+        rows, w = NewRows(self.threshold, self.policy.min_subset), np.zeros(self.threshold[0].shape[1])
+        return {term.name: len(kept_scores(term, w, rows)) for term in self.holdout.rates}
 
     def _model(self, payload: bytes, terms: Terms, record: Path) -> tuple[np.ndarray, Json]:
         """The model that is asked about, and what was asked in this run so far, of which it is a part."""
@@ -152,9 +125,9 @@ def _keep(record: Path, questions: Mapping[str, object]) -> None:
 
 def _note_threshold(questions: Json, what: str, cut: float) -> None:
     """Note a question about a threshold; refuse one that the umbrella rule does not ask."""
-    text = rates.text_of(cut)
+    text = text_of(cut)
     if what == "wrong":
-        if text not in (*questions["admits"], rates.text_of(-math.inf)):
+        if text not in (*questions["admits"], text_of(-math.inf)):
             raise Refusal("policy", "it counts wrong answers at a threshold that was proposed")
         if questions["wrong"] not in (None, text):
             raise Refusal("policy", "it counts wrong answers at one threshold in a run, and has counted at another")

@@ -127,7 +127,7 @@ def _masked_ask(job: Job, mu: Array, nu: Array, w: Array) -> Ask:
 
     def ask_for_sum(kind: str, V: np.ndarray) -> np.ndarray:
         total, worst = ask(kind, V)
-        check_range(measuring, worst, job.problem.names, fields_of(total), "part of the gap")
+        check_range(measuring.point, worst, job.problem.names, fields_of(total), "part of the gap")
         return total
 
     return ask_for_sum
@@ -146,7 +146,7 @@ def summed_parts(job: Job, parts: SitePart) -> SummedPart:
     rows = jax.vmap(lambda part: summed_part(terms, part, eps2, one))(parts)
     total, worst = masking.measuring.add_up(rows, jnp.ones(terms.clients, bool))
     names, what = job.problem.names, "part of the certificate"
-    check_range(masking.measuring, np.asarray(worst), names, fields_of(rows), what)
+    check_range(masking.measuring.point, np.asarray(worst), names, fields_of(rows), what)
     return total
 
 
@@ -425,7 +425,7 @@ def check_numbers(
         states, data = (states[0], data[0].data) if isinstance(data, tuple) else (states, data)
         kind = rounds.algorithm.kinds[int(records["phase"][round])]
         reply = traffic.reply_shapes(kind, rounds.terms, at.carry.server, states, data)
-        check_range(masking, clipped[round], names, fields_of(reply), "reply")
+        check_range(masking.point, clipped[round], names, fields_of(reply), "reply")
 
 
 @dataclass(frozen=True)

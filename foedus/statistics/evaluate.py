@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,23 +12,13 @@ from foedus.base.pytrees import PyTree
 from foedus.privacy.total import Local
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Terms
-from foedus.statistics import noisy, noisy_figures, summed
-from foedus.statistics.figures import (
-    ALL_ROWS,
-    SHARES,
-    TITLES,
-    Tenth,
-    TermFigure,
-    bracket,
-    figures_of,
-    sum_of,
-    tenths_of,
-    terms_of,
-)
+from foedus.statistics import noisy
+from foedus.statistics.figures import ALL_ROWS, SHARES, TITLES, Tenth, TermFigure
 from foedus.statistics.intervals import Figure
 from foedus.statistics.noisy import EvaluationNoise
+from foedus.statistics.questions import NewRows, figures_question
 from foedus.statistics.rates import Decision, RateRecord
-from foedus.statistics.tally import Rule, Tally, tally
+from foedus.sums.questions import Here, Sites, ask_all
 
 HELD_OUT = "held-out rows"  # the source of an evaluation on rows that an experiment kept out of training
 
@@ -201,16 +191,52 @@ def evaluate(
     rows_by_site = dict(sites) if isinstance(sites, Mapping) else {str(i): rows for i, rows in enumerate(sites)}
     vector = np.asarray(w, dtype=float)
     check_linear(terms, vector)
-    rule = Rule() if decision is None else decision.rule
     for name, arrays in rows_by_site.items():
         _check_rows(name, arrays, len(vector), terms)
-    if privacy is not None:
-        noise = EvaluationNoise(privacy.epsilon, privacy.delta, privacy.sampler)
-        replies = noisy_replies(terms, vector, rows_by_site, rule, noise, seed)
-        return noisy_evaluation_of(terms, replies, noise, decision, source, secure=secure)
-    tallies = {name: tally(terms, vector, arrays, rule) for name, arrays in rows_by_site.items()}
-    join = masked_evaluation_of if secure else evaluation_of
-    return join(terms, tallies, decision, source)
+    noise = None if privacy is None else EvaluationNoise(privacy.epsilon, privacy.delta, privacy.sampler)
+    return evaluation_of(here(rows_by_site, noise, seed, secure=secure), terms, vector, decision, noise, source)
+
+
+def here(
+    sites: Mapping[str, Sequence[np.ndarray]],
+    noise: EvaluationNoise | None = None,
+    seed: int = 0,
+    *,
+    secure: bool = False,
+) -> Here:
+    """Return sites whose new rows are all in this process."""
+    draws = {name: None if noise is None else noisy.drawing(noise, seed, name) for name in sites}
+    return Here({name: NewRows(arrays, draw=draws[name]) for name, arrays in sites.items()}, secure)
+
+
+def evaluation_of(
+    sites: Sites,
+    terms: Terms,
+    w: np.ndarray,
+    decision: Decision | None = None,
+    noise: EvaluationNoise | None = None,
+    source: str = HELD_OUT,
+) -> Evaluation:
+    """Ask the sites how good a model is; return the figures over all rows, and by site where answers are seen."""
+    cut = None if decision is None else decision.cut
+    question = figures_question(terms, w, cut, noise)
+    answers, sum_of_answers = ask_all(sites, question)
+    each = {name: question.tally_of(answer, 1) for name, answer in answers.items()}
+    total, kit = question.tally_of(sum_of_answers, len(sites.names)), question.figures
+    figures = {name: kit.figures_of(own) for name, own in each.items()}
+    overall = kit.figures_of(total)
+    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, figures, overall)]
+    return Evaluation(
+        source=source,
+        sites=figures,
+        overall=overall,
+        terms=(*rates, *kit.terms_of(terms, sites.names, each, total)),
+        tenths=kit.tenths_of(total),
+        rows={name: own.get("accuracy", own["loss"]).rows for name, own in figures.items()} if figures else None,
+        auc_error=kit.area_error(total),
+        cut=cut,
+        noise=noise,
+    )
 
 
 def check_linear(terms: Terms, w: np.ndarray) -> None:
@@ -232,127 +258,6 @@ def _check_rows(name: str, arrays: Sequence[np.ndarray], width: int, terms: Term
     assert terms.loss is not None
     if terms.loss.kind == "classification" and not (labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}):
         raise FoedusError(f"site {name!r}: expected labels 0/1 or -1/+1. Got {sorted(labels)[:5]} instead.")
-
-
-def evaluation_of(
-    terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
-) -> Evaluation:
-    """Return the evaluation that follows from the sites' tallies; this is the coordinator's part."""
-    sites = {name: figures_of(one) for name, one in tallies.items()}
-    return _evaluation(terms_of(terms, list(tallies), tallies), sum_of(tallies), sites, decision, source)
-
-
-def masked_evaluation_of(
-    terms: Terms, tallies: Mapping[str, Tally], decision: Decision | None, source: str = HELD_OUT
-) -> Evaluation:
-    """Return the evaluation that the sites' tallies give as masked sums, in the same integers."""
-    return evaluation_of_sum(terms, list(tallies), summed.add_up(terms, tallies), decision, source)
-
-
-def evaluation_of_sum(
-    terms: Terms,
-    names: Sequence[str],
-    total: Mapping[str, np.ndarray],
-    decision: Decision | None = None,
-    source: str = HELD_OUT,
-) -> Evaluation:
-    """Return the evaluation that follows from the sum of what sites add to it; no site has figures of its own."""
-    own = summed.terms_of_sum(terms, names, total)
-    return _evaluation(own, summed.tally_of(terms, total), {}, decision, source)
-
-
-def noisy_replies(
-    terms: Terms,
-    w: np.ndarray,
-    sites: Mapping[str, Sequence[np.ndarray]],
-    rule: Rule,
-    noise: EvaluationNoise,
-    seed: int,
-) -> dict[str, dict[str, np.ndarray]]:
-    """Return what each site sends under privacy."""
-    return {
-        name: noisy.release(terms, noise, noisy.exact_parts(terms, w, arrays, rule), noisy.drawing(noise, seed, name))
-        for name, arrays in sites.items()
-    }
-
-
-def noisy_evaluation_of(
-    terms: Terms,
-    replies: Mapping[str, Mapping[str, np.ndarray]],
-    noise: EvaluationNoise,
-    decision: Decision | None = None,
-    source: str = HELD_OUT,
-    *,
-    secure: bool = False,
-) -> Evaluation:
-    """Return the evaluation that follows from counts and sums with noise; with `secure` from their sum alone."""
-    tallies = {name: noisy_figures.tally_of(terms, noise, sums) for name, sums in replies.items()}
-    first, *others = tallies.values()
-    return _noisy_evaluation(terms, {} if secure else tallies, sum(others, first), noise, decision, source)
-
-
-def noisy_evaluation_of_sum(
-    terms: Terms,
-    total: Mapping[str, np.ndarray],
-    parties: int,
-    noise: EvaluationNoise,
-    decision: Decision | None = None,
-    source: str = HELD_OUT,
-) -> Evaluation:
-    """Return the evaluation that follows from the sum of what so many sites send, each with its own noise."""
-    if not all(np.all(np.isfinite(value)) for value in total.values()):
-        raise FoedusError("the sum of the sites' evaluations holds NaN or inf.")
-    own = replace(noisy_figures.tally_of(terms, noise, total), parties=parties)
-    return _noisy_evaluation(terms, {}, own, noise, decision, source)
-
-
-def _noisy_evaluation(
-    terms: Terms,
-    own: Mapping[str, noisy_figures.NoisyTally],
-    total: noisy_figures.NoisyTally,
-    noise: EvaluationNoise,
-    decision: Decision | None,
-    source: str,
-) -> Evaluation:
-    sites = {name: noisy_figures.figures_of(one) for name, one in own.items()}
-    overall = noisy_figures.figures_of(total)
-    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]
-    return Evaluation(
-        source=source,
-        sites=sites,
-        overall=overall,
-        terms=(*rates, *noisy_figures.terms_of(terms, own)),
-        tenths=noisy_figures.tenths_of(total),
-        rows={name: figures["accuracy"].rows for name, figures in sites.items()} if sites else None,
-        auc_error=noisy_figures.area(total)[1],
-        cut=None if decision is None else decision.cut,
-        noise=noise,
-    )
-
-
-def _evaluation(
-    terms: tuple[TermFigure, ...],
-    together: Tally,
-    sites: dict[str, dict[str, Figure]],
-    decision: Decision | None,
-    source: str,
-) -> Evaluation:
-    overall = figures_of(together)
-    error = 0.0
-    if "auc" in overall and overall["auc"].known:
-        least, most = bracket(together)
-        error = 0.5 * (most - least)
-    rates = [] if decision is None else [r for record in decision.terms for r in _rates(record, sites, overall)]
-    return Evaluation(
-        source=source,
-        sites=sites,
-        overall=overall,
-        terms=(*rates, *terms),
-        tenths=tenths_of(together),
-        rows={name: figures["loss"].rows for name, figures in sites.items()} if sites else None,
-        auc_error=error,
-        cut=None if decision is None else decision.cut,
-    )
 
 
 def _rates(

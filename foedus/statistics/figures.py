@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from foedus.problem.terms import Data, Terms
 from foedus.statistics import intervals
 from foedus.statistics.intervals import FEWEST, LEVEL, NOTHING, Figure
 from foedus.statistics.tally import Tally, subsets
+
+T = TypeVar("T")
 
 # the figures in the order of pages and tables: a title, and what the figure is
 TITLES: dict[str, tuple[str, str]] = {
@@ -139,29 +142,44 @@ class TermFigure:
         return "holds" if self.figure.high <= self.cap and self.kind == "<=" else "open"
 
 
-RowsOf = Callable[[LossCap | LossGap, int, Sequence[str]], list[Figure]]
-"""Returns the value of each row of a term, which has this number, over the rows of these sites together."""
+RowsOf: TypeAlias = Callable[[LossCap | LossGap, int, T], list[Figure]]
+"""Returns the value of each row of a term, which has this number, from the tally of one site or of several."""
 
 
-def term_figures(terms: Terms, names: Sequence[str], rows: RowsOf) -> tuple[TermFigure, ...]:
-    """Return every loss that a term caps: at each site, over all of them, or on the mean over them."""
+def term_figures(
+    terms: Terms, names: Sequence[str], each: Mapping[str, T], total: T, rows: RowsOf[T], mean: RowsOf[T]
+) -> tuple[TermFigure, ...]:
+    """Return every loss that a term caps: at each site that is seen, over all rows, or on the mean over sites.
+
+    Args:
+        terms: of the problem.
+        names: all sites.
+        each: the tallies of single sites, where they are seen.
+        total: that of all of them together.
+        rows: the value of each row of a term, over the rows of a tally.
+        mean: the same for a term on the mean over sites, from the total.
+    """
     results: list[TermFigure] = []
     for k in dict.fromkeys(number for number, *_ in subsets(terms)):
         term = terms.constraints[k]
         assert isinstance(term, LossCap | LossGap)
-        sites = {name: rows(term, k, [name]) for name in names}
-        caps = {name: cap for name in names if (cap := cap_at(term, name)) is not None}
-        together = rows(term, k, [*caps]) if len(caps) > 1 and len(set(caps.values())) == 1 else None
-        for row, label in enumerate(term.labels(terms, Data({}))):
-            if term.scope == "coupled":
-                values = [figures[row] for figures in sites.values() if figures[row].known]
-                cap = cap_at(term, "")
-                assert cap is not None
-                results.append(TermFigure("all sites", label, cap, intervals.average(values), term.kind))
-                continue
-            results += [TermFigure(name, label, cap, sites[name][row], term.kind) for name, cap in caps.items()]
-            if together is not None:
-                results.append(TermFigure(ALL_ROWS, label, next(iter(caps.values())), together[row], term.kind))
+        labels = term.labels(terms, Data({}))
+        if term.scope == "coupled":
+            cap = cap_at(term, "")
+            assert cap is not None
+            values = mean(term, k, total)
+            results += [TermFigure("all sites", label, cap, values[j], term.kind) for j, label in enumerate(labels)]
+            continue
+        own = {name: rows(term, k, tally) for name, tally in each.items()}
+        caps = [cap_at(term, name) for name in names]
+        alike = caps[0] if len(names) > 1 and len({*caps}) == 1 else None
+        together = None if alike is None else rows(term, k, total)
+        for j, label in enumerate(labels):
+            for name in own:
+                if (cap := cap_at(term, name)) is not None:
+                    results.append(TermFigure(name, label, cap, own[name][j], term.kind))
+            if alike is not None and together is not None:
+                results.append(TermFigure(ALL_ROWS, label, alike, together[j], term.kind))
     return tuple(results)
 
 
@@ -175,21 +193,51 @@ def gap_or_cap(term: LossCap | LossGap, parts: list[Figure]) -> list[Figure]:
     return [intervals.difference(first, second), intervals.difference(second, first)]
 
 
-def terms_of(terms: Terms, names: list[str], tallies: Mapping[str, Tally]) -> tuple[TermFigure, ...]:
-    """Return every loss that a term caps, from the sites' tallies."""
+def terms_of(terms: Terms, names: Sequence[str], each: Mapping[str, Tally], total: Tally) -> tuple[TermFigure, ...]:
+    """Return every loss that a term caps, from the sites' tallies and their sum."""
 
-    def rows(term: LossCap | LossGap, k: int, sites: Sequence[str]) -> list[Figure]:
-        return rows_of(term, k, sum_of({name: tallies[name] for name in sites}))
+    def mean(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:
+        return [_mean_of(row) for row in sums[MEANS.format(k)]]
 
-    return term_figures(terms, names, rows)
+    return term_figures(terms, names, each, total, rows_of, mean)
 
 
-def sum_of(tallies: Mapping[str, Tally]) -> Tally:
-    """Return the sum of the sites' tallies."""
-    first, *others = tallies.values()
-    for other in others:
-        first = first + other
-    return first
+MEAN = 6  # numbers about one site's value of a row: known, value, rows, unbounded, and squared distances to both ends
+MEANS = "term {}.means"
+
+
+def means_of(terms: Terms, own: Tally) -> dict[str, np.ndarray]:
+    """Return what one site adds to the means over sites that terms cap: no sum over rows holds these."""
+    return {name: np.array([_part(f) for f in rows_of(term, k, own)]) for name, k, term in coupled_terms(terms)}
+
+
+def coupled_terms(terms: Terms) -> list[tuple[str, int, LossCap | LossGap]]:
+    """Return the terms on a mean over sites: the name of their array, the number of the term, and the term."""
+    together = {k: term for k, _, term, _ in subsets(terms) if term.scope == "coupled"}
+    return [(MEANS.format(k), k, term) for k, term in together.items()]
+
+
+def _part(figure: Figure) -> list[float]:
+    if not figure.known:
+        return [0.0] * MEAN
+    ends = [(figure.value - figure.low) ** 2, (figure.high - figure.value) ** 2] if figure.bounded else [0.0, 0.0]
+    return [1.0, figure.value, float(figure.rows), float(not figure.bounded), *ends]
+
+
+def _mean_of(sums: np.ndarray) -> Figure:
+    """The mean of independent figures, each with the same weight, with its interval."""
+    n, value, rows, unbounded, below, above = map(float, sums)
+    if n < 1:
+        return NOTHING
+    if unbounded:
+        return Figure(value / n, math.nan, math.nan, round(rows))
+    return Figure(value / n, (value - math.sqrt(below)) / n, (value + math.sqrt(above)) / n, round(rows))
+
+
+def area_error(sums: Tally) -> float:
+    """Return half of what pairs that share a cell leave open in the area under the curve."""
+    least, most = bracket(sums) if "outcomes" in sums else (math.nan, math.nan)
+    return 0.0 if math.isnan(least) else 0.5 * (most - least)
 
 
 def rows_of(term: LossCap | LossGap, k: int, sums: Tally) -> list[Figure]:

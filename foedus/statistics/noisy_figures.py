@@ -23,10 +23,11 @@ from functools import cache
 import numpy as np
 
 from foedus.problem.constraints import LossCap, LossGap
-from foedus.problem.terms import Terms
+from foedus.problem.terms import Data, Terms
+from foedus.statistics import intervals
 from foedus.statistics.figures import TITLES, Tenth, TermFigure, gap_or_cap, term_figures
 from foedus.statistics.intervals import NOTHING, Figure
-from foedus.statistics.noisy import CELLS, CENTRES, LARGEST, TENTH_OF_CELL, EvaluationNoise, shapes
+from foedus.statistics.noisy import CELLS, CENTRES, LARGEST, TENTH_OF_CELL
 from foedus.statistics.tally import TENTHS
 
 LEVEL = 0.97
@@ -41,10 +42,6 @@ class NoisyTally:
     scales: Mapping[str, float]
     kind: str
     parties: int = 1
-
-    def __add__(self, other: "NoisyTally") -> "NoisyTally":
-        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
-        return NoisyTally(sums, self.scales, self.kind, self.parties + other.parties)
 
     def quantile(self, weights: np.ndarray) -> float:
         """Return what the sum of the noise, each draw times scale and weight, exceeds in size with at most 3 %."""
@@ -196,18 +193,23 @@ def tenths_of(sums: NoisyTally) -> tuple[Tenth, ...]:
     return tuple(tenths)
 
 
-def terms_of(terms: Terms, tallies: Mapping[str, NoisyTally]) -> tuple[TermFigure, ...]:
+def terms_of(
+    terms: Terms, names: Sequence[str], each: Mapping[str, NoisyTally], total: NoisyTally
+) -> tuple[TermFigure, ...]:
     """Return every loss that a term caps below `LARGEST`: at each site, over all rows, or on the mean over sites."""
 
-    def rows(term: LossCap | LossGap, k: int, sites: Sequence[str]) -> list[Figure]:
-        first, *others = (tallies[name] for name in sites)
-        total = sum(others, first)
-        return gap_or_cap(term, [_term(total, f"term {k}.{side}") for side in range(len(term.masks()))])
+    def rows(term: LossCap | LossGap, k: int, sums: NoisyTally) -> list[Figure]:
+        return gap_or_cap(term, [_term(sums, f"term {k}.{side}") for side in range(len(term.masks()))])
 
-    results = term_figures(terms, [*tallies], rows)
+    def mean(term: LossCap | LossGap, k: int, sums: NoisyTally) -> list[Figure]:
+        figures = zip(*(rows(term, k, one) for one in each.values()), strict=True)
+        means = [intervals.average([one for one in row if one.known]) for row in figures]
+        return means or [NOTHING] * len(term.labels(terms, Data({})))
+
+    results = term_figures(terms, names, each, total, rows, mean)
     return tuple(t if t.cap < LARGEST else TermFigure(t.site, t.constraint, t.cap, NOTHING, t.kind) for t in results)
 
 
-def tally_of(terms: Terms, noise: EvaluationNoise, sums: Mapping[str, np.ndarray]) -> NoisyTally:
-    """Return a site's tally from what it has sent."""
-    return NoisyTally({name: np.asarray(sums[name]) for name in shapes(terms)}, noise.scales(terms), noise.kind)
+def area_error(sums: NoisyTally) -> float:
+    """Return half of what pairs that share a cell leave open in the area under the curve."""
+    return area(sums)[1]

@@ -6,21 +6,21 @@ false alarms. The decision takes the largest threshold that the miss rate allows
 with a term on false alarms alone it takes the smallest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import jax
 import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
+from foedus.base.pytrees import PyTree
 from foedus.statistics import umbrella
 from foedus.statistics.figures import ALL_ROWS
-from foedus.statistics.tally import Rule
-from foedus.sums.site import check_enough
-
-Ask = Callable[["RateTerm", float], Sequence[int]]
-"""Plays a round: how many rows that were kept out for a term lie below a score (above it, for negatives), by site."""
+from foedus.statistics.questions import NewRows
+from foedus.statistics.tally import Rule, text_of
+from foedus.sums.questions import Question, Sites, ask_all
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,6 @@ class Decision:
         return Decision(**{**record, "cut": float(record["cut"]), "terms": tuple(terms)})
 
 
-def text_of(number: float) -> float | str:
-    """Return a number as JSON holds it, which has no infinite ones."""
-    return number if abs(number) < float("inf") else str(number)
-
-
 def check_terms(terms: Sequence[RateTerm]) -> None:
     """Raise where a kind of rate is capped twice."""
     for kind in KINDS:
@@ -192,38 +187,84 @@ def scores_for(term: RateTerm, scores: np.ndarray, y: np.ndarray) -> np.ndarray:
     return scores[y > 0] if term.positive else -scores[y <= 0]
 
 
-Total = Callable[["RateTerm", str, float], tuple[int, int]]
-"""Adds up over sites: for "count" the rows kept out and how many may be wrong; for "admits" how many sites a threshold
-is too much for, and for "wrong" how many rows are wrong at it, each with a 0."""
+@dataclass(frozen=True, eq=False)
+class RateQuestion(Question):
+    """What is asked about a term on a rate. The answer is two whole numbers.
 
-
-def answer_of(term: RateTerm, scores: np.ndarray, what: str, cut: float) -> tuple[int, int]:
-    """Return what a site adds to such a sum, from the scores of its rows; the three words are those of `Total`.
-
-    A site with too few rows for the term admits no threshold.
+    Args:
+        term: the term.
+        what: "count": the rows kept out for it, and how many of them may be wrong; "admits": 1 where the threshold is
+            too much for the site, and 0; "wrong": how many rows are wrong at it, and 0.
+        w: the model.
+        cut: the threshold, in the scores of `scores_for`.
     """
-    rank, wrong = rank_of(term, len(scores)), umbrella.below(scores, cut)
-    return {"count": (len(scores), max(rank - 1, 0)), "admits": (int(wrong >= rank), 0), "wrong": (wrong, 0)}[what]
+
+    kind: ClassVar[str] = "rate"
+    term: RateTerm
+    what: str
+    w: np.ndarray
+    cut: float = 0.0
+
+    @property
+    def fields(self) -> Json:
+        return {"type": self.term.name, "what": self.what, "cut": text_of(self.cut)}
+
+    @property
+    def arrays(self) -> PyTree:
+        return np.asarray(self.w, dtype=float)
+
+    @property
+    def shape(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2,), int)
+
+    def answer(self, data: NewRows) -> np.ndarray:
+        """Return a site's answer; one with too few rows for the term admits no threshold."""
+        scores = kept_scores(self.term, self.w, data)
+        rank, wrong = rank_of(self.term, len(scores)), umbrella.below(scores, self.cut)
+        answers = {"count": (len(scores), max(rank - 1, 0)), "admits": (int(wrong >= rank), 0), "wrong": (wrong, 0)}
+        return np.array(answers[self.what])
+
+    def check(self, answer: np.ndarray) -> None:
+        if not np.all((answer >= 0) & (answer < 2**53)):
+            raise FoedusError("an answer about a rate is no number of rows.")
 
 
-def decide_by_sums(terms: Sequence[RateTerm], sites: int, total: Total) -> Decision:
-    """Find the threshold from sums over sites: how many of them a threshold is too much for, which is none at the end.
+def kept_scores(term: RateTerm, w: np.ndarray, data: NewRows) -> np.ndarray:
+    """Return the scores of the rows that a term is about; none where these are fewer than may be spoken of."""
+    X, y = (np.asarray(part, dtype=float) for part in data.arrays[:2])
+    scores = scores_for(term, X @ w, y)
+    return scores if len(scores) >= data.least else scores[:0]
 
-    A site compares its count with its own rank and adds a yes or no. What a decision then says of rows is over all
-    sites: how many were kept out, are wrong, and may be wrong.
+
+def decide(sites: Sites, terms: Sequence[RateTerm], w: np.ndarray) -> Decision:
+    """Find the threshold, from how many sites one is too much for: none at the end.
+
+    A site compares its count with its own rank and says yes or no. What a decision then says of rows is by site where
+    single answers are seen, and over all sites otherwise.
     """
-    check_enough(sites, "sites")
     records: list[RateRecord] = []
-    rounds, traffic = 0, 0
+    rounds = 0
     for term in terms:
-        rows, allowed = total(term, "count", 0.0)
-        cut, tries = umbrella.largest_cut(lambda cut, term=term: total(term, "admits", cut)[0] == 0)
-        wrong, _ = total(term, "wrong", cut)
-        rounds, traffic = rounds + tries + 2, traffic + 8 * sites * (tries + 2)
-        place = cut if term.positive else -cut + umbrella.STEP
-        figures = ((ALL_ROWS,), (rows,), (wrong,), (allowed,))
-        records.append(RateRecord(term.name, term.at_most, term.confidence, place, *figures))
-    return _decision(records, rounds, traffic, traffic)
+        counts, total = ask_all(sites, RateQuestion(term, "count", w))
+        check_counts(term, {name: int(rows) for name, (rows, _) in counts.items()})
+        cut, tries = umbrella.largest_cut(
+            lambda cut, term=term: int(sites.total(RateQuestion(term, "admits", w, cut))[0]) == 0
+        )
+        wrong, total_wrong = ask_all(sites, RateQuestion(term, "wrong", w, cut))
+        rounds += tries + 2
+        # A negative is no false alarm where its score is below the threshold: on the grid, one step beyond.
+        limit = cut if term.positive else -cut + umbrella.STEP
+        counts, wrong = counts or {ALL_ROWS: total}, wrong or {ALL_ROWS: total_wrong}
+        rows, allowed = (tuple(int(count[k]) for count in counts.values()) for k in (0, 1))
+        wrong = tuple(int(count[0]) for count in wrong.values())
+        records.append(RateRecord(term.name, term.at_most, term.confidence, limit, tuple(counts), rows, wrong, allowed))
+    most = next((record.cut for record in records if record.type == "MissRate"), None)
+    cut = records[0].cut if most is None else most
+    records = [
+        record if record.type == "MissRate" or record.cut <= cut else replace(record, holds=False) for record in records
+    ]
+    size = 8 * len(sites.names) * rounds
+    return Decision(cut, tuple(records), rounds, size, size)
 
 
 def check_sums(term: RateTerm, counts: Mapping[str, int]) -> None:
@@ -236,40 +277,3 @@ def check_sums(term: RateTerm, counts: Mapping[str, int]) -> None:
             f"{term.at_most:g} with confidence {term.confidence:g} needs at each site; raise holdout of {term.name} "
             f"(now {term.holdout:g}), or merge sites."
         )
-
-
-def decide(terms: Sequence[RateTerm], counts: Mapping[str, Mapping[str, int]], ask: Ask) -> Decision:
-    """Find the threshold; this is the server's part, which sees counts alone.
-
-    Args:
-        terms: the terms, at most one of each kind.
-        counts: by the name of a term, the rows that each site kept out for it.
-        ask: plays a round of counting for a term. For negatives the scores are taken with the opposite sign.
-    """
-    records: list[RateRecord] = []
-    rounds, up, down = 0, 0, 0
-    for term in terms:
-        check_counts(term, counts[term.name])
-        result = umbrella.search(
-            counts[term.name], lambda cut, term=term: ask(term, cut), term.at_most, term.confidence
-        )
-        # A negative is no false alarm where its score is below the threshold: on the grid, one step beyond.
-        cut = result.cut if term.positive else -result.cut + umbrella.STEP
-        most_wrong = tuple(rank - 1 for rank in result.ranks)
-        records.append(
-            RateRecord(
-                term.name, term.at_most, term.confidence, cut, result.sites, result.held_out, result.missed, most_wrong
-            )
-        )
-        rounds, up, down = rounds + result.rounds, up + result.traffic.up, down + result.traffic.down
-    return _decision(records, rounds, up, down)
-
-
-def _decision(records: list[RateRecord], rounds: int, up: int, down: int) -> Decision:
-    most = next((record.cut for record in records if record.type == "MissRate"), None)
-    cut = records[0].cut if most is None else most
-    records = [
-        record if record.type == "MissRate" or record.cut <= cut else RateRecord(**{**vars(record), "holds": False})
-        for record in records
-    ]
-    return Decision(cut, tuple(records), rounds, up, down)

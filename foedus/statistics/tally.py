@@ -13,6 +13,7 @@ every negative at the beginning, and smallest the other way round.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -39,20 +40,13 @@ class Rule:
         return scores > 0 if self.cut is None else scores >= self.cut
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Sums and histograms by name; tallies of several sites add up."""
+def text_of(number: float) -> float | str:
+    """Return a number as JSON holds it, which has no infinite ones."""
+    return number if abs(number) < float("inf") else str(number)
 
-    sums: Mapping[str, np.ndarray]
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally({name: value + other.sums[name] for name, value in self.sums.items()})
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.sums[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.sums
+Tally: TypeAlias = Mapping[str, np.ndarray]
+"""Sums and histograms by name; tallies of several sites add up, array by array."""
 
 
 def shapes(terms: Terms) -> dict[str, tuple[int, ...]]:
@@ -119,12 +113,12 @@ def tally(terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule: Rule,
     for k, side, c, _ in subsets(terms):
         own = losses if c.loss is None or c.loss == loss else loss_of(c.loss, scores, y)
         sums[f"term {k}.{side}"] = moments(own[masks[k, side]])
-    return Tally(sums)
+    return sums
 
 
 def nothing(terms: Terms) -> Tally:
     """Return the tally of a site that has no rows, or tells nothing about them."""
-    return Tally({name: np.zeros(shape) for name, shape in shapes(terms).items()})
+    return {name: np.zeros(shape) for name, shape in shapes(terms).items()}
 
 
 def _classes(loss: Loss, scores: np.ndarray, y: np.ndarray, rule: Rule, least: int) -> dict[str, np.ndarray]:

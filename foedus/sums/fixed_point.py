@@ -1,9 +1,15 @@
-"""Numbers as 64-bit words whose sums are exact: the fixed point that masked sums work in.
+"""Numbers as 64-bit words whose sums are exact: the one integer form of all masked sums.
 
-A number x becomes a whole number of units of 2^-bits. With one word that is all. With two words a coarse part, in units
-of 2^-(bits - SPLIT), and the rest, in units of 2^-bits, are two words that are summed apart; this is for methods whose
-numbers differ by many orders of magnitude. A coarse part is at most 2^62/terms in size and a rest at most 2^(SPLIT-1),
-so a sum of `terms` numbers stays below 2^63 and cannot wrap. A number beyond the range is clipped to it and counted.
+A number x becomes a whole number of units of 2^-bits, in digits of SPLIT bits, each a word with a sign. The first word
+is the coarsest: it counts units of 2^-coarse and is at most 2^62/terms in size. A later digit is below 2^SPLIT. So a
+sum of up to 2^13 numbers stays below 2^63 in every word and cannot wrap. A number beyond the range of the first word is
+clipped to it and counted. Two forms are used:
+
+- one or two words of a resolution that an algorithm states: a round's numbers are many and of moderate size;
+- `exact(terms)`: as many digits as hold every float64, for a few numbers whose units nobody knows, such as the sums of
+  raw columns. A sum is exact then, and rounded once.
+
+Counts are whole numbers from the start and take one word as they are (`questions.Coding`).
 """
 
 from dataclasses import dataclass
@@ -14,14 +20,16 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 
-SPLIT = 50  # bits of the rest: 2^49 in size, so that up to 2^13 rests stay below 2^63
+SPLIT = 50  # bits of a digit: up to 2^13 of them stay below 2^63
 MOST_TERMS = 2**13  # sites in one sum
-HEAD = 62  # a sum of coarse parts is at most 2^HEAD in size, and rounding cannot take it to 2^63
+HEAD = 62  # a sum of first words is at most 2^HEAD in size, and rounding cannot take it to 2^63
+SMALLEST = 1074  # a float64 is a whole number of units of 2^-SMALLEST
+EXACT_WORDS = 42  # of an exact number: 2^48 units of 2^(50·41 − 1074) are beyond the largest float64
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How numbers of a sum of `terms` parts are written: units of 2^-bits, in one 64-bit word or two.
+    """How numbers of a sum of `terms` parts are written: units of 2^-bits, in so many 64-bit words.
 
     Args:
         terms: the most numbers that are added up.
@@ -43,12 +51,13 @@ class FixedPoint:
     def __post_init__(self) -> None:
         if not 1 <= self.terms <= MOST_TERMS:
             raise FoedusError(f"a masked sum has from 1 to {MOST_TERMS} terms. Got {self.terms!r} instead.")
-        if self.words not in (1, 2):
-            raise FoedusError(f"a number takes 1 or 2 words. Got {self.words!r} instead.")
-        least = 0 if self.words == 1 else SPLIT
-        if not least <= self.bits <= least + 48:
+        if self.words not in (1, 2, EXACT_WORDS):
+            raise FoedusError(f"a number takes 1 or 2 words, or {EXACT_WORDS}. Got {self.words!r} instead.")
+        least = SPLIT * (self.words - 1)
+        most = SMALLEST if self.words == EXACT_WORDS else least + 48
+        if not min(least, most) <= self.bits <= most:
             raise FoedusError(
-                f"with words = {self.words}, bits must be a whole number from {least} to {least + 48}. "
+                f"with words = {self.words}, bits must be a whole number from {min(least, most)} to {most}. "
                 f"Got {self.bits!r} instead."
             )
 
@@ -59,7 +68,7 @@ class FixedPoint:
 
     @property
     def largest(self) -> float:
-        """The largest number that is not clipped."""
+        """The largest number that is not clipped; infinite for the exact form."""
         return float(2**HEAD // self.terms) * 2.0**-self.coarse
 
     def encode(self, values: Any, xp: ModuleType = np) -> tuple[Any, Any]:
@@ -69,25 +78,50 @@ class FixedPoint:
         """
         values = xp.asarray(values, dtype=float)
         bound = self.largest
-        inside = xp.clip(values, -bound, bound)
+        rest = xp.clip(values, -bound, bound)
         clipped = xp.sum(xp.abs(values) > bound)
         # a bound that is rounded up in floating point must not pass: the integers are clipped as well
-        most = 2**HEAD // self.terms
-        head = xp.clip(xp.rint(inside * 2.0**self.coarse).astype(np.int64), -most, most)
-        if self.words == 1:
-            return head[..., None], clipped
-        # exact: the difference of two neighbouring multiples of the number's own last bit
-        rest = inside - head.astype(float) * 2.0**-self.coarse
-        half = 2 ** (SPLIT - 1)
-        tail = xp.clip(xp.rint(rest * 2.0**self.bits).astype(np.int64), -half, half)
-        return xp.stack([head, tail], axis=-1), clipped
+        most, digits = 2**HEAD // self.terms, []
+        # the exact form cuts digits off: rounded up, the first one of the largest numbers would be beyond float64
+        nearest = xp.trunc if self.words == EXACT_WORDS else xp.rint
+        for place in range(self.words):
+            unit = self.coarse + SPLIT * place
+            digit = xp.clip(nearest(_times(rest, unit)).astype(np.int64), -most, most)
+            digits.append(digit)
+            # exact: the difference of two neighbouring multiples of the number's own last bit
+            rest = rest - _times(digit.astype(float), -unit) if place + 1 < self.words else rest
+            most = 2**SPLIT - 1
+        return xp.stack(digits, axis=-1), clipped
 
     def decode(self, words: Any, xp: ModuleType = np) -> Any:
-        """Return the numbers whose sum these words are."""
-        numbers = words[..., 0].astype(float) * 2.0**-self.coarse
-        return numbers if self.words == 1 else numbers + words[..., 1].astype(float) * 2.0**-self.bits
+        """Return the numbers whose sum these words are; of an exact form each is rounded once, and may be infinite."""
+        if self.words == EXACT_WORDS:
+            shape = words.shape[:-1]
+            return np.array([_number(row) for row in words.reshape(-1, EXACT_WORDS).tolist()], float).reshape(shape)
+        return sum(words[..., k].astype(float) * 2.0 ** -(self.coarse + SPLIT * k) for k in range(self.words))
 
     @property
     def error(self) -> float:
         """By how much a sum of `terms` numbers within the range can differ from the exact one, before float64."""
         return 0.5 * self.terms * 2.0**-self.bits
+
+
+def exact(terms: int) -> FixedPoint:
+    """Return the form that holds every float64."""
+    return FixedPoint(terms, bits=SMALLEST, words=EXACT_WORDS)
+
+
+def _times(values: Any, power: int) -> Any:
+    """The values times 2^power, exact where the result is a float64; one factor might be none."""
+    return values * 2.0**power if abs(power) < 1000 else values * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+
+
+def _number(words: list[int]) -> float:
+    """The number of an exact form's words."""
+    total = 0
+    for word in words:
+        total = (total << SPLIT) + word
+    try:
+        return total / (1 << SMALLEST)
+    except OverflowError:
+        return float("inf") if total > 0 else float("-inf")

@@ -21,10 +21,8 @@ from foedus.protocol.algorithm import Algorithm, name_of
 from foedus.protocol.participation import Participation, Schedule
 from foedus.protocol.summing import Summing
 from foedus.sums.fixed_point import FixedPoint
-from foedus.sums.site import LEAST_OTHERS, check_enough
+from foedus.sums.questions import EXTRA, LEAST_OTHERS, RESOLUTION, check_enough, remedy
 
-BITS = {1: 40, 2: 60}  # the resolution by the words of a number: 9e-13 and 9e-19
-EXTRA = 2  # words beside the numbers: how many were clipped, and how many sites had a number that is not finite
 SEALED, SHARE = 48, 32  # bytes of a share under seal, and open
 
 
@@ -39,7 +37,7 @@ class Masking:
     @property
     def measuring(self) -> "Masking":
         """The form in which the certificate is added up: second derivatives need two words."""
-        return replace(self, point=replace(self.point, bits=BITS[2], words=2))
+        return replace(self, point=replace(self.point, bits=RESOLUTION[2], words=2))
 
     def enough(self, answered: Array | int, asked: Array | int) -> Array | bool:
         """Return whether so many answers of those that were asked make a sum that sites let be seen."""
@@ -72,32 +70,6 @@ class Masking:
                 worst = jnp.where(is_worse, jnp.stack([value, row.astype(float), jnp.full((), float(place))]), worst)
         return jax.tree.unflatten(tree, totals), worst
 
-    def size(self, layout: PyTree) -> int:
-        """Return the words of a vector that holds a tree of this layout."""
-        return self.point.words * _numbers(layout) + EXTRA
-
-    def words_of(self, tree: PyTree) -> np.ndarray:
-        """Return a site's words for the numbers of a tree; one that is not finite stands for zeros, and is counted."""
-        flat = np.concatenate([np.zeros(0), *(np.asarray(leaf, dtype=float).ravel() for leaf in jax.tree.leaves(tree))])
-        broken = not np.all(np.isfinite(flat))
-        words, clip_count = self.point.encode(np.zeros_like(flat) if broken else flat)
-        return np.concatenate([words.ravel(), np.array([int(clip_count), int(broken)], np.int64)])
-
-    def tree_of(self, total: np.ndarray, layout: PyTree) -> tuple[PyTree, int, int]:
-        """Return the sum as a tree, how many numbers were clipped, and how many sites had one that is not finite."""
-        numbers = self.point.decode(total[:-EXTRA].reshape(-1, self.point.words))
-        leaves, start = [], 0
-        for leaf in jax.tree.leaves(layout):
-            count = int(np.prod(leaf.shape, dtype=np.int64))
-            leaves.append(numbers[start : start + count].reshape(leaf.shape))
-            start += count
-        clip_count, broken = (int(word) for word in total[-EXTRA:])
-        return jax.tree.unflatten(jax.tree.structure(layout), leaves), clip_count, broken
-
-
-def _numbers(layout: PyTree) -> int:
-    return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in jax.tree.leaves(layout))
-
 
 def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
     """Return how the replies of an algorithm are added up; raise where it needs single replies, or sites are few."""
@@ -108,7 +80,7 @@ def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
             f"does not say that sums are enough (foedus.protocol.summing.Summing); use {other}."
         )
     check_enough(terms.clients, "clients")
-    point = FixedPoint(terms=terms.clients, bits=BITS[algorithm.words], words=algorithm.words)
+    point = FixedPoint(terms=terms.clients, bits=RESOLUTION[algorithm.words], words=algorithm.words)
     noise = sound_noise(algorithm)
     return Masking(point, least_others_of(noise)) if isinstance(noise, NoiseShares) else Masking(point)
 
@@ -171,7 +143,7 @@ def fields_of(tree: PyTree) -> list[str]:
     return [repr(jax.tree_util.keystr(path, simple=True, separator=".")) if path else "the vector" for path in paths]
 
 
-def beyond_range(masking: Masking, tree: PyTree) -> tuple[str, float] | None:
+def beyond_range(point: FixedPoint, tree: PyTree) -> tuple[str, float] | None:
     """Return the largest finite number of a tree with its field, where it is beyond the range; None where it is not."""
     worst, field = 0.0, ""
     for name, leaf in zip(fields_of(tree), jax.tree.leaves(tree), strict=True):
@@ -179,24 +151,12 @@ def beyond_range(masking: Masking, tree: PyTree) -> tuple[str, float] | None:
         numbers = numbers[np.isfinite(numbers)]
         if numbers.size and abs(own := float(numbers[np.argmax(np.abs(numbers))])) > abs(worst):
             worst, field = own, name
-    return (field, worst) if abs(worst) > masking.point.largest else None
+    return (field, worst) if abs(worst) > point.largest else None
 
 
-def remedy(masking: Masking) -> str:
-    """Return the end of every sentence about a number beyond the range."""
-    largest = f"±{masking.point.largest:.3g}"
-    return f"beyond {largest}, the range of masked sums here; scale the columns, or run without secure"
-
-
-def check_range(masking: Masking, worst: np.ndarray, names: list[str], fields: list[str], what: str) -> None:
+def check_range(point: FixedPoint, worst: np.ndarray, names: list[str], fields: list[str], what: str) -> None:
     """Raise where `add_up` has clipped a number, with its client, field and value: what a simulation can say."""
     value, row, place = (float(number) for number in worst)
     if value:
         client, field = names[int(row)], fields[int(place)]
-        raise FoedusError(f"client {client!r}: {field} of its {what} holds {value:.4g}, {remedy(masking)}.")
-
-
-def check_clipped(masking: Masking, clip_count: int, whose: str = "") -> None:
-    """Raise where sites say that they have clipped numbers, so that a sum is not what it should be."""
-    if clip_count:
-        raise FoedusError(f"the sites have clipped {clip_count} numbers that were {remedy(masking)}.{whose}")
+        raise FoedusError(f"client {client!r}: {field} of its {what} holds {value:.4g}, {remedy(point)}.")

@@ -23,22 +23,13 @@ from foedus.sums import masks, shamir
 from foedus.sums.identity import SiteIdentity, check_note
 from foedus.sums.masks import PairKeys, SumContext
 from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
+from foedus.sums.questions import LEAST_OTHERS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-LEAST_OTHERS = 3  # other sites in a sum, where the policy says nothing else
 ONE_SET = "set"  # in the record of a run without noise: the set of all its sums
 LONGEST_HISTORY, LARGEST_HISTORY = 8, 2**26  # rounds whose words a site keeps for a check, and their bytes
-
-
-def check_enough(count: int, who: str) -> None:
-    """Raise where there are too few parties for a sum that says little about one."""
-    if count <= LEAST_OTHERS:
-        raise FoedusError(
-            f"masked sums (secure) need at least {LEAST_OTHERS + 1} {who}, so that a sum says little about one. "
-            f"Got {count} instead."
-        )
 
 
 @runtime_checkable

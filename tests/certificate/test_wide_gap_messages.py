@@ -12,7 +12,7 @@ from test_flare_sessions import FREE, Hall
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
-from foedus.federation import packing, products
+from foedus.federation import measuring, packing
 from foedus.federation.policy import Policy
 
 RIDGE = fd.penalties.Ridge(0.1, per_example=False)
@@ -51,7 +51,7 @@ def messages_of(hall: Hall) -> dict[str, bytes]:
 
     def ask(messages, timeout):
         for site, message in messages.items():
-            if packing.unseal(message)[0]["ask"] == products.PRODUCTS:
+            if packing.unseal(message)[0]["ask"] == measuring.PRODUCTS:
                 first.setdefault(site, message)
             if packing.unseal(message)[0]["ask"] == "end":
                 return {}  # the sites stay in the run
@@ -71,21 +71,29 @@ def test_a_site_answers_a_limited_number_of_questions_and_none_that_no_certifica
 
     assert code() == "ok"
     assert code(what="examples") == "unknown"
-    for wrong in ({"count": products.BATCH + 1}, {"number": products.MOST_QUESTIONS}, {"since": 7}, {"run": "r2"}):
+    for wrong in ({"count": measuring.BATCH + 1}, {"number": measuring.MOST_QUESTIONS}, {"since": 7}, {"run": "r2"}):
         assert code(**wrong) != "ok", wrong
     other = bytes([payload[0] ^ 1]) + payload[1:]  # another model in the last bit of a number
     assert packing.unseal(hall.site[site].answer(packing.seal(header, other)))[0]["code"] == "breach"
-    answers = [code() for _ in range(products.MOST_QUESTIONS + 1)]
+    answers = [code() for _ in range(measuring.MOST_QUESTIONS + 1)]
     assert answers[-1] == "breach"
     assert "ok" in answers
-    record = products.MeasuredModels(tmp_path / site / "measured-r1.json")
-    assert record.questions == products.MOST_QUESTIONS, "it is on the disk, so that a restart changes nothing"
+    record = measuring.MeasuredModels(tmp_path / site / "measured-r1.json")
+    assert record.questions == measuring.MOST_QUESTIONS, "it is on the disk, so that a restart changes nothing"
 
 
 def test_few_columns_are_measured_by_matrices_and_no_question_is_answered(tmp_path):
     hall = Hall(tmp_path, stated(), ROUGH)
     assert messages_of(hall) == {}
-    header = {"ask": products.PRODUCTS, "run": "r1", "round": None, "what": "rows", "number": 0, "count": 1, "since": 0}
+    header = {
+        "ask": measuring.PRODUCTS,
+        "run": "r1",
+        "round": None,
+        "what": "rows",
+        "number": 0,
+        "count": 1,
+        "since": 0,
+    }
     answer = packing.unseal(hall.site["site-1"].answer(packing.seal(header, b"")))[0]
     assert answer["code"] == "unknown"
 
@@ -104,7 +112,7 @@ def test_a_site_that_does_not_answer_spoils_the_gap_and_nothing_else(tmp_path, m
     def ask(messages, timeout):
         kinds = {packing.unseal(message)[0]["ask"] for message in messages.values()}
         replies = hall.ask(messages, timeout)
-        return {s: r for s, r in replies.items() if s != "site-2"} if kinds == {products.PRODUCTS} else replies
+        return {s: r for s, r in replies.items() if s != "site-2"} if kinds == {measuring.PRODUCTS} else replies
 
     end = hall.play(ask).conclusion
     assert end.converged

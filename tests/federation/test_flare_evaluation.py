@@ -8,16 +8,16 @@ from foedus.app.experiment import build
 from foedus.app.experiment import figures as run_figures
 from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
-from foedus.federation import evaluating, layout, packing
+from foedus.federation import layout, packing
 from foedus.federation.approval import Statement
 from foedus.federation.exchange import Missing, Paused
 from foedus.federation.order import Result
+from foedus.federation.play import play
 from foedus.federation.policy import Policy, SiteFile
-from foedus.federation.secure_server import play
 from foedus.federation.site import SiteSession
 from foedus.statistics import tally
-from foedus.statistics.evaluate import Evaluation, evaluation_of
-from foedus.statistics.tally import Rule
+from foedus.statistics.evaluate import Evaluation, evaluation_of, here
+from foedus.statistics.questions import FiguresQuestion
 
 HELD = STUDY + "[evaluate]\nholdout = 0.3\n"
 CAPPED = HELD + '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.9\n'
@@ -29,8 +29,7 @@ def simulated(ward: Ward, w: np.ndarray) -> Evaluation:
     cohort, kept_out = split_cohort(ward.cohort, ward.shares)
     setup = build.build(settings, cohort)
     arrays = {site: run_figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
-    tallies = {site: tally.tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
-    return evaluation_of(setup.problem.terms, tallies, None)
+    return evaluation_of(here(arrays), setup.problem.terms, w)
 
 
 def test_the_figures_are_those_of_a_simulation(tmp_path):
@@ -53,7 +52,7 @@ def test_a_site_lets_no_figure_about_few_rows_leave(tmp_path):
     exact = simulated(ward, result.conclusion.w)
     figures = Evaluation.from_json(result.evaluation)
     site = ward.names[0]
-    sent = packing.from_bytes(packing.unseal(ward.heard[-2 * len(ward.names)])[1], evaluating.shapes(_terms(ward)))
+    sent = packing.from_bytes(packing.unseal(ward.heard[-2 * len(ward.names)])[1], _shape(ward))
     for name in ("positives.first", "positives.last", "negatives.first", "negatives.last"):
         assert set(np.unique(sent[name])) <= {0.0} | set(range(7, 61)), name
     assert figures.sites[site]["accuracy"] == exact.sites[site]["accuracy"]
@@ -63,6 +62,11 @@ def test_a_site_lets_no_figure_about_few_rows_leave(tmp_path):
 def test_a_class_with_few_rows_is_told_nothing_about(tmp_path):
     figures = Evaluation.from_json(Ward(tmp_path, HELD, Policy(min_subset=10)).play().evaluation)
     assert figures.total == 0
+
+
+def _shape(ward: Ward):
+    terms = _terms(ward)
+    return FiguresQuestion(terms, np.zeros(terms.dim)).shape
 
 
 def _terms(ward: Ward):
@@ -194,7 +198,7 @@ def test_a_site_that_sends_nonsense_stops_the_run_by_name(tmp_path):
             replies[first] = packing.seal(header, (np.frombuffer(payload) * np.nan).tobytes())
         return replies
 
-    with pytest.raises(Paused, match=f"client {ward.names[0]!r} does not evaluate the model: .* holds NaN"):
+    with pytest.raises(Paused, match=f"client {ward.names[0]!r} does not answer 'evaluate': the figures hold NaN"):
         play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
 
 
@@ -214,7 +218,7 @@ def test_a_person_reads_that_rows_are_held_out():
 
 def test_the_layout_follows_from_the_terms_alone(tmp_path):
     ward = Ward(tmp_path, CAPPED.replace("FedGiA", "InteriorPoint"))
-    sizes = packing.size_of(evaluating.shapes(_terms(ward)))
+    sizes = packing.size_of(_shape(ward))
     assert sizes == 8 * sum(int(np.prod(s)) for s in tally.shapes(_terms(ward)).values())
-    assert "term 0.0" in evaluating.shapes(_terms(ward))
+    assert "term 0.0" in _shape(ward)
     assert layout.vector(3).shape == (3,)

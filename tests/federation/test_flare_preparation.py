@@ -17,9 +17,9 @@ from foedus.data import preprocess
 from foedus.federation import layout, packing
 from foedus.federation.exchange import Exchange, Missing, Paused
 from foedus.federation.order import Patience, Result
+from foedus.federation.play import play
 from foedus.federation.policy import Policy, SiteFile, Source
 from foedus.federation.preparation import Request, prepare, read
-from foedus.federation.secure_server import play
 from foedus.federation.site import SiteSession
 
 STUDY = f"""

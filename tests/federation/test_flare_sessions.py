@@ -300,7 +300,7 @@ def test_a_wrong_measurement_names_the_client_and_the_run_goes_on_later(tmp_path
         header, payload = packing.unseal(replies["site-2"]) if "site-2" in replies else ({}, b"")
         return replies | ({"site-2": change(header, payload)} if header.get("ask") == "measure" else {})
 
-    with pytest.raises(Paused, match=f"client 'b' does not answer the measuring round: {why}"):
+    with pytest.raises(Paused, match=f"client 'b' does not answer 'measure': {why}"):
         hall.play(ask, KEEPING)
     hall.open_sites()
     agree(fd.solve(five(), algorithm, **told), hall.play(patience=KEEPING), 1e-12)

@@ -182,7 +182,7 @@ def test_a_private_site_measures_nothing_at_any_model(tmp_path, policy):
         assert payload == b""
         assert {k: v for k, v in header.items() if k not in ("site", "run", "round", "ask")} == {
             "code": "ok",
-            "measured": False,
+            "answers": False,
         }
 
 

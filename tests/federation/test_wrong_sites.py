@@ -12,8 +12,8 @@ from test_flare_sessions import FREE, QUICK, Hall, packing
 import foedus as fd
 from foedus.app.report import html
 from foedus.federation.order import Order, Patience
+from foedus.federation.play import play
 from foedus.federation.policy import Policy
-from foedus.federation.secure_server import play
 from foedus.federation.server import Paused
 from foedus.protocol.algorithm import Present
 from foedus.protocol.means import geometric_median, mean_of, trimmed_mean
@@ -203,7 +203,7 @@ def test_a_measurement_that_contradicts_the_rounds_is_refused(tmp_path):
                 replies[site] = packing.seal(header, (numbers - 1.0).tobytes())
         return replies
 
-    with pytest.raises(Paused, match="client 'h2' does not answer the measuring round: its values and gradients"):
+    with pytest.raises(Paused, match="client 'h2' does not answer 'measure': its values and gradients"):
         hall.play(ask)
 
 

@@ -200,7 +200,7 @@ def test_the_simulation_adds_up_the_integers_that_sites_mask():
     units = rng.integers(-(2**48), 2**48, size=(5, DIM))
     replies = units * 2.0**-BITS
     total, clipped = masking.add_up(jnp.asarray(replies), jnp.ones(5, bool))
-    at_sites = sum(masking.words_of(reply)[:DIM] for reply in replies)
+    at_sites = sum(masking.point.encode(reply)[0][:, 0] for reply in replies)
     assert not np.any(clipped)
     np.testing.assert_array_equal(at_sites, units.sum(axis=0))
     np.testing.assert_array_equal(np.asarray(total) * 2.0**BITS, units.sum(axis=0))

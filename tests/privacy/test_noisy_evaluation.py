@@ -19,10 +19,12 @@ from foedus.data.sites import Roles
 from foedus.privacy.beside_training import with_evaluation
 from foedus.privacy.composition import tightest
 from foedus.statistics import noisy, noisy_figures
-from foedus.statistics.evaluate import Evaluation, noisy_evaluation_of
+from foedus.statistics.evaluate import Evaluation, evaluation_of, here
 from foedus.statistics.noisy import LARGEST, EvaluationNoise
 from foedus.statistics.noisy_figures import NoisyTally
+from foedus.statistics.questions import NewRows
 from foedus.statistics.tally import Rule
+from foedus.sums.questions import Here
 
 TERMS = problem(constraints=[CAP, GAP]).terms
 GAUSS, LAPLACE = EvaluationNoise(1.0, 1e-5), EvaluationNoise(1.0)
@@ -77,8 +79,7 @@ def test_the_noise_has_the_scale_that_the_ledger_states(noise):
 
 def test_without_noise_the_figures_are_those_of_scikit_learn():
     quiet = EvaluationNoise(1e9, 1e-5)
-    replies = {s: noisy.release(TERMS, quiet, exact(*SITES[s]), nothing) for s in SITES}
-    result = noisy_evaluation_of(TERMS, replies, quiet)
+    result = evaluation_of(Here({s: NewRows(SITES[s], draw=nothing) for s in SITES}), TERMS, W, noise=quiet)
     X, y = (np.concatenate([part[i] for part in SITES.values()]) for i in (0, 1))
     score = X @ W
     p = 1 / (1 + np.exp(-score))
@@ -163,8 +164,7 @@ def test_every_interval_covers_in_at_least_95_per_cent_of_1000_draws(noise, n):
         for name, own in population.items():
             places = draw.integers(0, 400_000, n)
             sites[name] = tuple(part[places] for part in own)
-        replies = {s: noisy.release(TERMS, noise, exact(*sites[s]), noisy.drawing(noise, seed, s)) for s in sites}
-        result = noisy_evaluation_of(TERMS, replies, noise)
+        result = evaluation_of(here(sites, noise, seed), TERMS, W, noise=noise)
         for who, figures in result.everyone.items():
             for name, figure in figures.items():
                 if figure.known:

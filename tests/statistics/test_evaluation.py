@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 import foedus as fd
-from foedus.statistics import figures, rates, umbrella
-from foedus.statistics.evaluate import Evaluation, evaluation_of
+from foedus.statistics import figures, rates
+from foedus.statistics.evaluate import Evaluation, evaluation_of, here
 from foedus.statistics.rates import Decision, FalseAlarmRate, MissRate, decide
 from foedus.statistics.tally import Rule, joint_cells, shapes, tally
 
@@ -101,7 +101,7 @@ def test_joint_cells_have_enough_rows_and_still_bracket_the_area(least: int, n: 
     sums = tally(problem().terms, W, site[:2], Rule(), least)
     y, score = site[1], site[0] @ W
     if min(y.sum(), (1 - y).sum()) < least:
-        assert not any(part.any() for part in sums.sums.values())
+        assert not any(part.any() for part in sums.values())
         return
     for side in ("positives", "negatives"):
         for end in ("first", "last"):
@@ -118,21 +118,23 @@ def test_joint_cells_have_enough_rows_and_still_bracket_the_area(least: int, n: 
 def test_a_tally_has_the_same_size_whatever_the_rows_are():
     terms = problem(constraints=[CAP, GAP]).terms
     for site in (rows(90, 5), rows(2000, 6)):
-        assert {name: part.shape for name, part in tally(terms, W, site, Rule()).sums.items()} == shapes(terms)
+        assert {name: part.shape for name, part in tally(terms, W, site, Rule()).items()} == shapes(terms)
     few = rows(90, 5)
     alone = np.flatnonzero(few[1] == 1)[3:]
     kept = np.setdiff1d(np.arange(90), alone)  # three positives are left
     silent = tally(terms, W, tuple(part[kept] for part in few), Rule(), least=5)
-    assert not any(part.any() for part in silent.sums.values())
+    assert not any(part.any() for part in silent.values())
 
 
 def test_tallies_add_up_and_nothing_else_is_needed():
     terms = problem(constraints=[CAP]).terms
     one, two = (tally(terms, W, SITES[name], Rule()) for name in "ab")
     together = tally(terms, W, tuple(np.concatenate(p) for p in zip(*SITES.values(), strict=True)), Rule())
-    for name, part in together.sums.items():
-        np.testing.assert_allclose((one + two)[name], part, rtol=1e-12)
-    assert evaluation_of(terms, {"a": one, "b": two}, None).overall.keys() == figures.figures_of(one).keys()
+    for name, part in together.items():
+        np.testing.assert_allclose(one[name] + two[name], part, rtol=1e-12)
+    result = evaluation_of(here(SITES), terms, W)
+    for site, own in (("a", one), ("b", two)):
+        assert result.sites[site] == figures.figures_of(own)
 
 
 def test_cells_are_joined_from_the_left_and_the_rest_joins_the_last():
@@ -157,18 +159,15 @@ def test_rows_that_do_not_fit_are_refused_with_the_site():
 # miss rates and false alarms as terms
 
 
-def count(scores: dict[str, dict[str, np.ndarray]]):
-    return lambda term, cut: [umbrella.below(mine, cut) for mine in scores[term.name].values()]
-
-
 def chosen(draw: np.random.Generator, terms: list[rates.RateTerm], rows_of: dict[str, int], shift: float) -> Decision:
     """The decision of sites with normal scores: negatives around 0, positives around `shift`."""
-    scores: dict[str, dict[str, np.ndarray]] = {}
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {s: [] for s in rows_of}
     for term in terms:
-        centre = shift if term.positive else 0.0
-        values = {s: draw.normal(centre, 1, n) for s, n in rows_of.items()}
-        scores[term.name] = {s: v if term.positive else -v for s, v in values.items()}
-    return decide(terms, dict.fromkeys(scores, rows_of), count(scores))
+        for s, n in rows_of.items():
+            values = draw.normal(shift if term.positive else 0.0, 1, n)
+            parts[s].append((values[:, None], np.full(n, float(term.positive))))
+    arrays = {s: tuple(np.concatenate(part) for part in zip(*rows, strict=True)) for s, rows in parts.items()}
+    return decide(here(arrays), terms, np.ones(1))
 
 
 @pytest.mark.parametrize("term", [MissRate(0.1), FalseAlarmRate(0.1)], ids=lambda t: t.name)

@@ -8,7 +8,6 @@ from sklearn.metrics import roc_auc_score
 from foedus.statistics import intervals
 from foedus.statistics.figures import figures_of
 from foedus.statistics.intervals import Figure
-from foedus.statistics.tally import Tally
 
 DRAWS = 1000
 
@@ -81,7 +80,7 @@ def test_the_intervals_of_a_regression_cover():
         sums = {"loss": intervals.moments(error**2 / 2), "absolute": intervals.moments(np.abs(error))}
         sums |= {"square": intervals.moments(error**2), "target": powers}
         sums |= {"cross": np.array([np.sum(error**2 * y), np.sum(error**2 * y**2)])}
-        figures.append(figures_of(Tally(sums)))
+        figures.append(figures_of(sums))
     assert covered([f["r2"] for f in figures], 0.8) >= 0.95
     assert covered([f["rmse"] for f in figures], 1.0) >= 0.95
 

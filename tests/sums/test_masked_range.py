@@ -4,6 +4,7 @@ import contextlib
 import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from foedus.federation.policy import Policy
 from foedus.federation.secure_check import FaultSearch
 from foedus.sums.masking import masking_of
 from foedus.sums.messages import MaskedVector
+from foedus.sums.questions import Coding
 
 STEP = fd.FedAvg(k0=1, lr=0.1)
 SITES = tuple("abcde")
@@ -110,7 +112,7 @@ def test_a_server_that_chooses_models_gets_no_comparison_with_the_bound(tmp_path
     prober, counts = Prober(hall), []
 
     def check(fault_search, new, requests, epoch):  # the server wants to learn, and accepts whatever comes
-        counts.append(fault_search.masking.tree_of(new.words, new.layout)[1])
+        counts.append(new.coding.tree_of(new.words)[1])
 
     monkeypatch.setattr(FaultSearch, "check", check)
     hall.play(prober.ask)
@@ -142,9 +144,15 @@ def test_a_certificate_beyond_the_range_ends_the_run_with_a_sentence(tmp_path):
     assert masking.measuring.point.largest < 1e15
     hall = MaskedHall(tmp_path, problem, tiny, max_rounds=1)
     site = hall.site["site-3"].masks
-    site.masked_reply = lambda header, payload, round, reply: site.vector(  # as if its gradients were small
-        header, payload, round, site.masking.words_of(replace(reply, view=replace(reply.view, f=0.0, g=np.zeros(2))))
-    )
+    real = site.as_bytes
+
+    def sealed(header, payload, out):  # as if its gradients were small
+        if header["ask"] == "round":
+            reply = out.answer
+            out = replace(out, answer=replace(reply, view=replace(reply.view, f=0.0, g=np.zeros(2))))
+        return real(header, payload, out)
+
+    site.as_bytes = sealed
     with pytest.raises(fd.FoedusError, match=r"the sites have clipped \d+ numbers that were beyond ±9.01e\+14"):
         hall.play()
     assert "measure ok" in answers_of(hall, "site-3")
@@ -153,8 +161,9 @@ def test_a_certificate_beyond_the_range_ends_the_run_with_a_sentence(tmp_path):
 def test_what_is_clipped_never_wraps(tmp_path):
     """A lying site whose words are at the bound: the sum of five is what five bounds add up to, and no more."""
     masking = masking_of(STEP, five().terms)
-    words = masking.words_of({"g": np.array([1e300, -1e300, 1.0])})
-    total, clip_count, broken = masking.tree_of(5 * words, {"g": np.zeros(3)})
+    coding = Coding({"g": jax.ShapeDtypeStruct((3,), float)}, masking.point)
+    words = coding.words_of({"g": np.array([1e300, -1e300, 1.0])})
+    total, clip_count, broken = coding.tree_of(5 * words)
     bound = 5 * masking.point.largest
     np.testing.assert_allclose(total["g"], [bound, -bound, 5.0], rtol=1e-12)
     assert (clip_count, broken) == (10, 0)

@@ -1,5 +1,7 @@
 """Wrong sites where the server sees masked sums alone: found by halves, named as a group, and left out."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -42,12 +44,13 @@ def problem() -> fd.Problem:
 def wrong(hall: MaskedHall, site: str, first: int, change) -> None:
     """Let a site mask other numbers than it has computed, from a round on; its gate sees the honest ones."""
     masks = hall.site[site].masks
-    honest = masks.masked_reply
+    honest = masks.as_bytes
 
-    def lie(header, payload, round, reply):
-        return honest(header, payload, round, change(reply) if round >= first else reply)
+    def lie(header, payload, out):
+        is_late = header["ask"] == "round" and header["round"] >= first
+        return honest(header, payload, replace(out, answer=change(out.answer)) if is_late else out)
 
-    masks.masked_reply = lie
+    masks.as_bytes = lie
 
 
 def nan(reply):
@@ -173,16 +176,19 @@ def square(w, data):
     return data.mean((data["x"] @ w - data["y"]) ** 2)
 
 if os.environ.get("FOEDUS_PARTY", "").endswith(":site-3"):
+    import dataclasses
     import jax
     import numpy as np
     from foedus.federation.secure_site import SiteMasks
-    honest = SiteMasks.masked_reply
+    honest = SiteMasks.as_bytes
 
-    def lie(self, header, payload, round, reply):
-        wrong = jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), reply)
-        return honest(self, header, payload, round, wrong if round >= 2 else reply)
+    def lie(self, header, payload, out):
+        if header["ask"] == "round" and header["round"] >= 2:
+            wrong = jax.tree.map(lambda leaf: np.full(np.shape(leaf), np.nan), out.answer)
+            out = dataclasses.replace(out, answer=wrong)
+        return honest(self, header, payload, out)
 
-    SiteMasks.masked_reply = lie
+    SiteMasks.as_bytes = lie
 """
 
 

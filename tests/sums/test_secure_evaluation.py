@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,16 +21,18 @@ from foedus.data.holdout import split_cohort
 from foedus.federation import packing
 from foedus.federation.exchange import Missing, Paused
 from foedus.federation.order import Result
+from foedus.federation.play import play
 from foedus.federation.policy import Policy, SiteFile
-from foedus.federation.secure_server import play
 from foedus.federation.site import SiteSession
-from foedus.statistics import rates, summed, umbrella
-from foedus.statistics.evaluate import Evaluation, evaluation_of_sum, masked_evaluation_of
-from foedus.statistics.figures import ALL_ROWS, sum_of
-from foedus.statistics.tally import Rule, Tally, is_count, shapes, tally
-from foedus.sums.fixed_point import MOST_TERMS, FixedPoint
+from foedus.statistics import rates, umbrella
+from foedus.statistics.evaluate import Evaluation, evaluation_of, here
+from foedus.statistics.figures import ALL_ROWS
+from foedus.statistics.questions import FiguresQuestion, NewRows
+from foedus.statistics.tally import Rule, is_count, shapes, tally
+from foedus.sums.fixed_point import MOST_TERMS, exact
 from foedus.sums.messages import MaskedVector, MaskOrder
 from foedus.sums.play import trial_identities
+from foedus.sums.questions import Coding, Form
 
 pytest.importorskip("cryptography")
 STATED = """
@@ -64,11 +68,12 @@ class MaskedWard(Ward):
             self.site[name] = SiteSession(name, site, self.folder / name, self.notes.append, self.identities[name])
         return request
 
-    def tallies(self, w):
+    def answers(self, w):
         cohort, kept_out = split_cohort(self.cohort, self.shares)
         setup = build.build(self.case.settings, cohort)
         arrays = {site: figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
-        return setup.problem.terms, {site: tally(setup.problem.terms, w, rows, Rule()) for site, rows in arrays.items()}
+        question = FiguresQuestion(setup.problem.terms, w)
+        return question, {site: question.answer(NewRows(rows)) for site, rows in arrays.items()}, arrays
 
 
 def near(one: Evaluation, other: Evaluation) -> None:
@@ -90,10 +95,12 @@ def test_the_figures_are_those_of_plain_sums_and_name_no_site(tmp_path):
     near(figures, simulated(ward, result.conclusion.w))
     assert (figures.sites, figures.rows) == ({}, None)
     assert "squares" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}  # nothing is asked about columns
-    terms, tallies = ward.tallies(result.conclusion.w)
-    assert figures == masked_evaluation_of(terms, tallies, None)  # the simulator's integers, to the bit
-    numbers = {n.tobytes() for own in tallies.values() for value in own.sums.values() for n in value.ravel()[:, None]}
-    words = {w.tobytes() for own in tallies.values() for w in _words(terms, own) if w}
+    question, answers, arrays = ward.answers(result.conclusion.w)
+    # the simulator's integers, to the bit
+    assert figures == evaluation_of(here(arrays, secure=True), question.terms, result.conclusion.w)
+    numbers = {n.tobytes() for own in answers.values() for value in own.values() for n in value.ravel()[:, None]}
+    coding = Coding.of(question.form, len(ward.names))
+    words = {w.tobytes() for own in answers.values() for w in coding.words_of(own) if w}
     for raw in ward.heard:
         header, content = packing.unseal(raw)
         if header["ask"] == "evaluate":
@@ -115,12 +122,6 @@ def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_pa
     np.testing.assert_allclose(result.conclusion.w, run.w, rtol=0, atol=1e-10)
     near(run.evaluation, Evaluation.from_json(result.evaluation))
     assert run.evaluation.sites == {}
-
-
-def _words(terms, own):
-    return FixedPoint(4, summed.BITS, summed.WORDS).encode(
-        np.concatenate([value.ravel() for value in summed.parts(terms, own).values()])
-    )[0].ravel()  # fmt: skip
 
 
 def test_a_site_whose_policy_allows_masked_sums_alone_evaluates_under_masks_alone(tmp_path):
@@ -239,14 +240,14 @@ def test_a_site_that_is_silent_in_the_evaluation_pauses_the_run_which_can_be_res
 
 
 def test_figures_that_are_not_finite_leave_the_run_without_an_evaluation(tmp_path, monkeypatch):
-    ward, real = MaskedWard(tmp_path), summed.parts
+    ward, real = MaskedWard(tmp_path), FiguresQuestion.answer
     broken = [True]
 
-    def parts(terms, own):
-        pieces = real(terms, own)
-        return pieces | {"loss": pieces["loss"] * np.nan} if broken and broken.pop() else pieces
+    def answer(self, data):
+        own = real(self, data)
+        return own | {"loss": own["loss"] * np.nan} if broken and broken.pop() else own
 
-    monkeypatch.setattr(summed, "parts", parts)
+    monkeypatch.setattr(FiguresQuestion, "answer", answer)
     result = ward.play()
     assert result.evaluation is None
     assert np.all(np.isfinite(result.conclusion.w))
@@ -257,15 +258,30 @@ def test_figures_that_are_not_finite_leave_the_run_without_an_evaluation(tmp_pat
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
-def test_limbs_hold_every_finite_number_within_the_range_of_a_sum(values):
-    x = np.array(values)
-    pieces = summed.limbs(x)
-    point = FixedPoint(MOST_TERMS, summed.BITS, summed.WORDS)
-    words, clip_count = point.encode(pieces)
-    assert clip_count == 0
-    np.testing.assert_allclose(summed.joined(point.decode(words)), x, rtol=0, atol=2.0**-60)
-    assert np.array_equal(pieces[:-1], np.rint(pieces[:-1]))
+@given(
+    st.lists(
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3), min_size=1, max_size=20
+    )
+)
+def test_the_exact_form_adds_up_every_float_as_fractions_do(values):
+    point = exact(len(values))
+    words = [point.encode(np.array(row)) for row in values]
+    assert sum(int(clip_count) for _, clip_count in words) == 0
+    total = point.decode(sum(row for row, _ in words))
+    for mine, column in zip(total, zip(*values, strict=True), strict=True):
+        whole = sum(map(Fraction, column))
+        try:
+            assert mine == float(whole)
+        except OverflowError:
+            assert mine == (np.inf if whole > 0 else -np.inf)
+
+
+def test_whole_numbers_beyond_a_floats_digits_are_added_up_exactly():
+    coding = Coding.of(Form({"cells": jax.ShapeDtypeStruct((2,), int)}), MOST_TERMS)
+    one = np.array([2**48 - 1, -(2**48) + 1])
+    total, clip_count, broken = coding.tree_of(MOST_TERMS * coding.words_of({"cells": one}))
+    assert (total["cells"].tolist(), clip_count, broken) == ([MOST_TERMS * int(n) for n in one], 0, 0)
+    assert coding.tree_of(coding.words_of({"cells": np.array([2**62, 0])}))[1] == 1
 
 
 def rows(draw, n, kind):
@@ -298,31 +314,29 @@ def test_in_python_the_figures_are_those_of_plain_sums(kind):
         np.testing.assert_allclose(list(vars(mine.figure).values()), list(vars(theirs.figure).values()), rtol=1e-9)
     assert ALL_ROWS in str(masked)
     assert "a  " not in str(masked)
-    own = {s: tally(problem.terms, w, one, Rule()) for s, one in new.items()}
-    total = sum_of(own)
-    parts = [summed.parts(problem.terms, one) for one in own.values()]
+    assert masked.overall == plain.overall  # to the bit
+    total = tally(problem.terms, w, tuple(np.concatenate(part) for part in zip(*new.values(), strict=True)), Rule())
+    joint = here(new, secure=True).total(FiguresQuestion(problem.terms, w))
     for name in shapes(problem.terms):
-        together = sum(part[name] for part in parts)
-        joint = together if is_count(name) else summed.joined(together)
-        np.testing.assert_allclose(joint, total[name], rtol=1e-12)
+        np.testing.assert_allclose(joint[name], total[name], rtol=1e-12)
         if is_count(name):
-            assert np.array_equal(joint, total[name])
+            assert np.array_equal(joint[name], total[name])
 
 
-def test_few_sites_and_broken_sums_are_refused():
+def test_few_sites_and_broken_sums_are_refused(monkeypatch):
     draw = np.random.default_rng(2)
     sites = {s: rows(draw, 30, "logistic")[:2] for s in "abc"}
     problem = fd.Problem(sites, loss=fd.losses.logistic)
     with pytest.raises(FoedusError, match=r"need at least 4 sites.*Got 3 instead"):
         fd.evaluate(problem, np.zeros(2), sites, secure=True)
-    own = tally(problem.terms, np.zeros(2), sites["a"], Rule())
-    total = {name: 4 * value for name, value in summed.parts(problem.terms, own).items()}
-    for name, value, sentence in (("outcomes", -1.0, "a negative count"), ("loss", np.nan, "NaN or inf")):
+    question, four = FiguresQuestion(problem.terms, np.zeros(2)), dict.fromkeys("abcd", sites["a"])
+    total = here(four, secure=True).total(question)
+    for name, value, sentence in (("outcomes", -1, "a negative count"), ("loss", np.nan, "NaN or inf")):
         with pytest.raises(FoedusError, match=sentence):
-            evaluation_of_sum(problem.terms, list("abcd"), total | {name: total[name] * 0 + value})
-    broken = Tally({**own.sums, "loss": own["loss"] * np.inf})
-    with pytest.raises(FoedusError, match="finite numbers"):
-        masked_evaluation_of(problem.terms, {s: broken if s == "a" else own for s in "abcd"}, None)
+            question.check(total | {name: total[name] * 0 + value})
+    monkeypatch.setattr(FiguresQuestion, "answer", lambda self, data: total | {"loss": total["loss"] * np.inf})
+    with pytest.raises(FoedusError, match="4 of the sites have figures that are not finite"):
+        here(four, secure=True).total(question)
 
 
 def test_pages_show_the_figures_over_all_rows():
@@ -350,33 +364,30 @@ def test_pages_show_the_figures_over_all_rows():
 
 def kept_out(sites=5, rows=200, seed=0):
     rng = np.random.default_rng(seed)
-    scores = {f"s{i}": rng.normal(loc=0.3 * i, size=rows) for i in range(sites)}
-    labels = {name: rng.integers(2, size=rows) for name in scores}
-    return scores, labels
+    return {
+        f"s{i}": (rng.normal(loc=0.3 * i, size=(rows, 1)), rng.integers(2, size=rows).astype(float))
+        for i in range(sites)
+    }
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_threshold_from_yes_and_no_is_that_of_the_sites_counts(seed):
-    scores, labels = kept_out(seed=seed)
+def test_the_threshold_from_sums_is_that_of_the_umbrella_rule_on_the_sites_counts(seed):
+    arrays, w = kept_out(seed=seed), np.ones(1)
     terms = [rates.MissRate(0.1), rates.FalseAlarmRate(0.4)]
-    own = {t.name: {s: rates.scores_for(t, scores[s], labels[s]) for s in scores} for t in terms}
-    counts = {name: {s: len(mine) for s, mine in sites.items()} for name, sites in own.items()}
-
-    def ask(term, cut):
-        return [umbrella.below(mine, cut) for mine in own[term.name].values()]
-
-    def total(term, what, cut):
-        parts = [rates.answer_of(term, mine, what, cut) for mine in own[term.name].values()]
-        return tuple(map(sum, zip(*parts, strict=True)))
-
-    plain, summed_ = rates.decide(terms, counts, ask), rates.decide_by_sums(terms, len(scores), total)
-    assert summed_.cut == plain.cut
-    for mine, theirs in zip(summed_.terms, plain.terms, strict=True):
+    plain, masked = (rates.decide(here(arrays, secure=secure), terms, w) for secure in (False, True))
+    assert masked.cut == plain.cut
+    for mine, theirs in zip(masked.terms, plain.terms, strict=True):
         assert (mine.cut, mine.holds) == (theirs.cut, theirs.holds)
         assert mine.sites == (ALL_ROWS,)
         assert (mine.rows, mine.wrong, mine.allowed) == tuple(
             (sum(figure),) for figure in (theirs.rows, theirs.wrong, theirs.allowed)
         )
+    for term, record in zip(terms, plain.terms, strict=True):
+        scores = {s: rates.scores_for(term, X[:, 0], y) for s, (X, y) in arrays.items()}
+        rule = umbrella.calibrate(scores, term.at_most, term.confidence)
+        assert record.cut == (rule.cut if term.positive else umbrella.STEP - rule.cut)
+        assert (record.sites, record.rows, record.wrong) == (rule.sites, rule.held_out, rule.missed)
+        assert record.allowed == tuple(rank - 1 for rank in rule.ranks)
 
 
 def test_a_secure_run_with_a_term_on_a_rate_names_no_site(tmp_path):

@@ -14,10 +14,10 @@ from test_flare_sessions import FREE, QUICK, Hall, agree
 import foedus as fd
 from foedus.federation import packing
 from foedus.federation.order import Order, Patience, Result, order_of
+from foedus.federation.play import play
 from foedus.federation.policy import Policy, SiteFile, Source
-from foedus.federation.secure_server import SecureServerSession, play
 from foedus.federation.secure_site import identity_of
-from foedus.federation.server import Missing, Paused
+from foedus.federation.server import Missing, Paused, ServerSession
 from foedus.federation.site import SiteSession
 from foedus.sums.masking import by_sums
 from foedus.sums.messages import KeyNote, MaskedVector, MaskOrder, RevealOrder, Roster
@@ -52,7 +52,7 @@ class MaskedHall(Hall):
         }  # fmt: skip
 
     def play(self, ask=None, patience=QUICK) -> Result:
-        session = SecureServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
+        session = ServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
         return Result.from_bytes(session.play().to_bytes())
 
 

@@ -22,9 +22,8 @@ from foedus.federation.preparation import cohort_of
 from foedus.privacy.beside_training import with_further_rows
 from foedus.privacy.ledger import Ledger
 from foedus.problem.terms import Shape, Terms
-from foedus.statistics.evaluate import Evaluation, evaluation_of, noisy_evaluation_of, noisy_replies
+from foedus.statistics.evaluate import Evaluation, evaluation_of, here
 from foedus.statistics.noisy import EvaluationNoise
-from foedus.statistics.tally import tally
 
 
 def evaluate_files(
@@ -46,14 +45,9 @@ def evaluate_files(
     cohort, terms = _terms(model, settings)
     rows = {name: _rows(cohort, model.rules, tables.read(path, Format(separator))) for name, path in names.items()}
     source = ", ".join(path.name for path in files)
-    if noise is None:
-        tallies = {name: tally(terms, model.w, arrays, model.rule) for name, arrays in rows.items()}
-        evaluation = evaluation_of(terms, tallies, run.decision, source)
-    else:
-        replies = noisy_replies(terms, model.w, rows, model.rule, noise, seed=0)
-        evaluation = noisy_evaluation_of(terms, replies, noise, run.decision, source)
-        if run.ledger is not None:
-            run.ledger = with_further_rows(run.ledger, [*names], noise.releases(terms), noise.delta)
+    evaluation = evaluation_of(here(rows, noise), terms, model.w, run.decision, noise, source)
+    if noise is not None and run.ledger is not None:
+        run.ledger = with_further_rows(run.ledger, [*names], noise.releases(terms), noise.delta)
     run.evaluations[evaluation.source] = evaluation
     run.save(folder)
     html.write({folder.resolve().name: run}, folder / "report.html", html.asked_in(folder))

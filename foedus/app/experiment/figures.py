@@ -18,28 +18,11 @@ from foedus.privacy.noise import Sound
 from foedus.privacy.total import Local
 from foedus.problem.terms import Terms
 from foedus.runtime.run import Run
-from foedus.statistics import umbrella
 from foedus.statistics.coefficients import CoefficientTable, coefficients
-from foedus.statistics.evaluate import (
-    HELD_OUT,
-    evaluation_of,
-    masked_evaluation_of,
-    noisy_evaluation_of,
-    noisy_replies,
-)
+from foedus.statistics.evaluate import HELD_OUT, evaluation_of, here
 from foedus.statistics.noisy import EvaluationNoise
-from foedus.statistics.rates import (
-    Decision,
-    RateTerm,
-    answer_of,
-    check_sums,
-    check_terms,
-    decide,
-    decide_by_sums,
-    scores_for,
-)
+from foedus.statistics.rates import Decision, RateTerm, check_sums, check_terms, decide
 from foedus.statistics.rates import check_counts as check_rate
-from foedus.statistics.tally import Rule, tally
 
 LIMITS = ("epsilon", "delta")
 
@@ -144,17 +127,10 @@ def add(run: Run, setup: RunSetup) -> None:
     run.decision = decision_of(rates_of(setup.settings), setup, kept_out, w)
     if any(table.rows for table in kept_out.held_out.values()):
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
-        rule = Rule() if run.decision is None else run.decision.rule
-        secure, noise = build.secure_of(setup.settings), noise_of(setup.settings)
-        if noise is not None:
-            terms = setup.problem.terms
-            replies = noisy_replies(terms, w, arrays, rule, noise, int(setup.settings["seed"]))
-            run.evaluations[HELD_OUT] = noisy_evaluation_of(terms, replies, noise, secure=secure)
-            run.ledger = with_figures(run.ledger, terms, noise)
-            return
-        tallies = {site: tally(setup.problem.terms, w, rows, rule) for site, rows in arrays.items()}
-        join = masked_evaluation_of if secure else evaluation_of
-        run.evaluations[HELD_OUT] = join(setup.problem.terms, tallies, run.decision)
+        noise, terms, seed = noise_of(setup.settings), setup.problem.terms, int(setup.settings["seed"])
+        sites = here(arrays, noise, seed, secure=build.secure_of(setup.settings))
+        run.evaluations[HELD_OUT] = evaluation_of(sites, terms, w, run.decision, noise)
+        run.ledger = with_figures(run.ledger, terms, noise)
 
 
 def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
@@ -191,22 +167,5 @@ def decision_of(terms: Sequence[RateTerm], setup: RunSetup, kept_out: KeptOut, w
     """Play the umbrella rule over the rows that the sites keep out for it."""
     if not terms:
         return None
-    scores: dict[str, dict[str, np.ndarray]] = {}
     arrays = {site: _arrays(setup, table) for site, table in kept_out.threshold.items()}
-    for term in terms:
-        scores[term.name] = {site: scores_for(term, rows[0] @ w, rows[1]) for site, rows in arrays.items()}
-    if build.secure_of(setup.settings):
-
-        def total(term: RateTerm, what: str, cut: float) -> tuple[int, int]:
-            parts = [answer_of(term, mine, what, cut) for mine in scores[term.name].values()]
-            return sum(first for first, _ in parts), sum(second for _, second in parts)
-
-        for term in terms:
-            check_sums(term, {site: len(mine) for site, mine in scores[term.name].items()})
-        return decide_by_sums(terms, len(arrays), total)
-    counts = {name: {site: len(mine) for site, mine in sites.items()} for name, sites in scores.items()}
-
-    def ask(term: RateTerm, cut: float) -> list[int]:
-        return [umbrella.below(mine, cut) for mine in scores[term.name].values()]
-
-    return decide(terms, counts, ask)
+    return decide(here(arrays, secure=build.secure_of(setup.settings)), terms, w)

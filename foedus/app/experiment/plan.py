@@ -29,7 +29,7 @@ from foedus.problem.regularizers import Zero
 from foedus.problem.terms import Where, label
 from foedus.protocol.algorithm import Algorithm, name_of
 from foedus.sums.masking import by_sums, check_shares, masking_of
-from foedus.sums.site import check_enough
+from foedus.sums.questions import check_enough
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
 

@@ -31,9 +31,9 @@ from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.federation.order import Patience
 from foedus.federation.packing import check_run_name
+from foedus.federation.play import play
 from foedus.federation.policy import SITE_FILE, SiteFile
 from foedus.federation.preparation import read
-from foedus.federation.secure_server import play
 from foedus.federation.terms import make_private
 from foedus.sums.channel import ServerChannel
 from foedus.sums.identity import ServerIdentity
