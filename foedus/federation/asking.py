@@ -10,7 +10,7 @@ from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
 from foedus.federation import packing
 from foedus.federation.exchange import Exchange, Paused
-from foedus.federation.masked_exchange import MaskedExchange
+from foedus.federation.masked_rounds import MaskedExchange
 from foedus.sums.questions import Coding, Question, checked_total, total_of
 
 LEAST_SECONDS = 60.0  # for an answer: a site reads its rows, or compiles a program, before it answers

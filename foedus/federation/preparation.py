@@ -34,7 +34,7 @@ from foedus.federation.asking import MaskedSites
 from foedus.federation.exchange import Exchange
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, seeded
-from foedus.federation.masked_exchange import PREPARATION, MaskedExchange
+from foedus.federation.masked_rounds import PREPARATION, MaskedExchange
 from foedus.federation.order import Order, over_a_network
 from foedus.federation.packing import whole
 from foedus.federation.policy import Policy, Refusal, Source

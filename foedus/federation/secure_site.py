@@ -16,7 +16,7 @@ from foedus.base.pytrees import PyTree
 from foedus.federation import packing
 from foedus.federation.agreement import MOST_ROUNDS
 from foedus.federation.gate import Gate, Outgoing
-from foedus.federation.masked_exchange import PREPARATION, stage_name
+from foedus.federation.masked_rounds import PREPARATION, stage_name
 from foedus.federation.packing import whole
 from foedus.federation.policy import Policy, Refusal
 from foedus.privacy.central import NoiseShares

@@ -22,8 +22,7 @@ from foedus.federation.asking import MaskedSites, PlainSites
 from foedus.federation.exchange import AskSites, Exchange, LeftOut, Missing, Paused
 from foedus.federation.flare.post import Post
 from foedus.federation.holdout import Holdout
-from foedus.federation.masked_exchange import MaskedExchange
-from foedus.federation.masked_rounds import MaskedRounds
+from foedus.federation.masked_rounds import MaskedExchange, MaskedRounds
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import STARTED
 from foedus.federation.order import Order, Patience, Result

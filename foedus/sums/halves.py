@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.sums import masks, shamir
+from foedus.sums import masks
 from foedus.sums.messages import Frame, MaskedVector, Reader, Reveal, RevealOrder
 from foedus.sums.server import MaskedSum
 from foedus.sums.site import Breach, MaskingSite
@@ -107,9 +107,9 @@ class CheckingSite:
         context = order.context(site.roster)
         keys = {other: masks.pair_keys(site.secrets[other], context) for other in order.node if other != site.site}
         words = np.concatenate([np.frombuffer(site.history[number].words, "<i8") for number in order.rounds])
-        secret = shamir.new_secret()
+        secret = masks.new_secret()
         points = {name: number for number, name in enumerate(order.node, start=1)}
-        shares = shamir.split(secret, list(points.values()), masks.threshold(len(points)))
+        shares = masks.split(secret, list(points.values()), masks.threshold(len(points)))
         envelopes = {
             other: masks.seal_share(pair.seal, context, site.site, other, shares[points[other]])
             for other, pair in keys.items()

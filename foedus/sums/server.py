@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.sums import masks, shamir
+from foedus.sums import masks
 from foedus.sums.messages import KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
 
 
@@ -102,7 +102,7 @@ class MaskedSum:
             )
         points = {site: number for number, site in enumerate(self.order.sites, start=1)}
         speakers = masks.order_of(self.reveals)[: self.threshold]
-        combiner = shamir.Combiner([points[site] for site in speakers])
+        combiner = masks.Combiner([points[site] for site in speakers])
         parts: dict[str, np.ndarray] = {}
         for site in self.survivors:
             shares = {points[speaker]: self.reveals[speaker].shares[site] for speaker in speakers}

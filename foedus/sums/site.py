@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.sums import masks, shamir
+from foedus.sums import masks
 from foedus.sums.identity import SiteIdentity, check_note
 from foedus.sums.masks import PairKeys, SumContext
 from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
@@ -154,9 +154,9 @@ class MaskingSite:
         self._check_order(order, before)
         context = self._context(order, question)
         keys = {other: masks.pair_keys(self.secrets[other], context) for other in order.sites if other != self.site}
-        own = shamir.new_secret()
+        own = masks.new_secret()
         points = {site: number for number, site in enumerate(order.sites, start=1)}
-        shares = shamir.split(own, list(points.values()), masks.threshold(len(points)))
+        shares = masks.split(own, list(points.values()), masks.threshold(len(points)))
         envelopes = {
             other: masks.seal_share(pair.seal, context, self.site, other, shares[points[other]])
             for other, pair in keys.items()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foedus as fd
-from foedus.sums import masks, shamir
+from foedus.sums import masks
 from foedus.sums.fixed_point import HEAD, FixedPoint
 from foedus.sums.messages import KeyNote, MaskOrder, Reveal, Roster
 from foedus.sums.play import exchange_keys, sum_words, trial_identities
@@ -103,22 +103,22 @@ def test_a_form_that_could_overflow_is_refused(wrong, sentence):
 def test_any_threshold_of_shares_gives_the_secret_back_and_one_less_does_not(data):
     count = data.draw(st.integers(2, 12))
     least = data.draw(st.integers(2, count))
-    secret = shamir.new_secret()
-    shares = shamir.split(secret, range(1, count + 1), least)
+    secret = masks.new_secret()
+    shares = masks.split(secret, range(1, count + 1), least)
     chosen = data.draw(st.permutations(range(1, count + 1)))
-    assert shamir.Combiner(chosen[:least]).secret(shares) == secret
-    assert shamir.Combiner(chosen[: least - 1]).secret(shares) != secret
+    assert masks.Combiner(chosen[:least]).secret(shares) == secret
+    assert masks.Combiner(chosen[: least - 1]).secret(shares) != secret
 
 
 def test_fewer_shares_than_the_threshold_fit_every_secret():
     """With the shares below the threshold, each possible secret has exactly one polynomial, so they say nothing."""
-    shares = shamir.split(shamir.new_secret(), [1, 2, 3], 3)
-    for guess in (1, 12345, shamir.PRIME - 1):
+    shares = masks.split(masks.new_secret(), [1, 2, 3], 3)
+    for guess in (1, 12345, masks.PRIME - 1):
         content = guess.to_bytes(32, "big")
-        weights = shamir.Combiner([1, 2, 3]).weights
-        rest = (guess - sum(weights[p] * int.from_bytes(shares[p], "big") for p in (1, 2))) % shamir.PRIME
-        third = (rest * pow(weights[3], -1, shamir.PRIME) % shamir.PRIME).to_bytes(32, "big")
-        assert shamir.Combiner([1, 2, 3]).secret({1: shares[1], 2: shares[2], 3: third}) == content
+        weights = masks.Combiner([1, 2, 3]).weights
+        rest = (guess - sum(weights[p] * int.from_bytes(shares[p], "big") for p in (1, 2))) % masks.PRIME
+        third = (rest * pow(weights[3], -1, masks.PRIME) % masks.PRIME).to_bytes(32, "big")
+        assert masks.Combiner([1, 2, 3]).secret({1: shares[1], 2: shares[2], 3: third}) == content
 
 
 # --- sums ---
@@ -239,7 +239,7 @@ def test_what_the_server_sees_does_not_depend_on_a_sites_words_but_through_the_s
 def _own_mask(work: MaskedSum, site: str) -> bytes:
     points = {name: number for number, name in enumerate(NAMES, start=1)}
     speakers = NAMES[: work.threshold]
-    return shamir.Combiner([points[s] for s in speakers]).secret(
+    return masks.Combiner([points[s] for s in speakers]).secret(
         {points[s]: work.reveals[s].shares[site] for s in speakers}
     )
 
