@@ -9,7 +9,6 @@ from jax import Array
 
 from foedus.base.pytrees import PyTree
 from foedus.certificate.measure import SitePart, site_part
-from foedus.federation import packing
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import spine
@@ -96,14 +95,6 @@ def parts(terms: Terms, data: Data) -> SitePart:
     return jax.eval_shape(
         lambda w, mu, nu, d: site_part(terms, w, mu, nu, d), vector(terms.dim), vector(local), vector(coupled), data
     )
-
-
-def part_from(content: bytes, plan: SitePart, finite: bool) -> SitePart:
-    """Return a site's part of the measurement; where the model is finite, its numbers must be finite too."""
-    part = packing.from_bytes(content, plan)
-    if finite:
-        packing.check_finite(part, packing.may_be_infinite(plan))
-    return part
 
 
 def beyond_rows(shapes: Shapes) -> Shapes:

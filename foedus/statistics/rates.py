@@ -177,11 +177,6 @@ def rank_of(term: RateTerm, rows: int) -> int:
     return umbrella.rank(rows, term.at_most, term.confidence)
 
 
-def proposal_of(term: RateTerm, cut: float) -> float:
-    """Return the proposal that a term's limit on the threshold was, in the scores of `scores_for`."""
-    return cut if term.positive else umbrella.STEP - cut
-
-
 def scores_for(term: RateTerm, scores: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the scores of the rows that a term is about; of negatives with the opposite sign."""
     return scores[y > 0] if term.positive else -scores[y <= 0]
