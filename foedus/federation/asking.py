@@ -24,7 +24,7 @@ class PlainSites:
         since: by site, the round after which its state is asked about.
     """
 
-    shows_each = True
+    shows_each, has_content = True, True
 
     def __init__(self, exchange: Exchange, since: Mapping[str, int] | None = None):
         self.exchange, self.since = exchange, dict(since or {})
@@ -35,7 +35,7 @@ class PlainSites:
 
     def messages(self, question: Question) -> dict[str, tuple[Json, bytes]]:
         """Return by site the header and the payload of its message."""
-        arrays = question.arrays
+        arrays = (question.arrays, question.free) if self.has_content else question.free
         payload = packing.to_bytes(arrays, packing.structure(arrays))
         header = self.exchange.header(question.kind) | question.fields
         return {
@@ -87,6 +87,7 @@ class MaskedSites(PlainSites):
         self, exchange: Exchange, sums: MaskedExchange, first: int = 0, since: Mapping[str, int] | None = None
     ):
         super().__init__(exchange, since)
+        self.has_content = not sums.verified  # in a checked run every site knows what it would be
         self.sums, self.numbers = sums, itertools.count(first)
 
     def each(

@@ -16,7 +16,7 @@ from foedus.federation import packing
 from foedus.federation.exchange import Exchange, Missing, Paused
 from foedus.federation.order import Patience
 from foedus.federation.rounds import Play, Rounds
-from foedus.federation.secure_check import FaultSearch, Sum
+from foedus.federation.secure_check import Sum, SumReferee
 from foedus.numerics.interpreter.dispatch import jit_if_many
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Algorithm
@@ -44,10 +44,14 @@ class MaskedExchange:
         exchange: carries the messages.
         patience: how long the server waits, and for how many.
         stage: the part of the run that the sums belong to: "" for its rounds; each has keys of its own.
+        verified: whether every site adds the sums up itself.
     """
 
-    def __init__(self, sites: tuple[str, ...], exchange: Exchange, patience: Patience, stage: str = ""):
+    def __init__(
+        self, sites: tuple[str, ...], exchange: Exchange, patience: Patience, stage: str = "", verified: bool = False
+    ):
         self.sites, self.exchange, self.patience, self.stage = sites, exchange, patience, stage
+        self.verified = verified
         # a server that starts again must not call other keys by the same number
         self.epoch, self.has_keys = secrets.randbelow(FIRST_EPOCHS), False
         self.key_holders: tuple[str, ...] = ()  # the sites that have keys
@@ -64,6 +68,18 @@ class MaskedExchange:
 
     def _header(self, ask: str) -> Json:
         return self.exchange.header(ask) | ({"stage": self.stage} if self.stage else {})
+
+    def _show(self, work: MaskedSum) -> None:
+        """In a checked run, show every site what the sum was made from, so that it adds it up itself."""
+        if not self.verified:
+            return
+        if work.recovers:
+            gone = next(site for site in work.order.sites if site not in work.survivors)
+            raise Paused(
+                f"client {self.exchange.client[gone]!r} is gone; a checked run goes on when all of its sites are back"
+            )
+        message = packing.seal(self._header("total"), work.opened().to_bytes())
+        self.exchange.everyone("total", dict.fromkeys(work.survivors, message))
 
     def _ready(self) -> None:
         """Exchange keys where there are none, and now and then where a site that was silent may be back."""
@@ -173,7 +189,9 @@ class MaskedExchange:
         if work.recovers:
             self.has_keys = False  # the sites take new keys after a recovery
         try:
-            return work.total(), work.survivors
+            total = work.total()
+            self._show(work)
+            return total, work.survivors
         except Unfinished as error:  # the sites have revealed once in this round, so there is no other attempt
             self.exchange.note(str(error))
             self.has_keys = False
@@ -197,6 +215,18 @@ def aggregate_sum(
     return Play(carry, jnp.where(here, play.carry.round, play.last)), dict(algorithm.report(carry.server))
 
 
+def after_sum(
+    few: bool, algorithm: Algorithm, terms: Terms, phase: int, at: Play, coding: Coding, words: np.ndarray | None,
+    here: np.ndarray,
+) -> tuple[Play, dict[str, Array]]:  # fmt: skip
+    """Return the state after a round with this sum, and its record."""
+    total, _, broken_count = coding.tree_of(np.zeros(coding.size, np.int64) if words is None else words)
+    after, report = aggregate_sum(few)(algorithm, terms, phase, at, total, here)
+    if broken_count:
+        after = replace(at, carry=replace(at.carry, round=at.carry.round + 1, finite=jnp.zeros((), bool)))
+    return after, report
+
+
 class MaskedRounds(Rounds):
     """The rounds of a run whose replies the server sees the sum of."""
 
@@ -204,7 +234,7 @@ class MaskedRounds(Rounds):
         """Note how replies are added up."""
         self.sums, self.masking = sums, masking
         self.codings = [Coding.of(form, self.order.terms.clients) for form in forms]
-        self.fault_search = FaultSearch(self.order, masking, self.exchange)
+        self.sum_referee = SumReferee(self.order, masking, self.exchange)
 
     def play(self, at: Play) -> tuple[Play, dict[str, object]]:
         """Play one round; return the state after it, and its record."""
@@ -221,14 +251,13 @@ class MaskedRounds(Rounds):
                 "round", round, messages, coding.size, least, number=round, losses=losses,
                 on_header=lambda site, header: self.note_releases(self.index[site], header),
             )  # fmt: skip
+        if words is None and order.verified:  # a round without a sum is none: the sites would not go on from it
+            raise Paused(f"the sum of round {round} could not be unmasked")
         if words is not None:
             one = Sum(round, order.algorithm.kinds[phase], coding, spine.message_for(message, 0), survivors, words)
-            self.fault_search.check(one, len(messages), self.sums.epoch)
+            self.sum_referee.check(one)
         here = np.array([site in survivors for site in order.sites])
-        total, _, broken_count = coding.tree_of(np.zeros(coding.size, np.int64) if words is None else words)
-        after, report = aggregate_sum(order.few)(order.algorithm, order.terms, phase, at, total, here)
-        if broken_count:
-            after = replace(at, carry=replace(carry, round=carry.round + 1, finite=jnp.zeros((), bool)))
+        after, report = after_sum(order.few, order.algorithm, order.terms, phase, at, coding, words, here)
         record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts
         return after, record
 
@@ -236,8 +265,12 @@ class MaskedRounds(Rounds):
         self, round: int, phase: int, message: PyTree, is_asked: np.ndarray, last: np.ndarray
     ) -> Mapping[str, tuple[Json, bytes]]:
         messages: dict[str, tuple[Json, bytes]] = {}
-        for i, site in enumerate(self.order.sites):
+        order = self.order
+        for i, site in enumerate(order.sites):
             if is_asked[i]:
                 header = self.exchange.header("round") | {"round": round, "phase": phase, "since": int(last[i])}
-                messages[site] = (header, packing.to_bytes(spine.message_for(message, i), self.messages[phase]))
+                content = (
+                    b"" if order.verified else packing.to_bytes(spine.message_for(message, i), self.messages[phase])
+                )
+                messages[site] = (header, content)
         return messages

@@ -135,14 +135,18 @@ class Products(Question):
 
     @property
     def arrays(self) -> PyTree:
-        return tuple(np.asarray(part, dtype=float) for part in (self.w, self.nu, self.V))
+        return np.asarray(self.w, dtype=float), np.asarray(self.nu, dtype=float)
+
+    @property
+    def free(self) -> PyTree:
+        return np.asarray(self.V, dtype=float)
 
     @property
     def shape(self) -> PyTree:
         return jax.ShapeDtypeStruct((1 if self.what == DIAGONAL else len(self.V), self.terms.dim), float)
 
     def answer(self, data: AtModel) -> np.ndarray:
-        w, nu, V = map(jnp.asarray, self.arrays)
+        w, nu, V = map(jnp.asarray, (*self.arrays, self.free))
         return np.asarray(_products(self.terms, self.what, data.mu, w, nu, V, data.data), dtype=float)
 
 

@@ -19,6 +19,7 @@ from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm, name_of
 from foedus.protocol.participation import Fraction, Participation, Schedule
 from foedus.runtime.spine import Conclusion
+from foedus.sums.masking import is_verified
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,14 @@ class Order:
     own: Data | None = None  # the server's own data
     extra: tuple[dict[str, np.ndarray], ...] = ()  # arrays of the terms themselves, client by client
     secure: bool = False  # whether the server sees masked sums alone
+    verify: bool = True  # whether the sites check masked sums, where they can
     holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
+
+    @property
+    def verified(self) -> bool:
+        """Whether the sites check the server: where it sees sums alone, over all sites, and has no data of its own."""
+        has_own_data, clients = self.own is not None, self.terms.clients
+        return self.secure and self.verify and is_verified(self.algorithm, self.participation, clients, has_own_data)
 
     @cached_property
     def few(self) -> bool:
@@ -53,7 +61,9 @@ class Order:
         for i, extra in enumerate(self.extra):
             arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
         note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
-        return pack(arrays, note | {k: getattr(self, k) for k in ("run", "seed", "max_rounds", "secure", "holdout")})
+        return pack(
+            arrays, note | {k: getattr(self, k) for k in ("run", "seed", "max_rounds", "secure", "verify", "holdout")}
+        )
 
     @staticmethod
     def from_bytes(content: bytes, modules: tuple[str, ...] = ()) -> "Order":
@@ -75,6 +85,7 @@ class Order:
             own=Data(own) if own else None,
             extra=tuple(extra),
             secure=bool(note.get("secure", False)),
+            verify=bool(note.get("verify", True)),
             holdout=note.get("holdout"),
             **fields,
         )

@@ -53,7 +53,7 @@ class Policy:
     evaluate: bool = True  # whether sums and histograms of rows that are held out of training may be told
     secure: bool = False  # whether replies may leave only as masked sums
     secure_min: int = 3  # the fewest other sites in a masked sum
-    secure_checks: int = 5  # how often in a run the sums of rounds may be looked at by halves, to find a wrong site
+    verify: bool = True  # whether masked sums without noise leave in checked runs alone
     approve: str = "auto"  # "ask": an experiment waits until a person at the site has approved it
 
     @property

@@ -24,11 +24,10 @@ from foedus.privacy.releasing import sound_noise
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Algorithm
 from foedus.sums.fixed_point import FixedPoint
-from foedus.sums.halves import CheckingSite, CheckOrder
 from foedus.sums.identity import SiteIdentity
 from foedus.sums.masking import Masking, beyond_range, masking_of
 from foedus.sums.masks import require_cryptography
-from foedus.sums.messages import MaskOrder, RevealOrder, Roster
+from foedus.sums.messages import MaskOrder, OpenSum, RevealOrder, Roster
 from foedus.sums.questions import Coding, remedy
 from foedus.sums.site import MaskingSite, NoKeys
 
@@ -117,7 +116,6 @@ class SiteMasks:
     ):
         self.identity, self.policy, self.folder, self.check_run, self.gate = identity, policy, folder, check_run, gate
         self.site: MaskingSite | None = None
-        self.checks: CheckingSite | None = None
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
         self.parties, self.common, self.rounds = 0, (), 0
@@ -128,8 +126,6 @@ class SiteMasks:
             "keys": self._keys,
             "roster": self._roster,
             "reveal": self._reveal,
-            "check": self._check,
-            "check-reveal": self._check_reveal,
         }
 
     def check(self, header: Json, clients: object, algorithm: Algorithm) -> None:
@@ -149,6 +145,14 @@ class SiteMasks:
                 "policy",
                 f"its policy (secure_min) asks for sums with at least {self.policy.secure_min} other sites, and this "
                 f"run has {others}",
+            )
+
+    def check_verified(self, header: Json, algorithm: Algorithm) -> None:
+        """Refuse masked sums without noise in a run that the sites do not check, where the policy asks for that."""
+        unchecked = header.get("secure") is True and header.get("verify") is not True
+        if self.policy.verify and unchecked and sound_noise(algorithm) is None:
+            raise Refusal(
+                "policy", "its policy (verify) lets masked sums without noise leave in checked runs alone; this is none"
             )
 
     def begin(self, header: Json, algorithm: Algorithm, terms: Terms, common: Sequence[bool] = ()) -> None:
@@ -207,7 +211,6 @@ class SiteMasks:
         if self.site is None or self.run != run:
             self.run = run
             self.site = MaskingSite(self.identity, self.least_others, self._record_of(run), self.noise is not None)
-            self.checks = CheckingSite(self.site, self.policy.secure_checks)
         return Outgoing(payload=self.site.new_keys(run, epoch).to_bytes())
 
     def _roster(self, header: Json, payload: bytes) -> Outgoing:
@@ -255,7 +258,7 @@ class SiteMasks:
     def _masked(self, header: Json, payload: bytes, round: int | None, words: np.ndarray) -> bytes:
         """Return the masked vector for the sum that the header of a message orders; it is bound to what was asked.
 
-        Sums that are of no round have numbers beyond the rounds', so that no check by halves is ever about them.
+        Sums that are of no round have numbers beyond the rounds', so that none passes for that of a round.
         """
         prepares, phase = header["ask"] in OF_PREPARATION, header.get("phase")
         same = not isinstance(phase, int) or (phase < len(self.common) and self.common[phase])
@@ -274,23 +277,12 @@ class SiteMasks:
         except FoedusError as error:
             raise _refusal(error) from None
 
-    def _check(self, header: Json, payload: bytes) -> Outgoing:
-        """Return the words of rounds that were summed, for their sums over halves; of rounds without noise alone."""
+    def total(self, header: Json, payload: bytes) -> tuple[int, np.ndarray]:
+        """Return the number of a sum and the sum itself, which the site adds up from what it is shown."""
         self.check_run(header)
         try:
-            order = CheckOrder.from_bytes(payload)
-            if self.noise is not None:
-                raise FoedusError("a sum over half of the sites has a part of the noise alone, so none is checked.")
-            if max(order.rounds) >= self.rounds:
-                raise FoedusError("only rounds are checked, neither the certificate nor an evaluation.")
-            return Outgoing(payload=self._checking_site().vector(order).to_bytes(), exact=True)
-        except FoedusError as error:
-            raise _refusal(error) from None
-
-    def _check_reveal(self, header: Json, payload: bytes) -> Outgoing:
-        self.check_run(header)
-        try:
-            return Outgoing(payload=self._checking_site().reveal(RevealOrder.from_bytes(payload)).to_bytes())
+            opened = OpenSum.from_bytes(payload)
+            return opened.round, self._site_of(header).total(opened)
         except FoedusError as error:
             raise _refusal(error) from None
 
@@ -304,11 +296,6 @@ class SiteMasks:
             self.clip_notes.add(kind)
             field, value = excess
             self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(point)}")
-
-    def _checking_site(self) -> CheckingSite:
-        if self.checks is None:
-            raise NoKeys("it has no keys for this run yet")
-        return self.checks
 
 
 def question_of(header: Json, payload: bytes) -> bytes:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -155,7 +156,7 @@ class ServerSession:
         self.messages = layout.messages(algorithm, terms, own_shapes)
         self.replies = layout.replies(algorithm, terms, self.messages, self.party)
         self.holdout = Holdout.from_json(order.holdout)
-        masking = masking_of(algorithm, terms) if order.secure else None
+        masking = replace(masking_of(algorithm, terms), verified=order.verified) if order.secure else None
         forms = layout.forms(self.replies, masking)
         sizes = [
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
@@ -184,7 +185,7 @@ class ServerSession:
         )  # fmt: skip
         self.sites = PlainSites(self.exchange)
         if masking is not None and isinstance(self.rounds, MaskedRounds):
-            sums = MaskedExchange(order.sites, self.exchange, self.patience)
+            sums = MaskedExchange(order.sites, self.exchange, self.patience, verified=order.verified)
             self.rounds.begin(sums, masking, forms)
             self.sites = MaskedSites(self.exchange, sums, order.max_rounds)
         monitor.sights = {self.client[site]: sight for site, sight in self.rounds.sights.items()}
@@ -239,7 +240,9 @@ class ServerSession:
         order = self.order
         own = None if order.own is None else layout.schema(order.own)
         settings = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
-        secure = {"secure": True} if order.secure else {}
+        secure: Json = {"secure": True} if order.secure else {}
+        if order.verified:
+            secure |= {"verify": True, "uids": np.asarray(order.uids).tolist(), "names": list(order.names)}
         return settings | {"max_rounds": order.max_rounds, "seed": order.seed, "own": own} | secure
 
     def _joins(self) -> dict[str, tuple[Json, bytes]]:

@@ -42,6 +42,7 @@ from foedus.federation.names import STARTED
 from foedus.federation.packing import RUN, check_moderate, one_line, whole
 from foedus.federation.policy import Refusal, SiteFile
 from foedus.federation.preparation import TableSession
+from foedus.federation.replay import OF_THE_MODEL, Replay
 from foedus.federation.secure_site import SiteMasks
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
@@ -57,6 +58,8 @@ from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.run import versions
 from foedus.runtime.workload import condense_data
 from foedus.sums.identity import SiteIdentity
+
+CHECKED = ("round", *OF_THE_MODEL)  # the kinds of messages whose content a checked run decides
 
 
 def count_of(ledger: SiteLedger, run: str) -> int:
@@ -133,6 +136,7 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
+        self.replay: Replay | None = None
         self.masks = SiteMasks(identity, site.policy, self.folder, self.check_run, self.gate)
 
     def answer(self, message: bytes) -> bytes:
@@ -144,7 +148,8 @@ class SiteSession:
                 again = self.gate.repeat(header, message)
                 if again is not None:
                     return again
-                out = self.masks.again(header, payload) or self._answers(header)(header, payload)
+                answer = self._answers(header)
+                out = self.masks.again(header, payload) or answer(header, self._content(header, payload))
                 return self.gate.send(header, message, self.masks.as_bytes(header, payload, out))
             except Refusal as no:
                 self.note(f"refused {header.get('ask')}: {no.sentence}")
@@ -165,6 +170,7 @@ class SiteSession:
             "join": self._join,
             "round": self._round,
             "keep": self._keep,
+            "total": self._total,
             measuring.MEASURE: partial(measuring.measure, self),
             measuring.PRODUCTS: partial(measuring.products, self),
             "evaluate": self._evaluate,
@@ -177,6 +183,13 @@ class SiteSession:
         if not (isinstance(header.get("run"), str) and RUN.fullmatch(header["run"])):
             raise Refusal("unknown", "the name of a run must hold letters, digits, '-' and '_' only")
         return answers[header["ask"]]
+
+    def _content(self, header: Json, payload: bytes) -> bytes:
+        """Return what a message holds: in a checked run of the rounds' model what the site has found itself."""
+        if self.replay is None or header["run"] != self.run or header["ask"] not in CHECKED:
+            return payload
+        self.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))  # with that of the server's part
+        return self.replay.content(header["ask"], header.get("round"), header.get("phase"), payload, self.messages)
 
     # --- before the rounds ---
 
@@ -267,6 +280,7 @@ class SiteSession:
         accepted = self._accept_algorithm(header, terms.clients, *self._holdout(header["run"]))
         algorithm = fitting(accepted, terms).algorithm
         self.masks.check(header, terms.clients, algorithm)
+        self.masks.check_verified(header, algorithm)
         is_prepared = self.tables is not None and self.tables.run == header["run"] and self.arrays is not None
         if is_prepared and self.rules is not None:
             words = {"y": self.rules.labels, "group": self.rules.groups}
@@ -317,6 +331,7 @@ class SiteSession:
         if self.noise is None:
             check_subsets(terms, data, self.policy.min_subset, self.note)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
+        self.replay = self._replay(header, algorithm, terms, fit.few_rounds)
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         self.measurements = measuring.MeasuredModels(self.folder / f"measured-{header['run']}.json")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
@@ -332,7 +347,27 @@ class SiteSession:
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
 
+    def _replay(self, header: Json, algorithm: Algorithm, terms: Terms, few: bool) -> Replay | None:
+        """Return the server's part of a checked run, as the site plays it; None in another run."""
+        if header.get("verify") is not True:
+            return None
+        uids, index = np.array(header["uids"], np.uint32), whole(header["index"], 0, terms.clients - 1, "index")
+        mine = uids.shape == (terms.clients, 2) and np.array_equal(uids[index], np.array(header["uid"], np.uint32))
+        if header.get("secure") is not True or header["own"] is not None or not mine:
+            raise Refusal("unknown", "a checked run is one of masked sums that states all of its sites")
+        return Replay(algorithm, terms, np.asarray(self.w0), int(header["seed"]), uids, index, few)
+
     # --- the rounds ---
+
+    def _total(self, header: Json, payload: bytes) -> Outgoing:
+        """Add a sum up from what all sites have signed; that of a round is what the next one follows from."""
+        if self.replay is None:
+            raise Refusal("unknown", "it checks no sums in this run")
+        self.check_run(header)
+        number, words = self.masks.total(header, payload)
+        if number == self.replay.round and number < self.rounds:
+            self.replay.advance(self.forms, words)
+        return Outgoing()
 
     def _round(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)
@@ -371,10 +406,13 @@ class SiteSession:
         if self.noise is not None and number in self.states:
             return self.states[max(self.states)]
         if number not in self.states:
-            content = Checkpoint(self._file(number), self.mark).load(next(iter(self.states.values())))
+            content = Checkpoint(self._file(number), self.mark).load(self._kept(next(iter(self.states.values()))))
             if content is None:
                 raise Refusal("lost", f"it has no state of round {number}")
-            self.states = {number: content[0]}
+            client, play = content[0]
+            self.states = {number: client}
+            if self.replay is not None:
+                self.replay.play = play
         return self.states[number]
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
@@ -391,7 +429,11 @@ class SiteSession:
         return Outgoing()
 
     def _write_state(self, number: int, state: PyTree) -> None:
-        Checkpoint(self._file(number), self.mark).keep(state, {}, final=True)
+        Checkpoint(self._file(number), self.mark).keep(self._kept(state), {}, final=True)
+
+    def _kept(self, state: PyTree) -> PyTree:
+        """What is kept with a state of the site: in a checked run that of the server's part too."""
+        return state, () if self.replay is None else self.replay.play
 
     # --- after the rounds ---
 
@@ -434,7 +476,7 @@ class SiteSession:
 
     def _saved_rounds(self) -> list[int]:
         """Return the rounds after which a state is on disk and whole; damaged files are deleted."""
-        rounds, like = [], next(iter(self.states.values()))
+        rounds, like = [], self._kept(next(iter(self.states.values())))
         for path in self._place().glob("state-*.ckpt"):
             try:
                 Checkpoint(path, self.mark).load(like)

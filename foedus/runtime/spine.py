@@ -39,7 +39,7 @@ from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.run import Run, Traffic, describe, versions
-from foedus.sums.masking import Masking, by_sums, check_shares, masking_of
+from foedus.sums.masking import Masking, by_sums, check_shares, is_verified, masking_of
 
 INFINITE = "the iterates became infinite; w is the last finite model, so try a smaller step"
 
@@ -117,7 +117,10 @@ def prepare(
         algorithm = make_private(algorithm, privacy, budget, problem, int(limit))
     fit = (by_sums(algorithm) if secure else algorithm).fit(problem)
     check_shares(fit.algorithm, problem, participation, secure)
-    masking = masking_of(fit.algorithm, problem.terms) if secure else None
+    masking = None
+    if secure:
+        verified = is_verified(fit.algorithm, participation, problem.terms.clients, problem.server is not None)
+        masking = replace(masking_of(fit.algorithm, problem.terms), verified=verified)
     participation.check(problem.terms.clients)
     start = problem.terms.shape.ravel(w0)
     check_data(problem, fit.algorithm, start)

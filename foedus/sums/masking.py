@@ -23,7 +23,7 @@ from foedus.protocol.summing import Summing
 from foedus.sums.fixed_point import FixedPoint
 from foedus.sums.questions import EXTRA, LEAST_OTHERS, RESOLUTION, check_enough, remedy
 
-SEALED, SHARE = 48, 32  # bytes of a share under seal, and open
+SEALED, SHARE, SIGNATURE = 48, 32, 64  # bytes of a share under seal, and open; of a signature
 
 
 @jax.tree_util.register_static
@@ -33,6 +33,7 @@ class Masking:
 
     point: FixedPoint
     least_others: int = LEAST_OTHERS
+    verified: bool = False  # whether each site adds the sums up itself
 
     @property
     def measuring(self) -> "Masking":
@@ -44,9 +45,13 @@ class Masking:
         return (answered >= 2 * asked // 3 + 1) & (answered >= self.least_others + 1)
 
     def traffic(self, down: int, numbers: int, sites: int) -> tuple[int, int]:
-        """Return the bytes that one site receives and sends in a masked round, with shares and reveal."""
-        words = self.point.words * numbers + EXTRA
-        return down + SEALED * (sites - 1), 8 * words + SHARE + SEALED * (sites - 1) + SHARE * sites
+        """Return the bytes that one site receives and sends in a masked round, with shares and reveal.
+
+        In a checked run it receives every site's vector in place of the message, which it works out itself.
+        """
+        vector = 8 * (self.point.words * numbers + EXTRA) + SIGNATURE
+        content = sites * (vector + SHARE) if self.verified else down
+        return content + SEALED * (sites - 1), vector + SHARE + SEALED * (sites - 1) + SHARE * sites
 
     def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
         """Return the sum of the replies of those that are here, in integers of the fixed point, and what was clipped.
@@ -88,6 +93,15 @@ def masking_of(algorithm: Algorithm, terms: Terms) -> Masking:
 def least_others_of(noise: NoiseShares) -> int:
     """Return the fewest other sites of a sum whose noise comes in shares: with fewer it would be too little."""
     return max(LEAST_OTHERS, noise.sites - noise.tolerate - 1)
+
+
+def is_verified(algorithm: Algorithm, participation: Participation, clients: int, has_own_data: bool) -> bool:
+    """Return whether the sites of a run with masked sums can check the server: the sums alone decide its part.
+
+    With noise a round may be summed over those who are there, and noise covers what the server chooses.
+    """
+    asks_all = participation.size(clients) == clients and not isinstance(participation, Schedule)
+    return sound_noise(algorithm) is None and asks_all and participation.dropout == 0 and not has_own_data
 
 
 def check_shares(algorithm: Algorithm, problem: Problem, participation: Participation, secure: bool) -> None:

@@ -15,6 +15,7 @@ from foedus.base.errors import FoedusError
 from foedus.sums.messages import Frame
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 PRIME = 2**256 - 189  # the largest prime below 2^256: a secret is a number below it
@@ -108,7 +109,27 @@ def new_key() -> "X25519PrivateKey":
     return X25519PrivateKey.generate()
 
 
-def public_bytes(key: "X25519PrivateKey") -> bytes:
+def new_signer() -> "Ed25519PrivateKey":
+    """Return a new key for signing what a site sends under its other keys."""
+    require_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.generate()
+
+
+def is_signed(signer: bytes, statement: bytes, signature: bytes) -> bool:
+    """Return whether a statement is signed with this key."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(signer).verify(signature, statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def public_bytes(key: "X25519PrivateKey | Ed25519PrivateKey") -> bytes:
     """Return the 32 bytes of the public key."""
     return key.public_key().public_bytes_raw()
 

@@ -1,5 +1,6 @@
 """The protocol's messages as plain data, and as bytes that have one reading: every part carries its length."""
 
+import hashlib
 import struct
 from dataclasses import dataclass
 
@@ -92,23 +93,24 @@ class KeyNote:
     run: str
     epoch: int
     site: str
-    public: bytes
+    public: bytes  # X25519, for secrets with the other sites
+    signer: bytes  # Ed25519, for what the site sends under these keys
     certificate: bytes
     signature: bytes = b""
 
     def statement(self) -> bytes:
         """What is signed."""
-        frame = Frame().text("foedus masked sums 1: a site's key").text(self.run).number(self.epoch)
-        return frame.text(self.site).content(self.public).bytes()
+        frame = Frame().text("foedus masked sums 1: a site's keys").text(self.run).number(self.epoch)
+        return frame.text(self.site).content(self.public).content(self.signer).bytes()
 
     def to_bytes(self) -> bytes:
-        frame = Frame().text(self.run).number(self.epoch).text(self.site).content(self.public)
+        frame = Frame().text(self.run).number(self.epoch).text(self.site).content(self.public).content(self.signer)
         return frame.content(self.certificate).content(self.signature).bytes()
 
     @staticmethod
     def from_bytes(content: bytes) -> "KeyNote":
         r = Reader(content)
-        note = KeyNote(r.text(), r.number(), r.text(), r.content(), r.content(), r.content())
+        note = KeyNote(r.text(), r.number(), r.text(), r.content(), r.content(), r.content(), r.content())
         r.end()
         return note
 
@@ -163,6 +165,12 @@ class MaskedVector:
     words: bytes  # little-endian uint64
     commitment: bytes  # SHA-256 of the key of the site's own mask
     shares: dict[str, bytes]
+    signature: bytes = b""  # with the signer of the site's note, of `statement`
+
+    def statement(self, context: bytes) -> bytes:
+        """What is signed: these words, as this site's part of this sum."""
+        frame = Frame().text("foedus masked sums 1: a vector").content(context).text(self.site)
+        return frame.content(hashlib.sha256(self.words).digest()).content(self.commitment).bytes()
 
     def vector(self) -> np.ndarray:
         if len(self.words) % 8:
@@ -170,12 +178,13 @@ class MaskedVector:
         return np.frombuffer(self.words, dtype="<u8").astype(np.uint64)
 
     def to_bytes(self) -> bytes:
-        return Frame().text(self.site).content(self.words).content(self.commitment).table(self.shares).bytes()
+        frame = Frame().text(self.site).content(self.words).content(self.commitment).table(self.shares)
+        return frame.content(self.signature).bytes()
 
     @staticmethod
     def from_bytes(content: bytes) -> "MaskedVector":
         r = Reader(content)
-        vector = MaskedVector(r.text(), r.content(), r.content(), r.table())
+        vector = MaskedVector(r.text(), r.content(), r.content(), r.table(), r.content())
         r.end()
         return vector
 
@@ -220,3 +229,28 @@ class Reveal:
         reveal = Reveal(r.text(), r.table(), r.table())
         r.end()
         return reveal
+
+
+@dataclass(frozen=True)
+class OpenSum:
+    """All that a sum was made from, for every site to add up itself: nothing of a single site can be read off it.
+
+    The masks with other sites are still on every vector; only together do they cancel.
+    """
+
+    round: int
+    attempt: int
+    words: dict[str, bytes]  # by site, as it has masked them
+    signatures: dict[str, bytes]
+    keys: dict[str, bytes]  # of the sites' own masks
+
+    def to_bytes(self) -> bytes:
+        frame = Frame().number(self.round).number(self.attempt)
+        return frame.table(self.words).table(self.signatures).table(self.keys).bytes()
+
+    @staticmethod
+    def from_bytes(content: bytes) -> "OpenSum":
+        r = Reader(content)
+        one = OpenSum(r.number(), r.number(), r.table(), r.table(), r.table())
+        r.end()
+        return one

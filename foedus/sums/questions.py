@@ -68,7 +68,12 @@ class Question(ABC):
 
     @property
     def arrays(self) -> PyTree:
-        """The arrays of the question, the same for every site."""
+        """The arrays of the question, the same for every site; in a checked run every site knows them."""
+        return ()
+
+    @property
+    def free(self) -> PyTree:
+        """Arrays that no sum decides, and that are sent in a checked run too."""
         return ()
 
     def check(self, answer: PyTree, /) -> None:

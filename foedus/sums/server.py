@@ -10,7 +10,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.sums import masks
-from foedus.sums.messages import KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
+from foedus.sums.messages import KeyNote, MaskedVector, MaskOrder, OpenSum, Reveal, RevealOrder, Roster
 
 
 class Unfinished(FoedusError):
@@ -93,8 +93,8 @@ class MaskedSum:
         needed = len(self.survivors) if self.recovers else self.threshold
         return len(self.reveals) >= needed
 
-    def parts(self) -> dict[str, np.ndarray]:
-        """Return each survivor's words without its own mask; those with other sites are still on them."""
+    def own_keys(self) -> dict[str, bytes]:
+        """Return the key of each survivor's own mask, from the shares that were revealed."""
         if not self.finished:
             raise Unfinished(
                 f"{len(self.reveals)} of {len(self.survivors)} sites have revealed their shares, and "
@@ -103,16 +103,33 @@ class MaskedSum:
         points = {site: number for number, site in enumerate(self.order.sites, start=1)}
         speakers = masks.order_of(self.reveals)[: self.threshold]
         combiner = masks.Combiner([points[site] for site in speakers])
-        parts: dict[str, np.ndarray] = {}
+        keys: dict[str, bytes] = {}
         for site in self.survivors:
             shares = {points[speaker]: self.reveals[speaker].shares[site] for speaker in speakers}
-            own = combiner.secret(shares)
-            if hashlib.sha256(own).digest() != self.vectors[site].commitment:
+            keys[site] = combiner.secret(shares)
+            if hashlib.sha256(keys[site]).digest() != self.vectors[site].commitment:
                 raise Unfinished(
                     f"the shares of the mask of {site!r} do not fit together: somebody has sent a wrong one."
                 )
-            parts[site] = self.vectors[site].vector() - masks.mask_words(own, self.size)
-        return parts
+        return keys
+
+    def parts(self) -> dict[str, np.ndarray]:
+        """Return each survivor's words without its own mask; those with other sites are still on them."""
+        return {
+            site: self.vectors[site].vector() - masks.mask_words(own, self.size)
+            for site, own in self.own_keys().items()
+        }
+
+    def opened(self) -> OpenSum:
+        """Return what every site can add the sum up from."""
+        vectors = {site: self.vectors[site] for site in self.survivors}
+        return OpenSum(
+            self.order.round,
+            self.order.attempt,
+            {site: one.words for site, one in vectors.items()},
+            {site: one.signature for site, one in vectors.items()},
+            self.own_keys(),
+        )
 
     def total(self) -> np.ndarray:
         """Return the sum of the survivors' words, as int64."""

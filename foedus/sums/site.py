@@ -13,7 +13,7 @@ What a site refuses, whoever asks:
 
 import hashlib
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,14 +22,14 @@ from foedus.base.errors import FoedusError
 from foedus.sums import masks
 from foedus.sums.identity import SiteIdentity, check_note
 from foedus.sums.masks import PairKeys, SumContext
-from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
+from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, OpenSum, Reveal, RevealOrder, Roster
 from foedus.sums.questions import LEAST_OTHERS
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 ONE_SET = "set"  # in the record of a run without noise: the set of all its sums
-LONGEST_HISTORY, LARGEST_HISTORY = 8, 2**26  # rounds whose words a site keeps for a check, and their bytes
 
 
 @runtime_checkable
@@ -62,14 +62,6 @@ class _Masked:
     disclosure: tuple[RevealOrder, Reveal] | None = None
 
 
-@dataclass(frozen=True)
-class _Summed:
-    """What a site has sent for a round that was summed over everybody who was asked."""
-
-    sites: tuple[str, ...]
-    words: bytes
-
-
 class MaskingSite:
     """A site in the masked sums of a run; its keys live in memory alone.
 
@@ -92,11 +84,12 @@ class MaskingSite:
         self.identity, self.least_others, self.is_noisy = identity, least_others, is_noisy
         self.summed: MutableMapping[str, str] = {} if summed is None else summed
         self.key: X25519PrivateKey | None = None
+        self.signer: Ed25519PrivateKey | None = None
+        self.signers: dict[str, bytes] = {}  # of all sites of the roster
         self.note: KeyNote | None = None
         self.secrets: dict[str, bytes] = {}
         self.roster = b""
         self.rounds: dict[int, _Masked] = {}
-        self.history: dict[int, _Summed] = {}  # of the last rounds, for a check (`halves.py`)
 
     @property
     def site(self) -> str:
@@ -106,10 +99,11 @@ class MaskingSite:
 
     def new_keys(self, run: str, epoch: int) -> KeyNote:
         """Take new keys for a run, forget the old ones, and return the public one, signed."""
-        self.key = masks.new_key()
+        self.key, self.signer = masks.new_key(), masks.new_signer()
         self.secrets, self.rounds = {}, {}
-        note = KeyNote(run, epoch, self.site, masks.public_bytes(self.key), self.identity.certificate)
-        self.note = KeyNote(*_fields(note), self.identity.sign(note.statement()))
+        public, signer = masks.public_bytes(self.key), masks.public_bytes(self.signer)
+        note = KeyNote(run, epoch, self.site, public, signer, self.identity.certificate)
+        self.note = replace(note, signature=self.identity.sign(note.statement()))
         return self.note
 
     def accept(self, roster: Roster) -> None:
@@ -138,6 +132,7 @@ class MaskingSite:
             raise Breach("two sites of the roster have the same key")
         self.secrets = {note.site: masks.pair_secret(self.key, note.public) for note in others}
         self.roster = hashlib.sha256(roster.to_bytes()).digest()
+        self.signers = {note.site: note.signer for note in roster.notes}
 
     # --- a sum ---
 
@@ -166,6 +161,8 @@ class MaskingSite:
         )
         commitment = hashlib.sha256(own).digest()
         reply = MaskedVector(self.site, vector.astype("<u8").tobytes(), commitment, envelopes)
+        assert self.signer is not None
+        reply = replace(reply, signature=self.signer.sign(reply.statement(context)))
         self.rounds = {order.round: _Masked(order, content, reply, shares[points[self.site]], context, question, keys)}
         if self.is_noisy and isinstance(self.summed, Foreseeing):
             self.summed.foresee(str(order.round), _digest(order.sites))
@@ -226,21 +223,34 @@ class MaskingSite:
         self._note_summed(order)
         answer = Reveal(self.site, shares, keys)
         sum_of.disclosure = (order, answer)
-        self._remember(sum_of, order)
         if keys:  # a recovery: these keys have done their work, and the next sum gets new ones
             self.key, self.secrets = None, {}
         return answer
 
-    def _remember(self, sum_of: _Masked, order: RevealOrder) -> None:
-        """Keep the words of a round in which nobody was missing; of older rounds as many as fit."""
-        if order.survivors != sum_of.order.sites:
-            return
-        self.history[order.round] = _Summed(sum_of.order.sites, sum_of.words)
-        while len(self.history) > 1 and (
-            len(self.history) > LONGEST_HISTORY
-            or sum(len(one.words) for one in self.history.values()) > LARGEST_HISTORY
-        ):
-            del self.history[min(self.history)]
+    def total(self, opened: OpenSum) -> np.ndarray:
+        """Return the sum over all sites of the run, added up from what each of them has signed; refuse any other.
+
+        It is of the sum that this site has masked and revealed last, so the total is no word of the server's.
+        """
+        sum_of = self.rounds.get(opened.round)
+        if sum_of is None or sum_of.disclosure is None or sum_of.order.attempt != opened.attempt:
+            raise Breach("it is shown a sum that it has not revealed")
+        sites = {*sum_of.order.sites}
+        if sites != {*self.signers} or not {*opened.words} == {*opened.signatures} == {*opened.keys} == sites:
+            raise Breach("it is shown a sum over other sites than those of the run")
+        if opened.words[self.site] != sum_of.reply.words:
+            raise Breach("it is shown other words than those that it has sent itself")
+        total = np.zeros(len(sum_of.reply.words) // 8, np.uint64)
+        for site in sum_of.order.sites:
+            words, own = opened.words[site], opened.keys[site]
+            vector = MaskedVector(site, words, hashlib.sha256(own).digest(), {})
+            statement = vector.statement(sum_of.context)
+            if len(words) != 8 * total.size or not masks.is_signed(
+                self.signers[site], statement, opened.signatures[site]
+            ):
+                raise Breach(f"what it is shown as the vector of {site!r} is not what {site!r} has signed for this sum")
+            total += vector.vector() - masks.mask_words(own, total.size)
+        return total.view(np.int64)
 
     def _check_survivors(self, order: RevealOrder, sites: tuple[str, ...]) -> None:
         survivors = {*order.survivors}
@@ -278,7 +288,3 @@ class MaskingSite:
 
 def _digest(sites: tuple[str, ...]) -> str:
     return hashlib.sha256(Frame().names(sites).bytes()).hexdigest()
-
-
-def _fields(note: KeyNote) -> tuple[str, int, str, bytes, bytes]:
-    return note.run, note.epoch, note.site, note.public, note.certificate

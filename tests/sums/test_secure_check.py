@@ -1,4 +1,4 @@
-"""Wrong sites where the server sees masked sums alone: found by halves, named as a group, and left out."""
+"""Wrong sites where the server sees masked sums alone: a sum that cannot be true pauses the run."""
 
 from dataclasses import replace
 
@@ -9,21 +9,16 @@ import pytest
 pytest.importorskip("cryptography")
 
 import test_secure_sessions
-from test_flare_sessions import FREE
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
-from foedus.federation import packing
 from foedus.federation.order import Patience
-from foedus.federation.policy import Policy
 from foedus.federation.server import Paused
-from foedus.privacy.releasing import make_private
-from foedus.sums.halves import CheckOrder
 from foedus.sums.play import trial_identities
 
 EIGHT = tuple(f"h{i}" for i in range(8))
 SITES = tuple(f"site-{i + 1}" for i in range(8))
-FIRST_HALF = "clients 'h0', 'h1', 'h2', 'h3'"
+EVERYBODY = "clients 'h0', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'h7'"
 ONE_STEP = fd.FedAvg(k0=1, lr=0.5, tol=1e-9)
 
 
@@ -69,104 +64,24 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_the_run_pauses_and_names_the_group_that_a_wrong_sum_comes_from(tmp_path, what):
+def test_the_run_pauses_where_a_sum_cannot_be_true_and_no_site_is_left_out(tmp_path, what):
     change, word = CHANGES[what]
     hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=50)
     wrong(hall, "site-3", 4, change)
-    with pytest.raises(Paused, match=f"the sum of round 4 cannot be true: one or more of {FIRST_HALF} are wrong") as no:
+    with pytest.raises(Paused, match=f"the sum of round 4 cannot be true: one or more of {EVERYBODY} are wrong") as no:
         hall.play(patience=patience(norm=50.0))
     assert word in str(no.value)
 
 
-def test_numbers_beyond_the_range_are_traced_to_a_group(tmp_path):
+def test_numbers_beyond_the_range_end_the_run_with_a_remedy(tmp_path):
     hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=50)
     wrong(hall, "site-7", 2, lambda r: jax.tree.map(lambda v: 1e9 * v, r))
-    with pytest.raises(fd.FoedusError, match=r"scale the columns.*come from clients 'h4', 'h5', 'h6', 'h7'"):
+    with pytest.raises(fd.FoedusError, match=r"the sites have clipped \d+ numbers .* scale the columns"):
         hall.play()
 
 
-def test_honest_sites_are_never_asked_for_a_check(tmp_path):
-    kinds = set()
-    hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=400)
-
-    def ask(messages, timeout):
-        kinds.update(packing.unseal(m)[0]["ask"] for m in messages.values())
-        return hall.ask(messages, timeout)
-
-    result = hall.play(ask)
-    assert result.conclusion.converged
-    assert not [kind for kind in kinds if kind.startswith("check")]
-
-
-@pytest.mark.parametrize(
-    ("policy", "word"), [({"secure_checks": 0}, "secure_checks"), ({"secure_min": 5}, "secure_min")]
-)
-def test_a_site_that_allows_no_check_ends_the_search_with_its_word(tmp_path, policy, word):
-    hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=50, policy=Policy(**FREE, **policy))
-    wrong(hall, "site-3", 2, nan)
-    with pytest.raises(Paused, match=f"'h0', .*'h7' are wrong: .*lets no smaller group be summed: .*{word}"):
-        hall.play()
-
-
-def test_a_site_that_answers_the_check_otherwise_than_the_round_is_in_the_group_that_is_named(tmp_path):
-    """It cannot put the blame on the other half: the halves no longer add up to the sum, and all eight are named."""
-    hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=50)
-    wrong(hall, "site-3", 2, nan)
-    masks = hall.site["site-3"].masks
-
-    def hide(header, payload):
-        for number, one in masks.site.history.items():
-            words = np.zeros(len(one.words) // 8, "<i8").tobytes()
-            masks.site.history[number] = type(one)(one.sites, words)
-        return type(masks)._check(masks, header, payload)
-
-    masks.answers["check"] = hide
-    with pytest.raises(Paused, match=r"'h0', .*'h7' are wrong: one of them has answered the check with other numbers"):
-        hall.play()
-
-
-def test_the_certificate_and_an_evaluation_are_not_checked_by_halves(tmp_path):
-    hall = MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=3)
-    replies: list[dict] = []
-
-    def ask(messages, timeout):
-        if {packing.unseal(m)[0]["ask"] for m in messages.values()} == {"end"}:
-            for number in (3, 4):
-                order = CheckOrder("r1", 0, (number,), 0, SITES, "").to_bytes()
-                message = packing.seal({"ask": "check", "run": "r1", "round": None}, order)
-                replies.extend(packing.unseal(hall.site[s].answer(message))[0] for s in SITES)
-        return hall.ask(messages, timeout)
-
-    hall.play(ask)
-    assert len(replies) == 16
-    assert all(r["code"] == "breach" and "only rounds are checked" in r["sentence"] for r in replies)
-
-
-@pytest.mark.parametrize("total", [fd.Central, fd.Local])
-def test_a_run_with_noise_is_never_checked_by_halves(tmp_path, total):
-    """A half carries a part of the noise alone: a server that asks gets nothing, and an honest one does not ask."""
-    private = total(epsilon=8.0, delta=1e-5, sampler="opendp")
-    hall = MaskedHall(tmp_path, problem(), make_private(fd.FedAvg(k0=1), private, None, problem(), 3), max_rounds=3)
-    wrong(hall, "site-3", 2, nan)
-    kinds, replies = set(), []
-
-    def ask(messages, timeout):
-        kinds.update(packing.unseal(m)[0]["ask"] for m in messages.values())
-        if any(packing.unseal(m)[0].get("round") == 2 for m in messages.values()):
-            for name in ("check", "check-reveal"):  # rounds 0 and 1 have been summed over everybody
-                order = CheckOrder("r1", 0, (1,), 0, SITES, "").to_bytes()
-                message = packing.seal({"ask": name, "run": "r1", "round": None}, order)
-                replies.extend(packing.unseal(hall.site[s].answer(message))[0] for s in SITES)
-        return hall.ask(messages, timeout)
-
-    with pytest.raises(Paused, match=r"'h0', .*'h7' are wrong: .* a part of the noise alone"):
-        hall.play(ask)
-    assert not [kind for kind in kinds if kind.startswith("check")]
-    assert {r["code"] for r in replies} == {"breach"}
-    assert {r["sentence"] for r in replies[:8]} == {
-        "a sum over half of the sites has a part of the noise alone, so none is checked"
-    }
-    assert all(len(hall.site[s].gate.ledger.lines) == 3 for s in SITES)
+def test_honest_sites_are_never_doubted(tmp_path):
+    assert MaskedHall(tmp_path, problem(), ONE_STEP, max_rounds=400).play().conclusion.converged
 
 
 WICKED = """
@@ -193,7 +108,7 @@ if os.environ.get("FOEDUS_PARTY", "").endswith(":site-3"):
 
 
 @pytest.mark.slow
-def test_a_wrong_site_among_eight_real_ones_is_followed_to_its_half_which_the_run_pauses_with(tmp_path, monkeypatch):
+def test_a_wrong_site_among_eight_real_ones_pauses_the_run(tmp_path, monkeypatch):
     pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
     (tmp_path / "wicked_sums.py").write_text(WICKED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -203,7 +118,7 @@ def test_a_wrong_site_among_eight_real_ones_is_followed_to_its_half_which_the_ru
     rng = np.random.default_rng(0)
     sites = {name: {"x": rng.standard_normal((30, 2)), "y": rng.standard_normal(30)} for name in EIGHT}
     runtime = fd.Flare(sites=8, modules=("wicked_sums",), secure=True, keep_going=0)
-    with pytest.raises(fd.FoedusError, match=f"cannot be true: one or more of {FIRST_HALF} are wrong"):
+    with pytest.raises(fd.FoedusError, match=f"cannot be true: one or more of {EVERYBODY} are wrong"):
         fd.solve(
             fd.Problem(sites, objective=wicked_sums.square), fd.FedAvg(k0=1, lr=0.3, tol=1e-12), w0=np.zeros(2),
             max_rounds=300, runtime=runtime,

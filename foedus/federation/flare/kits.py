@@ -301,7 +301,7 @@ max_words = 50        # different words of one column that are told to the serve
 evaluate = true       # whether sums and histograms of rows held out of training may be told, to say how good a model is
 secure = false        # true: replies leave as masked sums alone, so that nobody sees the one of this site
 secure_min = 3        # the fewest other sites in a masked sum
-secure_checks = 5     # how often in a run sums may be looked at by halves, to find a wrong site
+verify = true         # whether masked sums without noise leave in checked runs alone
 """
 
 README = """\
