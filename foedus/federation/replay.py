@@ -55,6 +55,11 @@ class Replay:
         return int(self.play.carry.round)
 
     @property
+    def since(self) -> int:
+        """The round after which the site's own state is the newest."""
+        return int(self.play.last[self.index])
+
+    @property
     def phase(self) -> int:
         """The kind of the next round."""
         return int(self.algorithm.phase(self.play.carry.server))

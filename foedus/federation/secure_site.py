@@ -14,7 +14,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
 from foedus.federation import packing
-from foedus.federation.agreement import MOST_ROUNDS
+from foedus.federation.agreement import MOST_ROUNDS, statement
 from foedus.federation.gate import Gate, Outgoing
 from foedus.federation.masked_rounds import PREPARATION, stage_name
 from foedus.federation.packing import whole
@@ -119,6 +119,8 @@ class SiteMasks:
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
         self.parties, self.common, self.rounds = 0, (), 0
+        self.is_checked = False
+        self.plan, self.preparation_plan = b"", b""  # digests of what all sites have agreed to
         self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
         self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
         self.record: tuple[str, SummedRounds] | None = None  # a run, and over which sets its sums were
@@ -155,24 +157,30 @@ class SiteMasks:
                 "policy", "its policy (verify) lets masked sums without noise leave in checked runs alone; this is none"
             )
 
-    def begin(self, header: Json, algorithm: Algorithm, terms: Terms, common: Sequence[bool] = ()) -> None:
+    def begin(
+        self, header: Json, algorithm: Algorithm, terms: Terms, plan: bytes = b"", common: Sequence[bool] = ()
+    ) -> None:
         """Note at the join how this run's replies are added up, as every party works it out.
 
-        `common` says for each kind of round whether all sites get the same message.
+        `plan` is the digest of what all sites have agreed to; `common` says for each kind of round whether all sites
+        get the same message.
         """
+        self.plan = plan
         self.common = tuple(common)
         self.clip_notes.clear()
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.noise, self.parties = sound_noise(algorithm), terms.clients
+        self.is_checked = header.get("verify") is True
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
 
     def begin_preparation(self, header: Json) -> None:
         """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
         self.preparation, self.parties = None, whole(header["sites"], 1, 10**6, "sites")
+        self.preparation_plan = plan_of(statement(header))
         if header.get("secure") is True and self.identity is not None:
             record = self._record_of(header["run"])
-            self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record)
+            self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record, everybody=True)
 
     def _record_of(self, run: str) -> SummedRounds:
         """Return the record of a run's sums; its preparation and its rounds have the same one."""
@@ -210,7 +218,8 @@ class SiteMasks:
             raise Refusal("policy", why_no_identity())
         if self.site is None or self.run != run:
             self.run = run
-            self.site = MaskingSite(self.identity, self.least_others, self._record_of(run), self.noise is not None)
+            record, is_noisy = self._record_of(run), self.noise is not None
+            self.site = MaskingSite(self.identity, self.least_others, record, is_noisy, self.is_checked)
         return Outgoing(payload=self.site.new_keys(run, epoch).to_bytes())
 
     def _roster(self, header: Json, payload: bytes) -> Outgoing:
@@ -267,7 +276,8 @@ class SiteMasks:
             if not prepares and order.round != (max(order.round, self.rounds) if round is None else round):
                 raise FoedusError("the sum is of another round than the message.")
             site = self._site_of(header, PREPARATION if prepares else None)
-            return site.mask(order, words, question_of(header, payload if same else b"")).to_bytes()
+            plan = self.preparation_plan if prepares else self.plan
+            return site.mask(order, words, question_of(plan, header, payload if same else b"")).to_bytes()
         except (FoedusError, ValueError, KeyError, TypeError) as error:
             raise _refusal(error) from None
 
@@ -298,10 +308,15 @@ class SiteMasks:
             self.gate.note(f"{field} in {kind} would hold {value:.6g}, {remedy(point)}")
 
 
-def question_of(header: Json, payload: bytes) -> bytes:
+def question_of(plan: bytes, header: Json, payload: bytes) -> bytes:
     """Return the digest of what a message asks: what is the same in the messages to all sites of a sum."""
     fields = {name: value for name, value in header.items() if name not in OF_ONE_SITE}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode() + b"\0" + payload).digest()
+    return hashlib.sha256(plan + json.dumps(fields, sort_keys=True).encode() + b"\0" + payload).digest()
+
+
+def plan_of(*parts: object) -> bytes:
+    """Return the digest of what all sites have agreed to alike: masks cancel only among sites with the same plan."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 
 def _refusal(error: Exception) -> Refusal:

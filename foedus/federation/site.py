@@ -28,6 +28,7 @@ from foedus.data.preprocess import Preprocessing
 from foedus.federation import layout, measuring, packing, spec
 from foedus.federation.agreement import (
     MOST_ROUNDS,
+    VARYING,
     check_extra,
     check_subsets,
     check_terms,
@@ -43,7 +44,7 @@ from foedus.federation.packing import RUN, check_moderate, one_line, whole
 from foedus.federation.policy import Refusal, SiteFile
 from foedus.federation.preparation import TableSession
 from foedus.federation.replay import OF_THE_MODEL, Replay
-from foedus.federation.secure_site import SiteMasks
+from foedus.federation.secure_site import SiteMasks, plan_of
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
 from foedus.numerics.interpreter.dispatch import jit_if_many
@@ -60,6 +61,9 @@ from foedus.runtime.workload import condense_data
 from foedus.sums.identity import SiteIdentity
 
 CHECKED = ("round", *OF_THE_MODEL)  # the kinds of messages whose content a checked run decides
+
+
+OF_ONE_SITE = ("index", "uid", "extra", "client", "arrays")  # parts of a greeting that are for one site
 
 
 def count_of(ledger: SiteLedger, run: str) -> int:
@@ -188,7 +192,10 @@ class SiteSession:
         """Return what a message holds: in a checked run of the rounds' model what the site has found itself."""
         if self.replay is None or header["run"] != self.run or header["ask"] not in CHECKED:
             return payload
-        self.state_after(whole(header["since"], STARTED, MOST_ROUNDS, "since"))  # with that of the server's part
+        since = whole(header["since"], STARTED, MOST_ROUNDS, "since")
+        self.state_after(since)  # with that of the server's part
+        if since != self.replay.since:
+            raise Refusal("breach", "in a checked run it goes on from its state after the last round")
         return self.replay.content(header["ask"], header.get("round"), header.get("phase"), payload, self.messages)
 
     # --- before the rounds ---
@@ -338,7 +345,7 @@ class SiteSession:
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
         self.messages = layout.messages(algorithm, terms, own)
-        self.masks.begin(header, algorithm, terms, layout.common(algorithm, terms, own))
+        self.masks.begin(header, algorithm, terms, self._plan(header, w0), layout.common(algorithm, terms, own))
         self.measured_data = full_data
         self.data = jax.tree.map(lambda a: a[0], condense_data(fit, jax.tree.map(lambda a: a[None], full_data)))
         replies = layout.replies(algorithm, terms, self.messages, packing.structure(self.data))
@@ -346,6 +353,13 @@ class SiteSession:
         self.states = {STARTED: _join(fit.few_rounds)(algorithm, terms, full_data, self.w0)}
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
+
+    def _plan(self, header: Json, w0: np.ndarray) -> bytes:
+        """Return the digest of all that decides a site's answers and must be the same at every site."""
+        common = {name: value for name, value in header.items() if name not in (*VARYING, *OF_ONE_SITE)}
+        rules = None if self.rules is None or self.tables is None else self.rules.to_json()
+        tables = None if rules is None else statement(self.greeting)
+        return plan_of(common, np.asarray(w0, dtype=float).tobytes().hex(), tables, rules)
 
     def _replay(self, header: Json, algorithm: Algorithm, terms: Terms, few: bool) -> Replay | None:
         """Return the server's part of a checked run, as the site plays it; None in another run."""

@@ -72,6 +72,7 @@ class MaskingSite:
             Kept over restarts by its owner.
         is_noisy: whether what is summed has noise. Sums without noise are all over one set, for sums over many sets
             together may tell what a single site has sent. Noise is for each round anew, so a round has one set.
+        everybody: whether sums are over all sites of the roster alone, so that nobody can be left out of one.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class MaskingSite:
         least_others: int = LEAST_OTHERS,
         summed: MutableMapping[str, str] | None = None,
         is_noisy: bool = False,
+        everybody: bool = False,
     ):
+        self.everybody = everybody
         self.identity, self.least_others, self.is_noisy = identity, least_others, is_noisy
         self.summed: MutableMapping[str, str] = {} if summed is None else summed
         self.key: X25519PrivateKey | None = None
@@ -174,6 +177,8 @@ class MaskingSite:
             raise Breach("the set of a sum must name each site once, in order, and this site among them")
         if not {*order.sites} <= {self.site, *self.secrets}:
             raise Breach("the set of a sum names a site whose key is not in the roster")
+        if self.everybody and {*order.sites} != {self.site, *self.secrets}:
+            raise Breach("a checked sum is over all sites of the run, and this set names others")
         if len(order.sites) - 1 < self.least_others:
             raise Breach(
                 f"its policy (secure_min) asks for sums with at least {self.least_others} other sites, "
@@ -204,6 +209,8 @@ class MaskingSite:
             raise Breach(f"round {order.round} has been summed already, over the sites that were named then")
         sites = sum_of.order.sites
         self._check_survivors(order, sites)
+        if self.everybody and order.survivors != sites:
+            raise Breach("a checked sum is over all sites of the run, and here some are missing")
         context = sum_of.context
         shares, keys = {self.site: sum_of.share}, {}
         for other in sites:

@@ -166,8 +166,7 @@ def _order(header, **more):
     [
         (lambda h, p: ({k: v for k, v in h.items() if k != "mask"}, p), "in no form that it knows"),
         (lambda h, p: (_order(h, round=0), p), "the sum is of another round than the message"),
-        (lambda h, p: (_order(h, sites=MaskOrder.from_bytes(bytes.fromhex(h["mask"])).sites[:3]), p), "this one has 2|"
-         "this site among them"),
+        (lambda h, p: (_order(h, sites=MaskOrder.from_bytes(bytes.fromhex(h["mask"])).sites[:3]), p), "over all sites"),
         (lambda h, p: (h, np.full(10, np.nan).tobytes()), "no message of the server holds a model"),
     ],
     ids=["no masks", "another round", "fewer sites", "nan"],

@@ -132,7 +132,7 @@ def test_a_sum_over_all_sites_and_one_over_all_but_one_are_not_both_revealed(tmp
     lying = Patience(timeout=1.0, hello=0.0, keep_every=1e9, minimum=4)  # the server goes on without the silent one
     with pytest.raises(Paused, match="the sum of round 2 could not be unmasked"):
         hall.play(without(hall, "round", {2}), lying)
-    assert any("sums without noise are over the same sites in the whole run" in line for line in hall.notes)
+    assert any("a checked sum is over all sites of the run" in line for line in hall.notes)
     hall.open_sites()  # nor after a restart, in another round
     with pytest.raises(Paused, match="the sum of round 3 could not be unmasked"):
         hall.play(without(hall, "round", {3}), lying)
@@ -320,8 +320,8 @@ def other_model(site, header, payload):
             other_model,
             "no message of the server holds a model|was not made for this sum: .*has asked it something else",
         ),
-        (smaller_set, "lacks shares for the other sites|another set"),
-        (smaller_survivors, "a sum over 3 of 5 sites is refused|not sites that were asked"),
+        (smaller_set, "lacks shares for the other sites|another set|is over all sites of the run"),
+        (smaller_survivors, "a sum over 3 of 5 sites is refused|not sites that were asked|here some are missing"),
         (own_key, "the key of 'site-5' is not signed"),
         (plain_round, "in no form that it knows"),
     ],
