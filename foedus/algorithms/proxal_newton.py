@@ -27,7 +27,6 @@ from foedus.base.pytrees import PyTree, select, state
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.numerics.newton import INNER_SHARE, SUFFICIENT, direction, proximal_direction
 from foedus.numerics.packed import pack, unpack
-from foedus.problem.regularizers import Zero
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Present
 
@@ -209,7 +208,7 @@ class NewtonInner:
             step, change = inner.trial - inner.base, gradient - inner.gradient
             # with `hold` the trial point is the base already, and there is no new pair
             memory = select(inner.hold, memory, memory.add(step, change))
-            if isinstance(h, Zero):
+            if h.vanishes:
                 q = memory.direction(gradient, inner.diagonal)
                 slope = jnp.dot(gradient, q)
             else:

@@ -26,7 +26,6 @@ from foedus.base import pytrees
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, T
 from foedus.problem.problem import Problem
-from foedus.problem.regularizers import Zero
 from foedus.problem.terms import Data, Terms
 
 RUNNING, CONVERGED, STUCK = 0, 1, 2
@@ -178,8 +177,8 @@ def refuse(algorithm: Algorithm, terms: Terms, *, constraints: bool = True, regu
     """Raise where the problem has constraints, or a regulariser, that the algorithm would pass over."""
     if constraints and terms.constraints:
         raise FoedusError(f"{name_of(algorithm)} does not handle constraints; use InteriorPoint or ProxAL.")
-    if regularizer and not isinstance(terms.regularizer, Zero):
-        h = type(terms.regularizer).__name__
+    if regularizer and not terms.regularizer.vanishes:
+        h = terms.regularizer.name
         raise FoedusError(f"{name_of(algorithm)} does not handle the regulariser {h}; use InexactADMM or ProxAL.")
 
 

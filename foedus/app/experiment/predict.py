@@ -11,6 +11,7 @@ from foedus.base.errors import FoedusError
 from foedus.data import tables
 from foedus.data.formats import Format
 from foedus.data.preprocess import Preprocessing
+from foedus.problem.losses import class_of
 from foedus.runtime.run import Run, load
 from foedus.statistics.tally import Rule
 
@@ -31,7 +32,7 @@ class SavedModel:
     def logistic(self) -> bool:
         """Whether a score is the logarithm of the odds, so that it has a probability."""
         loss = self.run.settings["problem"].get("loss") or {}
-        return loss.get("name") == "Logistic"
+        return class_of(str(loss.get("name"))).log_odds
 
     @property
     def rule(self) -> Rule:
