@@ -5,7 +5,6 @@ numerics in `foedus.numerics`, worst cases over Wasserstein balls in `foedus.rob
 """
 
 from foedus.algorithms.afl import AFL
-from foedus.algorithms.centralproxal import CentralProxAL
 from foedus.algorithms.drfa import DRFA
 from foedus.algorithms.drfl import DRFL
 from foedus.algorithms.fedavg import FedAvg
@@ -18,10 +17,9 @@ from foedus.algorithms.inexact_admm import InexactADMM
 from foedus.algorithms.interior_point import InteriorPoint
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.private_newton import PrivateNewton
-from foedus.algorithms.proxal import ProxAL
+from foedus.algorithms.proxal import CentralProxAL, ProxAL
 from foedus.algorithms.scaffold import Scaffold
-from foedus.algorithms.sfedavg import SFedAvg
-from foedus.algorithms.sfedprox import SFedProx
+from foedus.algorithms.sfedavg import SFedAvg, SFedProx
 from foedus.algorithms.wafl import WAFL, WAFLGradient
 
 __all__ = [
