@@ -17,7 +17,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import Progress, View, complete
+from foedus.algorithms.fedavg import Progress, View, complete
 from foedus.algorithms.private import Noisy
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, state

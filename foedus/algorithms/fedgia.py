@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import FirstOrder, Greeting, Progress, View, complete
+from foedus.algorithms.fedavg import FirstOrder, Greeting, Progress, View, complete
 from foedus.algorithms.gram import Inverse, inverse_of
 from foedus.algorithms.private import NoisyClient, NoisyReply, NoisyServer, PrivateForm
 from foedus.base.errors import FoedusError

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
-from foedus.algorithms.fedavg import LateModels
+from foedus.algorithms.fedavg import Descent, DescentServer, LateModels, ModelMessage, Progress, complete
 from foedus.base.engine import late
 from foedus.base.pytrees import PyTree, state
 from foedus.base.settings import setting, settings
@@ -40,6 +39,17 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
     return Data(batch | {"weight": jnp.ones(size)})
 
 
+def batch_gradient(terms: Terms, w: Array, data: Data, key: Array, size: int | None) -> tuple[Array, Array]:
+    """f_i and its gradient at w, on a minibatch of this size; None: on all examples."""
+    if size is None:
+        return terms.value_and_gradient(w, data)
+    examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
+    f, g = examples.value_and_gradient(w, minibatch(terms, data, key, size))
+    if terms.penalty is None:
+        return f, g
+    return f + terms.penalty.value(w, data.count), g + terms.penalty.gradient(w, data.count)
+
+
 @settings
 class LocalSGD(NotPrivate, LateModels, Descent, Summing):
     """FedAvg for clients with too many rows to use all of them in each step: local steps use minibatches.
@@ -62,15 +72,11 @@ class LocalSGD(NotPrivate, LateModels, Descent, Summing):
     def local(
         self, terms: Terms, client: tuple[()], model: ModelMessage, data: Data, key: Array
     ) -> tuple[tuple[()], BatchModel]:
-        examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
         optimizer = None if self.local_optimizer is None else self.local_optimizer.transform
 
         def step(at: tuple[Array, PyTree], j: Array) -> tuple[tuple[Array, PyTree], Array]:
             u, memory = at
-            batch = minibatch(terms, data, jax.random.fold_in(key, j), self.batch)
-            f, g = examples.value_and_gradient(u, batch)
-            if terms.penalty is not None:
-                f, g = f + terms.penalty.value(u, data.count), g + terms.penalty.gradient(u, data.count)
+            f, g = batch_gradient(terms, u, data, jax.random.fold_in(key, j), self.batch)
             if optimizer is None:
                 return (u - self.rate(model, j) * g, ()), f
             change, memory = optimizer.update(g, memory, u)

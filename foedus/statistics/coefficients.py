@@ -167,6 +167,7 @@ def coefficients(
     room = np.sum((T @ reachable) ** 2, axis=1) > FLAT * np.sum(T**2, axis=1)
     error = np.where(room & (error > 0), error, math.nan)
     rows = int(sum(np.asarray(problem.counts)))
+    assert terms.loss is not None
     freedom = rows - reachable.shape[1] if terms.loss.quadratic else math.inf
     labels = [f"w[{j}]" for j in range(len(w))] if names is None else list(names)
     table = tuple(_row(name, v, e, freedom) for name, v, e in zip(labels, value.tolist(), error.tolist(), strict=True))
@@ -248,7 +249,7 @@ def _matrices(
         squares, rows = squares + float(np.sum(slope[real] ** 2)), rows + int(real.sum())
     binding += [g for g, m in zip(coupled, common, strict=True) if m > 0]
     count = len(binding)
-    if terms.loss.quadratic:
+    if terms.loss is not None and terms.loss.quadratic:
         M *= squares / max(rows - dim, 1)
     K += _curvature_of_regularizer(terms, w, binding)
     return K, M, np.array(binding).reshape(-1, dim), count
