@@ -18,12 +18,11 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
-from foedus.algorithms.private import NoisyClient, NoisyReply, NoisyServer, PrivateForm
-from foedus.base.engine import late
+from foedus.algorithms.private import NoisyClient, NoisyReply, NoisyServer, PrivateForm, private_steps
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, T, select, state
 from foedus.base.settings import setting, settings
-from foedus.privacy import clipping, sensitivity
+from foedus.privacy import sensitivity
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.release import release, speaks
@@ -38,8 +37,6 @@ from foedus.protocol.summing import Summing
 
 if TYPE_CHECKING:
     import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 OPTIMIZER = ("an optimiser of optax", is_optimizer)
 
@@ -273,11 +270,12 @@ class Descent(FirstOrder):
         self, w: Array, g: Array, gradient: Callable[[Array], Array], transform: "optax.GradientTransformation"
     ) -> Array:
         """The same steps by an optimiser of optax, whose state starts anew each round."""
+        from optax import apply_updates  # which takes a tenth of a second, and few runs use
 
         def step(at: tuple[Array, PyTree], slope: Array) -> tuple[Array, PyTree]:
             u, memory = at
             change, memory = transform.update(slope, memory, u)
-            return jnp.asarray(optax.apply_updates(u, change)), memory
+            return jnp.asarray(apply_updates(u, change)), memory
 
         first = step((w, transform.init(w)), g)
         return jax.lax.fori_loop(1, self.gradients, lambda _, at: step(at, gradient(at[0])), first)[0]
@@ -290,8 +288,10 @@ class Descent(FirstOrder):
         """The server's state after a round that would take w to `following`."""
         w, memory = following, server.memory
         if self.server_optimizer is not None:
+            from optax import apply_updates
+
             change, memory = self.server_optimizer.transform.update(server.w - following, memory, server.w)
-            w = jnp.asarray(optax.apply_updates(server.w, change))
+            w = jnp.asarray(apply_updates(server.w, change))
         w = self.settle(progress, server.w, w)
         return DescentServer(w, server.round + 1, server.gamma, progress, own, memory)
 
@@ -318,9 +318,7 @@ class Greet(Accountable):
             gamma, view = 1.0 / largest_of(replies.r, present), method.mean(replies.view, present)
         else:
             gamma, view = 1.0 / present.max(replies.r), present.mean(replies.view)
-        progress = self.method.judge(terms, view, complete(terms, present))
-        w = server.w if self.method.stop is None else self.method.settle(progress, server.w, server.w - gamma * view.g)
-        return replace(server, w=w, gamma=gamma, progress=progress)
+        return first_step(method, terms, server, gamma, view, present)
 
 
 LADDER = 2.0 ** np.arange(-40, 40.25, 0.25)  # the rungs among which max r_i is found; a rung is 19 % above the last
@@ -356,11 +354,16 @@ class GreetBySums:
         mean = present.mean(replies)
         rung = jnp.sum(mean.above > 0.5 / terms.clients)  # the bits fall from rung to rung
         gamma = 1.0 / jnp.asarray(LADDER)[jnp.minimum(rung, LADDER.size - 1)]
-        progress = self.method.judge(terms, mean.view, complete(terms, present))
-        w = server.w
-        if self.method.stop is not None:
-            w = self.method.settle(progress, server.w, server.w - gamma * mean.view.g)
-        return replace(server, w=w, gamma=gamma, progress=progress)
+        return first_step(self.method, terms, server, gamma, mean.view, present)
+
+
+def first_step(
+    method: FirstOrder, terms: Terms, server: DescentServer, gamma: Array, view: View, present: Present
+) -> DescentServer:
+    """The server after the greeting: one gradient step, where the clients send their gradients for a stopping test."""
+    progress = method.judge(terms, view, complete(terms, present))
+    w = server.w if method.stop is None else method.settle(progress, server.w, server.w - gamma * view.g)
+    return replace(server, w=w, gamma=gamma, progress=progress)
 
 
 def complete(terms: Terms, present: Present) -> Array:
@@ -498,15 +501,11 @@ class PrivateDescent(PrivateForm, Summing):
         curvature = sensitivity.public_curvature(terms, self.noise, self.noise.rows_range(data.count)[0])
         base = 1.0 / curvature if isinstance(plain.lr, str) else jnp.asarray(plain.lr)
         model = replace(model, gamma=base)
-        rows = clipping.rows_of(terms, data, self.noise)
 
-        def step(j: int | Array, d: Array) -> Array:  # d = u − w
-            g = clipping.clipped_gradient(terms, w + d, data, self.noise, rows)
-            return d - plain.rate(model, j // per) * (g + plain.pull * d)
+        def rate(j: int | Array) -> Array:
+            return plain.rate(model, j // per)
 
-        d = jax.lax.fori_loop(1, plain.gradients, step, step(0, jnp.zeros_like(w)))
-        rates = [plain.rate(model, j // per) for j in range(plain.gradients)]
-        bound = sensitivity.several_steps(terms, self.noise, data.count, rates, jnp.sum(jnp.abs(w)), plain.pull)
+        d, bound = private_steps(terms, self.noise, w, data, rate, plain.gradients, plain.pull)
         if isinstance(self.noise, NoiseShares):
             # who has spent its budget adds its share of the noise all the same: the others' rows rely on it
             d = jnp.where(speaks(self.noise, client.spent, jnp.ones((), bool)), d, 0.0)

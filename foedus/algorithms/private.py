@@ -6,14 +6,15 @@ sent. The constants that the plain methods compute from the data and send in the
 sizes come from the bound on the rows of X instead of the clients' Lipschitz constants, and there is no stopping test.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.base.pytrees import PyTree, state
-from foedus.privacy import clipping
+from foedus.privacy import clipping, sensitivity
 from foedus.privacy.noise import Sound
 from foedus.privacy.release import Spent, all_spent, release, release_columns, speaks
 from foedus.privacy.releasing import Releasing
@@ -57,6 +58,21 @@ class Noisy(Releasing):
 
     def release_record(self, clients: PyTree) -> Mapping[str, Array]:
         return release_columns(clients.spent)
+
+
+def private_steps(
+    terms: Terms, noise: Sound, w: Array, data: Data, rate: Callable[[int | Array], Array], gradients: int, pull: float
+) -> tuple[Array, Array]:
+    """The increment d = u − w of so many clipped gradient steps on f_i(u) + (pull/2)‖u − w‖², and its sensitivity."""
+    rows = clipping.rows_of(terms, data, noise)
+
+    def step(j: int | Array, d: Array) -> Array:
+        g = clipping.clipped_gradient(terms, w + d, data, noise, rows)
+        return d - rate(j) * (g + pull * d)
+
+    d = jax.lax.fori_loop(1, gradients, step, step(0, jnp.zeros_like(w)))
+    rates = [rate(j) for j in range(gradients)]
+    return d, sensitivity.several_steps(terms, noise, data.count, rates, jnp.sum(jnp.abs(w)), pull)
 
 
 # --- the private forms of methods that have no noise of their own ---

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithms.epm import EpmClient, EpmMethod, EpmTask, Upload, paper_mu
+from foedus.algorithms.private import private_steps
 from foedus.base.settings import setting, settings
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
@@ -75,37 +76,24 @@ class SFedAvg(EpmMethod):
 
     def local(self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, key: Array) -> tuple[EpmClient, Upload]:
         w, start = task.w, task.round * self.k0
-        view, g = self.look(terms, w, data)
         if isinstance(self.noise, Sound):
-            return self._release(terms, client, task, data, g, key)
-        first, gradient = w - self.step_size(terms, start, data.count) * g, self.gradient_of(terms, data)
+            # the same steps, taken as increments d = u − w, because d is what is released
+
+            def rate(j: int | Array) -> Array:
+                return self.step_size(terms, start + j // self.steps, data.count)
+
+            d, bound = private_steps(terms, self.noise, w, data, rate, self.gradients, self.pull)
+            return self.upload(client, task, (), d, w + d, key, (bound, jnp.zeros(())))
+        view, g = self.look(terms, w, data)
+        first = w - self.step_size(terms, start, data.count) * g
 
         def step(j: int, u: Array) -> Array:
-            slope = gradient(u) + self.pull * (u - w)
+            slope = terms.gradient(u, data) + self.pull * (u - w)
             return u - self.step_size(terms, start + j // self.steps, data.count) * slope
 
         u = jax.lax.fori_loop(1, self.gradients, step, first)
         mu = paper_mu(*PAPER_MU, start + self.k0 - 1, client.w - w)  # of the noise (39)
         return self.upload(client, task, view, u - w, u, key, (g, mu))
-
-    def _release(
-        self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, g: Array, key: Array
-    ) -> tuple[EpmClient, Upload]:
-        """The same steps with sound noise, taken as increments d = u − w, because d is what is released."""
-        assert isinstance(self.noise, Sound)
-        w, gradient = task.w, self.gradient_of(terms, data)
-
-        def rate(j: int | Array) -> Array:
-            return self.step_size(terms, task.round * self.k0 + j // self.steps, data.count)
-
-        def step(j: int | Array, d: Array) -> Array:
-            return d - rate(j) * (gradient(w + d) + self.pull * d)
-
-        d = jax.lax.fori_loop(1, self.gradients, step, -rate(0) * g)
-        bound = sensitivity.several_steps(
-            terms, self.noise, data.count, [rate(j) for j in range(self.gradients)], jnp.sum(jnp.abs(w)), self.pull
-        )
-        return self.upload(client, task, (), d, w + d, key, (bound, jnp.zeros(())))
 
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
