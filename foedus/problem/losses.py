@@ -26,7 +26,7 @@ class Loss:
     `convex`, whether it is convex in z; `smooth`, whether it has no kinks; `curvature`, a bound on its second
     derivative in z, None where none is known; `nonnegative`, whether it is never below 0. Certificates rest on these.
     Standard errors rest on `likelihood`: whether ℓ is −log P(y|z), up to a term free of z, with a second derivative
-    that is the variance of y. `answer` turns scores into numbers such as y.
+    that is the variance of y. `link` says how a score becomes a number such as y.
 
     Example:
         >>> import foedus as fd, jax.numpy as jnp
@@ -42,6 +42,7 @@ class Loss:
     nonnegative: ClassVar[bool] = False
     quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
     likelihood: ClassVar[bool] = False
+    link: ClassVar[str] = "identity"  # of a regression: the function of the mean of y that z is; or "log"
     log_odds: ClassVar[bool] = False  # whether z is the logarithm of the odds of the positive class
     words: ClassVar[str] = ""  # what a report calls it
     expects: ClassVar[str] = "0/1 or -1/+1"  # the targets that `wrong_targets` lets through
@@ -59,10 +60,10 @@ class Loss:
             return []
         return sorted(labels - {0.0, 1.0}) if 0.0 in labels else sorted(labels - {-1.0, 1.0})
 
-    @staticmethod
-    def answer(scores: np.ndarray) -> np.ndarray:
-        """The numbers that scores z stand for, where y is a number."""
-        return scores
+    @classmethod
+    def answer(cls, scores: np.ndarray) -> np.ndarray:
+        """The numbers that scores z stand for, where y is a number: the mean of y by the `link`."""
+        return np.exp(scores) if cls.link == "log" else scores
 
     def value(self, z: Array, y: Array) -> Array:
         """ℓ(z, y), elementwise."""
@@ -156,6 +157,7 @@ class Poisson(Loss):
 
     words = "Poisson loss"
     likelihood = True
+    link = "log"
     expects = "numbers >= 0"
 
     def value(self, z: Array, y: Array) -> Array:
@@ -163,10 +165,6 @@ class Poisson(Loss):
 
     def wrong_targets(self, y: np.ndarray) -> list[float]:
         return np.unique(y[y < 0]).tolist()
-
-    @staticmethod
-    def answer(scores: np.ndarray) -> np.ndarray:
-        return np.exp(scores)
 
 
 @dataclass(frozen=True)
