@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from foedus.algorithms import __all__ as _ALGORITHMS
 from foedus.base.engine import configure_with_jax as _configure_with_jax
 from foedus.base.engine import late_names as _late_names
 
@@ -9,28 +10,7 @@ _configure_with_jax()
 
 if TYPE_CHECKING:
     from foedus import data, robust
-    from foedus.algorithms import (
-        AFL,
-        DRFA,
-        DRFL,
-        WAFL,
-        CentralProxAL,
-        FedAvg,
-        FedDyn,
-        FedEPM,
-        FedGiA,
-        FedPD,
-        FedProx,
-        InexactADMM,
-        InteriorPoint,
-        LocalSGD,
-        PrivateNewton,
-        ProxAL,
-        Scaffold,
-        SFedAvg,
-        SFedProx,
-        WAFLGradient,
-    )
+    from foedus.algorithms import *  # noqa: F403
     from foedus.algorithms.ens import ens
     from foedus.app.check import check_algorithm
     from foedus.app.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
@@ -52,45 +32,26 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "AFL",
-    "DRFA",
-    "DRFL",
-    "WAFL",
+    *_ALGORITHMS,
     "Budget",
     "Central",
-    "CentralProxAL",
     "Coverage",
     "Data",
     "FairClassifier",
-    "FedAvg",
-    "FedDyn",
-    "FedEPM",
-    "FedGiA",
-    "FedPD",
-    "FedProx",
     "Flare",
     "FoedusError",
     "Fraction",
     "Gaussian",
-    "InexactADMM",
-    "InteriorPoint",
     "Laplace",
     "Local",
-    "LocalSGD",
     "NeymanPearsonClassifier",
     "PaperLaplace",
-    "PrivateNewton",
     "Problem",
-    "ProxAL",
     "RobustClassifier",
     "RobustRegressor",
     "Run",
-    "SFedAvg",
-    "SFedProx",
-    "Scaffold",
     "Schedule",
     "Spread",
-    "WAFLGradient",
     "check_algorithm",
     "constraints",
     "data",
@@ -108,9 +69,7 @@ __all__ = [
 
 # The module of each public name, which is imported when the name is first asked for
 _HOMES = {
-    **dict.fromkeys(("AFL", "DRFA", "DRFL", "WAFL", "CentralProxAL", "FedAvg", "FedDyn", "FedEPM"), "algorithms"),
-    **dict.fromkeys(("FedGiA", "FedPD", "FedProx", "InexactADMM", "InteriorPoint", "LocalSGD"), "algorithms"),
-    **dict.fromkeys(("PrivateNewton", "ProxAL", "SFedAvg", "SFedProx", "Scaffold", "WAFLGradient"), "algorithms"),
+    **dict.fromkeys(_ALGORITHMS, "algorithms"),
     **dict.fromkeys(("FairClassifier", "NeymanPearsonClassifier"), "app.estimators"),
     **dict.fromkeys(("RobustClassifier", "RobustRegressor"), "app.estimators"),
     **dict.fromkeys(("Gaussian", "Laplace", "PaperLaplace"), "privacy.noise"),

@@ -19,7 +19,6 @@ from foedus.base.settings import setting, settings
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing
 from foedus.problem.problem import Problem
-from foedus.problem.regularizers import Zero
 from foedus.protocol.algorithm import Algorithm, Fit, name_of
 
 
@@ -49,7 +48,7 @@ class Auto(Releasing):
 def choose(problem: Problem) -> tuple[Algorithm, str]:
     """The algorithm for a problem, and why, to go behind "because"."""
     terms = problem.terms
-    loss, constrained, regularized = terms.loss, bool(terms.constraints), not isinstance(terms.regularizer, Zero)
+    loss, constrained, regularized = terms.loss, bool(terms.constraints), not terms.regularizer.vanishes
     if loss is not None and not loss.smooth:
         if constrained or terms.penalty is not None:
             what = "constraints" if constrained else "a penalty"

@@ -11,13 +11,13 @@ forbids that: then there is no stopping rule and nothing but z_i is sent. The ru
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import Progress, View, complete
+from foedus.algorithms.fedavg import Progress, View, complete
 from foedus.algorithms.private import Noisy
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, state
@@ -140,14 +140,6 @@ class EpmMethod(Noisy):
             return (), clipping.clipped_gradient(terms, w, data, self.noise)
         f, g = terms.value_and_gradient(w, data)
         return (View(f, g) if self.stop is not None else ()), g
-
-    def gradient_of(self, terms: Terms, data: Data) -> Callable[[Array], Array]:
-        """The gradient ∇f_i as a function of w, clipped with sound noise; what is free of w is computed once."""
-        noise = self.noise
-        if not isinstance(noise, Sound):
-            return lambda w: terms.gradient(w, data)
-        rows = clipping.rows_of(terms, data, noise)
-        return lambda w: clipping.clipped_gradient(terms, w, data, noise, rows)
 
     def upload(
         self, client: EpmClient, task: EpmTask, view: PyTree, v: Array, w: Array, key: Array, scale: tuple[Array, Array]

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import FirstOrder, Greeting, Progress, View, complete
+from foedus.algorithms.fedavg import FirstOrder, Greeting, Progress, View, complete
 from foedus.algorithms.gram import Inverse, inverse_of
 from foedus.algorithms.private import NoisyClient, NoisyReply, NoisyServer, PrivateForm
 from foedus.base.errors import FoedusError
@@ -24,7 +24,6 @@ from foedus.base.settings import setting, settings
 from foedus.privacy import clipping, sensitivity
 from foedus.privacy.noise import Noise, Sound
 from foedus.privacy.releasing import Releasing, only_for_paper
-from foedus.problem.losses import LeastSquares
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm, Each, Fit, Kind, Present
@@ -159,7 +158,7 @@ class FedGiA(FirstOrder, Releasing):
         if self.t is not None:
             return self.t
         bold = LEAST_SQUARES_T
-        if not isinstance(terms.loss, LeastSquares):
+        if terms.loss is None or not terms.loss.quadratic:
             bold = jnp.maximum(LEAST_T, 4.0 * jnp.log(examples) / terms.dim)
         return jnp.where(everyone, bold, SAFE_T)
 
@@ -302,7 +301,7 @@ class PrivateGiA(PrivateForm):
         t = self.plain.t
         if t is None:
             bold = max(LEAST_T, 4.0 * math.log(max(self.examples, 2)) / terms.dim)
-            t = LEAST_SQUARES_T if isinstance(terms.loss, LeastSquares) else bold
+            t = LEAST_SQUARES_T if terms.loss is not None and terms.loss.quadratic else bold
         typical = self.examples / terms.clients
         return t * self.top(terms, typical) / terms.clients
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import (
+from foedus.algorithms.fedavg import (
     DescentServer,
     FirstOrder,
     Greet,

@@ -23,7 +23,6 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithms.interior_point_confirm import Confirmation, expects
-from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import DEPTH, rounds_of
 from foedus.algorithms.interior_point_rows import CENTRAL, moved, rounded, softness
 from foedus.algorithms.interior_point_server import ServerView, System, direction
@@ -109,7 +108,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
 
     def fit(self, problem: Problem) -> Fit:
         terms = problem.terms
-        Form(terms.regularizer, terms.dim).check()
+        terms.regularizer.epigraph(terms.dim)  # which refuses where there is none
         refuse_kinks(self, terms)
         if terms.dim > self.most:
             raise FoedusError(
@@ -124,7 +123,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
 
     def confirms(self, terms: Terms) -> bool:
         """Whether a last round may do with gradients: no party has rows, and the sites send matrices."""
-        rows = sum(terms.rows) > 0 or Form(terms.regularizer, terms.dim).snaps
+        rows = sum(terms.rows) > 0 or terms.regularizer.epigraph(terms.dim).snaps
         return not rows and not self.learns(terms) and self.eps1 < np.inf
 
     @property
@@ -294,7 +293,8 @@ class InteriorPoint(Accountable, Constrained, Summing):
             alpha = jnp.where(fresh_start, jnp.minimum(alpha, view.room(following, change, mu)), alpha)
         x = following.x + alpha * dx
         if view.form.snaps:  # slacks and multipliers stay as they are
-            x = jnp.where(snapped, view.form.snap(following.x, following.own, view.stated), x)
+            binds = following.own.z[view.stated :] > following.own.s[view.stated :]
+            x = jnp.where(snapped, view.form.snap(following.x, binds), x)
             alpha = jnp.where(snapped, 0.0, alpha)
         own = moved(following.own, following.c, change, alpha, mu, view.equal)
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_site import InteriorClient
 from foedus.algorithms.interior_point_state import InteriorServer
 from foedus.algorithms.lagrangian import Party, evaluate
@@ -59,7 +58,7 @@ class Confirmation(Accountable):
     def aggregate(self, terms: Terms, server: InteriorServer, replies: Gradient, present: Present) -> InteriorServer:
         count = present.count
         total = jax.tree.map(lambda mean: count * mean, present.mean(replies))
-        value, slope = Form(terms.regularizer, terms.dim).smooth(server.x)
+        value, slope = terms.regularizer.epigraph(terms.dim).smooth(server.x)
         residual = terms.regularizer.distance(server.x[: terms.dim], total.g)
         done = (count == terms.clients) & (residual <= self.eps1)
         again = replace(server, confirming=jnp.zeros((), bool))

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_form import Blocks
 from foedus.algorithms.interior_point_rows import Rows, stiffness
 from foedus.base.pytrees import PyTree, state
 from foedus.numerics.lapack import eigh, lu_solve
 from foedus.numerics.limited_memory import Factors, LimitedMemory
+from foedus.problem.epigraph import Blocks
 from foedus.problem.terms import Terms
 
 PRODUCTS = 128  # products with Jᵀ D J at most: k vectors of a message

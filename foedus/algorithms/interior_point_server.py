@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_form import Form
 from foedus.algorithms.interior_point_learnt import Learnt, LearntShare, learnt, solve_learnt
 from foedus.algorithms.interior_point_rows import (
     NUMBERS,
@@ -34,6 +33,7 @@ from foedus.certificate.contradiction import reach
 from foedus.certificate.gap import rows_convex
 from foedus.numerics.lapack import cholesky, cholesky_solve, eigh
 from foedus.numerics.packed import unpack
+from foedus.problem.epigraph import Epigraph
 from foedus.problem.terms import Data, Terms
 
 SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
@@ -124,8 +124,8 @@ class ServerView:
     learns: bool  # whether the server learns the curvature of the smooth part
 
     @property
-    def form(self) -> Form:
-        return Form(self.terms.regularizer, self.terms.dim)
+    def form(self) -> Epigraph:
+        return self.terms.regularizer.epigraph(self.terms.dim)
 
     @property
     def size(self) -> int:

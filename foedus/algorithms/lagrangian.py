@@ -18,7 +18,7 @@ from foedus.algorithms.bends import Bend, Bends, mean_curvature
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, state
 from foedus.problem.constraints import Linear, LossRows, NormBall
-from foedus.problem.regularizers import Leading, Regularizer, Zero
+from foedus.problem.regularizers import Leading, Regularizer
 from foedus.problem.terms import Constraint, Data, Terms, rows
 from foedus.protocol.algorithm import Algorithm, name_of
 
@@ -69,7 +69,7 @@ def equalities(party: Party, data: Data | None) -> np.ndarray:
 def full_regularizer(terms: Terms) -> Regularizer:
     """The regulariser h as a function of (w, s), where it acts on the model alone."""
     h = terms.regularizer
-    return Leading(h, terms.dim) if terms.rows[2] and not isinstance(h, Zero) else h
+    return Leading(h, terms.dim) if terms.rows[2] and not h.vanishes else h
 
 
 @state

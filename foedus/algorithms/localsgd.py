@@ -1,26 +1,18 @@
 """Local SGD: FedAvg with minibatches drawn at each client (Stich 2019; McMahan et al. 2017)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
-from foedus.algorithms.fedavg import LateModels
-from foedus.base.engine import late
+from foedus.algorithms.fedavg import Descent, DescentServer, LateModels, ModelMessage, Progress, complete
 from foedus.base.pytrees import PyTree, state
 from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Present
 from foedus.protocol.summing import Summing
-
-if TYPE_CHECKING:
-    import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 
 @state
@@ -38,6 +30,17 @@ def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
     rows = jnp.minimum(rows, length - 1)  # the sum of the shares may fall short of 1 by rounding
     batch = {k: v[rows] if v.ndim and v.shape[0] == length else v for k, v in data.items()}
     return Data(batch | {"weight": jnp.ones(size)})
+
+
+def batch_gradient(terms: Terms, w: Array, data: Data, key: Array, size: int | None) -> tuple[Array, Array]:
+    """f_i and its gradient at w, on a minibatch of this size; None: on all examples."""
+    if size is None:
+        return terms.value_and_gradient(w, data)
+    examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
+    f, g = examples.value_and_gradient(w, minibatch(terms, data, key, size))
+    if terms.penalty is None:
+        return f, g
+    return f + terms.penalty.value(w, data.count), g + terms.penalty.gradient(w, data.count)
 
 
 @settings
@@ -62,19 +65,17 @@ class LocalSGD(NotPrivate, LateModels, Descent, Summing):
     def local(
         self, terms: Terms, client: tuple[()], model: ModelMessage, data: Data, key: Array
     ) -> tuple[tuple[()], BatchModel]:
-        examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
         optimizer = None if self.local_optimizer is None else self.local_optimizer.transform
 
         def step(at: tuple[Array, PyTree], j: Array) -> tuple[tuple[Array, PyTree], Array]:
             u, memory = at
-            batch = minibatch(terms, data, jax.random.fold_in(key, j), self.batch)
-            f, g = examples.value_and_gradient(u, batch)
-            if terms.penalty is not None:
-                f, g = f + terms.penalty.value(u, data.count), g + terms.penalty.gradient(u, data.count)
+            f, g = batch_gradient(terms, u, data, jax.random.fold_in(key, j), self.batch)
             if optimizer is None:
                 return (u - self.rate(model, j) * g, ()), f
+            from optax import apply_updates  # which takes a tenth of a second, and few runs use
+
             change, memory = optimizer.update(g, memory, u)
-            return (jnp.asarray(optax.apply_updates(u, change)), memory), f
+            return (jnp.asarray(apply_updates(u, change)), memory), f
 
         start = (model.w, () if optimizer is None else optimizer.init(model.w))
         (u, _), f = jax.lax.scan(step, start, jnp.arange(self.k0))

@@ -1,4 +1,4 @@
-"""Methods with noise on what clients send, and the private forms of FedAvg, FedProx and FedGiA.
+"""Methods with noise on what clients send, and what the private forms of FedAvg, FedProx and FedGiA share.
 
 `Noisy` is what all of them share: a client releases z_i = w_i + noise while its budget lasts, and the server uses the
 last z_i of everybody. With sound noise gradients are clipped, the sensitivity of z_i is proved, and nothing else is
@@ -6,25 +6,21 @@ sent. The constants that the plain methods compute from the data and send in the
 sizes come from the bound on the rows of X instead of the clients' Lipschitz constants, and there is no stopping test.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import Descent, FirstOrder, ModelMessage
-from foedus.base.errors import FoedusError
-from foedus.base.pytrees import PyTree, select, state
+from foedus.base.pytrees import PyTree, state
 from foedus.privacy import clipping, sensitivity
-from foedus.privacy.central import NoiseShares
-from foedus.privacy.noise import Noise, Sound
+from foedus.privacy.noise import Sound
 from foedus.privacy.release import Spent, all_spent, release, release_columns, speaks
-from foedus.privacy.releasing import Releasing, only_for_paper
+from foedus.privacy.releasing import Releasing
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import RUNNING, STUCK, Algorithm, Fit, OtherForm, Present, name_of
-from foedus.protocol.summing import Summing
 
 
 class Noisy(Releasing):
@@ -64,6 +60,21 @@ class Noisy(Releasing):
         return release_columns(clients.spent)
 
 
+def private_steps(
+    terms: Terms, noise: Sound, w: Array, data: Data, rate: Callable[[int | Array], Array], gradients: int, pull: float
+) -> tuple[Array, Array]:
+    """The increment d = u − w of so many clipped gradient steps on f_i(u) + (pull/2)‖u − w‖², and its sensitivity."""
+    rows = clipping.rows_of(terms, data, noise)
+
+    def step(j: int | Array, d: Array) -> Array:
+        g = clipping.clipped_gradient(terms, w + d, data, noise, rows)
+        return d - rate(j) * (g + pull * d)
+
+    d = jax.lax.fori_loop(1, gradients, step, step(0, jnp.zeros_like(w)))
+    rates = [rate(j) for j in range(gradients)]
+    return d, sensitivity.several_steps(terms, noise, data.count, rates, jnp.sum(jnp.abs(w)), pull)
+
+
 # --- the private forms of methods that have no noise of their own ---
 
 
@@ -98,7 +109,7 @@ class NoisyReply:
 class PrivateForm(Noisy, OtherForm):
     """The functions that all private forms share; `plain` is the method itself, with its settings."""
 
-    plain: FirstOrder  # pyright: ignore[reportIncompatibleVariableOverride]
+    plain: Algorithm  # pyright: ignore[reportIncompatibleVariableOverride]
     noise: Sound  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
@@ -131,118 +142,3 @@ class PrivateForm(Noisy, OtherForm):
         if bool(self.budgets_are_spent(server)):
             return "every client's privacy budget is spent"
         return "played the rounds asked for; a stopping test would have to be paid for"
-
-
-class Descending(Releasing):
-    """FedAvg and FedProx, whose private form is `PrivateDescent`."""
-
-    noise = None
-
-    def with_noise(self, noise: Noise, problem: Problem) -> Algorithm:
-        assert isinstance(self, Descent)
-        if not isinstance(noise, Sound):
-            raise only_for_paper(noise)
-        if self.server_optimizer is not None or self.local_optimizer is not None:
-            raise FoedusError(
-                f"{name_of(self)} with an optimiser of optax has no private form: one example's effect on what a "
-                "client sends has no proved bound; leave server= and local= out."
-            )
-        if self.combine != "mean":
-            raise FoedusError(
-                f"{name_of(self)}(aggregate={self.combine!r}) has no private form: its sums are over noisy replies of "
-                "those that spoke; take aggregate='mean'."
-            )
-        return PrivateDescent(replace(self, stop=None), noise)
-
-    @property
-    def needs_rows(self) -> bool:
-        assert isinstance(self, Descent)
-        return self.gradients > 1
-
-
-@state
-class SpeakingServer:
-    """The server's state of private descent, which needs only sums."""
-
-    w: Array
-    round: Array
-    left: Array  # the releases that all clients together may still make; infinite without a budget
-
-
-@dataclass(frozen=True)
-class PrivateDescent(PrivateForm, Summing):
-    """FedAvg or FedProx with noise: a round's gradient steps from the received w, then a release of their result.
-
-    The sensitivity of one step is γΔ, because w is public. That of several steps is `sensitivity.descent`'s, for which
-    the rows of X have to be bounded. Clients keep nothing from round to round. The server takes the mean over those
-    that have just spoken, which is a sum over their number.
-    """
-
-    plain: Descent
-
-    def fit(self, problem: Problem) -> Fit:
-        fit, loss = super().fit(problem), problem.terms.loss
-        if isinstance(self.noise, NoiseShares):
-            self._check_shares(self.noise, problem.terms)
-        if self.plain.gradients > 1:
-            sensitivity.check_several(problem.terms, self.noise, name_of(self))
-        elif self.plain.lr == "auto" and (loss is None or loss.curvature is None):
-            raise FoedusError(
-                f"{name_of(self)}(lr='auto') would ask the clients for their Lipschitz constants, which are private; "
-                "give lr, or take a loss of xᵀw with bounded curvature."
-            )
-        return fit
-
-    def _check_shares(self, noise: NoiseShares, terms: Terms) -> None:
-        """Refuse what is not proved for noise in shares, whose scale must be the same number at every client."""
-        if self.plain.gradients > 1:
-            raise FoedusError(
-                f"{name_of(self)} with Central takes one gradient a round, for the sensitivity of several depends on "
-                "the client; use k0=1, or Local."
-            )
-        noise.check_useful(terms.dim)
-
-    def broadcast(self, terms: Terms, server: NoisyServer, draws: Array) -> ModelMessage:
-        return ModelMessage(server.w, jnp.zeros(()), server.round, ())
-
-    def local(
-        self, terms: Terms, client: NoisyClient, model: ModelMessage, data: Data, key: Array
-    ) -> tuple[NoisyClient, NoisyReply]:
-        plain, w = self.plain, model.w
-        per = plain.gradients // plain.k0
-        # without a bound on the rows this curvature is a guess, but then there is only one step, whose sensitivity γΔ
-        # holds for any γ
-        curvature = sensitivity.public_curvature(terms, self.noise, self.noise.rows_range(data.count)[0])
-        base = 1.0 / curvature if isinstance(plain.lr, str) else jnp.asarray(plain.lr)
-        model = replace(model, gamma=base)
-        rows = clipping.rows_of(terms, data, self.noise)
-
-        def step(j: int | Array, d: Array) -> Array:  # d = u − w
-            g = clipping.clipped_gradient(terms, w + d, data, self.noise, rows)
-            return d - plain.rate(model, j // per) * (g + plain.pull * d)
-
-        d = jax.lax.fori_loop(1, plain.gradients, step, step(0, jnp.zeros_like(w)))
-        rates = [plain.rate(model, j // per) for j in range(plain.gradients)]
-        bound = sensitivity.several_steps(terms, self.noise, data.count, rates, jnp.sum(jnp.abs(w)), plain.pull)
-        if isinstance(self.noise, NoiseShares):
-            # who has spent its budget adds its share of the noise all the same: the others' rows rely on it
-            d = jnp.where(speaks(self.noise, client.spent, jnp.ones((), bool)), d, 0.0)
-            spent, z = release(self.noise, client.spent, w, d, bound, jnp.zeros(()), key, jnp.ones((), bool))
-            spoke = speaks(self.noise, client.spent, jnp.ones((), bool))
-            return NoisyClient(client.pi, client.z, select(spoke, spent, client.spent)), NoisyReply(z, spoke)
-        after, reply = self.send(client, w, client.pi, d, bound, jnp.zeros(()), key)
-        return after, replace(reply, z=jnp.where(reply.spoke, reply.z, 0.0))  # who is silent adds nothing to the sum
-
-    def init(self, terms: Terms, w0: Array, own: Data | None) -> SpeakingServer:
-        most = jnp.inf if self.noise.most is None else float(self.noise.most * terms.clients)
-        return SpeakingServer(w0, jnp.zeros((), int), jnp.asarray(most))
-
-    def aggregate(self, terms: Terms, server: SpeakingServer, replies: NoisyReply, present: Present) -> SpeakingServer:
-        mean = present.mean(NoisyReply(replies.z, replies.spoke.astype(float)))
-        speakers = jnp.rint(present.count * mean.spoke)
-        start = server.w if isinstance(self.noise, NoiseShares) else jnp.zeros_like(server.w)
-        w = jnp.where(speakers > 0, start + mean.z * present.count / jnp.maximum(speakers, 1), server.w)
-        return SpeakingServer(w, server.round + 1, server.left - speakers)
-
-    def budgets_are_spent(self, server: SpeakingServer) -> Array:
-        return server.left <= 0

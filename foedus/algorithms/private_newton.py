@@ -37,7 +37,7 @@ from foedus.privacy.releasing import Releasing, only_for_paper
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import RUNNING, STUCK, Algorithm, Each, Fit, Kind, Present, name_of, refuse
-from foedus.protocol.constrained import Constrained, MeasuresCaps
+from foedus.protocol.constrained import Constrained
 from foedus.protocol.summing import Summing
 
 STEPS, STEPS_WITH_CAPS = 8, 16  # rounds between the first and, with caps, the last
@@ -92,7 +92,7 @@ class NewtonReply:
 
 
 @settings
-class PrivateNewton(Releasing, Summing, Constrained, MeasuresCaps):
+class PrivateNewton(Releasing, Summing, Constrained):
     """Private training in about ten rounds, with or without caps on mean losses: noisy moments, then Newton-like steps.
 
     For a smooth loss of xᵀw with Gaussian noise: `privacy=fd.Local(epsilon=, delta=)`, or `fd.Central(...)` with

@@ -9,7 +9,8 @@ more than SHRINK of the stationarity ‖w^{k+1} − w^k‖_∞/β_k or of the vi
 subproblems are solved then, each from a point near its solution. With β_k that never falls it still is the proximal
 method of multipliers (Rockafellar 1976), and the stopping test with β_k for β gives the same certificate.
 
-Three inner methods (proxal_admm.py, proxal_newton.py) solve the subproblem to the same τ_k. In an outer round the
+Three inner methods (`AdmmInner` in admm.py, `NewtonInner` in proxal_newton.py with and without Hessians) solve the
+subproblem to the same τ_k. In an outer round the
 server sends w^{k+1} to the clients, and each answers with ‖Δμ_i‖_∞ and its first reply of the next subproblem, so that
 no round is spent on starting it. The outer round is repeated until every client has answered: because every client
 takes every dual step, the certificate covers all clients, whoever was silent in between. The replies also carry the
@@ -17,35 +18,34 @@ figures of two further tests: the gradient of the squared violations, which vani
 each client's part in the coupled rows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.admm import LocalP
-from foedus.algorithms.lagrangian import Party, Piece, excess, piece, refuse_kinks, share, violation
-from foedus.algorithms.proxal_admm import AdmmInner
-from foedus.algorithms.proxal_newton import NewtonInner
-from foedus.algorithms.proxal_state import (
-    SEARCH,
-    Account,
-    InnerMethod,
-    OuterMessage,
-    OuterProgress,
-    OuterReply,
-    ProxalClient,
-    ProxalServer,
-    coupled_multipliers,
-    coupled_rows_hold,
-    is_hopeless,
-    status_at,
-    step_of_search,
+from foedus.algorithms.admm import AdmmInner, LocalP, Status
+from foedus.algorithms.lagrangian import (
+    Excess,
+    Party,
+    Piece,
+    Share,
+    equalities,
+    excess,
+    full_regularizer,
+    piece,
+    refuse_kinks,
+    share,
+    violation,
 )
-from foedus.algorithms.proxal_words import reason_of, why_not_private
-from foedus.base.pytrees import PyTree, select
+from foedus.algorithms.proxal_newton import NewtonInner
+from foedus.base.pytrees import PyTree, select, state
 from foedus.base.settings import setting, settings
+from foedus.certificate.contradiction import reach
 from foedus.privacy.releasing import NotPrivate
+from foedus.problem.pooled import pool
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import CONVERGED, RUNNING, STUCK, Each, Fit, Kind, Present
@@ -57,6 +57,122 @@ CHEAP, GRADIENT_ROUNDS = 10, 100  # rounds of a subproblem after which β may st
 DEEP = 1e7  # an objective that has fallen by this share of 1 + |f| is called unbounded
 STALLS = 3  # subproblems in a row that ended above their tolerance, after which the method gives up
 NO_PROGRESS = 0.99  # a violation that is still above this share of that three outer points ago does not shrink
+GROWTH = 3.0  # the first factor by which β = "auto" grows; its square root after each subproblem that was not cheap
+SEARCH = 1e10  # the β of a subproblem in which the violations alone count
+FAR = 1e3  # terms that no point within so many units of its columns meets are called infeasible
+PAST = 3  # outer points over which the violation has to shrink
+AHEAD, UNDER_WAY, OVER = 0, 1, 2
+
+RELEASES = {
+    "newton": "the value, gradient and Hessian of its augmented Lagrangian (Newton steps)",
+    "lbfgs": "the value and gradient of its augmented Lagrangian (L-BFGS steps)",
+    "admm": "the solution of its augmented subproblem (ADMM steps)",
+}
+
+
+@state
+class OuterProgress:
+    """The progress of the outer loop: step counter, residuals, and whether it has finished or given up."""
+
+    k: Array  # the number of the point that is announced, or of the subproblem that is being solved
+    dw: Array  # ‖w^k − w^{k−1}‖_∞
+    dmu: Array  # max_i ‖μ_i^k − μ_i^{k−1}‖_∞, the server's included
+    product: Array  # max |μ·c|
+    violations: Array  # at the last outer points, newest first
+    least: Array  # the smallest violation of all outer points
+    least_at: Array  # the client whose row it was; n stands for the server
+    rounds: Array  # that the present subproblem has taken
+    residual: Array  # ‖w^k − w^{k−1}‖_∞/β when β was last considered
+    violation: Array  # the violation at w^k then
+    pace: Array  # the factor by which β grows
+    left: Array  # the residual of the last subproblem
+    top: Array  # f at the first outer point
+    deep: Array  # whether f has fallen so far below it that it is called unbounded
+    stalls: Array  # subproblems in a row that ended above their tolerance
+    search: Array  # the state of the search for evidence: AHEAD, UNDER_WAY or OVER
+    resume: Array  # the β with which the run goes on after it
+    finished: Array  # whether the stopping test holds
+    gave_up: Array  # whether the terms seem infeasible, or max_outer is reached
+
+    @staticmethod
+    def blank() -> "OuterProgress":
+        """The progress before the first outer step."""
+        far, none, no = jnp.full((), jnp.inf), jnp.zeros((), int), jnp.zeros((), bool)
+        return OuterProgress(
+            none, far, far, far, jnp.full(PAST, jnp.inf), far, none, none, far, far, jnp.full((), GROWTH), far,
+            far, no, none, none, far, no, no,
+        )  # fmt: skip
+
+
+@state
+class Account:
+    """A client's figures at the point w^k."""
+
+    dmu: Array  # ‖Δμ_i‖_∞
+    product: Array  # |μ·c|_∞
+    excess: Excess
+    share: PyTree  # its part in the coupled rows; () without any
+
+    @staticmethod
+    def blank(clients: int, size: int, coupled: int) -> "Account":
+        """The table of all clients' accounts before anybody has answered, for points of this size."""
+        each = jnp.zeros((clients, coupled))
+        return Account(
+            dmu=jnp.zeros(clients),
+            product=jnp.zeros(clients),
+            excess=Excess(jnp.zeros(clients), jnp.zeros((clients, size)), jnp.zeros((clients, size))),
+            share=Share(each, each, jnp.zeros(clients)) if coupled else (),
+        )
+
+
+@state
+class ProxalServer:
+    """The server's state."""
+
+    w: Array  # (w, s): the point that the next message is about
+    centre: Array  # w^k
+    mu: Array  # μ_0
+    beta: Array  # of the subproblem that is being solved, or the next one
+    last_beta: Array  # of the subproblem whose solution is announced
+    own: Data | None  # the server's own data
+    inner: PyTree  # the inner method's state
+    outer: Array  # whether the next round is an outer one
+    accounts: Account  # the clients' answers to it
+    has_answered: Array
+    track: OuterProgress
+
+
+@state
+class ProxalClient:
+    """A client's state."""
+
+    mu: Array  # μ_i
+    beta: Array
+    centre: Array  # w^k
+    k: Array  # the last outer point it has taken in; −1 before the first
+    index: Array  # its place among the clients, which coupled rows need
+    dmu: Array  # ‖Δμ_i‖_∞ of the last update: a repeated outer round gets the same answer
+    inner: PyTree  # the inner method's state
+
+
+@state
+class OuterMessage:
+    """The outer message: the point w^k and k; with coupled rows, their multiplier and a client's place among the s."""
+
+    w: Array
+    k: Array
+    beta: PyTree  # of the next subproblem, where it is not a setting; else ()
+    nu: PyTree
+    index: PyTree
+    hint: PyTree  # the inner method's suggestion to its clients, as ADMM's last ρ
+
+
+@state
+class OuterReply:
+    """The outer reply: the account of this point, and the first reply of the next subproblem."""
+
+    account: Account
+    first: PyTree
 
 
 @settings
@@ -115,7 +231,7 @@ class ProxAL(Constrained, NotPrivate):
         return OuterRound(self), InnerRound(self)
 
     @property
-    def method(self) -> InnerMethod:
+    def method(self) -> AdmmInner | NewtonInner:
         """The inner method, with its settings."""
         if self.inner == "admm":
             return AdmmInner(self.rho, self.q)
@@ -298,7 +414,7 @@ class OuterRound:
         accounts, has_answered = present.remember(
             (server.accounts, server.has_answered), (replies.account, jnp.ones_like(present.here))
         )
-        inner = algorithm.method.hear(server.inner, replies.first, present)
+        inner: PyTree = algorithm.method.hear(server.inner, replies.first, present)
         waiting = replace(server, inner=inner, accounts=accounts, has_answered=has_answered)
 
         own = algorithm.server_P(terms, server, server.last_beta)(server.w, 1)
@@ -399,3 +515,145 @@ class InnerRound:
         )
         after = replace(server, w=w, inner=inner, outer=finished, track=replace(track, rounds=track.rounds + 1))
         return algorithm.close_step(terms, after, finished)
+
+
+def coupled_multipliers(terms: Terms, server: ProxalServer, nu: Array, eps2: float) -> Array:
+    """The multipliers of the coupled rows: ν, and 0 on rows that are slack.
+
+    The slack of a coupled row may sit at its clients' rows or at Σ s ≤ 0: ν of a slack row may be small but not zero.
+    """
+    c = jnp.mean(server.accounts.share.c, axis=0)
+    equal = equalities(Party(terms, server=True), server.own)[terms.rows[1] :]
+    return jnp.where(equal | (c >= -eps2), nu, 0.0)
+
+
+def is_hopeless(terms: Terms, server: ProxalServer) -> Array:
+    """Whether no point near this one meets the terms, if they are convex.
+
+    It is the test of `contradiction.py` with the violations themselves as multipliers: they add up to 2θ and
+    pull by ∇θ, where θ is half the sum of squared violations. The unit of a column is √(2θ/∂²θ): moved by it
+    alone, the column would change θ by θ. A stationary point of θ > 0 is where the method ends, too, on terms that
+    are not convex.
+    """
+    each, own = server.accounts.excess, excess(Party(terms, server=True), server.w, server.own)
+    total = jax.tree.map(lambda mine, others: mine + jnp.sum(others, axis=0), own, each)
+    unit = jnp.where(total.bend > 0, jnp.sqrt(2.0 * total.theta / jnp.where(total.bend > 0, total.bend, 1.0)), 0.0)
+    return reach(2.0 * total.theta, total.gradient, unit, full_regularizer(terms), server.w) >= FAR
+
+
+def status_at(party: Party, data: Data) -> Callable[[Piece], Status]:
+    """A client's figures for the history, as a function of its P_i at a point."""
+    return lambda here: Status(here.f * party.terms.clients, violation(party, data, here.c))
+
+
+def step_of_search(track: OuterProgress, beta: Array, stands_still: Array) -> tuple[OuterProgress, Array]:
+    """The progress and β for the next subproblem, with a search for evidence where the violation stands still.
+
+    In units of columns that differ much, the proximal term and the tolerances of the method keep it from the point of
+    least violation, where the evidence is. Once in a run it therefore solves one subproblem for the violations alone,
+    with β = SEARCH, to the limit of rounding: Newton's steps do not depend on units. No multiplier moves by it, and
+    where the terms can be met after all, the run goes on from there with the β that it had.
+    """
+    begins = (track.search == AHEAD) & stands_still
+    ends = track.search == UNDER_WAY
+    search = jnp.where(begins, UNDER_WAY, jnp.where(ends, OVER, track.search))
+    next_beta = jnp.where(begins, SEARCH, jnp.where(ends, track.resume, beta))
+    return replace(track, search=search, resume=jnp.where(begins, beta, track.resume)), next_beta
+
+
+def coupled_rows_hold(
+    terms: Terms, server: ProxalServer, mu: Array, residual: Array, eps1: float, eps2: float
+) -> Array:
+    """Whether the certificate of the coupled rows themselves holds.
+
+    The problem over (w, s) has its own certificate, with stationarity `residual`. Without s, a client's multipliers μ_i
+    stand where ν/n should be, and rows that are slack get the multiplier 0: both changes are bounded here and added to
+    the residual.
+    """
+    share, nu = server.accounts.share, mu[terms.rows[1] :]
+    final_nu = coupled_multipliers(terms, server, nu, eps2)
+    c = jnp.mean(share.c, axis=0)
+    shift = jnp.dot(jnp.mean(share.steepness, axis=0), jnp.abs(nu - final_nu))
+    stationary = residual + jnp.sum(share.spread) + shift <= eps1
+    distance = jnp.where(final_nu != 0, jnp.abs(c), jnp.maximum(c, 0.0))
+    return stationary & (jnp.max(distance) <= eps2) & (jnp.max(jnp.abs(final_nu * c)) <= eps2)
+
+
+def why_not_private(inner: str) -> str:
+    """Why ProxAL with this inner method has no private form, to go at the end of a sentence."""
+    return (
+        f"each round it sends {RELEASES[inner]} and how far its multipliers moved, and both are functions of "
+        "multipliers that carry the data from round to round without a bound"
+    )
+
+
+def residuals_left(track: OuterProgress, beta: float, eps1: float, eps2: float) -> str:
+    """Which of the figures of the stopping test are still above their tolerance."""
+    figures = (
+        ("the stationarity", float(track.dw) / beta + float(track.left), eps1),
+        ("the step of the multipliers", float(track.dmu) / beta, eps2),
+        ("|μ·c|", float(track.product), eps2),
+    )
+    return ", ".join(f"{name} is {value:.2g} > {limit:g}" for name, value, limit in figures if not value <= limit)
+
+
+def reason_of(server: ProxalServer, converged: bool, names: list[str], solver_ratio: float, settings: "ProxAL") -> str:
+    """A sentence on why the run ended; `solver_ratio` is how far a subproblem solver missed its tolerance."""
+    track, eps2, max_outer = server.track, settings.eps2, settings.max_outer
+    note = f"; a subproblem solver ended at {solver_ratio:.1g} times its tolerance" if solver_ratio > 1 else ""
+    if converged:
+        return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps{note}"
+    least = float(track.least)
+    whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
+    note_on_least = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
+    answers = server.has_answered if bool(server.outer) else server.inner.fresh
+    silent = [name for name, answer in zip(names, answers, strict=True) if not bool(answer)]
+    if bool(track.deep):
+        now = float(track.violations[0])
+        if now > eps2 * (1.0 + float(abs(server.w).max())):
+            away = f"the objective falls without end away from them, where the violation is {now:.3g}"
+            return f"no point was found that meets the terms from this start: {note_on_least}; {away}"
+        return "the objective is unbounded: it falls without end"
+    if bool(track.gave_up):
+        left = residuals_left(track, float(server.last_beta), settings.eps1, eps2)
+        at_limit = int(track.k) >= max_outer
+        if bool(track.stalls) and not at_limit:
+            stalled = f"stalled after {int(track.k)} outer steps, for rounding allows no smaller residuals"
+            if least > eps2:
+                return f"no point was found that meets the terms: {note_on_least}; it {stalled}"
+            return f"{stalled}: the terms are met; {left}"
+        if not at_limit:
+            return f"no point was found that meets the terms: {note_on_least}, and no small step lessens it"
+        if least > eps2:
+            return f"the terms were not met in {max_outer} outer steps; {note_on_least}; {left}"
+        return f"stopped after {max_outer} outer steps: the terms are met, the model is not yet optimal; {left}"
+    if bool(server.outer) and silent and least == float("inf"):
+        return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
+    must_wait = bool(server.outer) or bool(server.inner.hold)
+    waiting = f"still waiting for client {silent[0]!r}; " if must_wait and silent else ""
+    end = note_on_least or "no outer step was finished"
+    return f"stopped at the limit of rounds in outer step {int(track.k)}; {waiting}{end}"
+
+
+@settings
+class CentralProxAL(ProxAL):
+    """Solves the pooled problem by ProxAL with all data in one place: what a federation is compared with.
+
+    It is PAL's Algorithm 3. The data are sent to the server once, and counted as traffic; its rounds are evaluations in
+    one place, not communication.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.CentralProxAL())
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
+    """
+
+    inner: str = setting("newton", "subproblems are solved by (proximal) Newton", choices=("newton",))
+
+    def fit(self, problem: Problem) -> Fit:
+        return replace(super().fit(problem), problem=pool(problem))
+
+    def privacy_refusal(self, terms: Terms) -> str:
+        return "it sends the data themselves to the server"

@@ -1,4 +1,4 @@
-"""ProxAL's subproblems by Newton's method at the server, an `InnerMethod`: clients send derivatives and solve nothing.
+"""ProxAL's subproblems by Newton's method at the server: clients send derivatives and solve nothing.
 
 With `hessians`, a reply is P_i, ∇P_i and the upper triangle of ∇²P_i at the trial point, and the server takes proximal
 Newton steps with a line search: a few rounds a subproblem. Without, a reply is P_i and ∇P_i, and the server uses
@@ -27,7 +27,6 @@ from foedus.base.pytrees import PyTree, select, state
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.numerics.newton import INNER_SHARE, SUFFICIENT, direction, proximal_direction
 from foedus.numerics.packed import pack, unpack
-from foedus.problem.regularizers import Zero
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Present
 
@@ -75,14 +74,19 @@ class Search:
 
 @dataclass(frozen=True)
 class NewtonInner:
-    """Newton (with `hessians`) or L-BFGS (without) for the subproblem Σ P_i + h."""
+    """Newton (with `hessians`) or L-BFGS (without) for the subproblem Σ P_i + h.
+
+    `server_start` and `server_step` return the server's state, the next point, and whether the subproblem is solved.
+    """
 
     hessians: bool
 
     def join(self, terms: Terms, point: Array) -> tuple[()]:
+        """A client's state before its first round."""
         return ()
 
     def blank(self, terms: Terms, point: Array) -> Search:
+        """The server's state before its first round."""
         n, dim = terms.clients, point.shape[0]
         column, zero = jnp.zeros(n), jnp.zeros(())
         second = jnp.zeros((n, dim * (dim + 1) // 2 if self.hessians else dim))
@@ -106,9 +110,11 @@ class NewtonInner:
         )
 
     def status(self, inner: Search) -> Status:
+        """The clients' last figures for the history."""
         return inner.slopes.status
 
     def report(self, inner: Search) -> dict[str, Array]:
+        """The inner method's own numbers for the history."""
         return {"residual": inner.residual}
 
     def stalled(self, inner: Search) -> Array:
@@ -126,11 +132,13 @@ class NewtonInner:
     def client_start(
         self, terms: Terms, P: LocalP, client: tuple[()], w: Array, hint: tuple[()], status: Callable[[Piece], Status]
     ) -> tuple[tuple[()], Slope]:
+        """A client's state at the start of a subproblem, and its first reply."""
         at = P(w, 2 if self.hessians else DIAGONAL)
         second = pack(at.hessian) if self.hessians else at.hessian
         return client, Slope(at.value, at.gradient, second, status(at))
 
     def hear(self, inner: Search, replies: Slope, present: Present) -> Search:
+        """The server's state with the replies of those present."""
         slopes, fresh = inner.slopes, inner.fresh
         if isinstance(replies.hessian, tuple):
             # gradients only: the diagonal stays as it was at the start of the subproblem
@@ -142,14 +150,17 @@ class NewtonInner:
         return replace(inner, slopes=slopes, point=point, fresh=fresh)
 
     def hint(self, inner: Search) -> tuple[()]:
+        """The server's suggestion to the clients for the next subproblem."""
         return ()
 
     def broadcast(self, inner: Search) -> Array:
+        """The message of an inner round."""
         return inner.trial
 
     def client_step(
         self, terms: Terms, P: LocalP, client: tuple[()], w: Array, status: Callable[[Piece], Status]
     ) -> tuple[tuple[()], Slope]:
+        """A client's next state and its reply in an inner round."""
         at = P(w, 2 if self.hessians else 1)
         return client, Slope(at.value, at.gradient, pack(at.hessian) if self.hessians else (), status(at))
 
@@ -175,6 +186,7 @@ class NewtonInner:
     def server_start(
         self, terms: Terms, server_P: LocalP, inner: Search, w: Array, prox: Array | float, tau: Array
     ) -> tuple[Search, Array, Array]:
+        """The server's state once every client has sent its first reply."""
         # the clients' first replies are about w itself, so `hold` takes it as the base of the first step
         inner = replace(inner, trial=w, hold=jnp.ones((), bool), least=jnp.full((), jnp.inf), idle=jnp.zeros((), int))
         if not self.hessians:
@@ -188,6 +200,7 @@ class NewtonInner:
         self, terms: Terms, server_P: LocalP, inner: Search, replies: Slope, present: Present, centre: Array,
         prox: Array | float, tau: Array,
     ) -> tuple[Search, Array, Array]:  # fmt: skip
+        """The server's state after an inner round."""
         return self.move(terms, server_P, self.hear(inner, replies, present), tau)
 
     def move(self, terms: Terms, server_P: LocalP, inner: Search, tau: Array) -> tuple[Search, Array, Array]:
@@ -209,7 +222,7 @@ class NewtonInner:
             step, change = inner.trial - inner.base, gradient - inner.gradient
             # with `hold` the trial point is the base already, and there is no new pair
             memory = select(inner.hold, memory, memory.add(step, change))
-            if isinstance(h, Zero):
+            if h.vanishes:
                 q = memory.direction(gradient, inner.diagonal)
                 slope = jnp.dot(gradient, q)
             else:

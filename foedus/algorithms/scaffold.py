@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, View, complete
+from foedus.algorithms.fedavg import Descent, DescentServer, ModelMessage, View, complete
 from foedus.base.pytrees import state
 from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate

@@ -1,4 +1,4 @@
-"""SFedAvg: FedAvg with noise on what is sent (Li et al. 2019, as EPM Algorithm 3 and its section VII.B set it).
+"""SFedAvg and SFedProx: FedAvg and FedProx with noise on what is sent, as EPM Algorithms 3-4 set them.
 
 Clients in S take k0 full-gradient steps from the received w with γ = 2d_i/√(2k0 + ⌈k/k0⌉) (38) and send w_i + noise; w
 is the mean over the clients that have just sent one. (Algorithm 3 as printed takes the mean over the NEXT round's
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithms.epm import EpmClient, EpmMethod, EpmTask, Upload, paper_mu
+from foedus.algorithms.private import private_steps
 from foedus.base.settings import setting, settings
 from foedus.privacy import sensitivity
 from foedus.privacy.noise import Sound
@@ -75,37 +76,46 @@ class SFedAvg(EpmMethod):
 
     def local(self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, key: Array) -> tuple[EpmClient, Upload]:
         w, start = task.w, task.round * self.k0
-        view, g = self.look(terms, w, data)
         if isinstance(self.noise, Sound):
-            return self._release(terms, client, task, data, g, key)
-        first, gradient = w - self.step_size(terms, start, data.count) * g, self.gradient_of(terms, data)
+            # the same steps, taken as increments d = u − w, because d is what is released
+
+            def rate(j: int | Array) -> Array:
+                return self.step_size(terms, start + j // self.steps, data.count)
+
+            d, bound = private_steps(terms, self.noise, w, data, rate, self.gradients, self.pull)
+            return self.upload(client, task, (), d, w + d, key, (bound, jnp.zeros(())))
+        view, g = self.look(terms, w, data)
+        first = w - self.step_size(terms, start, data.count) * g
 
         def step(j: int, u: Array) -> Array:
-            slope = gradient(u) + self.pull * (u - w)
+            slope = terms.gradient(u, data) + self.pull * (u - w)
             return u - self.step_size(terms, start + j // self.steps, data.count) * slope
 
         u = jax.lax.fori_loop(1, self.gradients, step, first)
         mu = paper_mu(*PAPER_MU, start + self.k0 - 1, client.w - w)  # of the noise (39)
         return self.upload(client, task, view, u - w, u, key, (g, mu))
 
-    def _release(
-        self, terms: Terms, client: EpmClient, task: EpmTask, data: Data, g: Array, key: Array
-    ) -> tuple[EpmClient, Upload]:
-        """The same steps with sound noise, taken as increments d = u − w, because d is what is released."""
-        assert isinstance(self.noise, Sound)
-        w, gradient = task.w, self.gradient_of(terms, data)
-
-        def rate(j: int | Array) -> Array:
-            return self.step_size(terms, task.round * self.k0 + j // self.steps, data.count)
-
-        def step(j: int | Array, d: Array) -> Array:
-            return d - rate(j) * (gradient(w + d) + self.pull * d)
-
-        d = jax.lax.fori_loop(1, self.gradients, step, -rate(0) * g)
-        bound = sensitivity.several_steps(
-            terms, self.noise, data.count, [rate(j) for j in range(self.gradients)], jnp.sum(jnp.abs(w)), self.pull
-        )
-        return self.upload(client, task, (), d, w + d, key, (bound, jnp.zeros(())))
-
     def model(self, terms: Terms, z: Array, spoke: Array) -> Array:
         return jnp.where(spoke, 1.0, 0.0) @ z / jnp.maximum(jnp.sum(spoke), 1)
+
+
+@settings
+class SFedProx(SFedAvg):
+    """The noisy FedProx that FedEPM is compared with in its paper.
+
+    k0 times a round a client takes ℓ gradient steps on f_i(u) + (μ/2)‖u − w‖²; otherwise it is SFedAvg.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> sites = {"north": (np.eye(2), np.array([1.0, 2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+        >>> run = fd.solve(fd.Problem(sites, loss=fd.losses.least_squares), fd.SFedProx(rho=1.0, lr=0.5))
+        >>> run.converged, run.w.round(3).tolist()
+        (True, [2.0, 3.0])
+    """
+
+    mu: float = setting(1e-5, "μ, the weight of the proximal term (36)", ge=0)
+    steps: int = setting(3, "ℓ, gradient steps per proximal solve (Algorithm 4)", ge=1, integer=True)
+
+    @property
+    def pull(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.mu

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
+from foedus.algorithms.fedavg import Descent, DescentServer, ModelMessage, Progress, complete
 from foedus.algorithms.minimax import Minimax
 from foedus.base.pytrees import state
 from foedus.base.settings import setting, settings

@@ -20,7 +20,7 @@ from jax import Array
 
 from foedus.base.pytrees import state
 from foedus.certificate.rows import Row
-from foedus.problem.regularizers import Box, L1Ball, L2Ball, Leading, Regularizer, Simplex
+from foedus.problem.regularizers import Regularizer
 
 TINY = 1e-300
 EVIDENT = 10.0  # the least reach that is called evidence
@@ -45,28 +45,10 @@ def reach(price: Array, pull: Array, unit: Array, h: Regularizer | None = None, 
     gain = jnp.where(pull == 0, 0.0, unit * jnp.abs(pull))
     most = jnp.inf
     if h is not None and w is not None:
-        dim = h.dim if isinstance(h, Leading) else w.shape[0]
-        inside = h.inside if isinstance(h, Leading) else h
-        if isinstance(inside, Box):
-            room = jnp.maximum(jnp.where(pull[:dim] > 0, w[:dim] - inside.low, inside.high - w[:dim]), 0.0)
-            gain = gain.at[:dim].set(jnp.where(room > 0, gain[:dim], 0.0))
-        most = most_gain(inside, w[:dim], pull[:dim]) + jnp.sum(jnp.where(pull[dim:] == 0, 0.0, jnp.inf))
+        gain = jnp.where(h.room(w, pull) > 0, gain, 0.0)
+        most = h.most_gain(w, pull)
     far = price / jnp.maximum(jnp.sum(gain), TINY)
     return jnp.where(price > 0, jnp.where(price > most, jnp.inf, far), 0.0)
-
-
-def most_gain(h: Regularizer, w: Array, pull: Array) -> Array:
-    """The most that pᵀ(w − w') can be for w' in the domain of h; infinite where it is not bounded."""
-    if isinstance(h, Simplex):
-        return pull @ w - h.total * jnp.min(pull)
-    if isinstance(h, L1Ball):
-        return pull @ w + h.radius * jnp.max(jnp.abs(pull))
-    if isinstance(h, L2Ball):
-        return pull @ w + h.radius * jnp.linalg.norm(pull)
-    if isinstance(h, Box):
-        room = jnp.where(pull > 0, w - h.low, h.high - w)
-        return jnp.sum(jnp.where(pull == 0, 0.0, jnp.abs(pull) * room))
-    return jnp.full((), jnp.inf)
 
 
 @dataclass(frozen=True)

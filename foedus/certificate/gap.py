@@ -20,13 +20,12 @@ from jax import Array
 
 from foedus.certificate.rows import Row
 from foedus.problem.constraints import Linear, LossRows
-from foedus.problem.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero
+from foedus.problem.regularizers import Regularizer
 from foedus.problem.terms import Data, Terms
 
 LONG, BAND = 2**15, 2**12  # beyond so many rows a product over rows is made of bands of so many, to spare memory
 FLAT = 1e-11  # of the largest eigenvalue: directions in which there is no curvature, or on which no row acts
 LEFT_OVER = 1e-6  # of ‖r‖: a residual along flat directions that is larger than this gains without end
-EDGE = 1e-7  # of a ball's radius: a point that is nearer to the boundary is on it
 CURVED = 1e-7  # of the largest eigenvalue: negative curvature beyond this is not rounding
 
 
@@ -119,61 +118,15 @@ def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) 
     return gram + jax.hessian(lambda u: penalty.value(u, data.count) / terms.clients)(w)
 
 
-@dataclass(frozen=True)
-class Face:
-    """How a regulariser h holds a point w at which the smooth part has the gradient g."""
-
-    r: np.ndarray  # an element of g + ∂h(w), the least one where h is separable
-    free: np.ndarray  # the coordinates that h leaves free
-    normals: np.ndarray  # directions that leave the domain's boundary, (0 or 1, dim)
-    bend: float = 0.0  # the curvature that a round boundary adds along the face
-    slack: float = 0.0  # what is left of the boundary times its multiplier
-
-
-def face_of(h: Regularizer, w: np.ndarray, g: np.ndarray) -> Face | None:
-    """The face on which h holds the point w; None for an h of another kind than those here."""
-    free, none = np.ones_like(w, dtype=bool), np.zeros((0, len(w)))
-    if isinstance(h, Zero):
-        return Face(g, free, none)
-    if (isinstance(h, Simplex) and h.total == 0) or (isinstance(h, L1Ball | L2Ball) and h.radius == 0):
-        return Face(np.zeros_like(g), ~free, none)  # a domain of one point
-    if isinstance(h, ElasticNet):
-        g = g + h.lam2 * w
-        r = np.where(w != 0, g + h.lam1 * np.sign(w), _shrunk(g, h.lam1)) if h.lam1 > 0 else g
-        return Face(r, (w != 0) | (r != 0) if h.lam1 > 0 else free, none)
-    if isinstance(h, Box):
-        r = np.where(w <= h.low, np.minimum(g, 0.0), np.where(w >= h.high, np.maximum(g, 0.0), g))
-        return Face(r, ((w > h.low) & (w < h.high)) | (r != 0), none)
-    if isinstance(h, Simplex):
-        g = g - float(g @ w) / h.total
-        r = np.where(w > 0, g, np.minimum(g, 0.0))
-        return Face(r, (w > 0) | (r != 0), np.ones((1, len(w))))
-    if isinstance(h, L1Ball | L2Ball):
-        size = float(np.sum(np.abs(w)) if isinstance(h, L1Ball) else np.linalg.norm(w))
-        lam = -float(g @ w) / max(size, 1e-300)
-        if size < (1.0 - EDGE) * h.radius or lam <= 0:
-            return Face(g, free, none)
-        slack = lam * max(h.radius - size, 0.0)
-        if isinstance(h, L2Ball):
-            return Face(g + lam * w / size, free, w[None], lam / size, slack)
-        r = np.where(w != 0, g + lam * np.sign(w), _shrunk(g, lam))
-        return Face(r, (w != 0) | (r != 0), np.where(w != 0, np.sign(w), -np.sign(r))[None], 0.0, slack)
-    return None
-
-
-def _shrunk(g: np.ndarray, by: float) -> np.ndarray:
-    return np.sign(g) * np.maximum(np.abs(g) - by, 0.0)
-
-
 def tied(h: Regularizer) -> str:
     """Why there is no estimate under a regulariser whose faces are not known here."""
-    return f"{type(h).__name__} ties coordinates together in a way for which there is no estimate"
+    return f"{h.name} ties coordinates together in a way for which there is no estimate"
 
 
 def ridge_bound(gradient: np.ndarray, h: Regularizer, w: np.ndarray, slack: float, strong: float) -> float | None:
     """The proved bound ‖r‖²/2σ + Σ|μc| of a convex Lagrangian, None where no ridge gives one; it needs no matrix."""
-    face = face_of(h, w, gradient)
-    sigma = strong + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
+    face = h.face(w, gradient)
+    sigma = strong + h.ridge
     if face is None or sigma <= 0 or not np.all(np.isfinite(gradient)):
         return None
     return float(face.r @ face.r) / (2.0 * sigma) + slack + face.slack
@@ -186,15 +139,14 @@ def measure_gap(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
 
 
 def _measure(curves: Curves, h: Regularizer, w: np.ndarray) -> Gap:
-    face = face_of(h, w, curves.gradient)
+    face = h.face(w, curves.gradient)
     if face is None:
         return Gap(None, None, "minimum", tied(h))
     if not (np.all(np.isfinite(curves.hessian)) and np.all(np.isfinite(curves.gradient))):
         return Gap(None, None, "minimum")
     r, free, slack = face.r, face.free, curves.slack + face.slack
-    ridge = face.bend + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
     bound = ridge_bound(curves.gradient, h, w, curves.slack, curves.strong) if curves.convex else None
-    K = curves.hessian + ridge * np.eye(len(w))
+    K = curves.hessian + face.times(np.eye(len(w)))
     K, pull, r = K[np.ix_(free, free)], curves.pull[np.ix_(free, free)], r[free]
     # columns in units in which each has curvature 1; a column without curvature keeps its own
     diagonal = np.abs(np.diag(K))

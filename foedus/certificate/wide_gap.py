@@ -18,10 +18,10 @@ import numpy as np
 from jax import Array
 
 from foedus.base.pytrees import PyTree, device_array, state
-from foedus.certificate.gap import FLAT, Gap, bends_of_losses, face_of, gain_along, sums_losses, tied
+from foedus.certificate.gap import FLAT, Gap, bends_of_losses, gain_along, sums_losses, tied
 from foedus.numerics.interpreter.dispatch import jit_if_large
 from foedus.problem.constraints import Linear
-from foedus.problem.regularizers import ElasticNet, Regularizer
+from foedus.problem.regularizers import Regularizer
 from foedus.problem.sizes import cut
 from foedus.problem.terms import Data, Terms, rows
 
@@ -204,13 +204,13 @@ def measure_wide(at: Server, h: Regularizer, slack: float, bound: float | None, 
     """The gap at a point, without a matrix; `slack` is Σμ|c|, and `convex` whether the Lagrangian is known to be so."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         gap = _measure(at, h, convex)
-        face = face_of(h, at.w, at.gradient)
+        face = h.face(at.w, at.gradient)
     estimate = None if gap.estimate is None or face is None else gap.estimate + slack + face.slack
     return replace(gap, estimate=estimate, bound=bound if gap.kind == "minimum" else None)
 
 
 def _measure(at: Server, h: Regularizer, convex: bool) -> Gap:
-    face, dim = face_of(h, at.w, at.gradient), len(at.w)
+    face, dim = h.face(at.w, at.gradient), len(at.w)
     if face is None:
         return Gap(None, None, "minimum", tied(h))
     if not np.all(np.isfinite(at.gradient)):
@@ -218,12 +218,11 @@ def _measure(at: Server, h: Regularizer, convex: bool) -> Gap:
     if at.count > MOST_ROWS:
         return Gap(None, None, "minimum", f"{at.count} rows at {dim} columns are too many")
     r, free = face.r, face.free
-    ridge = face.bend + (h.lam2 if isinstance(h, ElasticNet) else 0.0)
 
     def times(V: np.ndarray) -> np.ndarray:
-        return at.times(V) + ridge * V
+        return at.times(V) + face.times(V)
 
-    scale = np.where(free, _scale(times, dim) if at.diagonal is None else _units(at.diagonal + ridge), 0.0)
+    scale = np.where(free, _scale(times, dim) if at.diagonal is None else _units(at.diagonal + face.curvature), 0.0)
     basis = _rows_span(at, face.normals, scale)
     if len(basis) >= np.sum(free):  # the rows leave no direction
         return Gap(0.0, None, "minimum")

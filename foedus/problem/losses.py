@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from foedus.base.errors import FoedusError
@@ -24,6 +25,8 @@ class Loss:
     A class of your own states `value`, and what differs from this: `kind` of targets, "regression" or "classification";
     `convex`, whether it is convex in z; `smooth`, whether it has no kinks; `curvature`, a bound on its second
     derivative in z, None where none is known; `nonnegative`, whether it is never below 0. Certificates rest on these.
+    Standard errors rest on `likelihood`: whether ℓ is −log P(y|z), up to a term free of z, with a second derivative
+    that is the variance of y. `link` says how a score becomes a number such as y.
 
     Example:
         >>> import foedus as fd, jax.numpy as jnp
@@ -38,12 +41,29 @@ class Loss:
     curvature: ClassVar[float | None] = None
     nonnegative: ClassVar[bool] = False
     quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
+    likelihood: ClassVar[bool] = False
+    link: ClassVar[str] = "identity"  # of a regression: the function of the mean of y that z is; or "log"
+    log_odds: ClassVar[bool] = False  # whether z is the logarithm of the odds of the positive class
+    words: ClassVar[str] = ""  # what a report calls it
+    expects: ClassVar[str] = "0/1 or -1/+1"  # the targets that `wrong_targets` lets through
 
     @property
     def name(self) -> str:
         """What messages and reports call the loss."""
         words = [f"{k}={v:g}" for k, v in vars(self).items() if isinstance(v, float)]
         return type(self).__name__ + (f"({', '.join(words)})" if words else "")
+
+    def wrong_targets(self, y: np.ndarray) -> list[float]:
+        """The targets among y for which the loss is not defined, in ascending order."""
+        labels = set(np.unique(y).tolist()) if self.kind == "classification" else set()
+        if labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}:
+            return []
+        return sorted(labels - {0.0, 1.0}) if 0.0 in labels else sorted(labels - {-1.0, 1.0})
+
+    @classmethod
+    def answer(cls, scores: np.ndarray) -> np.ndarray:
+        """The numbers that scores z stand for, where y is a number: the mean of y by the `link`."""
+        return np.exp(scores) if cls.link == "log" else scores
 
     def value(self, z: Array, y: Array) -> Array:
         """ℓ(z, y), elementwise."""
@@ -71,6 +91,7 @@ def signed(y: Array) -> Array:
 class LeastSquares(Loss):
     """The squared error ½(z − y)², as `fd.losses.least_squares`."""
 
+    words = "least-squares loss"
     curvature = 1.0
     nonnegative = True
     quadratic = True
@@ -88,9 +109,12 @@ class LeastSquares(Loss):
 class Logistic(Loss):
     """The logistic loss log(1 + e^z) − y·z, y in 0/1, as `fd.losses.logistic`; softplus keeps it finite for every z."""
 
+    words = "logistic loss"
     kind = "classification"
     curvature = 0.25
     nonnegative = True
+    likelihood = True
+    log_odds = True
 
     def value(self, z: Array, y: Array) -> Array:
         return jax.nn.softplus(-signed(y) * z)
@@ -106,6 +130,7 @@ class Logistic(Loss):
 class Hinge(Loss):
     """The hinge loss max(0, 1 − yz), y in −1/+1, as `fd.losses.hinge`."""
 
+    words = "hinge loss"
     kind = "classification"
     smooth = False
     nonnegative = True
@@ -117,6 +142,7 @@ class Hinge(Loss):
 class SmoothHinge(Loss):
     """The smooth hinge: ½ − yz for yz ≤ 0, ½(1 − yz)² for 0 < yz < 1, 0 beyond; as `fd.losses.smooth_hinge`."""
 
+    words = "smooth hinge loss"
     kind = "classification"
     curvature = 1.0
     nonnegative = True
@@ -126,11 +152,27 @@ class SmoothHinge(Loss):
         return jnp.where(u >= 1.0, u - 0.5, 0.5 * jnp.clip(u, 0.0, 1.0) ** 2)
 
 
+class Poisson(Loss):
+    """The loss of counts, e^z − yz with y ≥ 0 and a mean of e^z, as `fd.losses.poisson`."""
+
+    words = "Poisson loss"
+    likelihood = True
+    link = "log"
+    expects = "numbers >= 0"
+
+    def value(self, z: Array, y: Array) -> Array:
+        return jnp.exp(z) - y * z
+
+    def wrong_targets(self, y: np.ndarray) -> list[float]:
+        return np.unique(y[y < 0]).tolist()
+
+
 @dataclass(frozen=True)
 class Huber(Loss):
     """Huber's loss of r = z − y: ½r² for |r| ≤ ε, ε(|r| − ε/2) beyond; made by `fd.losses.huber(eps)`."""
 
     eps: float
+    words: ClassVar[str] = "Huber loss"
     curvature: ClassVar[float | None] = 1.0
     nonnegative: ClassVar[bool] = True
 
@@ -145,6 +187,7 @@ class EpsilonInsensitive(Loss):
     """The loss of support vector regression, max(0, |z − y| − ε); made by `fd.losses.epsilon_insensitive(eps)`."""
 
     eps: float
+    words: ClassVar[str] = "ε-insensitive loss"
     smooth: ClassVar[bool] = False
     nonnegative: ClassVar[bool] = True
 
@@ -157,6 +200,7 @@ class Pinball(Loss):
     """The loss of quantile regression at level ε, max(−εr, (1 − ε)r), r = z − y; made by `fd.losses.pinball(eps)`."""
 
     eps: float
+    words: ClassVar[str] = "pinball (quantile) loss"
     smooth: ClassVar[bool] = False
     nonnegative: ClassVar[bool] = True
 
@@ -261,7 +305,14 @@ def as_loss(loss: "Loss | Callable[[Array, Array], Array]") -> Loss:
     raise FoedusError(f"loss must be one of fd.losses or a function of (z, y). Got {loss!r} instead.")
 
 
+def class_of(name: str) -> type[Loss]:
+    """The class of the loss that goes by a name; `Loss` for one of a user's own."""
+    found = globals().get(name.partition("(")[0])
+    return found if isinstance(found, type) and issubclass(found, Loss) else Loss
+
+
 least_squares = LeastSquares()
 logistic = Logistic()
 hinge = Hinge()
 smooth_hinge = SmoothHinge()
+poisson = Poisson()

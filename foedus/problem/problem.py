@@ -71,8 +71,7 @@ class Problem:
             raise FoedusError(f"regularizer must come from fd.regularizers. Got {regularizer!r} instead.")
         if checked_loss is not None:
             check_rows(self.stacked)
-            if checked_loss.kind == "classification":
-                check_labels(self.stacked, checked_loss)
+            check_labels(self.stacked, checked_loss)
         width = np.shape(arrays["x"])[2] if np.ndim(arrays.get("x", 0)) == 3 else None
         self.data: Data = self.stacked.data()
         self.server: Data | None = None if server is None else server_data(server, width)
@@ -157,9 +156,8 @@ class Problem:
             raise FoedusError(
                 f"a {what} needs parameters like a row of X, {data['x'].shape[-1]} numbers. Got {dim} instead."
             )
-        if loss.kind == "classification":
-            y = np.asarray(data["y"])
-            check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
+        y = np.asarray(data["y"])
+        check_labels(Stacked({"y": y[None]}, names=("server",)) if at_server else self.stacked, loss)
 
     def _check_custom(self, w0: PyTree) -> None:
         """Raise where a user's own rows are not finite at w0, or depend on the rows that fill up a small client."""

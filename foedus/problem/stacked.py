@@ -275,16 +275,16 @@ def check_rows(stacked: Stacked) -> None:
 
 
 def check_labels(stacked: Stacked, loss: Loss) -> None:
-    """Raise where a label is neither 0/1 nor -1/+1, which is what a classification loss expects."""
+    """Raise where the loss is not defined for a target, as one of classification for a label of 7."""
     y = np.asarray(stacked.arrays["y"])
-    labels = set(np.unique(y).tolist())
-    if labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}:
+    wrong = loss.wrong_targets(y)
+    if not wrong:
         return
-    wrong = sorted(labels - {0.0, 1.0}) if 0.0 in labels else sorted(labels - {-1.0, 1.0})
+    what = "label" if loss.kind == "classification" else "value"
     client, row = np.argwhere(y == wrong[0])[0]
     raise FoedusError(
-        f"client {stacked.name(int(client))!r}: y has the label {wrong[0]:g} at row {row}; "
-        f"{loss.name} expects 0/1 or -1/+1 at every client."
+        f"client {stacked.name(int(client))!r}: y has the {what} {wrong[0]:g} at row {row}; "
+        f"{loss.name} expects {loss.expects} at every client."
     )
 
 

@@ -13,10 +13,9 @@ What only some algorithms answer is declared in small classes of its own: multip
 `foedus.protocol.constrained`, noise in `foedus.privacy.releasing`, worst cases in `foedus.robust.stress`.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,6 @@ from foedus.base import pytrees
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, T
 from foedus.problem.problem import Problem
-from foedus.problem.regularizers import Zero
 from foedus.problem.terms import Data, Terms
 
 RUNNING, CONVERGED, STUCK = 0, 1, 2
@@ -104,14 +102,6 @@ class Algorithm:
             name = type(self).__name__
             raise FoedusError(f"{name} takes no settings ({', '.join(settings)}): write @settings above class {name}.")
 
-    if not TYPE_CHECKING:  # a type checker is to find attributes that are not there
-
-        def __getattr__(self, name: str) -> object:
-            if name != "name":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            warnings.warn("write type(algorithm).__name__, not algorithm.name.", DeprecationWarning, stacklevel=2)
-            return name_of(self)
-
     def init(self, terms: Terms, w0: Array, own: Data | None) -> PyTree:
         """The server's state before the first round."""
         raise lacking(self, "init")
@@ -178,8 +168,8 @@ def refuse(algorithm: Algorithm, terms: Terms, *, constraints: bool = True, regu
     """Raise where the problem has constraints, or a regulariser, that the algorithm would pass over."""
     if constraints and terms.constraints:
         raise FoedusError(f"{name_of(algorithm)} does not handle constraints; use InteriorPoint or ProxAL.")
-    if regularizer and not isinstance(terms.regularizer, Zero):
-        h = type(terms.regularizer).__name__
+    if regularizer and not terms.regularizer.vanishes:
+        h = terms.regularizer.name
         raise FoedusError(f"{name_of(algorithm)} does not handle the regulariser {h}; use InexactADMM or ProxAL.")
 
 
@@ -188,14 +178,3 @@ def lacking(algorithm: Algorithm, function: str) -> FoedusError:
     return FoedusError(
         f"{name_of(algorithm)} has no {function!r}; foedus.protocol.algorithm lists the functions it needs."
     )
-
-
-def __getattr__(name: str) -> object:
-    from foedus.base import settings
-
-    homes = {"state": pytrees, "select": pytrees, "setting": settings, "settings": settings}
-    if name not in homes:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = homes[name]
-    warnings.warn(f"import {name} from {home.__name__}, not from {__name__}.", DeprecationWarning, stacklevel=2)
-    return getattr(home, name)

@@ -33,7 +33,7 @@ from foedus.problem.pooled import Pooled
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import CONVERGED, RUNNING, Algorithm, Each, Fit, Kind, Present, name_of
-from foedus.protocol.constrained import Constrained, MeasuresCaps, tolerances
+from foedus.protocol.constrained import Constrained, tolerances
 from foedus.protocol.participation import Participation, describe_participation
 from foedus.robust.proposal import Proposal
 from foedus.robust.stress import Robust, Stress
@@ -329,7 +329,7 @@ def conclude(
         multipliers = {"local": local} | multipliers
     finite, last = bool(carry.finite), jax.tree.map(np.asarray, carry.server)
     converged = finite and int(carry.ended) == CONVERGED
-    if isinstance(algorithm, MeasuresCaps):
+    if isinstance(algorithm, Constrained):
         certificate = replace(certificate, private=algorithm.private_certificate(terms, last, list(names)))
     why = algorithm.reason(last, converged, list(reason_names or names)) if finite else INFINITE
     return Conclusion(np.asarray(w), objective, certificate, multipliers, converged, finite, certificate.explain(why))

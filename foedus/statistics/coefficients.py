@@ -28,9 +28,7 @@ from foedus.base.files import Json
 from foedus.numerics.interpreter.dispatch import play
 from foedus.numerics.interpreter.threads import threads_for
 from foedus.problem.constraints import Linear, LossRows, NormBall
-from foedus.problem.losses import LeastSquares, Logistic
 from foedus.problem.problem import Problem
-from foedus.problem.regularizers import ElasticNet, Leading, Zero
 from foedus.problem.terms import Data, Terms
 
 BAND = 4096  # rows of a product at a time
@@ -169,10 +167,11 @@ def coefficients(
     room = np.sum((T @ reachable) ** 2, axis=1) > FLAT * np.sum(T**2, axis=1)
     error = np.where(room & (error > 0), error, math.nan)
     rows = int(sum(np.asarray(problem.counts)))
-    freedom = rows - reachable.shape[1] if isinstance(terms.loss, LeastSquares) else math.inf
+    assert terms.loss is not None
+    freedom = rows - reachable.shape[1] if terms.loss.quadratic else math.inf
     labels = [f"w[{j}]" for j in range(len(w))] if names is None else list(names)
     table = tuple(_row(name, v, e, freedom) for name, v, e in zip(labels, value.tolist(), error.tolist(), strict=True))
-    return CoefficientTable(table, isinstance(terms.loss, Logistic), count, tuple(_notes(terms, count)))
+    return CoefficientTable(table, terms.loss.log_odds, count, tuple(_notes(terms, count)))
 
 
 def check(terms: Terms, multipliers: Mapping[str, np.ndarray]) -> None:
@@ -181,8 +180,8 @@ def check(terms: Terms, multipliers: Mapping[str, np.ndarray]) -> None:
         raise FoedusError("standard errors need the multipliers, which the sites of this run keep to themselves.")
     if np.any(multipliers.get("global", np.zeros(0)) != 0):
         raise FoedusError("standard errors are not known where a term on the server's own data binds.")
-    if not isinstance(terms.loss, Logistic | LeastSquares):
-        raise FoedusError("standard errors are known for the logistic loss and for least squares.")
+    if terms.loss is None or not (terms.loss.likelihood or terms.loss.quadratic):
+        raise FoedusError("standard errors are known for the logistic loss, for Poisson's and for least squares.")
     if terms.dim > MOST:
         raise FoedusError(f"standard errors are computed for models of at most {MOST} numbers. Got {terms.dim}.")
 
@@ -200,7 +199,7 @@ def _row(name: str, value: float, error: float, freedom: float) -> Coefficient:
 
 def _notes(terms: Terms, binding: int) -> list[str]:
     notes = ["Standard errors are from the Hessian at the answer: they assume that the model is right."]
-    if terms.penalty is not None or not isinstance(terms.regularizer, Zero):
+    if terms.penalty is not None or not terms.regularizer.vanishes:
         notes.append(
             "A penalty draws the coefficients towards 0; the errors are around what the penalised fit aims at."
         )
@@ -250,7 +249,7 @@ def _matrices(
         squares, rows = squares + float(np.sum(slope[real] ** 2)), rows + int(real.sum())
     binding += [g for g, m in zip(coupled, common, strict=True) if m > 0]
     count = len(binding)
-    if isinstance(terms.loss, LeastSquares):
+    if terms.loss is not None and terms.loss.quadratic:
         M *= squares / max(rows - dim, 1)
     K += _curvature_of_regularizer(terms, w, binding)
     return K, M, np.array(binding).reshape(-1, dim), count
@@ -264,10 +263,8 @@ def _gram(X: np.ndarray, d: np.ndarray) -> np.ndarray:
 
 def _derivatives(terms: Terms, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """ℓ' and ℓ'' of each row."""
-    if isinstance(terms.loss, LeastSquares):
-        return z - y, np.ones_like(z)
-    p = 1.0 / (1.0 + np.exp(-np.clip(z, -700, 700)))
-    return p - (y > 0), p * (1.0 - p)
+    assert terms.loss is not None
+    return np.asarray(play(terms.loss.slope, z, y)), np.asarray(play(terms.loss.bend, z, y))
 
 
 def _rows_of(
@@ -290,17 +287,13 @@ def _rows_of(
 
 def _curvature_of_regularizer(terms: Terms, w: np.ndarray, binding: list[np.ndarray]) -> np.ndarray:
     """The second derivatives of the regulariser; coordinates that it holds at 0 are added to what binds."""
-    h, free = terms.regularizer, len(w)
-    if isinstance(h, Leading):
-        h, free = h.inside, h.dim
-    if isinstance(h, Zero):
-        return np.zeros((len(w), len(w)))
-    if not isinstance(h, ElasticNet):
-        raise FoedusError(f"standard errors are not known with the regulariser {type(h).__name__}.")
-    part = np.arange(len(w)) < free
-    if h.lam1 > 0:
-        binding += [np.eye(len(w))[j] for j in np.flatnonzero(part & (w == 0))]
-    return np.diag(h.lam2 * part)
+    h = terms.regularizer
+    kinks = h.kinks(w)
+    if kinks is None:
+        raise FoedusError(f"standard errors are not known with the regulariser {h.name}.")
+    at_zero, curvature = kinks
+    binding += list(np.eye(len(w))[at_zero])
+    return np.diag(curvature)
 
 
 def _on_face(K: np.ndarray, M: np.ndarray, binding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -254,10 +254,11 @@ def _check_rows(name: str, arrays: Sequence[np.ndarray], width: int, terms: Term
         raise FoedusError(f"site {name!r}: expected (X, y) with {width} columns. Got X of shape {shape}.")
     if not all(np.all(np.isfinite(np.asarray(part, dtype=float))) for part in arrays):
         raise FoedusError(f"site {name!r}: the rows hold values that are not finite.")
-    labels = set(np.unique(np.asarray(arrays[1])).tolist())
-    assert terms.loss is not None
-    if terms.loss.kind == "classification" and not (labels <= {0.0, 1.0} or labels <= {-1.0, 1.0}):
-        raise FoedusError(f"site {name!r}: expected labels 0/1 or -1/+1. Got {sorted(labels)[:5]} instead.")
+    loss, y = terms.loss, np.asarray(arrays[1])
+    assert loss is not None
+    if loss.wrong_targets(y):
+        what = "labels " if loss.kind == "classification" else ""
+        raise FoedusError(f"site {name!r}: expected {what}{loss.expects}. Got {np.unique(y).tolist()[:5]} instead.")
 
 
 def _rates(

@@ -28,7 +28,6 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.privacy.noise import gaussian_multiplier
 from foedus.privacy.total import Local
-from foedus.problem.losses import Logistic
 from foedus.problem.terms import Data, Terms
 from foedus.statistics.tally import TENTHS, Rule, loss_of, subsets
 
@@ -113,7 +112,7 @@ def parts_of(terms: Terms) -> list[Part]:
         Part("cells", (2, CELLS), count, 4.0, "scores of each class in cells"),
         Part("loss", (1,), bounded, 1.0, "sum of losses"),
     ]
-    if isinstance(terms.loss, Logistic):
+    if terms.loss is not None and terms.loss.log_odds:
         parts.append(Part("brier", (1,), one, 1.0, "sum of squared distances of probabilities from labels"))
         parts.append(Part("calibration", (1,), two, 1.0, "sum of probabilities minus labels"))
     for k, side, _, _ in subsets(terms):
@@ -152,7 +151,7 @@ def exact_parts(terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule:
         "cells": np.stack([np.bincount(cell[mask], minlength=CELLS) for mask in (positive, ~positive)]).astype(float),
         "loss": _sum(losses),
     }
-    if isinstance(terms.loss, Logistic):
+    if terms.loss.log_odds:
         gap = 1.0 / (1.0 + np.exp(-np.clip(scores, -700, 700))) - positive
         result |= {"brier": _sum(gap**2), "calibration": _sum(gap)}
     for k, side, term, place in subsets(terms):

@@ -12,6 +12,7 @@ from scipy.special import expit
 from foedus.base.errors import FoedusError
 from foedus.data.prepared import is_columns, table_of
 from foedus.data.preprocess import Preprocessing
+from foedus.problem.losses import class_of
 from foedus.statistics.tally import Rule
 
 Rows: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
@@ -47,12 +48,12 @@ class Predictor:
         """Return the answer for each row: a class, or a number in a regression. Shape (rows,)."""
         scores = self.scores(rows)
         if not self.classes:
-            return scores
+            return class_of(str(self.loss)).answer(scores)
         return np.asarray(self.classes)[self.rule.positive(scores).astype(int)]
 
     def probabilities(self, rows: Rows) -> np.ndarray:
         """Return the probabilities of the negative and of the positive class. Shape (rows, 2)."""
-        if self.loss != "Logistic":
+        if not class_of(str(self.loss)).log_odds:
             raise FoedusError(f"only the logistic loss has probabilities; this model was trained with {self.loss}.")
         scores = self.scores(rows)
         return np.column_stack([expit(-scores), expit(scores)])

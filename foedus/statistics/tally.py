@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from foedus.problem.constraints import LossCap, LossGap
-from foedus.problem.losses import Logistic, Loss
+from foedus.problem.losses import Loss
 from foedus.problem.terms import Data, Terms
 from foedus.statistics.intervals import moments
 
@@ -56,7 +56,7 @@ def shapes(terms: Terms) -> dict[str, tuple[int, ...]]:
     if terms.loss.kind == "classification":
         sizes |= {f"{side}.{end}": (CELLS,) for side in ("positives", "negatives") for end in ("first", "last")}
         sizes |= {"outcomes": (4,)}
-        if isinstance(terms.loss, Logistic):
+        if terms.loss.log_odds:
             sizes |= {"brier": (5,), "calibration": (5,), "tenths": (TENTHS, 3)}
     else:
         sizes |= {"absolute": (5,), "square": (5,), "target": (5,), "cross": (2,)}
@@ -109,7 +109,8 @@ def tally(terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule: Rule,
         return nothing(terms)
     losses = loss_of(loss, scores, y)
     sums = {"loss": moments(losses)}
-    sums |= _classes(loss, scores, y > 0, rule, least) if loss.kind == "classification" else _numbers(w, scores, y)
+    classes = loss.kind == "classification"
+    sums |= _classes(loss, scores, y > 0, rule, least) if classes else _numbers(w, loss.answer(scores), y)
     for k, side, c, _ in subsets(terms):
         own = losses if c.loss is None or c.loss == loss else loss_of(c.loss, scores, y)
         sums[f"term {k}.{side}"] = moments(own[masks[k, side]])
@@ -130,7 +131,7 @@ def _classes(loss: Loss, scores: np.ndarray, y: np.ndarray, rule: Rule, least: i
     for side, mask in (("positives", y), ("negatives", ~y)):
         histogram = np.bincount(cells[mask], minlength=CELLS).astype(float)
         sums[f"{side}.first"], sums[f"{side}.last"] = joint_cells(histogram, least)
-    if isinstance(loss, Logistic):
+    if loss.log_odds:
         p = 1.0 / (1.0 + np.exp(-np.clip(scores, -700, 700)))
         sums |= {"brier": moments((p - y) ** 2), "calibration": moments(p - y)}
         sums["tenths"] = _tenths(p, y, least)
@@ -175,13 +176,13 @@ def _enough(sums: np.ndarray, least: int) -> bool:
     return bool(sums[2] >= least and sums[0] - sums[2] >= least)
 
 
-def _numbers(w: np.ndarray, scores: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+def _numbers(w: np.ndarray, answers: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     """The sums that R², the root mean squared error and the mean absolute error follow from.
 
     Targets are taken from the last number of the model, which everybody knows and which is near their mean where the
     model has an intercept: sums of squares then lose no digits.
     """
-    error, target = y - scores, y - float(w[-1])
+    error, target = y - answers, y - float(w[-1])
     powers = np.array([np.sum(target**j) for j in range(5)])
     cross = np.array([np.sum(error**2 * target), np.sum(error**2 * target**2)])
     return {"absolute": moments(np.abs(error)), "square": moments(error**2), "target": powers, "cross": cross}

@@ -290,6 +290,32 @@ def test_minibatches_never_hold_a_filling_row():
     np.testing.assert_allclose(run.w, 0.9 ** (5 * 20), rtol=1e-9)
 
 
+# --- FedNova ---
+
+
+def test_with_as_many_steps_everywhere_normalised_averaging_is_fedavg():
+    """And two momentum steps on a linear objective move by (1 + ρ) + 1 gradients, by which they are divided."""
+    nova = fd.solve(problem(), fd.FedNova(batch=None, epochs=3, lr=0.1), max_rounds=20)
+    plain = fd.solve(problem(), fd.FedAvg(k0=3, lr=0.1, stop=None), max_rounds=20)
+    np.testing.assert_allclose(nova.w, plain.w, rtol=1e-12)
+    slopes = np.array([1.0, 5.0])
+    linear = fd.Problem([{"slope": np.full(3, slope)} for slope in slopes], objective=steady)
+    run = fd.solve(linear, fd.FedNova(batch=None, epochs=2, lr=0.1, momentum=0.5), w0=np.zeros(1), max_rounds=1)
+    np.testing.assert_allclose(run.w, -0.1 * 2.5 * np.mean(slopes))
+
+
+def steady(w, data):
+    return data.mean(data["slope"]) * w[0]
+
+
+def test_a_client_with_more_steps_does_not_decide_where_fednova_ends():
+    """Optima 0 and 1 of two clients, of which one takes 20 steps and one a single step: the mean of both is 1/2."""
+    sites = [(np.ones((160, 1)), np.zeros(160)), (np.ones((8, 1)), np.ones(8))]
+    made = fd.Problem(sites, loss=fd.losses.least_squares)
+    run = fd.solve(made, fd.FedNova(batch=8, lr=1e-3), w0=np.full(1, 2.0), max_rounds=2000)
+    np.testing.assert_allclose(run.w, 0.5, atol=0.01)
+
+
 # --- a neural network ---
 
 

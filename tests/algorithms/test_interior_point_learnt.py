@@ -14,7 +14,6 @@ from test_proxal import confirmed
 
 import foedus as fd
 from foedus.algorithms import interior_point_learnt
-from foedus.algorithms.interior_point_form import Blocks, Form
 from foedus.algorithms.interior_point_learnt import (
     LearntShare,
     is_partial,
@@ -26,6 +25,7 @@ from foedus.algorithms.interior_point_learnt import (
 )
 from foedus.algorithms.interior_point_rows import DELTA, Rows, stiffness
 from foedus.numerics.limited_memory import LimitedMemory
+from foedus.problem.epigraph import Blocks
 
 POINT, LEARNT = fd.InteriorPoint(), fd.InteriorPoint(curvature="learnt")
 KEY = jax.random.key(0)
@@ -127,7 +127,7 @@ def test_of_more_rows_than_products_the_stiffest_count_and_the_others_with_their
 def test_the_learnt_system_is_solved_as_the_dense_one():
     """With an ℓ1 norm, whose variables t are beside w, with rows, and with pairs of L-BFGS."""
     rng, dim = np.random.default_rng(1), 8
-    form = Form(fd.regularizers.L1(0.1), dim)
+    form = fd.regularizers.L1(0.1).epigraph(dim)
     root = rng.normal(size=(dim, dim))
     H = root @ root.T + np.eye(dim)
     memory = LimitedMemory.empty(dim, 5)

@@ -14,6 +14,16 @@ from hospitals import FEDAVG as STUDY
 import foedus as fd
 
 ROOT = Path(__file__).parents[2]
+COUNTS = """\
+[data]
+files = "hospitals/*.csv"
+label = "previous_stays"
+features = ["age"]
+[problem]
+loss = "poisson"
+[algorithm]
+name = "InteriorPoint"
+"""
 
 
 @pytest.fixture
@@ -248,6 +258,25 @@ def test_the_exported_onnx_graph_answers_like_predict(foedus: Command, missing: 
     np.testing.assert_allclose(score, ours["score"], rtol=1e-5)
     np.testing.assert_allclose(probability, ours["probability"], rtol=1e-5)
     assert np.isfinite(score).sum() == (4 if missing == "mean" else 1)
+
+
+def test_counts_are_answered_with_counts_in_files_and_in_onnx(foedus: Command):
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    Path("study.toml").write_text(COUNTS)
+    assert foedus("run", "study.toml", "--quiet").status == 0
+    assert foedus("export", "runs/study", "model.onnx").status == 0
+    assert foedus("predict", "runs/study", "hospitals/city.csv", "--out", "answers.csv").status == 0
+    rows = np.genfromtxt("answers.csv", delimiter=",", names=True)
+    np.testing.assert_allclose(rows["prediction"], np.exp(rows["score"]), rtol=1e-4)
+    raw = np.genfromtxt("hospitals/city.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    fed = {"age": raw["age"].astype(float)[:, None]}
+    answers, _ = ReferenceEvaluator(onnx.load("model.onnx")).run(None, fed)
+    np.testing.assert_allclose(answers, rows["prediction"], rtol=1e-4)
+    refused = foedus("export", "runs/study", "model.joblib")
+    assert refused.status == 2
+    assert "can be given a model of the Poisson loss; take ONNX" in refused.err
 
 
 def test_a_run_that_is_not_certified_ends_with_status_3_and_is_not_used_unawares(foedus: Command):

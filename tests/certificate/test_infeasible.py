@@ -8,7 +8,7 @@ import pytest
 from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer, dealt
 
 import foedus as fd
-from foedus.algorithms.proxal_state import OVER, SEARCH, UNDER_WAY, OuterProgress, is_hopeless, step_of_search
+from foedus.algorithms.proxal import OVER, SEARCH, UNDER_WAY, OuterProgress, is_hopeless, step_of_search
 
 START = np.zeros(DIM)
 

@@ -19,8 +19,8 @@ from test_site_attacks import DIM, Intruder, private, problem, rows
 
 import foedus as fd
 from foedus.algorithms import private_newton_site
+from foedus.algorithms.fedavg import PrivateDescent
 from foedus.algorithms.fedgia import PrivateGiA
-from foedus.algorithms.private import PrivateDescent
 from foedus.app.experiment import build
 from foedus.data.holdout import split
 from foedus.data.sums import UNIT, FigureNoise, FiguresRequest, Replies

@@ -124,13 +124,6 @@ def test_a_wrong_loss_gets_a_sentence(make, words):
         make()
 
 
-class Poisson(fd.losses.Loss):
-    """exp(z) − yz, as CONTRIBUTING asks for a loss: its second derivative has no bound, and it may be negative."""
-
-    def value(self, z, y):
-        return jnp.exp(z) - y * z
-
-
 def counts() -> tuple[list, np.ndarray, float]:
     """Sites with counts, and SciPy's answer."""
     rng = np.random.default_rng(0)
@@ -160,9 +153,9 @@ SLOW = [fd.ProxAL(), fd.CentralProxAL(), fd.InexactADMM(), fd.FedPD(), fd.FedDyn
     ids=lambda a: type(a).__name__,
 )
 def test_a_smooth_loss_without_a_bound_on_its_curvature_is_taken(algorithm):
-    """It was once taken for a loss with kinks; LocalSGD and FedProx end near the optimum, the others at it."""
+    """Counts: e^z has no bound on its curvature. LocalSGD and FedProx end near the optimum, the others at it."""
     sites, best, least = counts()
-    problem = fd.Problem(sites, loss=Poisson())
+    problem = fd.Problem(sites, loss=fd.losses.poisson)
     run = fd.solve(problem, algorithm, seed=0) if algorithm else fd.solve(problem)
     near = isinstance(algorithm, fd.LocalSGD | fd.FedProx)
     np.testing.assert_allclose(run.w, best, atol=0.1 if near else 1e-3)
@@ -172,12 +165,24 @@ def test_a_smooth_loss_without_a_bound_on_its_curvature_is_taken(algorithm):
         assert run.certificate.holds(1e-6, 1e-6)
 
 
+def test_counts_below_zero_are_refused_and_answers_are_numbers_such_as_they():
+    sites = {"north": (np.eye(2), np.array([1.0, -2.0])), "south": (np.eye(2), np.array([3.0, 4.0]))}
+    with pytest.raises(fd.FoedusError, match=r"'north': y has the value -2 at row 1; Poisson expects numbers >= 0"):
+        fd.Problem(sites, loss=fd.losses.poisson)
+    sites, best, _ = counts()
+    problem = fd.Problem(sites, loss=fd.losses.poisson)
+    run = fd.solve(problem)
+    np.testing.assert_allclose(run.predict(sites[0][0]), np.exp(sites[0][0] @ best), rtol=1e-3)
+    mae = fd.evaluate(problem, run.w, sites).overall["mae"].value
+    assert mae == pytest.approx(np.mean(np.abs(np.concatenate([y - np.exp(X @ best) for X, y in sites]))), rel=1e-3)
+
+
 def test_a_cap_takes_such_a_loss_too():
     sites, best, _ = counts()
     X, y = sites[2]
     free = float(np.mean(np.exp(X @ best) - y * (X @ best)))
     cap = fd.constraints.LossCap(lambda data: data["weight"] > 0, at_most={"c": free - 0.02, "a": 9.0, "b": 9.0})
-    problem = fd.Problem(dict(zip("abc", sites, strict=True)), loss=Poisson(), constraints=[cap])
+    problem = fd.Problem(dict(zip("abc", sites, strict=True)), loss=fd.losses.poisson, constraints=[cap])
     run = fd.solve(problem)
     assert run.certificate.holds(1e-6, 1e-6)
     assert np.mean(np.exp(X @ run.w) - y * (X @ run.w)) == pytest.approx(free - 0.02, abs=1e-6)

@@ -3,6 +3,7 @@
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -149,3 +150,70 @@ def test_a_group_of_the_wrong_length_gets_a_sentence():
 def test_groups_may_be_given_as_a_list_or_an_array():
     assert hash(H.Group(1.0, [0, 0, 1])) == hash(H.Group(1.0, (0, 0, 1)))
     assert H.Group(1.0, np.array([0, 0, 1])) == H.Group(1.0, (0, 0, 1))
+
+
+# --- what a regulariser says beyond its prox: every one that says it is held to it ---
+
+AT_POINTS = [*EVERY, H.Leading(H.L1(0.75), 3), H.Leading(H.Group(0.8, (0, 0, -1)), 3), H.L1Ball(0.0), H.Box(0.5, 0.5)]
+at_points = pytest.mark.parametrize("h", AT_POINTS, ids=str)
+
+
+@at_points
+@settings(properties, max_examples=10)
+@given(v=vectors, g=vectors)
+def test_a_faces_residual_is_an_element_of_the_subdifferential(h, v, g):
+    w = np.asarray(h.prox(v, 1.0))
+    face = h.face(w, g)
+    assert float(h.distance(w, g - face.r)) <= 1e-9 * (1 + np.max(np.abs(g)))
+    assert np.all(face.free | (face.r == 0))
+
+
+@at_points
+@settings(properties, max_examples=10)
+@given(v=vectors, u=vectors, pull=vectors)
+def test_no_point_of_the_domain_gains_more_than_is_said(h, v, u, pull):
+    w, other = np.asarray(h.prox(v, 1.0)), np.asarray(h.prox(u, 1.0))
+    most, room = float(h.most_gain(w, pull)), np.asarray(h.room(w, pull))
+    assert pull @ (w - other) <= most + 1e-9
+    assert np.all(np.sign(pull) * (w - other) <= room + 1e-9)
+
+
+@at_points
+def test_an_epigraph_multiplies_by_the_jacobian_of_its_rows(h):
+    if isinstance(h, H.Group | H.Leading):
+        with pytest.raises(fd.FoedusError, match=f"does not handle the regulariser {h.name}; use ProxAL"):
+            h.epigraph(DIM)
+        return
+    form = h.epigraph(DIM)
+    rng, size = np.random.default_rng(0), DIM + form.extra
+    x, dx, v = rng.normal(size=size), rng.normal(size=size), rng.normal(size=len(form.equal))
+    J, D = jax.jacobian(form.rows)(x), rng.random(len(v)) + 0.1
+    np.testing.assert_allclose(form.along(x, dx), J @ dx, atol=1e-12)
+    np.testing.assert_allclose(form.pull(x, v), J.T @ v, atol=1e-12)
+    assert np.max(np.abs(J), initial=0.0) <= form.steepness(x) + 1e-12
+    slope = form.smooth(x)[1]
+    np.testing.assert_allclose(slope, jax.grad(lambda x: form.smooth(x)[0])(x), atol=1e-12)
+    curved = jax.hessian(lambda x: form.smooth(x)[0] + D @ form.rows(x))(x)
+    blocks = form.blocks(x, D, D)
+    np.testing.assert_allclose(blocks.dense(), J.T @ (D[:, None] * J) + curved, atol=1e-12)
+    np.testing.assert_allclose(blocks.diagonal(), np.diag(blocks.dense()), atol=1e-12)
+    # w with t = |w| meets the rows where h is finite, and what is no row has h's value there
+    w = np.asarray(h.prox(rng.normal(size=DIM), 1.0))
+    at = np.concatenate([w, np.abs(w)]) if form.extra else w
+    c = np.asarray(form.rows(at))
+    assert np.all(np.where(form.equal, np.abs(c), c) <= 1e-9)
+    np.testing.assert_allclose(form.smooth(at)[0], h.value(w), atol=1e-12)
+    near = form.snap(jnp.asarray(at + 1e-3 * rng.normal(size=size)), jnp.asarray(c >= -1e-9))[:DIM]
+    assert np.isfinite(h.value(near))
+    np.testing.assert_allclose(near, w, atol=0.01)
+
+
+@at_points
+def test_the_curvature_beside_kinks_is_hs_own(h):
+    w = np.array([1.5, -0.5, 0.0, 0.25, 2.0])
+    if (kinks := h.kinks(w)) is None:
+        return
+    at_zero, diagonal = kinks
+    shift = np.where(at_zero, 0.0, 1e-4)
+    second = (h.value(w + shift) - 2 * h.value(w) + h.value(w - shift)) / 1e-8
+    np.testing.assert_allclose(second, np.sum(diagonal[~at_zero]), atol=1e-4)

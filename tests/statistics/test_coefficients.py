@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 import foedus as fd
 from foedus.app.experiment.figures import units_of
@@ -50,6 +51,18 @@ def test_sites_of_one_size_have_the_errors_of_the_pooled_maximum_likelihood_fit(
     assert table.odds
     assert f"{np.exp(w[0]):.4g}" in str(table)
     assert CoefficientTable.from_json(json.loads(json.dumps(table.to_json()))) == table
+
+
+def test_counts_have_the_errors_of_the_maximum_likelihood_fit():
+    draw = np.random.default_rng(4)
+    X = rows(200, 0)[0]
+    y = draw.poisson(np.exp(X @ TRUTH))
+    sites = {"a": (X[:100], y[:100]), "b": (X[100:], y[100:])}
+    w = minimize(lambda u: np.sum(np.exp(X @ u) - y * (X @ u)), TRUTH, tol=1e-12).x
+    exact = np.sqrt(np.diag(np.linalg.inv((X * np.exp(X @ w)[:, None]).T @ X)))
+    table = coefficients(fd.Problem(sites, loss=fd.losses.poisson), w, {})
+    np.testing.assert_allclose([row.error for row in table.rows], exact, rtol=1e-10)
+    assert not table.odds
 
 
 def test_least_squares_has_the_errors_of_ordinary_least_squares():
@@ -144,7 +157,7 @@ def test_units_of_the_data_leave_every_prediction_as_it_is():
 
 def test_where_errors_are_not_known_a_sentence_says_so():
     sites = {"a": rows(40, 1)}
-    with pytest.raises(fd.FoedusError, match="logistic loss and for least squares"):
+    with pytest.raises(fd.FoedusError, match="for the logistic loss, for Poisson's and for least squares"):
         coefficients(fd.Problem(sites, loss=fd.losses.hinge), TRUTH, {})
     stated = fd.Problem(sites, loss=fd.losses.logistic)
     with pytest.raises(fd.FoedusError, match="keep to themselves"):

@@ -13,13 +13,8 @@ SUMMING = [case for case in ALL if isinstance(case.algorithm, Summing)]
 
 
 def test_the_averaging_methods_say_so():
-    assert {name_of(case.algorithm) for case in SUMMING} == {
-        "FedAvg",
-        "FedProx",
-        "InteriorPoint",
-        "LocalSGD",
-        "Scaffold",
-    }
+    averaging = {"FedAvg", "FedProx", "InteriorPoint", "LocalSGD", "Scaffold"}
+    assert averaging <= {name_of(case.algorithm) for case in SUMMING}
 
 
 @pytest.mark.parametrize("case", SUMMING, ids=str)

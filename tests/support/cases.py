@@ -96,6 +96,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(fd.FedProx(decay=20.0, tol=TIGHT), rounds=4000, error=0.01, slow=True),
     ),
     "FedDyn": (Case(fd.FedDyn(), rounds=1500, error=1e-5),),
+    "FedNova": (Case(fd.FedNova(batch=None, lr=0.3), rounds=2000, error=1e-6),),
     "FedPD": (Case(fd.FedPD(tol=TIGHT)),),
     "Scaffold": (Case(fd.Scaffold(tol=TIGHT)),),
     "FedGiA": (
@@ -167,6 +168,7 @@ VARIANTS = [
     Case(fd.FedGiA(stop=None)),
     Case(fd.FedGiA(H="gram", t=0.2, stop="released")),
     Case(fd.LocalSGD(lr=0.1)),
+    Case(fd.FedNova(batch=4, momentum=0.5)),
     Case(fd.FedEPM(rho=0.5, every=3, noise=fd.PaperLaplace(0.1))),
     Case(fd.FedEPM(noise=fd.Laplace(epsilon=0.5, clip=1.0))),
     Case(fd.FedEPM(stop=None, restart=True, noise=fd.Gaussian(epsilon=0.5, delta=1e-6, clip=1.0, most=3))),

@@ -10,6 +10,7 @@ LOSSES = {
     "logistic": lambda z, y: np.logaddexp(0.0, -y * z),
     "hinge": lambda z, y: np.maximum(0.0, 1.0 - y * z),
     "smooth_hinge": lambda z, y: np.select([y * z <= 0, y * z < 1], [0.5 - y * z, 0.5 * (1.0 - y * z) ** 2], 0.0),
+    "poisson": lambda z, y: np.exp(z) - y * z,
     "huber": lambda z, y, eps: np.where(np.abs(z - y) <= eps, 0.5 * (z - y) ** 2, eps * (np.abs(z - y) - 0.5 * eps)),
     "epsilon_insensitive": lambda z, y, eps: np.maximum(0.0, np.abs(z - y) - eps),
     "pinball": lambda z, y, eps: np.where(z >= y, (1.0 - eps) * (z - y), eps * (y - z)),

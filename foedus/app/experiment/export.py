@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foedus.app.experiment.predict import SavedModel, open_model
+from foedus.base.errors import FoedusError
 from foedus.data.columns import MISSING, number_text
 from foedus.data.preprocess import Number
 from foedus.data.sums import ABSENT
@@ -92,11 +93,13 @@ def _estimator(model: SavedModel) -> "LinearRegression | LogisticRegression | Li
     coefficients = w[:-1] if rules.intercept else w
     constant = float(w[-1]) if rules.intercept else 0.0
     estimator: Any  # a type checker does not know the attributes that `fit` makes
+    if model.loss.link != "identity" and not rules.labels:
+        raise FoedusError(f"no estimator of scikit-learn can be given a model of the {model.loss.words}; take ONNX.")
     if not rules.labels:
         estimator = LinearRegression(fit_intercept=rules.intercept)
         estimator.coef_, estimator.intercept_ = coefficients.copy(), constant
     else:
-        estimator = LogisticRegression() if model.logistic else LinearSVC()
+        estimator = LogisticRegression() if model.loss.log_odds else LinearSVC()
         estimator.fit_intercept = rules.intercept
         classes, sign = np.array(rules.labels), 1.0
         if classes[0] > classes[1]:  # scikit-learn keeps them sorted

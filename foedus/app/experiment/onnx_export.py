@@ -45,8 +45,9 @@ def to_onnx(model: SavedModel | Path | str) -> "ModelProto":
     score = graph.node("Reshape", total, graph.constant(np.array([-1])))
     if rules.missing != "mean":
         score = graph.unless_missing(rules.columns, score)
-    outputs = [graph.prediction(score, rules.labels, model.rule), graph.output("score", score)]
-    if model.logistic:
+    answer = graph.node("Exp", score) if model.loss.link == "log" and not rules.labels else score
+    outputs = [graph.prediction(answer, rules.labels, model.rule), graph.output("score", score)]
+    if model.loss.log_odds:
         outputs.insert(1, graph.output("probability", graph.node("Sigmoid", score)))
     proto = helper.make_model(
         helper.make_graph(graph.nodes, "foedus", graph.inputs, outputs, graph.constants),

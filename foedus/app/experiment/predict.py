@@ -11,6 +11,7 @@ from foedus.base.errors import FoedusError
 from foedus.data import tables
 from foedus.data.formats import Format
 from foedus.data.preprocess import Preprocessing
+from foedus.problem.losses import Loss, class_of
 from foedus.runtime.run import Run, load
 from foedus.statistics.tally import Rule
 
@@ -28,10 +29,10 @@ class SavedModel:
         return np.asarray(self.run.w)
 
     @property
-    def logistic(self) -> bool:
-        """Whether a score is the logarithm of the odds, so that it has a probability."""
+    def loss(self) -> type[Loss]:
+        """The class of the loss that it was trained with, which says what a score stands for."""
         loss = self.run.settings["problem"].get("loss") or {}
-        return loss.get("name") == "Logistic"
+        return class_of(str(loss.get("name")))
 
     @property
     def rule(self) -> Rule:
@@ -101,9 +102,10 @@ def predict(model: SavedModel, path: Path, separator: str | None = None) -> Pred
     if rules.labels:
         positive = model.rule.positive(scores)
         answers = [rules.labels[int(p)] if ok else "" for p, ok in zip(positive, has_score, strict=True)]
-        if model.logistic:
+        if model.loss.log_odds:
             with np.errstate(over="ignore", invalid="ignore"):
                 probabilities = 1.0 / (1.0 + np.exp(-scores))
     else:
-        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(scores, has_score, strict=True)]
+        numbers = model.loss.answer(scores)
+        answers = [f"{s:.6g}" if ok else "" for s, ok in zip(numbers, has_score, strict=True)]
     return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~has_score)))

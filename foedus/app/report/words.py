@@ -13,6 +13,7 @@ from foedus.base.files import Json
 from foedus.base.notebook import at_most
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, UNTOLD
+from foedus.problem.losses import class_of
 from foedus.runtime.run import Run
 
 
@@ -43,17 +44,6 @@ def join_names(names: list[str], most: int = 4) -> str:
 def count(n: int, thing: str) -> str:
     """Return a number of things: "1 site", "2 sites"."""
     return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
-
-
-LOSSES = {
-    "LeastSquares": "least-squares loss",
-    "Logistic": "logistic loss",
-    "Hinge": "hinge loss",
-    "SmoothHinge": "smooth hinge loss",
-    "Huber": "Huber loss",
-    "EpsilonInsensitive": "ε-insensitive loss",
-    "Pinball": "pinball (quantile) loss",
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ def objective(run: Run) -> str:
     loss, own = terms.get("loss"), terms.get("objective")
     if isinstance(loss, Mapping):
         kind = str(loss.get("name", ""))
-        words = f"the mean {LOSSES.get(kind, kind)}"
+        words = f"the mean {class_of(kind).words or kind}"
     elif own is not None:
         words = f"the objective {str(own).rsplit('.', 1)[-1]}"
     else:

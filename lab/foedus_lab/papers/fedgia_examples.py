@@ -17,7 +17,7 @@ import numpy as np
 
 from foedus import losses, penalties
 from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx
-from foedus.algorithms.descent import FirstOrder
+from foedus.algorithms.fedavg import FirstOrder
 from foedus.data import files
 from foedus.problem.penalties import Penalty
 from foedus.problem.problem import Problem

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from foedus.algorithms import FedGiA
-from foedus.algorithms.descent import FirstOrder
+from foedus.algorithms.fedavg import FirstOrder
 from foedus.app.solve import solve
 from foedus.base.errors import FoedusError
 from foedus.problem.problem import Problem
