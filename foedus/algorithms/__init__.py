@@ -15,7 +15,7 @@ from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.fedpd import FedPD
 from foedus.algorithms.fedprox import FedProx
 from foedus.algorithms.inexact_admm import InexactADMM
-from foedus.algorithms.interior_point import InteriorPoint
+from foedus.algorithms.interior.interior_point import InteriorPoint
 from foedus.algorithms.localsgd import LocalSGD
 from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL

@@ -1,25 +1,35 @@
-"""The server's part in the interior-point method: the system that the sites' sums make with its own rows, and steps.
+"""What the parties compute in InteriorPoint: a site's share in the shared system, and the system of all parties.
 
-Its own rows are those of global scope, the coupled ones, whose values and Jacobians the sites add up, and those that
-stand for a regulariser. They are treated as a site treats its own.
+For a barrier parameter μ, the Newton system of the perturbed optimality conditions has one block for each party. A
+party eliminates its own slacks and multipliers (rows.py), and what is left of its block is a matrix and vectors over
+the shared variables: a site's `QuadraticModel` at the point it is asked about. The server adds its own rows to the sum
+of these: those of global scope, the coupled ones, whose values and Jacobians the sites add up, and those that stand for
+a regulariser. They are treated as a site treats its own. Where curvature is learnt, there is no matrix and no change
+of it: sites are always asked for the whole, and the server waits for everybody.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_form import Form
-from foedus.algorithms.interior_point_learnt import Learnt, LearntShare, learnt, solve_learnt
-from foedus.algorithms.interior_point_rows import (
+from foedus.algorithms.bends import Bends
+from foedus.algorithms.interior.constants import METHOD
+from foedus.algorithms.interior.form import Form
+from foedus.algorithms.interior.learnt import Learnt, LearntShare, learnt, learnt_share, rounds_of, solve_learnt
+from foedus.algorithms.interior.rounds import Question, Reply, SiteState, Visit, reply_of
+from foedus.algorithms.interior.rows import (
     NUMBERS,
     Rows,
     RowSums,
     blank_rows,
     damped,
     farthest,
+    matrix,
+    moved,
     number,
     row_sums,
     rows_step,
@@ -27,21 +37,194 @@ from foedus.algorithms.interior_point_rows import (
     started,
     stiffness,
 )
-from foedus.algorithms.interior_point_site import OwnRows, QuadraticModel
-from foedus.algorithms.lagrangian import Party, equalities, evaluate
+from foedus.algorithms.lagrangian import Party, Shares, equalities, evaluate
 from foedus.base.pytrees import PyTree, select, state
 from foedus.certificate.contradiction import reach
 from foedus.certificate.gap import rows_convex
 from foedus.numerics.lapack import cholesky, cholesky_solve, eigh
-from foedus.numerics.packed import unpack
+from foedus.numerics.packed import pack, unpack
 from foedus.problem.terms import Data, Terms
+from foedus.protocol.accountable import Account
 
-SHIFT = 1e-12  # added to the unit diagonal of the scaled matrix
-GENTLE, REFINEMENTS = 1e-7, 5  # a larger one, and steps of refinement that undo it
-HIDES = 1.001  # a decrement that is so many times that with the larger shift is partly hidden by it
-SHORTEST_ROOM = 0.01  # a step is tried at least at this share, whatever the slacks of the server's rows
-LEAST_DIAGONAL = 1e-40  # of the largest entry: a smaller one is no curvature but rounding
-FLAT = 1e-9  # the least curvature of a scaled matrix that is not positive definite
+# --- a site ---
+
+
+@state
+class OwnRows:
+    """The sums that only a site with rows of its own has a part in."""
+
+    a: Array  # Jᵀ D c
+    b: Array  # Jᵀ(D/z)
+    certificate: Array  # ∇f + Jᵀz with the certificate's multipliers
+    pull: Array  # Jᵀz
+    numbers: Array  # NUMBERS
+
+    @staticmethod
+    def none(dim: int) -> "OwnRows":
+        """What no rows add."""
+        vector = jnp.zeros(dim)
+        return OwnRows(vector, vector, vector, vector, jnp.zeros(len(NUMBERS)))
+
+
+@state
+class Coupled:
+    """A site's share in the coupled rows and their Jacobian, both over n, and the Jacobian times w_i."""
+
+    c: Array
+    J: Array
+    bent: Array
+
+
+@state
+class QuadraticModel:
+    """A site's share in the shared system at a point w_i, or the sum of such shares."""
+
+    curvature: Any  # K_i, its upper triangle; or a LearntShare
+    lag: Array  # ∇f_i/n + Jᵀz
+    bent: Any  # K_i·w_i, or () where curvature is learnt
+    f: Array  # f_i/n
+    force: Array  # ‖∇f_i/n‖_∞
+    local: Any  # OwnRows, or () without local rows
+    coupled: Any  # Coupled, or () without coupled rows
+
+    @staticmethod
+    def zero(terms: Terms, learns: bool) -> "QuadraticModel":
+        dim, (rows, _, coupled), zero = terms.dim, terms.rows, jnp.zeros(())
+        vector = jnp.zeros(dim)
+        return QuadraticModel(
+            curvature=LearntShare.zero(terms) if learns else jnp.zeros(dim * (dim + 1) // 2),
+            lag=vector,
+            bent=() if learns else vector,
+            f=zero,
+            force=zero,
+            local=OwnRows.none(dim) if rows else (),
+            coupled=Coupled(jnp.zeros(coupled), jnp.zeros((coupled, dim)), jnp.zeros(coupled)) if coupled else (),
+        )
+
+
+@state
+class Place:
+    """A site's rows at a point: slacks and multipliers, c and J."""
+
+    w: Array
+    rows: Rows
+    c: Array
+    J: Array
+    multipliers: Array  # the certificate's
+    slopes: Any  # ∇f_i/n, and the Jacobian of the coupled rows over n, where curvature is learnt; else ()
+
+
+@state
+class InteriorAsk:
+    """The question: the model at the point w, which is the share alpha of the way from the base to `towards`."""
+
+    about: Question
+    w: Array
+    towards: Any  # () without local rows
+    alpha: Array
+    mu: Array
+    nu: Array  # the coupled rows' multipliers
+    scale: Any  # units for the products with Jᵀ D J, where curvature is learnt; else ()
+    part: Any  # which of the rounds for which this point is asked about, where curvature is learnt; else ()
+
+
+def joined(terms: Terms, learns: bool) -> SiteState:
+    """A site before its first answer."""
+    rows, dim = terms.rows[0], terms.dim
+    slopes = (jnp.zeros(dim), jnp.zeros((terms.rows[2], dim))) if learns else ()
+    place = Place(jnp.zeros(dim), blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, dim)), jnp.zeros(rows), slopes)
+    return SiteState.before(place, () if learns else QuadraticModel.zero(terms, learns))
+
+
+def answer(
+    terms: Terms, site: SiteState, ask: InteriorAsk, data: Data, eps2: float, learns: bool
+) -> tuple[SiteState, Reply]:
+    """The site's step to the point it is asked about, and its model there."""
+    start, first = site.start(ask.about), (site.trial.id < 0) | (ask.about.id == 0)
+    equal = equalities(Party(terms), data)[: terms.rows[0]]
+    shares, bends = evaluate(Party(terms), ask.w, data)
+    rows, mu = recover(terms, start.place, ask, shares, first, equal)
+    model, place = eliminate(terms, start.place, ask, shares, bends, rows, mu, first, equal, eps2, learns)
+    tag = ask.about.id * rounds_of(terms) + ask.part if learns else ask.about.id
+    return reply_of(site, ask.about, tag, start, select(first, Visit(ask.about.id, place), start), place, model)
+
+
+def recover(
+    terms: Terms, base: Place, ask: InteriorAsk, shares: Shares, first: Array, equal: np.ndarray
+) -> tuple[Rows, Array]:
+    """The site's slacks and multipliers at the point, by its own share of the step from the base; and μ there."""
+    count = terms.rows[0]
+    c, J, force = shares.c[:count], shares.J[:count], terms.clients * jnp.max(jnp.abs(shares.g))
+    change = base.J @ (ask.towards - base.w) if count else jnp.zeros(0)
+    stepped = settled(moved(base.rows, base.c, change, ask.alpha, ask.mu, equal), c, ask.mu, equal)
+    steep = jnp.max(jnp.abs(J), initial=0.0)
+    rows = select(first, started(c, steep, force, equal), stepped)
+    mu = jnp.where(ask.about.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
+    return damped(rows, c, J, ask.w, mu, equal, force, rows_convex(terms)), mu
+
+
+def eliminate(
+    terms: Terms, base: Place, ask: InteriorAsk, shares: Shares, bends: Bends, rows: Rows, mu: Array, first: Array,
+    equal: np.ndarray, eps2: float, learns: bool,
+) -> tuple[QuadraticModel, Place]:  # fmt: skip
+    """The site's model at the point, with its slacks and multipliers eliminated, and its place there."""
+    count, n = terms.rows[0], terms.clients
+    c, J, q, Q = shares.c[:count], shares.J[:count], shares.c[count:], shares.J[count:] / n
+    force = jnp.max(jnp.abs(shares.g))
+    # while the server has no multiplier of a coupled row, it is one that weighs a share of ∇f_i
+    steep = n * jnp.max(jnp.abs(Q), axis=1, initial=0.0)
+    guess = METHOD.guess * force / jnp.maximum(steep, 1e-6 * force + 1e-300)
+    nu = jnp.where(ask.about.id == 0, guess, ask.nu / n)
+    weights, slopes = jnp.concatenate([rows.z, nu]), ()
+    if learns:
+        slopes = (shares.g, Q)
+        change = shares.g - base.slopes[0] + rows.z @ (J - base.J) + n * nu @ (Q - base.slopes[1])
+        change = jnp.where(first, 0.0, change)
+        curvature: Any = learnt_share(terms, bends.diagonal(weights), change, rows, J, equal, ask.scale, ask.part)
+        bent: Any = ()
+    else:
+        curvature, bent = bends.along(weights, ask.w)
+        if count:
+            K = matrix(rows, J, equal)
+            curvature, bent = curvature + pack(K), bent + K @ ask.w
+    local, lag, kept = (), shares.g, rows.z
+    if count:
+        sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)
+        lag = lag + sums.jz
+        kept = sums.kept
+        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.jz, sums.numbers)
+    model = QuadraticModel(
+        curvature=curvature,
+        lag=lag,
+        bent=bent,
+        f=shares.f,
+        force=force,
+        local=local,
+        coupled=Coupled(q / n, Q, Q @ ask.w) if terms.rows[2] else (),
+    )
+    if learns:  # everything but the products is sent in the first of the point's rounds
+        rest = jax.tree.map(lambda new: jnp.where(ask.part == 0, new, 0.0), model)
+        model = replace(rest, curvature=replace(rest.curvature, products=curvature.products))
+    return model, Place(ask.w, rows, c, J, kept, slopes)
+
+
+def account_of(terms: Terms, ask: InteriorAsk, reply: Reply) -> Account | None:
+    """What a reply with a whole model says of the site's function; its gradient is known where it has no rows."""
+    model, n = reply.share, terms.clients
+    if not bool(ask.about.whole) or float(reply.broken) or not float(reply.heard):
+        return None
+    if not isinstance(ask.part, tuple) and int(ask.part):  # products alone
+        return None
+    w, size = np.asarray(ask.w), n * np.atleast_1d(model.force)
+    g = n * np.asarray(model.lag) if isinstance(model.local, tuple) else None
+    if isinstance(model.bent, tuple):
+        return Account(w, size, n * float(model.f), g)
+    K = np.zeros((terms.dim, terms.dim))
+    K[np.triu_indices(terms.dim)] = model.curvature
+    return Account(w, size, n * float(model.f), g, K + np.triu(K, 1).T, np.asarray(model.bent))
+
+
+# --- the server ---
 
 
 @state
@@ -173,7 +356,7 @@ class ServerView:
         """The share of a step with this change of the rows that keeps the slacks of the rows of h positive."""
         ds, _ = rows_step(system.own, system.c, change, mu, self.equal)
         far = farthest(system.own.s[self.stated :], ds[self.stated :], self.form.equal, mu)
-        return jnp.maximum(far, SHORTEST_ROOM)
+        return jnp.maximum(far, METHOD.least_room)
 
     def system(
         self, x: Array, at: QuadraticModel, complete: Array, rows: Rows, mu: Array, first: Array, base: System
@@ -265,7 +448,7 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         return dx, -0.5 * jnp.dot(r, dx)
     diagonal = jnp.abs(jnp.diag(system.K))
     top = jnp.max(diagonal)
-    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, LEAST_DIAGONAL * top, 1.0)))
+    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, METHOD.least_diagonal * top, 1.0)))
     scaled = system.K * scale[:, None] * scale
 
     def factor(shift: Array | float) -> Array:
@@ -273,19 +456,19 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
 
     def bent_up(right: Array) -> Array:
         values, vectors = eigh(scaled)
-        return vectors @ ((vectors.T @ right) / (jnp.maximum(jnp.abs(values), FLAT) + first))
+        return vectors @ ((vectors.T @ right) / (jnp.maximum(jnp.abs(values), METHOD.flat) + first))
 
-    first = jnp.maximum(shift, SHIFT)
+    first = jnp.maximum(shift, METHOD.least_shift)
     alone = factor(first)
     definite = jnp.isfinite(alone[-1, -1])
     dx = -scale * jax.lax.cond(definite, lambda v: cholesky_solve(alone, v), bent_up, scale * r)
-    # Along directions without curvature, rounding would be divided by SHIFT. A larger shift, undone by refinement
-    # wherever there is curvature, keeps it small: the same data in another order give the same model.
-    gentle = factor(jnp.asarray(GENTLE))
+    # Along directions without curvature, rounding would be divided by the least shift. A larger shift, undone by
+    # refinement wherever there is curvature, keeps it small: the same data in another order give the same model.
+    gentle = factor(jnp.asarray(METHOD.gentle_shift))
     y = cholesky_solve(gentle, scale * r)
-    for _ in range(REFINEMENTS):
+    for _ in range(METHOD.refinements):
         y = y + cholesky_solve(gentle, scale * r - scaled @ y)
     # a decrement that the larger shift hides is a real slope without curvature, which a long step shall follow
-    hides = -jnp.dot(r, dx) > HIDES * jnp.dot(scale * r, y)
-    dx = jnp.where(definite & (shift < GENTLE) & ~hides, -scale * y, dx)
+    hides = -jnp.dot(r, dx) > METHOD.hidden * jnp.dot(scale * r, y)
+    dx = jnp.where(definite & (shift < METHOD.gentle_shift) & ~hides, -scale * y, dx)
     return dx, -0.5 * jnp.dot(r, dx)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_rows import Rows
+from foedus.algorithms.interior.rows import Rows
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import state
 from foedus.problem.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero

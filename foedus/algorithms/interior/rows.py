@@ -14,21 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.algorithms.interior.constants import METHOD
 from foedus.base.pytrees import state
 from foedus.problem.terms import Terms
-
-DELTA = 1e-8  # δ of a row whose |J|·|x| is moderate: a row's value is divided by δ, and so is its rounding
-BOUNDARY = 0.99  # the share of the way to the boundary that slacks and multipliers may go in one step
-CLEAR, SMALL = 1e-13, 1e-4  # of |J|·|x|: distances between these allow a smaller δ
-HARD = 10.0  # a convex row that pulls so many times harder than the objective has a long way to go
-LEAST_SHARE = 1e-3  # of δ, which is left there
-ROOM = 0.2  # a first slack is at least this share of the party's largest row
-WEIGHT, MANY = 0.1, 10  # first multipliers weigh this share of the gradient of f, and more than MANY rows share it
-RATES = (1e-3, 1e6)  # of the objective per unit of a row: within these, a first multiplier follows the gradients
-SPREAD = 1e6  # z ≤ SPREAD·μ/s and s·z ≥ LEAST·μ keep products near the path
-LEAST = 0.1
-HEAVY = 1e13  # Σz² at most: where terms contradict each other it grows without end, and masked sums have a range
-CENTRAL = 10.0  # a barrier problem is solved well enough when residuals are at most CENTRAL·μ
 
 
 @state
@@ -82,12 +70,12 @@ def started(c: Array, steep: Array, force: Array, equal: np.ndarray) -> Rows:
     `steep` is the largest entry of the rows' Jacobian. If each of many rows pushed like one of a few, the first barrier
     problem would lead far away from where f is small, and the way back would take most of the rounds.
     """
-    weight = WEIGHT / max(1.0, int(np.sum(~equal)) / MANY)
+    weight = METHOD.weight / max(1.0, int(np.sum(~equal)) / METHOD.many)
     size = jnp.maximum(jnp.max(jnp.abs(c), initial=0.0), 1e-3)
-    z = weight * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *RATES), 1.0)
-    s = jnp.maximum(-c, ROOM * size)
+    z = weight * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *METHOD.rates), 1.0)
+    s = jnp.maximum(-c, METHOD.room * size)
     mu = z * jnp.exp(jnp.mean(jnp.log(s)))
-    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s), jnp.full_like(s, DELTA))
+    return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s), jnp.full_like(s, METHOD.delta))
 
 
 def safe(rows: Rows, equal: np.ndarray) -> tuple[Array, Array]:
@@ -111,23 +99,23 @@ def damped(rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarra
     """
     size = jnp.abs(J) @ jnp.abs(x)
     gap = jnp.where(equal, 0.0, jnp.abs(c + mu / safe(rows, equal)[1]))
-    clear = jnp.clip(CLEAR * size / jnp.where(gap > 0, gap, 1.0), LEAST_SHARE, 1.0)
+    clear = jnp.clip(METHOD.clear * size / jnp.where(gap > 0, gap, 1.0), METHOD.least_share, 1.0)
     slope = jnp.max(jnp.abs(J), axis=1, initial=0.0)
-    far = (gap <= SMALL * size) & (rows.z * slope > HARD * force) if convex else jnp.ones_like(equal)
-    delta = DELTA * jnp.maximum(1.0, 0.1 * slope * size)
+    far = (gap <= METHOD.small * size) & (rows.z * slope > METHOD.hard * force) if convex else jnp.ones_like(equal)
+    delta = METHOD.delta * jnp.maximum(1.0, 0.1 * slope * size)
     return replace(rows, delta=delta * jnp.where((gap > 0) & far, clear, 1.0))
 
 
 def softness(terms: Terms) -> float:
     """How many times too small the matrix makes a column's unit: with equations it holds their slopes times 1/δ."""
-    return DELTA**0.5 if any(c.equality for c in terms.constraints) else 1.0
+    return METHOD.delta**0.5 if any(c.equality for c in terms.constraints) else 1.0
 
 
 def farthest(v: Array, dv: Array, equal: np.ndarray, mu: Array) -> Array:
     """The longest step along dv, at most 1, that keeps v > 0 on inequalities."""
     falls = (dv < 0) & ~equal
     ratio = jnp.min(jnp.where(falls, -v / jnp.where(falls, dv, 1.0), jnp.inf), initial=jnp.inf)
-    return jnp.minimum(1.0, jnp.maximum(BOUNDARY, 1.0 - mu) * ratio)
+    return jnp.minimum(1.0, jnp.maximum(METHOD.boundary, 1.0 - mu) * ratio)
 
 
 def rows_step(rows: Rows, c: Array, change: Array, mu: Array, equal: np.ndarray) -> tuple[Array, Array]:
@@ -150,13 +138,15 @@ def moved(rows: Rows, c: Array, change: Array, alpha: Array, mu: Array, equal: n
 def settled(rows: Rows, c: Array, mu: Array, equal: np.ndarray) -> Rows:
     """The rows at their new values c: a row with room has exactly its room as slack, and products stay near μ.
 
-    A product below LEAST·μ is raised, by the slack of a row that binds and by the multiplier of one that does not.
+    A product below least_product·μ is raised, by the slack of a row that binds and by the multiplier of one that does
+    not.
     """
     s, z = safe(rows, equal)
     s = jnp.maximum(s, -c)
-    low = s * z < LEAST * mu
-    s, z = jnp.where(low & (z >= s), LEAST * mu / z, s), jnp.where(low & (z < s), LEAST * mu / s, z)
-    z = jnp.minimum(z, SPREAD * mu / s)
+    least = METHOD.least_product * mu
+    low = s * z < least
+    s, z = jnp.where(low & (z >= s), least / z, s), jnp.where(low & (z < s), least / s, z)
+    z = jnp.minimum(z, METHOD.spread * mu / s)
     return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, rows.z, z), rows.delta)
 
 
@@ -178,8 +168,8 @@ def row_sums(
     distance = jnp.where(kept > 0, jnp.abs(c), broken)
     priced = jnp.where(equal, 0.0, jnp.abs(kept * c))
     central = (
-        (jnp.max(jnp.abs(gap * jnp.where(equal, 1.0, z)), initial=0.0) <= CENTRAL * mu)
-        & (jnp.max(product, initial=0.0) <= (1.0 + CENTRAL) * mu)
+        (jnp.max(jnp.abs(gap * jnp.where(equal, 1.0, z)), initial=0.0) <= METHOD.central * mu)
+        & (jnp.max(product, initial=0.0) <= (1.0 + METHOD.central) * mu)
         & jnp.all(product >= 0.01 * mu)
     )
     passed = jnp.maximum(jnp.max(distance, initial=0.0), jnp.max(priced, initial=0.0)) <= eps2
@@ -187,7 +177,7 @@ def row_sums(
         jnp.sum(jnp.where(equal, 0.0, jnp.log(s))),
         jnp.sum(jnp.abs(gap)),
         jnp.sum(gap**2),
-        jnp.minimum(jnp.sum(rows.z**2), HEAVY),
+        jnp.minimum(jnp.sum(rows.z**2), METHOD.heavy),
         jnp.sum(jnp.where(equal, 0.0, s * z)),
         jnp.sum(rows.z * c),
         jnp.max(broken, initial=0.0),
@@ -205,4 +195,4 @@ def matrix(rows: Rows, J: Array, equal: np.ndarray) -> Array:
 
 def blank_rows(count: int) -> Rows:
     """Rows before their first values are known."""
-    return Rows(jnp.ones(count), jnp.ones(count), jnp.full(count, DELTA))
+    return Rows(jnp.ones(count), jnp.ones(count), jnp.full(count, METHOD.delta))

@@ -1,6 +1,6 @@
 """A site's part in the interior-point method for robust learning where samples stay in a polyhedron.
 
-It stands in for `interior_site.RobustSite` where the worst case has no closed form, on the program of `polyhedron_form`
+It stands in for `robust_site.RobustSite` where the worst case has no closed form, on the program of `polyhedron_form`
 and with the eliminations of `polyhedron_system`: multipliers φ of the half-spaces, r, α and all multipliers leave the
 Newton system sample by sample, then λ, and what is sent is as large as for any other site.
 
@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.algorithms.interior.constants import METHOD
+from foedus.algorithms.interior.robust_rows import kept_share
+from foedus.algorithms.interior.robust_site import SiteShare
 from foedus.base.pytrees import select, state
 from foedus.numerics.cone import cone_step, flip, jdot, scale_by
 from foedus.numerics.interpreter.program import keep_results
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
-from foedus.robust.interior_rows import EDGE, kept_share
-from foedus.robust.interior_site import START, SiteShare
 from foedus.robust.polyhedron import OTHERS, gap_of, pulls
 from foedus.robust.polyhedron_form import (
     Inequalities,
@@ -109,7 +110,7 @@ class PolyhedronSite:
         top = jnp.max(pieces, axis=0)
         top = jnp.maximum(top, 0.0) if layout.zero else top
         least = jnp.maximum(samples.rho * lam, 1e-8)
-        product = START * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), least)
+        product = METHOD.first_product * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), least)
         alpha = top + product * (K + layout.zero)
         s = _slacks(layout, samples, y, alpha, phi, r, t)
         inverse = jnp.sum(1.0 / s.piece, axis=0) + (1.0 / s.zero if layout.zero else 0.0)
@@ -189,7 +190,7 @@ class PolyhedronSite:
         least = samples.floor + rest * (lam - samples.floor)
         y = (at.y + t * dy).at[: self.held].set(shared)
         y = y.at[dim].set(jnp.maximum(y[dim], least)) if self.held == dim else y
-        way = jnp.minimum(t, EDGE / jnp.maximum(inverse, EDGE))
+        way = jnp.minimum(t, METHOD.edge / jnp.maximum(inverse, METHOD.edge))
         phi = at.s.phi + way * d.s.phi
         (r, tops), (dr, d_tops) = _own_r(layout, at.s), _own_r(layout, d.s)
         pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
@@ -232,7 +233,7 @@ def _multipliers(
 ) -> tuple[Inequalities, Array]:
     """The multipliers after the share `dual` of a step, a sample's in sum m, and the inverse of the longest step."""
     inverse = jnp.maximum(_blocked(layout, z, d), -d.piece / z.piece)
-    way = jnp.minimum(dual, EDGE / jnp.maximum(inverse, EDGE))
+    way = jnp.minimum(dual, METHOD.edge / jnp.maximum(inverse, METHOD.edge))
     zero, floor = (jnp.maximum(a + dual * b, rest * a) for a, b in ((z.zero, d.zero), (z.floor, d.floor)))
     total = jnp.sum(z.piece + way * d.piece, axis=0) + (zero if layout.zero else 0.0)
     after = jax.tree.map(lambda a, b: (a + way * b) * (m / total) if a.size else a, z, d)
