@@ -8,6 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from constrained_cases import DIM, Coupled, Quadratic, breast_cancer
+from scipy.sparse import csr_array
+from test_flare_sessions import Hall, agree
+from test_proxal import confirmed
+
+import foedus as fd
+from foedus.algorithms.interior.constants import METHOD
 from foedus.algorithms.interior.form import Blocks, Form
 from foedus.algorithms.interior.learnt import (
     LearntShare,
@@ -19,12 +25,6 @@ from foedus.algorithms.interior.learnt import (
     solve_learnt,
 )
 from foedus.algorithms.interior.rows import Rows, stiffness
-from scipy.sparse import csr_array
-from test_flare_sessions import Hall, agree
-from test_proxal import confirmed
-
-import foedus as fd
-from foedus.algorithms.interior.constants import METHOD
 from foedus.numerics.limited_memory import LimitedMemory
 
 POINT, LEARNT = fd.InteriorPoint(), fd.InteriorPoint(curvature="learnt")

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import robust_oracles as oracle
-from foedus.algorithms.interior.robust_interior import RobustInterior
 from robust_cases import LOSSES, METRICS, NORMS, clients, polyhedron, support
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 from test_robust_gap import adult_columns, dealt, scaled_columns, shares
 
 import foedus as fd
+from foedus.algorithms.interior.robust_interior import RobustInterior
 from foedus.data import files
 from foedus_lab import datasets
 
