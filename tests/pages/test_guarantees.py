@@ -14,7 +14,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import foedus as fd
-from foedus.algorithms import private_newton_server as capped
+from foedus.algorithms import private_newton as capped
 from foedus.certificate.contradiction import reach
 from foedus.certificate.gap import rows_convex
 from foedus.certificate.measure import Certificate, measure, site_parts
