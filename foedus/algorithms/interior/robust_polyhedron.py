@@ -1,8 +1,8 @@
 """A site's part in the interior-point method for robust learning where samples stay in a polyhedron.
 
-It stands in for `robust_site.RobustSite` where the worst case has no closed form, on the program of `polyhedron_form`
-and with the eliminations of `polyhedron_system`: multipliers φ of the half-spaces, r, α and all multipliers leave the
-Newton system sample by sample, then λ, and what is sent is as large as for any other site.
+It stands in for `robust_site.RobustSite` where the worst case has no closed form, on the program of `robust.polyhedron`
+and with its eliminations: multipliers φ of the half-spaces, r, α and all multipliers leave the Newton system sample by
+sample, then λ, and what is sent is as large as for any other site.
 
 In a step the model moves whole, and every piece of every sample by itself holds back what would leave its bounds. With
 w moved and φ held back, the slacks of ‖r‖_* ≤ λ are those of an r that is not slope·w − Cᵀφ; the difference is a
@@ -25,18 +25,25 @@ from foedus.numerics.cone import cone_step, flip, jdot, scale_by
 from foedus.numerics.interpreter.program import keep_results
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
-from foedus.robust.polyhedron import OTHERS, gap_of, pulls
-from foedus.robust.polyhedron_form import (
+from foedus.robust.polyhedron import (
+    OTHERS,
+    Aim,
     Inequalities,
     PolyhedronIterate,
     PolyhedronLayout,
+    PolyhedronSystem,
     Samples,
+    aim,
+    gap_of,
     heights,
     layout_of,
+    linearise,
+    newton_direction,
     prepare_samples,
+    primal_residual,
+    pulls,
     residue,
 )
-from foedus.robust.polyhedron_system import Aim, PolyhedronSystem, aim, linearise, newton_direction, primal_residual
 from foedus.robust.step import evenness
 
 
