@@ -167,7 +167,7 @@ def prepare_samples(
     )  # fmt: skip
 
 
-def heights(samples: Samples, y: Array) -> Array:
+def piece_values(samples: Samples, y: Array) -> Array:
     """The value h of every piece before samples move. (pieces, rows)"""
     return samples.constant + samples.slope * (y[:-1] @ samples.x) - samples.toll[:, None] * y[-1]
 
@@ -360,7 +360,7 @@ def primal_residual(layout: PolyhedronLayout, samples: Samples, sigma: Array, at
         layout.metric
     ]
     r = residue(layout, samples, at.y[:-1], at.s.phi) - jnp.concatenate(own)
-    piece = at.alpha - heights(samples, at.y) - jnp.sum(samples.room[:, None] * at.s.phi, axis=0) - at.s.piece
+    piece = at.alpha - piece_values(samples, at.y) - jnp.sum(samples.room[:, None] * at.s.phi, axis=0) - at.s.piece
     first = [-jnp.sum(sigma * r[: layout.width], axis=0)[None]] if layout.first else []
     return jnp.concatenate([*first, r, piece[None]])
 
@@ -555,7 +555,7 @@ def _start(layout: PolyhedronLayout, samples: Samples, a: Array, b: Array, w: Ar
     if layout.server_entries > w.shape[0]:
         lam = jnp.maximum(lam, b[-1])
     y = jnp.append(w, lam)
-    pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+    pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
     alpha = jnp.maximum(jnp.max(pieces, axis=0), 0.0) + 1.0
     value = samples.rho * lam + jnp.dot(samples.omega, alpha)
     m = jnp.maximum(value - a, 0.0) + 1.0

@@ -35,10 +35,10 @@ from foedus.robust.polyhedron import (
     Samples,
     aim,
     gap_of,
-    heights,
     layout_of,
     linearise,
     newton_direction,
+    piece_values,
     prepare_samples,
     primal_residual,
     pulls,
@@ -113,7 +113,7 @@ class PolyhedronSite:
             fit = jnp.minimum(1.0, 0.5 * lam / jnp.max(_norms(layout, samples, r, t)))
             r, t = fit * r, fit * t
         y = jnp.append(w, lam)
-        pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+        pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
         top = jnp.max(pieces, axis=0)
         top = jnp.maximum(top, 0.0) if layout.zero else top
         least = jnp.maximum(samples.rho * lam, 1e-8)
@@ -145,11 +145,11 @@ class PolyhedronSite:
             newton = system_at(iterate)
 
             def leave() -> tuple[PolyhedronIterate, SiteShare, Array]:
-                moved, ends = self._moved(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)
+                moved, ends = self.recover(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)
                 return select(~first, moved, iterate), nothing, ends
 
             def arrive() -> tuple[PolyhedronIterate, SiteShare, Array]:
-                return iterate, self._share(layout, samples, iterate, newton, m), inverses
+                return iterate, self.eliminate(layout, samples, iterate, newton, m), inverses
 
             return jax.lax.cond(k == 0, leave, arrive)
 
@@ -160,7 +160,7 @@ class PolyhedronSite:
 
     def _first_share(self, at: PolyhedronPosition) -> SiteShare:
         layout, samples = self.layout, self.samples
-        return self._share(layout, samples, at.iterate, self._newton(layout, samples, at.iterate), at.m)
+        return self.eliminate(layout, samples, at.iterate, self._newton(layout, samples, at.iterate), at.m)
 
     def _newton(self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate) -> Newton:
         """The Newton system at an iterate, and its right-hand sides."""
@@ -178,7 +178,7 @@ class PolyhedronSite:
         aims = jax.vmap(lambda short, hat: aim(layout, samples, system, short, hat))(shorts, hats)
         return Newton(system, short, floor_short, hats, aims)
 
-    def _moved(
+    def recover(
         self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate, newton: Newton, m_old: Array,
         shared: Array, m: Array, mu: Array, t: Array, dual: Array,
     ) -> tuple[PolyhedronIterate, Array]:  # fmt: skip
@@ -200,7 +200,7 @@ class PolyhedronSite:
         way = jnp.minimum(t, METHOD.edge / jnp.maximum(inverse, METHOD.edge))
         phi = at.s.phi + way * d.s.phi
         (r, tops), (dr, d_tops) = _own_r(layout, at.s), _own_r(layout, d.s)
-        pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+        pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
         alpha = jnp.maximum(at.alpha + t * d.alpha, jnp.max(pieces + rest * at.s.piece, axis=0))
         alpha = jnp.maximum(alpha, rest * at.s.zero) if layout.zero else alpha
         r, tops = _fitted(layout, samples, at.s, rest, y[dim], r + way * dr, tops + way * d_tops)
@@ -211,7 +211,7 @@ class PolyhedronSite:
         primal += [jnp.max(-d.s.zero / at.s.zero, initial=0.0)]
         return PolyhedronIterate(y, alpha, s, z), jnp.stack([jnp.max(jnp.stack(primal)), ends])
 
-    def _share(
+    def eliminate(
         self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate, newton: Newton, m: Array
     ) -> SiteShare:
         """The site's share in the shared system, with λ eliminated where it is the site's own."""
@@ -278,7 +278,7 @@ def _slacks(
     """The slacks of an iterate with these r and t."""
     lam, lane, moving, shape = y[-1], r[layout.lanes], r[: layout.width], samples.slope.shape
     limit = samples.reach[:, None, None] * lam
-    pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+    pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
     linf, l2 = layout.metric == "linf", layout.metric == "l2"
     return Inequalities(
         jnp.ones(()), alpha - pieces, alpha if layout.zero else jnp.zeros(0), phi,

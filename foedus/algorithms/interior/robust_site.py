@@ -248,12 +248,12 @@ class RobustSite:
     def visit(
         self, at: SitePosition, first: Array, shared: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[SitePosition, SiteShare, Array]:
-        """The place after `step`, or `at` itself where it is the first; the share there; and the inverses of `step`."""
-        moved, inverses = self.step(at, shared, m, mu, t, dual)
-        place, share = self.condense(select(first, at, moved))
+        """The place after `recover`, or `at` where it is the first; the share there; and the inverses of `recover`."""
+        moved, inverses = self.recover(at, shared, m, mu, t, dual)
+        place, share = self.eliminate(select(first, at, moved))
         return place, share, inverses
 
-    def step(
+    def recover(
         self, at: SitePosition, shared: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[SitePosition, Array]:
         """The place after the share t of a step that leads the shared y and m to the given ones.
@@ -301,7 +301,7 @@ class RobustSite:
         place = SitePosition(new, m, alpha, z, multipliers, at.answer)
         return place, jnp.stack([primal, dual_end])
 
-    def condense(self, at: SitePosition) -> tuple[SitePosition, SiteShare]:
+    def eliminate(self, at: SitePosition) -> tuple[SitePosition, SiteShare]:
         """The site's share in the Newton system, and the place with its answer to steps."""
         form, maps, held, m, omega = self.form, self.maps, self.held, at.m, self.omega
         sets, shared, size = maps.R.shape[0], maps.E.shape[0], at.y.shape[0]
