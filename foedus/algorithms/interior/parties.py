@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.bends import Bends
 from foedus.algorithms.interior.constants import METHOD
 from foedus.algorithms.interior.form import Form
 from foedus.algorithms.interior.learnt import Learnt, LearntShare, learnt, learnt_share, rounds_of, solve_learnt
@@ -42,7 +41,7 @@ from foedus.base.pytrees import PyTree, select, state
 from foedus.certificate.contradiction import reach
 from foedus.certificate.gap import rows_convex
 from foedus.numerics.lapack import cholesky, cholesky_solve, eigh
-from foedus.numerics.packed import pack, unpack
+from foedus.numerics.second_derivatives import SecondDerivatives, pack, unpack
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.accountable import Account
 
@@ -142,9 +141,9 @@ def answer(
     """The site's step to the point it is asked about, and its model there."""
     start, first = site.start(ask.about), (site.trial.id < 0) | (ask.about.id == 0)
     equal = equalities(Party(terms), data)[: terms.rows[0]]
-    shares, bends = evaluate(Party(terms), ask.w, data)
+    shares, derivatives = evaluate(Party(terms), ask.w, data)
     rows, mu = recover(terms, start.place, ask, shares, first, equal)
-    model, place = eliminate(terms, start.place, ask, shares, bends, rows, mu, first, equal, eps2, learns)
+    model, place = eliminate(terms, start.place, ask, shares, derivatives, rows, mu, first, equal, eps2, learns)
     tag = ask.about.id * rounds_of(terms) + ask.part if learns else ask.about.id
     return reply_of(site, ask.about, tag, start, select(first, Visit(ask.about.id, place), start), place, model)
 
@@ -164,8 +163,8 @@ def recover(
 
 
 def eliminate(
-    terms: Terms, base: Place, ask: InteriorAsk, shares: Shares, bends: Bends, rows: Rows, mu: Array, first: Array,
-    equal: np.ndarray, eps2: float, learns: bool,
+    terms: Terms, base: Place, ask: InteriorAsk, shares: Shares, derivatives: SecondDerivatives, rows: Rows, mu: Array,
+    first: Array, equal: np.ndarray, eps2: float, learns: bool,
 ) -> tuple[QuadraticModel, Place]:  # fmt: skip
     """The site's model at the point, with its slacks and multipliers eliminated, and its place there."""
     count, n = terms.rows[0], terms.clients
@@ -180,10 +179,10 @@ def eliminate(
         slopes = (shares.g, Q)
         change = shares.g - base.slopes[0] + rows.z @ (J - base.J) + n * nu @ (Q - base.slopes[1])
         change = jnp.where(first, 0.0, change)
-        curvature: Any = learnt_share(terms, bends.diagonal(weights), change, rows, J, equal, ask.scale, ask.part)
+        curvature: Any = learnt_share(terms, derivatives.diagonal(weights), change, rows, J, equal, ask.scale, ask.part)
         bent: Any = ()
     else:
-        curvature, bent = bends.along(weights, ask.w)
+        curvature, bent = derivatives.along(weights, ask.w)
         if count:
             K = matrix(rows, J, equal)
             curvature, bent = curvature + pack(K), bent + K @ ask.w
@@ -370,9 +369,9 @@ class ServerView:
         f, gradient = self.form.smooth(x)
         lag = gradient + jnp.pad(at.lag, (0, rest))
 
-        c, J, bends = jnp.zeros(0), jnp.zeros((0, dim)), None
+        c, J, derivatives = jnp.zeros(0), jnp.zeros((0, dim)), None
         if terms.rows[1]:
-            shares, bends = evaluate(Party(terms, server=True), w, self.data)
+            shares, derivatives = evaluate(Party(terms, server=True), w, self.data)
             c, J = shares.c, shares.J
         if terms.rows[2]:
             q, Q = at.coupled.c, at.coupled.J
@@ -401,7 +400,7 @@ class ServerView:
         D, z = stiffness(rows, equal), rows.z[: terms.rows[1]]
         drift, change = jnp.zeros(dim), jnp.zeros(dim)
         if self.learns:
-            own = bends.diagonal(z) if bends is not None else jnp.zeros(dim)
+            own = derivatives.diagonal(z) if derivatives is not None else jnp.zeros(dim)
             weighed = jnp.sqrt(D[:stated])[:, None] * J
             blocks = self.form.blocks(x, D[stated:], rows.z[stated:])
             K: Array | Learnt = learnt(terms, at.curvature, base.scale, blocks, weighed, own)
@@ -410,8 +409,8 @@ class ServerView:
             K = jnp.pad(unpack(at.curvature, dim), (0, rest))
             drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.bent)
             K = K + (J * D[:stated, None]).T @ J + self.form.blocks(x, D[stated:], rows.z[stated:]).dense()
-            if bends is not None:
-                K = K.at[:dim, :dim].add(bends.matrix(z))
+            if derivatives is not None:
+                K = K.at[:dim, :dim].add(derivatives.matrix(z))
         local = at.local if terms.rows[0] else OwnRows.none(dim)
         return System(
             x=x,
