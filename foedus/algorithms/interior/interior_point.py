@@ -127,7 +127,7 @@ class Trial:
 class Judgement:
     """Whether the point is accepted, and from which one the run goes on."""
 
-    accepted: Array
+    accepts: Array
     certified: Array  # whether the certificate holds at the point
     contradicts: Array  # whether the rows contradict each other
     at: System  # from which the run goes on
@@ -260,35 +260,35 @@ class InteriorPoint(Accountable, Constrained, Summing):
             return replace(model, curvature=model.curvature.placed(terms, part)) if self.learns(terms) else model
 
         inquiry, complete, waits, waiting = collect(server.inquiry, replies, present, terms.clients, parts, placed)
-        judged = self.judge(terms, replace(server, inquiry=inquiry), complete)
-        return select(waits, replace(server, inquiry=waiting), judged)
+        judgement = self.judge(terms, replace(server, inquiry=inquiry), complete)
+        return select(waits, replace(server, inquiry=waiting), judgement)
 
     def judge(self, terms: Terms, server: InteriorServer, complete: Array) -> InteriorServer:
         """Accept the point that was asked about, or go back; then choose the next one."""
         view, inquiry = self.view(terms, server.data), server.inquiry
         trial = self.evaluate(view, server, complete)
-        judged = self.accept(view, server, trial)
-        barrier = self.update_barrier(view, server, trial, judged)
-        damping, afresh, lost = damp(server, trial, judged)
-        step = self.advance(view, server, trial, judged, barrier, damping, afresh)
-        progress, stalled = self.progress(view, server, trial, judged, step)
+        judgement = self.accept(view, server, trial)
+        barrier = self.update_barrier(view, server, trial, judgement)
+        damping, afresh, hopeless = damp(server, trial, judgement)
+        step = self.advance(view, server, trial, judgement, barrier, damping, afresh)
+        progress, stall = self.progress(view, server, trial, judgement, step)
 
         sure = complete & inquiry.exact  # what is said of the point is said by everybody
-        done = judged.certified & sure
-        infeasible = INFEASIBLE if rows_convex(terms) else NO_PROGRESS
-        ending = self.ending(judged.at, server, trial, lost, jnp.where(judged.contradicts & sure, infeasible, 0))
-        ending = jnp.where(ending == 0, jnp.where(sure, stalled, 0), ending)
+        done = judgement.certified & sure
+        infeasible = jnp.where(judgement.contradicts & sure, INFEASIBLE if rows_convex(terms) else NO_PROGRESS, 0)
+        ending = self.ending(judgement.at, server, trial, hopeless, infeasible)
+        ending = jnp.where(ending == 0, jnp.where(sure, stall, 0), ending)
         confirming = jnp.zeros((), bool)
         if self.confirms(terms):
             expected = expects(server.base.stationarity, trial.system.stationarity, self.eps1)
-            whole_step = judged.accepted & ~trial.first & (server.damping.alpha == 1.0)
+            whole_step = judgement.accepts & ~trial.first & (server.damping.alpha == 1.0)
             confirming = whole_step & complete & inquiry.whole & expected
-        at, dx, units = judged.at, step.dx, trial.units
+        at, dx, units = judgement.at, step.dx, trial.units
         moving = replace(
             server,
-            inquiry=inquiry.next(judged.accepted, view.learns | progress.patient),
+            inquiry=inquiry.next(judgement.accepts, view.learns | progress.patient),
             base=at,
-            past=judged.past,
+            past=judgement.past,
             x=step.x,
             towards=at.x + dx,
             own=step.own,
@@ -303,7 +303,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             done=done,
             ending=jnp.where(done, 0, ending),
         )
-        unsure = (judged.certified & ~done) | (judged.contradicts & ~sure)
+        unsure = (judgement.certified & ~done) | (judgement.contradicts & ~sure)
         return select(unsure, replace(server, inquiry=inquiry.again()), moving)
 
     def evaluate(self, view: ServerView, server: InteriorServer, complete: Array) -> Trial:
@@ -332,24 +332,24 @@ class InteriorPoint(Accountable, Constrained, Summing):
         # where rows come nearer, and where the merit hardly changes, the residuals decide
         nearer = new.number("theta") < 0.9 * base.number("theta")
         nearer = nearer | (trial.merit <= trial.worst + 1e-3 * trial.rise)
-        lessened = trial.merit <= trial.worst + 1e-12 * trial.rise
-        lessened = lessened | (nearer & (new.error(units) <= 0.9 * base.error(units)))
+        lessens = trial.merit <= trial.worst + 1e-12 * trial.rise
+        lessens = lessens | (nearer & (new.error(units) <= 0.9 * base.error(units)))
         # away from the rows an objective may fall without end that is bounded on them
         near = new.number("theta") <= METHOD.away * jnp.max(past[:, 2]) + METHOD.leeway
-        accepted = first | (lessened & (near | convex)) | ~trial.complete
-        accepted = trial.finite & ~server.barrier.snapped & accepted
+        accepts = first | (lessens & (near | convex)) | ~trial.complete
+        accepts = trial.finite & ~server.barrier.snapped & accepts
         certified = trial.finite & self.certified(view, new, server.gap)
         # on rows that are not convex it is no proof, but says that no small step lessens the violation
         far = METHOD.far if convex else METHOD.farther
         evident = self.contradicts(new, units / softness(view.terms), past, far)
-        contradicts = trial.finite & ~first & ~certified & evident & (accepted | convex)
+        contradicts = trial.finite & ~first & ~certified & evident & (accepts | convex)
         longer = jnp.where(first, new.merit, jnp.roll(past, 1, axis=0).at[0].set(new.merit))
         return Judgement(
-            accepted=accepted,
+            accepts=accepts,
             certified=certified,
             contradicts=contradicts,
-            at=select(accepted | certified | contradicts, new, base),
-            past=jnp.where(accepted, longer, past),
+            at=select(accepts | certified | contradicts, new, base),
+            past=jnp.where(accepts, longer, past),
         )
 
     def certified(self, view: ServerView, new: System, gap: Array) -> Array:
@@ -365,31 +365,31 @@ class InteriorPoint(Accountable, Constrained, Summing):
         stays = new.number("theta") >= METHOD.same * past[-1, 2]
         return (new.reach(units) >= far) & (new.number("violation") > self.eps2) & stays
 
-    def update_barrier(self, view: ServerView, server: InteriorServer, trial: Trial, judged: Judgement) -> Barrier:
+    def update_barrier(self, view: ServerView, server: InteriorServer, trial: Trial, judgement: Judgement) -> Barrier:
         """μ falls near the path; and a point that is near the optimum is put on the rows of h that bind."""
-        at, mu, old = judged.at, trial.mu, server.barrier
+        at, mu, old = judgement.at, trial.mu, server.barrier
         small = at.stationarity <= (METHOD.near * self.eps1 if self.eps1 < np.inf else 0.0)
         near_path = ((at.tilt(trial.units) <= METHOD.central * mu) | small) & view.all_say(at, "central")
         snapped, tried = jnp.zeros((), bool), old.tried
         if view.form.snaps:
             small = at.stationarity <= 0.5 * self.eps1 if self.eps1 < np.inf else server.gap <= self.gap
-            snapped = judged.accepted & small & view.all_say(at, "passed") & ((mu <= 0.1 * tried) | near_path)
+            snapped = judgement.accepts & small & view.all_say(at, "passed") & ((mu <= 0.1 * tried) | near_path)
             tried = jnp.where(snapped, mu, tried)
-        falls = ((judged.accepted & ~trial.first & ~snapped) | old.snapped) & near_path
+        falls = ((judgement.accepts & ~trial.first & ~snapped) | old.snapped) & near_path
         least = METHOD.enough * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2
         lowest = jnp.where(old.snapped, METHOD.floor, max(METHOD.floor, least))  # a test of a snapped point failed
         lower = jnp.maximum(jnp.minimum(METHOD.fall * mu, mu**METHOD.power), jnp.minimum(lowest, mu))
         return Barrier(jnp.where(falls, lower, mu), snapped, tried)
 
     def advance(
-        self, view: ServerView, server: InteriorServer, trial: Trial, judged: Judgement, barrier: Barrier,
+        self, view: ServerView, server: InteriorServer, trial: Trial, judgement: Judgement, barrier: Barrier,
         damping: Damping, afresh: Array,
     ) -> Step:  # fmt: skip
         """The Newton step, and the next point; `afresh` says that it is no shortened step."""
-        at, mu, alpha, memory, dim = judged.at, barrier.mu, damping.alpha, server.memory, view.terms.dim
+        at, mu, alpha, memory, dim = judgement.at, barrier.mu, damping.alpha, server.memory, view.terms.dim
         if isinstance(memory, LimitedMemory):
             longer = memory.add(trial.system.x[:dim] - server.base.x[:dim], trial.system.change)
-            memory = select(judged.accepted & ~trial.first, longer, memory)
+            memory = select(judgement.accepts & ~trial.first, longer, memory)
         dx, decrement = direction(at, memory, mu, damping.shift)
         dx = damping.stretch * dx
         change = view.along(at, dx)
@@ -403,35 +403,35 @@ class InteriorPoint(Accountable, Constrained, Summing):
         return Step(x, dx, own, alpha, memory, decrement + at.number("product"))
 
     def progress(
-        self, view: ServerView, server: InteriorServer, trial: Trial, judged: Judgement, step: Step
+        self, view: ServerView, server: InteriorServer, trial: Trial, judgement: Judgement, step: Step
     ) -> tuple[Progress, Array]:
         """What has become smaller, and 0 or why the run stands still."""
-        at, old = judged.at, server.progress
+        at, old = judgement.at, server.progress
         figures = jnp.stack([at.stationarity, step.gap, at.number("theta"), at.f])
         limits = jnp.array([METHOD.smaller, METHOD.smaller, METHOD.smaller, 1.0]) * old.least
         smaller = figures < limits.at[3].add(-METHOD.falls * (1.0 + jnp.abs(at.f)))
         # a start at the optimum without terms has the least of all figures: then a merit below the last ones counts
-        lower = judged.accepted & (trial.merit < jnp.min(server.past @ trial.weigh) - METHOD.lower * trial.rise)
+        lower = judgement.accepts & (trial.merit < jnp.min(server.past @ trial.weigh) - METHOD.lower * trial.rise)
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller), jnp.any(smaller) | lower]), 0, old.idle + 1)
         close = view.all_say(at, "passed") & (step.gap <= self.gap * (1.0 + jnp.abs(at.f)))
-        stalled = jnp.where(idle[2] > METHOD.long_idle, NO_PROGRESS, 0)
-        stalled = jnp.where((idle[0] > METHOD.idle) & close, STALLED, stalled)
+        stall = jnp.where(idle[2] > METHOD.long_idle, NO_PROGRESS, 0)
+        stall = jnp.where((idle[0] > METHOD.idle) & close, STALLED, stall)
         if view.learns:  # what L-BFGS says of the gap is too rough to end a run by
-            stalled = jnp.zeros((), int)
+            stall = jnp.zeros((), int)
         progress = Progress(
             top=jnp.where(trial.first, trial.system.f, old.top),
             least=jnp.where(smaller, figures, old.least),
             idle=idle,
             patient=old.patient | ((idle[1] > METHOD.patient) & (at.number("violation") > self.eps2)),
         )
-        return progress, stalled
+        return progress, stall
 
-    def ending(self, at: System, server: InteriorServer, trial: Trial, lost: Array, infeasible: Array) -> Array:
+    def ending(self, at: System, server: InteriorServer, trial: Trial, hopeless: Array, infeasible: Array) -> Array:
         """Why the run cannot go on, or 0."""
         top = server.progress.top
         deep = at.f < top - METHOD.deep * (1.0 + jnp.abs(top))
         unbounded = deep & (at.number("violation") <= self.eps2 + METHOD.rounding * jnp.max(jnp.abs(at.x)))
-        why = jnp.where(lost, NO_STEP, jnp.where(unbounded, UNBOUNDED, infeasible))
+        why = jnp.where(hopeless, NO_STEP, jnp.where(unbounded, UNBOUNDED, infeasible))
         return jnp.where(trial.first, jnp.where(trial.finite, 0, NOT_FINITE), why)
 
     def ended(self, server: InteriorServer) -> Array:
@@ -494,25 +494,25 @@ class InteriorPoint(Accountable, Constrained, Summing):
         return f"stopped at the limit of rounds{waiting}: {left}"
 
 
-def damp(server: InteriorServer, trial: Trial, judged: Judgement) -> tuple[Damping, Array, Array]:
+def damp(server: InteriorServer, trial: Trial, judgement: Judgement) -> tuple[Damping, Array, Array]:
     """How the next step is damped; whether it is no shortened step; and whether no shift of the matrix helps.
 
     A rejected step is cut to the minimum of the parabola through the merit and its slope −2·decrement at the base and
     the merit at the point; one that gets too short is replaced by the step of a shifted matrix.
     """
-    old, base, accepted = server.damping, server.base, judged.accepted
+    old, base, accepts = server.damping, server.base, judgement.accepts
     slope = 2.0 * (server.gap - base.number("product")) * old.alpha * old.stretch
     fall = base.merit @ trial.weigh - trial.merit
     straight = ~trial.first & (old.alpha == 1.0) & (jnp.abs(fall - slope) <= METHOD.straight * slope)
-    stretch = jnp.where(accepted, jnp.where(straight, METHOD.longer * old.stretch, 1.0), old.stretch)
+    stretch = jnp.where(accepts, jnp.where(straight, METHOD.longer * old.stretch, 1.0), old.stretch)
     guess = 0.5 * slope / jnp.maximum(slope - fall, 1e-300)
     cut = jnp.clip(guess, METHOD.least_cut, METHOD.most_cut)
     cut = jnp.where(trial.finite & jnp.isfinite(guess), cut, METHOD.least_cut)
-    afresh = accepted | server.barrier.snapped
+    afresh = accepts | server.barrier.snapped
     alpha = jnp.where(afresh, 1.0, cut * old.alpha)
     short = alpha < METHOD.shortest
-    eased = jnp.where(old.shift > 1e-6, 0.1 * old.shift, 0.0)
-    shift = jnp.where(short, jnp.maximum(100.0 * old.shift, 1e-3), jnp.where(accepted, eased, old.shift))
+    less = jnp.where(old.shift > 1e-6, 0.1 * old.shift, 0.0)
+    shift = jnp.where(short, jnp.maximum(100.0 * old.shift, 1e-3), jnp.where(accepts, less, old.shift))
     return Damping(jnp.where(short, 1.0, alpha), shift, stretch), afresh | short, short & (shift > 1e8)
 
 

@@ -490,25 +490,25 @@ class RobustInterior(OtherForm, Robust, Summing):
 
     def aggregate(self, terms: Terms, server: RobustServer, replies: Reply, present: Present) -> RobustServer:
         inquiry, complete, waits, waiting = collect(server.inquiry, replies, present, terms.clients)
-        judged = self.judge(terms, replace(server, inquiry=inquiry), complete)
-        return select(waits, replace(server, inquiry=waiting), judged)
+        judgement = self.judge(terms, replace(server, inquiry=inquiry), complete)
+        return select(waits, replace(server, inquiry=waiting), judgement)
 
     def judge(self, terms: Terms, server: RobustServer, complete: Array) -> RobustServer:
         """Go on from the position that was asked about, or back; then choose the next one."""
         view, inquiry = self.view(terms, server.own), server.inquiry
         system = view.system(server.trial, inquiry.running, complete)
         finite = system.finite & (inquiry.broken == 0)
-        accepted = self.accept(server, system, finite, complete)
+        accepts = self.accept(server, system, finite, complete)
         reach = self.reach(view, server)
-        moving = self.advance(view, server, system, accepted, reach)
-        return self.stop(terms, server, moving, system, finite, accepted, complete)
+        moving = self.advance(view, server, system, accepts, reach)
+        return self.stop(terms, server, moving, system, finite, accepts, complete)
 
     def accept(self, server: RobustServer, system: RobustSystem, finite: Array, complete: Array) -> Array:
         """Whether the position lessens the error."""
         # a short step may raise the error, which the next ones make up for; where the loss bends, it may be too long
         bearable = (system.error <= METHOD.bearable * server.error) | (server.t < METHOD.short)
-        lessened = (system.error <= server.error) | ((server.t < 1.0) & bearable)
-        return finite & ((server.inquiry.id == 0) | lessened | ~complete)
+        lessens = (system.error <= server.error) | ((server.t < 1.0) & bearable)
+        return finite & ((server.inquiry.id == 0) | lessens | ~complete)
 
     def reach(self, view: RobustServerView, server: RobustServer) -> Reach:
         """The steps that all parties say yes to."""
@@ -518,21 +518,21 @@ class RobustInterior(OtherForm, Robust, Summing):
         return Reach(*(jnp.where(first, 1.0, step) for step in (primal, dual)))
 
     def advance(
-        self, view: RobustServerView, server: RobustServer, system: RobustSystem, accepted: Array, reach: Reach
+        self, view: RobustServerView, server: RobustServer, system: RobustSystem, accepts: Array, reach: Reach
     ) -> RobustServer:
         """The server with the barrier's μ, the direction, the length of the step, and the next position."""
-        base, error = select(accepted, server.trial, server.base), jnp.where(accepted, system.error, server.error)
+        base, error = select(accepts, server.trial, server.base), jnp.where(accepts, system.error, server.error)
         # after a step that had to be shortened μ falls by less, or the next one would be shortened as well
         length = reach.shorter * jnp.where(server.inquiry.id == 0, 1.0, server.t)
         falls = METHOD.falls_after
         fall = jnp.select([length > bound for bound, _ in falls], [share for _, share in falls])
         mu = fall * system.error / system.count
         (d0, xi0), (d1, xi1) = system.solve(0), system.solve(1)
-        course = select(accepted, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
+        course = select(accepts, Direction(d0 + mu * d1, xi0 + mu * xi1, mu), server.course)
         # a step that was careful already and still broke is shortened again
         back = jnp.where(server.t < 1.0, 0.3 * server.t, 1.0)
-        t = jnp.where(accepted, 1.0, jnp.minimum(jnp.minimum(reach.primal, 0.9), back))
-        dual = jnp.where(accepted, 1.0, jnp.minimum(reach.dual, back))
+        t = jnp.where(accepts, 1.0, jnp.minimum(jnp.minimum(reach.primal, 0.9), back))
+        dual = jnp.where(accepts, 1.0, jnp.minimum(reach.dual, back))
         return replace(
             server,
             base=base,
@@ -542,12 +542,12 @@ class RobustInterior(OtherForm, Robust, Summing):
             t=t,
             dual=dual,
             reach=reach.shorter,
-            value=jnp.where(accepted, system.value, server.value),
+            value=jnp.where(accepts, system.value, server.value),
         )
 
     def stop(
         self, terms: Terms, server: RobustServer, moving: RobustServer, system: RobustSystem, finite: Array,
-        accepted: Array, complete: Array,
+        accepts: Array, complete: Array,
     ) -> RobustServer:  # fmt: skip
         """The next server: at the next position, or about to ask about the same one again; and whether the run ends."""
         inquiry = server.inquiry
@@ -555,10 +555,10 @@ class RobustInterior(OtherForm, Robust, Summing):
         top = jnp.where(inquiry.id == 0, system.value, server.top)
         scale = jnp.clip(jnp.abs(system.value), METHOD.least_scale * top, top)
         # what counts is a point about which everybody has spoken
-        better = accepted & complete & (system.error < METHOD.improved * server.least)
+        better = accepts & complete & (system.error < METHOD.improved * server.least)
         least = jnp.where(better, system.error, server.least)
         # a run that has come far away, as from a start with next to no curvature, is on its way back
-        falls = accepted & (system.error < METHOD.improved * server.error)
+        falls = accepts & (system.error < METHOD.improved * server.error)
         since = jnp.where(better, 0, server.since + (complete & ~falls))
         ended = since >= METHOD.patience + terms.clients
         sure = complete & inquiry.exact
@@ -567,7 +567,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         still = ended & (least <= METHOD.close * scale)
         moving = replace(
             moving,
-            inquiry=inquiry.next(accepted),
+            inquiry=inquiry.next(accepts),
             best=jnp.where(better | done, server.trial.x, server.best),
             least=least,
             since=since,
