@@ -340,7 +340,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         accepts = trial.finite & ~server.barrier.snapped & accepts
         certified = trial.finite & self.certified(view, new, server.gap)
         # on rows that are not convex it is no proof, but says that no small step lessens the violation
-        far = METHOD.far if convex else METHOD.farther
+        far = METHOD.far if convex else 1e6
         evident = self.contradicts(new, units / softness(view.terms), past, far)
         contradicts = trial.finite & ~first & ~certified & evident & (accepts | convex)
         longer = jnp.where(first, new.merit, jnp.roll(past, 1, axis=0).at[0].set(new.merit))
@@ -368,7 +368,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def update_barrier(self, view: ServerView, server: InteriorServer, trial: Trial, judgement: Judgement) -> Barrier:
         """μ falls near the path; and a point that is near the optimum is put on the rows of h that bind."""
         at, mu, old = judgement.at, trial.mu, server.barrier
-        small = at.stationarity <= (METHOD.near * self.eps1 if self.eps1 < np.inf else 0.0)
+        small = at.stationarity <= (0.01 * self.eps1 if self.eps1 < np.inf else 0.0)  # smaller than anybody asks for
         near_path = ((at.tilt(trial.units) <= METHOD.central * mu) | small) & view.all_say(at, "central")
         snapped, tried = jnp.zeros((), bool), old.tried
         if view.form.snaps:
@@ -376,8 +376,9 @@ class InteriorPoint(Accountable, Constrained, Summing):
             snapped = judgement.accepts & small & view.all_say(at, "passed") & ((mu <= 0.1 * tried) | near_path)
             tried = jnp.where(snapped, mu, tried)
         falls = ((judgement.accepts & ~trial.first & ~snapped) | old.snapped) & near_path
-        least = METHOD.enough * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2
-        lowest = jnp.where(old.snapped, METHOD.floor, max(METHOD.floor, least))  # a test of a snapped point failed
+        # a smaller μ is of no use, for a row that hardly binds has slack and multiplier √μ; but after a failed test it is
+        least = 0.01 * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2
+        lowest = jnp.where(old.snapped, 1e-18, max(1e-18, least))
         lower = jnp.maximum(jnp.minimum(METHOD.fall * mu, mu**METHOD.power), jnp.minimum(lowest, mu))
         return Barrier(jnp.where(falls, lower, mu), snapped, tried)
 
@@ -409,9 +410,9 @@ class InteriorPoint(Accountable, Constrained, Summing):
         at, old = judgement.at, server.progress
         figures = jnp.stack([at.stationarity, step.gap, at.number("theta"), at.f])
         limits = jnp.array([METHOD.smaller, METHOD.smaller, METHOD.smaller, 1.0]) * old.least
-        smaller = figures < limits.at[3].add(-METHOD.falls * (1.0 + jnp.abs(at.f)))
+        smaller = figures < limits.at[3].add(-1e-9 * (1.0 + jnp.abs(at.f)))
         # a start at the optimum without terms has the least of all figures: then a merit below the last ones counts
-        lower = judgement.accepts & (trial.merit < jnp.min(server.past @ trial.weigh) - METHOD.lower * trial.rise)
+        lower = judgement.accepts & (trial.merit < jnp.min(server.past @ trial.weigh) - 1e-6 * trial.rise)
         idle = jnp.where(jnp.stack([smaller[0], jnp.any(smaller), jnp.any(smaller) | lower]), 0, old.idle + 1)
         close = view.all_say(at, "passed") & (step.gap <= self.gap * (1.0 + jnp.abs(at.f)))
         stall = jnp.where(idle[2] > METHOD.long_idle, NO_PROGRESS, 0)
@@ -429,8 +430,8 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def ending(self, at: System, server: InteriorServer, trial: Trial, hopeless: Array, infeasible: Array) -> Array:
         """Why the run cannot go on, or 0."""
         top = server.progress.top
-        deep = at.f < top - METHOD.deep * (1.0 + jnp.abs(top))
-        unbounded = deep & (at.number("violation") <= self.eps2 + METHOD.rounding * jnp.max(jnp.abs(at.x)))
+        deep = at.f < top - 1e10 * (1.0 + jnp.abs(top))  # what is called unbounded
+        unbounded = deep & (at.number("violation") <= self.eps2 + 1e-12 * jnp.max(jnp.abs(at.x)))  # but for rounding
         why = jnp.where(hopeless, NO_STEP, jnp.where(unbounded, UNBOUNDED, infeasible))
         return jnp.where(trial.first, jnp.where(trial.finite, 0, NOT_FINITE), why)
 
@@ -503,7 +504,7 @@ def damp(server: InteriorServer, trial: Trial, judgement: Judgement) -> tuple[Da
     old, base, accepts = server.damping, server.base, judgement.accepts
     slope = 2.0 * (server.gap - base.number("product")) * old.alpha * old.stretch
     fall = base.merit @ trial.weigh - trial.merit
-    straight = ~trial.first & (old.alpha == 1.0) & (jnp.abs(fall - slope) <= METHOD.straight * slope)
+    straight = ~trial.first & (old.alpha == 1.0) & (jnp.abs(fall - slope) <= 1e-3 * slope)
     stretch = jnp.where(accepts, jnp.where(straight, METHOD.longer * old.stretch, 1.0), old.stretch)
     guess = 0.5 * slope / jnp.maximum(slope - fall, 1e-300)
     cut = jnp.clip(guess, METHOD.least_cut, METHOD.most_cut)
@@ -519,7 +520,7 @@ def damp(server: InteriorServer, trial: Trial, judgement: Judgement) -> tuple[Da
 def steep(base: System) -> str:
     """What very large multipliers mean, to go at the end of a sentence."""
     size = float(base.number("weight")) ** 0.5
-    if size < METHOD.steep * (1.0 + float(base.force)):
+    if size < 1e4 * (1.0 + float(base.force)):
         return ""
     return f"; multipliers have grown to {size:.1g}, so there may be none that a certificate could hold with"
 
@@ -529,7 +530,7 @@ def steep(base: System) -> str:
 
 def expects(before: Array, now: Array, eps1: float) -> Array:
     """Whether the stationarity after the next full step is expected to be within eps1, from the last two."""
-    return now * (now / jnp.maximum(before, 1e-300)) ** 2 <= METHOD.sure * eps1
+    return now * (now / jnp.maximum(before, 1e-300)) ** 2 <= 0.1 * eps1
 
 
 @state

@@ -25,6 +25,8 @@ from foedus.numerics.lapack import eigh, lu_solve
 from foedus.numerics.limited_memory import Factors, LimitedMemory
 from foedus.problem.terms import Terms
 
+SPARE = 4  # products beyond the number of rows, which keep the core YΩᵀ well conditioned
+
 
 @state
 class LearntShare:
@@ -63,7 +65,7 @@ class Learnt:
 
 def _count_of_products(terms: Terms) -> int:
     rows = terms.clients * terms.rows[0]
-    return min(rows + METHOD.spare, terms.dim) if rows else 0
+    return min(rows + SPARE, terms.dim) if rows else 0
 
 
 def products_of(terms: Terms) -> int:
@@ -71,7 +73,7 @@ def products_of(terms: Terms) -> int:
     return min(
         _count_of_products(terms),
         METHOD.products,
-        max(METHOD.spare, METHOD.most_products // (terms.clients * terms.dim)),
+        max(SPARE, 25_000_000 // (terms.clients * terms.dim)),
     )
 
 
@@ -106,14 +108,15 @@ def learnt(terms: Terms, at: LearntShare, scale: Array, blocks: Blocks, own: Arr
     """The shared matrix from the sites' sums, the `blocks` of h and the server's own rows √D·J."""
     diagonal = jnp.abs(at.diagonal + own_diagonal)  # a positive start, convex or not
     mean = jnp.mean(diagonal)
-    diagonal = jnp.maximum(diagonal, jnp.where(mean > 0, METHOD.least_curvature * mean, 1.0))
+    # a smaller curvature would make a coordinate's first step too long
+    diagonal = jnp.maximum(diagonal, jnp.where(mean > 0, 1e-6 * mean, 1.0))
     parts, ww = [blocks.rows, own], blocks.ww
     extra = blocks.tt.shape[0]
     if terms.rows[0]:
         Y = at.products * scale
         core = Y @ directions(terms).reshape(-1, terms.dim).T
         values, vectors = eigh(0.5 * (core + core.T))
-        acts = values > METHOD.no_rank * jnp.max(values)
+        acts = values > 1e-13 * jnp.max(values)  # in the other directions there is rounding alone
         roots = jnp.where(acts, 1.0 / jnp.sqrt(jnp.where(acts, values, 1.0)), 0.0)
         factor = (roots[:, None] * (vectors.T @ Y)) / scale
         if is_partial(terms):
@@ -154,6 +157,6 @@ def solve_learnt(K: Learnt, memory: LimitedMemory, r: Array, shift: Array) -> Ar
         return u - lu_solve(core, V @ u) @ U
 
     x = solved(r)
-    for _ in range(METHOD.learnt_refinements):
+    for _ in range(2):  # weights D that differ by many orders cost digits
         x = x + solved(r - times(x))
     return x

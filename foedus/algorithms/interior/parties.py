@@ -45,6 +45,9 @@ from foedus.numerics.second_derivatives import SecondDerivatives, pack, unpack
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.accountable import Account
 
+SHIFT, GENTLE = 1e-12, 1e-7  # added to the unit diagonal of the scaled matrix; the larger one is undone by refinement
+
+
 # --- a site ---
 
 
@@ -170,9 +173,9 @@ def eliminate(
     count, n = terms.rows[0], terms.clients
     c, J, q, Q = shares.c[:count], shares.J[:count], shares.c[count:], shares.J[count:] / n
     force = jnp.max(jnp.abs(shares.g))
-    # while the server has no multiplier of a coupled row, it is one that weighs a share of ∇f_i
+    # while the server has no multiplier of a coupled row, it is one that weighs a tenth of ∇f_i
     steep = n * jnp.max(jnp.abs(Q), axis=1, initial=0.0)
-    guess = METHOD.guess * force / jnp.maximum(steep, 1e-6 * force + 1e-300)
+    guess = 0.1 * force / jnp.maximum(steep, 1e-6 * force + 1e-300)
     nu = jnp.where(ask.about.id == 0, guess, ask.nu / n)
     weights, slopes = jnp.concatenate([rows.z, nu]), ()
     if learns:
@@ -355,7 +358,7 @@ class ServerView:
         """The share of a step with this change of the rows that keeps the slacks of the rows of h positive."""
         ds, _ = rows_step(system.own, system.c, change, mu, self.equal)
         far = farthest(system.own.s[self.stated :], ds[self.stated :], self.form.equal, mu)
-        return jnp.maximum(far, METHOD.least_room)
+        return jnp.maximum(far, 0.01)  # a step is tried at least at this share
 
     def system(
         self, x: Array, at: QuadraticModel, complete: Array, rows: Rows, mu: Array, first: Array, base: System
@@ -447,7 +450,7 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
         return dx, -0.5 * jnp.dot(r, dx)
     diagonal = jnp.abs(jnp.diag(system.K))
     top = jnp.max(diagonal)
-    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, METHOD.least_diagonal * top, 1.0)))
+    scale = 1.0 / jnp.sqrt(jnp.maximum(diagonal, jnp.where(top > 0, 1e-40 * top, 1.0)))
     scaled = system.K * scale[:, None] * scale
 
     def factor(shift: Array | float) -> Array:
@@ -455,19 +458,19 @@ def direction(system: System, memory: PyTree, mu: Array, shift: Array) -> tuple[
 
     def bent_up(right: Array) -> Array:
         values, vectors = eigh(scaled)
-        return vectors @ ((vectors.T @ right) / (jnp.maximum(jnp.abs(values), METHOD.flat) + first))
+        return vectors @ ((vectors.T @ right) / (jnp.maximum(jnp.abs(values), 1e-9) + first))
 
-    first = jnp.maximum(shift, METHOD.least_shift)
+    first = jnp.maximum(shift, SHIFT)
     alone = factor(first)
     definite = jnp.isfinite(alone[-1, -1])
     dx = -scale * jax.lax.cond(definite, lambda v: cholesky_solve(alone, v), bent_up, scale * r)
-    # Along directions without curvature, rounding would be divided by the least shift. A larger shift, undone by
+    # Along directions without curvature, rounding would be divided by SHIFT. A larger shift, undone by
     # refinement wherever there is curvature, keeps it small: the same data in another order give the same model.
-    gentle = factor(jnp.asarray(METHOD.gentle_shift))
+    gentle = factor(jnp.asarray(GENTLE))
     y = cholesky_solve(gentle, scale * r)
-    for _ in range(METHOD.refinements):
+    for _ in range(5):
         y = y + cholesky_solve(gentle, scale * r - scaled @ y)
     # a decrement that the larger shift hides is a real slope without curvature, which a long step shall follow
     hides = -jnp.dot(r, dx) > METHOD.hidden * jnp.dot(scale * r, y)
-    dx = jnp.where(definite & (shift < METHOD.gentle_shift) & ~hides, -scale * y, dx)
+    dx = jnp.where(definite & (shift < GENTLE) & ~hides, -scale * y, dx)
     return dx, -0.5 * jnp.dot(r, dx)

@@ -347,7 +347,7 @@ def _inverse_upon(C: Array, e: Array) -> Array:
 def agreed(counts: Array, parties: int, own: Array) -> Array:
     """The longest step of GRID that all parties say yes to, and that the server's own rows allow."""
     all_yes = (jnp.round(counts) >= parties) & says_yes(own)
-    return jnp.max(jnp.where(all_yes, jnp.asarray(GRID), METHOD.no_step))
+    return jnp.max(jnp.where(all_yes, jnp.asarray(GRID), 0.01))  # a short step where nobody says yes
 
 
 def says_yes(inverse: Array) -> Array:
@@ -506,7 +506,7 @@ class RobustInterior(OtherForm, Robust, Summing):
     def accept(self, server: RobustServer, system: RobustSystem, finite: Array, complete: Array) -> Array:
         """Whether the position lessens the error."""
         # a short step may raise the error, which the next ones make up for; where the loss bends, it may be too long
-        bearable = (system.error <= METHOD.bearable * server.error) | (server.t < METHOD.short)
+        bearable = (system.error <= METHOD.bearable * server.error) | (server.t < 0.05)
         lessens = (system.error <= server.error) | ((server.t < 1.0) & bearable)
         return finite & ((server.inquiry.id == 0) | lessens | ~complete)
 
@@ -553,7 +553,8 @@ class RobustInterior(OtherForm, Robust, Summing):
         inquiry = server.inquiry
         # no optimum is above the first objective, however far away the run is now
         top = jnp.where(inquiry.id == 0, system.value, server.top)
-        scale = jnp.clip(jnp.abs(system.value), METHOD.least_scale * top, top)
+        # where the optimum is all but 0, a share of it would ask for the impossible
+        scale = jnp.clip(jnp.abs(system.value), 1e-2 * top, top)
         # what counts is a point about which everybody has spoken
         better = accepts & complete & (system.error < METHOD.improved * server.least)
         least = jnp.where(better, system.error, server.least)
@@ -564,7 +565,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         sure = complete & inquiry.exact
         near = finite & (system.error <= self.plain.tol * scale)
         done = near & sure
-        still = ended & (least <= METHOD.close * scale)
+        still = ended & (least <= 1e-4 * scale)  # rounding has the last word, and the error is small
         moving = replace(
             moving,
             inquiry=inquiry.next(accepts),

@@ -234,7 +234,7 @@ class RobustSite:
         least = jnp.maximum(jnp.dot(maps.c, y), 1e-8)
         if pieces is not None:
             loss = loss + jnp.dot(self.omega, jnp.abs(jnp.max(pieces.value, axis=0)))
-            least = jnp.maximum(least, METHOD.apart * jnp.dot(self.omega, jnp.max(jnp.abs(pieces.value), axis=0)))
+            least = jnp.maximum(least, 0.1 * jnp.dot(self.omega, jnp.max(jnp.abs(pieces.value), axis=0)))
         product = METHOD.first_product * jnp.maximum(loss, least)
         if pieces is not None:
             alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]

@@ -72,7 +72,7 @@ def started(c: Array, steep: Array, force: Array, equal: np.ndarray) -> Rows:
     """
     weight = METHOD.weight / max(1.0, int(np.sum(~equal)) / METHOD.many)
     size = jnp.maximum(jnp.max(jnp.abs(c), initial=0.0), 1e-3)
-    z = weight * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), *METHOD.rates), 1.0)
+    z = weight * jnp.where(steep > 0, jnp.clip(force / jnp.where(steep > 0, steep, 1.0), 1e-3, 1e6), 1.0)
     s = jnp.maximum(-c, METHOD.room * size)
     mu = z * jnp.exp(jnp.mean(jnp.log(s)))
     return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, 0.0, mu / s), jnp.full_like(s, METHOD.delta))
@@ -99,9 +99,9 @@ def damped(rows: Rows, c: Array, J: Array, x: Array, mu: Array, equal: np.ndarra
     """
     size = jnp.abs(J) @ jnp.abs(x)
     gap = jnp.where(equal, 0.0, jnp.abs(c + mu / safe(rows, equal)[1]))
-    clear = jnp.clip(METHOD.clear * size / jnp.where(gap > 0, gap, 1.0), METHOD.least_share, 1.0)
+    clear = jnp.clip(1e-13 * size / jnp.where(gap > 0, gap, 1.0), METHOD.least_share, 1.0)
     slope = jnp.max(jnp.abs(J), axis=1, initial=0.0)
-    far = (gap <= METHOD.small * size) & (rows.z * slope > METHOD.hard * force) if convex else jnp.ones_like(equal)
+    far = (gap <= 1e-4 * size) & (rows.z * slope > 10.0 * force) if convex else jnp.ones_like(equal)
     delta = METHOD.delta * jnp.maximum(1.0, 0.1 * slope * size)
     return replace(rows, delta=delta * jnp.where((gap > 0) & far, clear, 1.0))
 
@@ -146,7 +146,7 @@ def settled(rows: Rows, c: Array, mu: Array, equal: np.ndarray) -> Rows:
     least = METHOD.least_product * mu
     low = s * z < least
     s, z = jnp.where(low & (z >= s), least / z, s), jnp.where(low & (z < s), least / s, z)
-    z = jnp.minimum(z, METHOD.spread * mu / s)
+    z = jnp.minimum(z, 1e6 * mu / s)  # not far above the path either
     return Rows(jnp.where(equal, 0.0, s), jnp.where(equal, rows.z, z), rows.delta)
 
 
@@ -177,7 +177,7 @@ def row_sums(
         jnp.sum(jnp.where(equal, 0.0, jnp.log(s))),
         jnp.sum(jnp.abs(gap)),
         jnp.sum(gap**2),
-        jnp.minimum(jnp.sum(rows.z**2), METHOD.heavy),
+        jnp.minimum(jnp.sum(rows.z**2), 1e13),  # of contradicting terms it has no end, and masked sums have a range
         jnp.sum(jnp.where(equal, 0.0, s * z)),
         jnp.sum(rows.z * c),
         jnp.max(broken, initial=0.0),
