@@ -376,7 +376,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
             snapped = judgement.accepts & small & view.all_say(at, "passed") & ((mu <= 0.1 * tried) | near_path)
             tried = jnp.where(snapped, mu, tried)
         falls = ((judgement.accepts & ~trial.first & ~snapped) | old.snapped) & near_path
-        # a smaller μ is of no use, for a row that hardly binds has slack and multiplier √μ; but after a failed test it is
+        # a row that hardly binds has slack and multiplier √μ: a smaller μ is of no use, but where a test failed
         least = 0.01 * min(self.eps1, self.eps2, self.gap if self.eps1 == np.inf else np.inf) ** 2
         lowest = jnp.where(old.snapped, 1e-18, max(1e-18, least))
         lower = jnp.maximum(jnp.minimum(METHOD.fall * mu, mu**METHOD.power), jnp.minimum(lowest, mu))
