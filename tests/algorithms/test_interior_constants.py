@@ -200,7 +200,7 @@ NEEDS = [
     Need("idle", 0.1, "gentle slope"),
     Need("long_idle", 0.1, "caps far below"),
     Need("long", 10.0, "no minimiser"),
-    Need("falls_after", 0.1, "robust, beyond rounding"),
+    Need("falls_after", 10.0, "robust, beyond rounding"),
     Need("bearable", 0.1, "robust, few rows"),
     Need("improved", 10.0, "robust, beyond rounding"),
     Need("patience", 10.0, "robust, beyond rounding"),
