@@ -45,7 +45,6 @@ from foedus.numerics.cone import circle, cone_step, flip, jdot, scale_by, scalin
 from foedus.numerics.interior import follow, reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.problem import losses
-from foedus.problem.losses import signed
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
 from foedus.robust.step import LEAST_CENTRING, SHIFT, evenness
@@ -141,21 +140,14 @@ def prepare_samples(
     form: EpigraphForm, layout: PolyhedronLayout, x: Array, y: Array, omega: Array, radius: Radius, C: Array, d: Array
 ) -> Samples:
     """A client's data in the form that the method uses."""
-    ball, toll = form.ball, jnp.zeros(1)
+    ball = form.ball
     # filling rows become copies of a sample: with their zeros they could block a step that no sample blocks
     some = jnp.argmax(omega)
     x, y = jnp.where((omega > 0)[:, None], x, x[some]), jnp.where(omega > 0, y, y[some])
-    if ball.classifies:
-        sign = signed(y)
-        slope, constant = -sign[None], jnp.ones((1, y.shape[0]))
-        if form.turns:
-            slope, constant = jnp.stack([-sign, sign]), jnp.ones((2, y.shape[0]))
-            toll = jnp.stack([jnp.zeros(()), radius.kappa])
-    else:
-        up, down = ball.slopes
-        tube = ball.loss.eps if isinstance(ball.loss, losses.EpsilonInsensitive) else 0.0
-        slope = jnp.stack([jnp.full(y.shape, up), jnp.full(y.shape, -down)])
-        constant, toll = -slope * y - tube, jnp.zeros(2)
+    slope, constant = ball.pieces(y)
+    if ball.classifies and not form.turns:
+        slope, constant = slope[:1], constant[:1]
+    toll = jnp.stack([jnp.zeros(()), radius.kappa]) if form.turns else jnp.zeros(slope.shape[0])
     room = d[:, None] - C[:, : layout.width] @ x[:, : layout.width].T
     if C.shape[1] > layout.width:
         room = room - C[:, layout.width :] * y

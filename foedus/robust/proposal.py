@@ -23,6 +23,7 @@ from foedus.problem import losses
 from foedus.problem.losses import Loss
 from foedus.problem.regularizers import Zero
 from foedus.robust.bound import REPAIRS, Game, Horizon, conjugate, ends, is_kinked, response, sign_of
+from foedus.robust.closed import ORDER
 from foedus.robust.weights import nearest_weights
 
 SOFT = 1e-8  # the barrier of the repair, relative to the objective
@@ -32,7 +33,6 @@ MOST_NUMBERS = 20_000_000  # rows times columns and sites; beyond this, some arr
 ROOM = 1.0 - 1e-10  # share of the radius that is spent on places, so that rounding does not exceed it
 LENGTHS = (1.0, 0.5, 0.2, 0.1, 0.03, 0.01)  # shares of a step that are tried
 LIGHTEST = 1e-100  # a sample of less weight has no say; an optimum of 0 counts as this
-METRIC_ORDER = {"l1": 1, "l2": 2, "linf": np.inf}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Attack:
         """What each site's attack takes of its radius."""
         labels = np.bincount(game.site, game.share * self.turn, len(game.rho))
         price = game.kappa if np.any(labels) else 0.0
-        return price * labels + np.linalg.norm(self.way, ord=METRIC_ORDER[game.ball.metric], axis=1)
+        return price * labels + np.linalg.norm(self.way, ord=ORDER[game.ball.metric], axis=1)
 
     def slope(self, game: Game, q: np.ndarray) -> np.ndarray:
         """r, without the regulariser."""
@@ -270,18 +270,14 @@ class Places:
     @staticmethod
     def of(game: Game, sides: Sides, proposals: Sequence[Proposal]) -> "Places":
         """The proposal with shares that sum to 1, within the radius, and with no sample outside of the support."""
-        ball, loss, width, y = game.ball, game.ball.loss, dim_of(game), game.y
+        ball, width, y = game.ball, dim_of(game), game.y
         share = np.maximum(np.nan_to_num(np.concatenate([p.mass for p in proposals], axis=1)), 0.0)
         total = np.sum(share, axis=0)
-        pinball, tube = isinstance(loss, losses.Pinball), getattr(loss, "eps", 0.0)
+        pinball = isinstance(ball.loss, losses.Pinball)
         share = share / np.maximum(total, TINY if pinball else 1.0)
         rest = np.zeros(len(y)) if pinball else np.maximum(1.0 - total, 0.0)
-        if ball.classifies:
-            slope = np.stack([-sign_of(y), sign_of(y)])[: len(share)]
-            constant, toll = np.ones_like(slope), np.array([[0.0], [game.kappa]])[: len(share)]
-        else:
-            slope = np.stack([np.full(len(y), ball.slopes[0]), np.full(len(y), -ball.slopes[1])])
-            constant, toll = -slope * y - (0.0 if pinball else tube), np.zeros((2, 1))
+        slope, constant = (part[: len(share)] for part in ball.pieces(y))
+        toll = np.array([[0.0], [game.kappa if ball.classifies else 0.0]])[: len(share)]
         if proposals[0].way is None:
             delta = _in_box(game, sides, proposals, share, slope)
         else:
@@ -309,7 +305,7 @@ class Places:
     def cost(self, game: Game) -> np.ndarray:
         """The transport of a unit of share. (pieces, rows)"""
         width = dim_of(game)
-        length = np.linalg.norm(self.delta[:, :, :width], ord=METRIC_ORDER[game.ball.metric], axis=2)
+        length = np.linalg.norm(self.delta[:, :, :width], ord=ORDER[game.ball.metric], axis=2)
         label = np.abs(self.delta[:, :, width:]).sum(axis=2)
         return length + (game.kappa * label if self.delta.shape[2] > width else 0.0) + self.toll
 

@@ -70,16 +70,6 @@ def still(x: np.ndarray, y: np.ndarray, share: np.ndarray, loss: float) -> Distr
     return Distribution(np.arange(len(y)), share, x, y, loss, 0.0, True)
 
 
-def _pieces(ball: Ball, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, bool]]:
-    """The pieces of the loss that grow: (slope in xᵀw of each sample, constant, whether the label is the other)."""
-    if ball.classifies:
-        sign = np.where(y > 0, 1.0, -1.0)
-        return [(-sign, np.ones(len(y)), False), (sign, np.ones(len(y)), True)]
-    up, down = ball.slopes
-    tube = ball.loss.eps if isinstance(ball.loss, losses.EpsilonInsensitive) else 0.0
-    return [(np.full(len(y), up), -up * y - tube, False), (np.full(len(y), -down), down * y - tube, False)]
-
-
 class Destinations(NamedTuple):
     """The best place of each sample at some price λ."""
 
@@ -96,7 +86,8 @@ def _best(ball: Ball, w: np.ndarray, x: np.ndarray, y: np.ndarray, radius: Radiu
     value = np.full(rows, -np.inf if isinstance(ball.loss, losses.Pinball) else 0.0)
     point, flips, cost = x.copy(), np.zeros(rows, bool), np.zeros(rows)
     piece = np.full(rows, -1)
-    for k, (slope, constant, flip) in enumerate(_pieces(ball, y)):
+    for k, (slope, constant) in enumerate(zip(*ball.pieces(y), strict=True)):
+        flip = ball.classifies and k == 1
         if flip and not np.isfinite(kappa):
             continue
         there, way = x.copy(), np.zeros(rows)
@@ -190,8 +181,7 @@ def attaining_in_polyhedron(
         labels[1:] = _labels(ball, y, np.ones(rows, bool))
 
     def cost() -> np.ndarray:
-        order = {"l1": 1, "l2": 2, "linf": np.inf}[ball.metric]
-        distance = np.linalg.norm((points - x)[:, :, :width], ord=order, axis=2)
+        distance = np.linalg.norm((points - x)[:, :, :width], ord=closed.ORDER[ball.metric], axis=2)
         label_change = (labels != y).astype(float) if ball.classifies else np.abs(labels - y)
         return distance + (kappa * label_change if np.isfinite(kappa) else 0.0)
 
@@ -243,10 +233,10 @@ def _ray(
     Returned are (its index, the mass of it that moves, its new place, its new label, the cost per unit of mass).
     """
     point, flips, cost, piece = above
-    pieces, moving = _pieces(ball, y), x.shape[1] - ball.intercept
+    (slopes, constants), moving = ball.pieces(y), x.shape[1] - ball.intercept
     steep = 0 if ball.slopes[0] >= ball.slopes[1] else 1
     # a sample can move along the ray if the piece that is largest for it has the steepest slope already
-    candidates = piece >= 0 if ball.classifies else np.abs([pieces[k][0][0] for k in (0, 1)])[piece] >= ball.lipschitz
+    candidates = piece >= 0 if ball.classifies else np.abs(slopes[:, 0])[piece] >= ball.lipschitz
     candidates = np.asarray(candidates) & (piece >= 0) & (share > 0)
     attained = bool(np.any(candidates))
     if attained:
@@ -255,12 +245,12 @@ def _ray(
     else:
         # none has: a sliver of the sample that is nearest to such a piece goes far enough for its loss to grow
         growing = [0] if ball.classifies else [0, 1] if ball.slopes[0] == ball.slopes[1] else [steep]
-        short = np.stack([pieces[k][1] + pieces[k][0] * (x @ w) for k in growing])
+        short = constants[growing] + slopes[growing] * (x @ w)
         short = np.where(share > 0, short, -np.inf)
         j, i = np.unravel_index(int(np.argmax(short)), short.shape)
         i, k, part = int(i), growing[int(j)], SLIVER * float(share[int(i)])
         point, flips, cost = x, np.zeros(len(y), bool), np.zeros(len(y))
-    slope = float(pieces[k][0][i])
+    slope = float(slopes[k, i])
     there, label, way = point[i].copy(), float(_labels(ball, y, flips)[i]), remaining / part
     direction = np.sign(slope) * w[:moving]
     size = float(closed.norm(jnp.asarray(w[:moving]), closed.DUAL[ball.metric]))
