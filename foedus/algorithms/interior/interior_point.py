@@ -30,11 +30,10 @@ from foedus.algorithms.interior.parties import (
     InteriorAsk,
     QuadraticModel,
     ServerView,
+    SiteView,
     System,
     account_of,
-    answer,
     direction,
-    joined,
 )
 from foedus.algorithms.interior.rounds import Inquiry, Reply, SiteState, collect
 from foedus.algorithms.interior.rows import Rows, moved, rounded, softness
@@ -206,6 +205,9 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def view(self, terms: Terms, data: Data | None) -> ServerView:
         return ServerView(terms, data, self.eps2, self.learns(terms))
 
+    def site(self, terms: Terms, data: Data) -> SiteView:
+        return SiteView(terms, data, self.eps2, self.learns(terms))
+
     def init(self, terms: Terms, w0: Array, own: Data | None) -> InteriorServer:
         base = self.view(terms, own).blank(w0)
         zero, one, no, infinite = jnp.zeros(()), jnp.ones(()), jnp.zeros((), bool), jnp.full((), jnp.inf)
@@ -230,7 +232,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         )
 
     def join(self, terms: Terms, data: Data, w0: Array) -> SiteState:
-        return joined(terms, self.learns(terms))
+        return self.site(terms, data).join()
 
     def broadcast(self, terms: Terms, server: InteriorServer, draws: Array) -> InteriorAsk:
         dim, (_, own, coupled) = terms.dim, terms.rows
@@ -248,7 +250,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
     def local(
         self, terms: Terms, client: SiteState, ask: InteriorAsk, data: Data, key: Array
     ) -> tuple[SiteState, Reply]:
-        return answer(terms, client, ask, data, self.eps2, self.learns(terms))
+        return self.site(terms, data).answer(client, ask)
 
     def account(self, terms: Terms, message: InteriorAsk, reply: Reply) -> Account | None:
         return account_of(terms, message, reply)

@@ -130,84 +130,94 @@ class InteriorAsk:
     part: Any  # which of the rounds for which this point is asked about, where curvature is learnt; else ()
 
 
-def joined(terms: Terms, learns: bool) -> SiteState:
-    """A site before its first answer."""
-    rows, dim = terms.rows[0], terms.dim
-    slopes = (jnp.zeros(dim), jnp.zeros((terms.rows[2], dim))) if learns else ()
-    place = Place(jnp.zeros(dim), blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, dim)), jnp.zeros(rows), slopes)
-    return SiteState.before(place, () if learns else QuadraticModel.zero(terms, learns))
+@dataclass(frozen=True)
+class SiteView:
+    """What a site knows of the problem: the terms, its data, and the accuracy that is asked for."""
 
+    terms: Terms
+    data: Data
+    eps2: float
+    learns: bool  # whether the server learns the curvature of the smooth part
 
-def answer(
-    terms: Terms, site: SiteState, ask: InteriorAsk, data: Data, eps2: float, learns: bool
-) -> tuple[SiteState, Reply]:
-    """The site's step to the point it is asked about, and its model there."""
-    start, first = site.start(ask.about), (site.trial.id < 0) | (ask.about.id == 0)
-    equal = equalities(Party(terms), data)[: terms.rows[0]]
-    shares, derivatives = evaluate(Party(terms), ask.w, data)
-    rows, mu = recover(terms, start.place, ask, shares, first, equal)
-    model, place = eliminate(terms, start.place, ask, shares, derivatives, rows, mu, first, equal, eps2, learns)
-    tag = ask.about.id * rounds_of(terms) + ask.part if learns else ask.about.id
-    return reply_of(site, ask.about, tag, start, select(first, Visit(ask.about.id, place), start), place, model)
+    @property
+    def equal(self) -> np.ndarray:
+        """Which of the site's local rows are equations."""
+        return equalities(Party(self.terms), self.data)[: self.terms.rows[0]]
 
+    def join(self) -> SiteState:
+        """The site before its first answer."""
+        rows, dim = self.terms.rows[0], self.terms.dim
+        slopes = (jnp.zeros(dim), jnp.zeros((self.terms.rows[2], dim))) if self.learns else ()
+        place = Place(
+            jnp.zeros(dim), blank_rows(rows), jnp.zeros(rows), jnp.zeros((rows, dim)), jnp.zeros(rows), slopes
+        )
+        return SiteState.before(place, () if self.learns else QuadraticModel.zero(self.terms, self.learns))
 
-def recover(
-    terms: Terms, base: Place, ask: InteriorAsk, shares: Shares, first: Array, equal: np.ndarray
-) -> tuple[Rows, Array]:
-    """The site's slacks and multipliers at the point, by its own share of the step from the base; and μ there."""
-    count = terms.rows[0]
-    c, J, force = shares.c[:count], shares.J[:count], terms.clients * jnp.max(jnp.abs(shares.g))
-    change = base.J @ (ask.towards - base.w) if count else jnp.zeros(0)
-    stepped = settled(moved(base.rows, base.c, change, ask.alpha, ask.mu, equal), c, ask.mu, equal)
-    steep = jnp.max(jnp.abs(J), initial=0.0)
-    rows = select(first, started(c, steep, force, equal), stepped)
-    mu = jnp.where(ask.about.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
-    return damped(rows, c, J, ask.w, mu, equal, force, rows_convex(terms)), mu
+    def answer(self, site: SiteState, ask: InteriorAsk) -> tuple[SiteState, Reply]:
+        """The site's step to the point it is asked about, and its model there."""
+        start, first = site.start(ask.about), (site.trial.id < 0) | (ask.about.id == 0)
+        shares, derivatives = evaluate(Party(self.terms), ask.w, self.data)
+        rows, mu = self.recover(start.place, ask, shares, first)
+        model, place = self.eliminate(start.place, ask, shares, derivatives, rows, mu, first)
+        tag = ask.about.id * rounds_of(self.terms) + ask.part if self.learns else ask.about.id
+        return reply_of(site, ask.about, tag, start, select(first, Visit(ask.about.id, place), start), place, model)
 
+    def recover(self, base: Place, ask: InteriorAsk, shares: Shares, first: Array) -> tuple[Rows, Array]:
+        """The site's slacks and multipliers at the point, by its own share of the step from the base; and μ there."""
+        terms, equal, count = self.terms, self.equal, self.terms.rows[0]
+        c, J, force = shares.c[:count], shares.J[:count], terms.clients * jnp.max(jnp.abs(shares.g))
+        change = base.J @ (ask.towards - base.w) if count else jnp.zeros(0)
+        stepped = settled(moved(base.rows, base.c, change, ask.alpha, ask.mu, equal), c, ask.mu, equal)
+        steep = jnp.max(jnp.abs(J), initial=0.0)
+        rows = select(first, started(c, steep, force, equal), stepped)
+        mu = jnp.where(ask.about.id == 0, jnp.sum(rows.s * rows.z) / max(1, int(np.sum(~equal))), ask.mu)
+        return damped(rows, c, J, ask.w, mu, equal, force, rows_convex(terms)), mu
 
-def eliminate(
-    terms: Terms, base: Place, ask: InteriorAsk, shares: Shares, derivatives: SecondDerivatives, rows: Rows, mu: Array,
-    first: Array, equal: np.ndarray, eps2: float, learns: bool,
-) -> tuple[QuadraticModel, Place]:  # fmt: skip
-    """The site's model at the point, with its slacks and multipliers eliminated, and its place there."""
-    count, n = terms.rows[0], terms.clients
-    c, J, q, Q = shares.c[:count], shares.J[:count], shares.c[count:], shares.J[count:] / n
-    force = jnp.max(jnp.abs(shares.g))
-    # while the server has no multiplier of a coupled row, it is one that weighs a tenth of ∇f_i
-    steep = n * jnp.max(jnp.abs(Q), axis=1, initial=0.0)
-    guess = 0.1 * force / jnp.maximum(steep, 1e-6 * force + 1e-300)
-    nu = jnp.where(ask.about.id == 0, guess, ask.nu / n)
-    weights, slopes = jnp.concatenate([rows.z, nu]), ()
-    if learns:
-        slopes = (shares.g, Q)
-        change = shares.g - base.slopes[0] + rows.z @ (J - base.J) + n * nu @ (Q - base.slopes[1])
-        change = jnp.where(first, 0.0, change)
-        curvature: Any = learnt_share(terms, derivatives.diagonal(weights), change, rows, J, equal, ask.scale, ask.part)
-        bent: Any = ()
-    else:
-        curvature, bent = derivatives.along(weights, ask.w)
+    def eliminate(
+        self, base: Place, ask: InteriorAsk, shares: Shares, derivatives: SecondDerivatives, rows: Rows, mu: Array,
+        first: Array,
+    ) -> tuple[QuadraticModel, Place]:  # fmt: skip
+        """The site's model at the point, with its slacks and multipliers eliminated, and its place there."""
+        terms, equal, count, n = self.terms, self.equal, self.terms.rows[0], self.terms.clients
+        c, J, q, Q = shares.c[:count], shares.J[:count], shares.c[count:], shares.J[count:] / n
+        force = jnp.max(jnp.abs(shares.g))
+        # while the server has no multiplier of a coupled row, it is one that weighs a tenth of ∇f_i
+        steep = n * jnp.max(jnp.abs(Q), axis=1, initial=0.0)
+        guess = 0.1 * force / jnp.maximum(steep, 1e-6 * force + 1e-300)
+        nu = jnp.where(ask.about.id == 0, guess, ask.nu / n)
+        weights, slopes = jnp.concatenate([rows.z, nu]), ()
+        if self.learns:
+            slopes = (shares.g, Q)
+            change = shares.g - base.slopes[0] + rows.z @ (J - base.J) + n * nu @ (Q - base.slopes[1])
+            change = jnp.where(first, 0.0, change)
+            curvature: Any = learnt_share(
+                terms, derivatives.diagonal(weights), change, rows, J, equal, ask.scale, ask.part
+            )
+            bent: Any = ()
+        else:
+            curvature, bent = derivatives.along(weights, ask.w)
+            if count:
+                K = matrix(rows, J, equal)
+                curvature, bent = curvature + pack(K), bent + K @ ask.w
+        local, lag, kept = (), shares.g, rows.z
         if count:
-            K = matrix(rows, J, equal)
-            curvature, bent = curvature + pack(K), bent + K @ ask.w
-    local, lag, kept = (), shares.g, rows.z
-    if count:
-        sums = row_sums(rows, c, lambda v: v @ J, mu, eps2, equal)
-        lag = lag + sums.jz
-        kept = sums.kept
-        local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.jz, sums.numbers)
-    model = QuadraticModel(
-        curvature=curvature,
-        lag=lag,
-        bent=bent,
-        f=shares.f,
-        force=force,
-        local=local,
-        coupled=Coupled(q / n, Q, Q @ ask.w) if terms.rows[2] else (),
-    )
-    if learns:  # everything but the products is sent in the first of the point's rounds
-        rest = jax.tree.map(lambda new: jnp.where(ask.part == 0, new, 0.0), model)
-        model = replace(rest, curvature=replace(rest.curvature, products=curvature.products))
-    return model, Place(ask.w, rows, c, J, kept, slopes)
+            sums = row_sums(rows, c, lambda v: v @ J, mu, self.eps2, equal)
+            lag = lag + sums.jz
+            kept = sums.kept
+            local = OwnRows(sums.a, sums.b, shares.g + kept @ J, sums.jz, sums.numbers)
+        model = QuadraticModel(
+            curvature=curvature,
+            lag=lag,
+            bent=bent,
+            f=shares.f,
+            force=force,
+            local=local,
+            coupled=Coupled(q / n, Q, Q @ ask.w) if terms.rows[2] else (),
+        )
+        if self.learns:  # everything but the products is sent in the first of the point's rounds
+            rest = jax.tree.map(lambda new: jnp.where(ask.part == 0, new, 0.0), model)
+            model = replace(rest, curvature=replace(rest.curvature, products=curvature.products))
+        return model, Place(ask.w, rows, c, J, kept, slopes)
 
 
 def account_of(terms: Terms, ask: InteriorAsk, reply: Reply) -> Account | None:
