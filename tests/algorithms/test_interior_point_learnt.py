@@ -24,7 +24,7 @@ from foedus.algorithms.interior.learnt import (
     rounds_of,
     solve_learnt,
 )
-from foedus.algorithms.interior.rows import Rows, stiffness
+from foedus.algorithms.interior.parties import Rows, stiffness
 from foedus.numerics.limited_memory import LimitedMemory
 
 POINT, LEARNT = fd.InteriorPoint(), fd.InteriorPoint(curvature="learnt")
@@ -75,8 +75,8 @@ def summed(problem: fd.Problem, J: list[np.ndarray], rows: list[Rows], scale: np
     terms = problem.terms
     equal, nothing = np.zeros(terms.rows[0], bool), jnp.zeros(terms.dim)
     shares = [
-        learnt_share(terms, nothing, nothing, own, jnp.asarray(a), equal, jnp.asarray(scale), part).placed(terms, part)
-        for a, own in zip(J, rows, strict=True)
+        learnt_share(terms, nothing, nothing, D, jnp.asarray(a), jnp.asarray(scale), part).placed(terms, part)
+        for a, D in zip(J, (stiffness(own, equal) for own in rows), strict=True)
         for part in jnp.arange(rounds_of(terms))
     ]
     return jax.tree.map(lambda *parts: sum(parts), *shares)

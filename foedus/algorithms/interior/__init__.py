@@ -3,7 +3,7 @@
 `rounds` is the engine: the question about a point, the answer as a share in a sum, and what the server has of the sites
 that stay silent. On it stand two methods, with their constants in `constants`:
 
-    InteriorPoint    interior_point, parties (rows, form, learnt)
+    InteriorPoint    interior_point, parties (form, learnt)
     RobustInterior   robust_interior, robust_site or robust_polyhedron (robust_rows), for DRFL, AFL and WAFL
 
 A party takes its own variables along with a step of the shared ones (`recover`), and leaves a matrix and vectors over

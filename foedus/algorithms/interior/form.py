@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior.rows import Rows
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import state
 from foedus.problem.regularizers import Box, ElasticNet, L1Ball, L2Ball, Regularizer, Simplex, Zero
@@ -187,9 +186,9 @@ class Form:
         value = self.h.lam1 * jnp.sum(t) + 0.5 * self.h.lam2 * jnp.dot(w, w)
         return value, jnp.concatenate([self.h.lam2 * w, jnp.full_like(t, self.h.lam1)])
 
-    def snap(self, x: Array, rows: Rows, start: int) -> Array:
-        """x on those of the rows from `start` on whose multiplier is larger than their slack."""
-        w = self._snap(x[: self.dim], rows.z[start:] > rows.s[start:])
+    def snap(self, x: Array, binds: Array) -> Array:
+        """x on those of the rows that bind."""
+        w = self._snap(x[: self.dim], binds)
         return jnp.concatenate([w, jnp.abs(w)]) if self.absolute else w
 
     def _snap(self, w: Array, binds: Array) -> Array:

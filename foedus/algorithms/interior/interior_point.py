@@ -29,14 +29,17 @@ from foedus.algorithms.interior.learnt import rounds_of
 from foedus.algorithms.interior.parties import (
     InteriorAsk,
     QuadraticModel,
+    Rows,
     ServerView,
     SiteView,
     System,
     account_of,
     direction,
+    moved,
+    rounded,
+    softness,
 )
 from foedus.algorithms.interior.rounds import Inquiry, Reply, SiteState, collect
-from foedus.algorithms.interior.rows import Rows, moved, rounded, softness
 from foedus.algorithms.lagrangian import Party, evaluate, refuse_kinks
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, select, state
@@ -400,7 +403,8 @@ class InteriorPoint(Accountable, Constrained, Summing):
             alpha = jnp.where(afresh, jnp.minimum(alpha, view.room(at, change, mu)), alpha)
         x = at.x + alpha * dx
         if view.form.snaps:  # slacks and multipliers stay as they are
-            x = jnp.where(barrier.snapped, view.form.snap(at.x, at.own, view.stated), x)
+            binds = at.own.z[view.stated :] > at.own.s[view.stated :]
+            x = jnp.where(barrier.snapped, view.form.snap(at.x, binds), x)
             alpha = jnp.where(barrier.snapped, 0.0, alpha)
         own = moved(at.own, at.c, change, alpha, mu, view.equal)
         return Step(x, dx, own, alpha, memory, decrement + at.number("product"))

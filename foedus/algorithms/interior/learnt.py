@@ -14,12 +14,10 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from foedus.algorithms.interior.constants import METHOD
 from foedus.algorithms.interior.form import Blocks
-from foedus.algorithms.interior.rows import Rows, stiffness
 from foedus.base.pytrees import PyTree, state
 from foedus.numerics.lapack import eigh, lu_solve
 from foedus.numerics.limited_memory import Factors, LimitedMemory
@@ -93,13 +91,12 @@ def directions(terms: Terms) -> Array:
 
 
 def learnt_share(
-    terms: Terms, diagonal: Array, change: Array, rows: Rows, J: Array, equal: np.ndarray, scale: Array, part: Array
+    terms: Terms, diagonal: Array, change: Array, D: Array, J: Array, scale: Array, part: Array
 ) -> LearntShare:
-    """A site's share, with its rows' slacks, multipliers and Jacobian; `scale` are the units for Ω.
+    """A site's share, with its rows' weights D and Jacobian; `scale` are the units for Ω.
 
     `part` is the round of those for which a point is asked about.
     """
-    D = stiffness(rows, equal)
     products = ((directions(terms)[part] * scale) @ J.T * D) @ J if terms.rows[0] else jnp.zeros((0, terms.dim))
     return LearntShare(diagonal, change, products, D @ J**2 if is_partial(terms) else ())
 
