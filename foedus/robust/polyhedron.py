@@ -508,7 +508,7 @@ def _sides(system: PolyhedronSystem, hat: Inequalities, dr: Array, dlam: Array) 
 class PolyhedronProjection:
     """The projection (ŵ, v) with its λ, the worst-case distribution, and the accuracy that was reached.
 
-    `mass` is the share of each sample whose loss is each piece, and `way` its displacement times that share, with the
+    `mass` is the share of each sample whose loss is each piece, and `move` its displacement times that share, with the
     label's part last where labels move.
     """
 
@@ -516,7 +516,7 @@ class PolyhedronProjection:
     lam: Array
     v: Array
     mass: Array  # (pieces, rows)
-    way: Array  # (columns, pieces, rows)
+    move: Array  # (columns, pieces, rows)
     gap: Array
     residual: Array
     steps: Array

@@ -4,8 +4,8 @@ Weak duality needs no trust: whatever weights, labels and displacements an adver
 below what it gains, so a proposal only has to be made feasible before it is evaluated. An interior-point method ends
 with such a proposal in its multipliers. Here it is cut back to what is allowed (the weights to Q, the transport to the
 radius, every displaced sample to the support), and made to gain as much against every model: its gain is D + rᵀw, and
-slopes, labels and ways are moved until r = 0 up to rounding. Nothing in it depends on where the proposal comes from; an
-error there shows as a gap.
+slopes, labels and moves are changed until r = 0 up to rounding. Nothing in it depends on where the proposal comes
+from; an error there shows as a gap.
 
 Where samples may be anywhere, a choice of the adversary is an `Attack`. In a box or in a polyhedron Cx ≤ d, where
 losses are piecewise linear, it is `Places`: a share b_k of each sample goes to a place x̂ + δ_k, with Cx ≤ d, where its
@@ -47,28 +47,31 @@ class Proposal:
     weight: float  # q of the site
     mass: np.ndarray  # (pieces, rows)
     slope: np.ndarray | None  # of each sample, Huber's loss alone
-    total_way: np.ndarray  # (sets of slopes, columns): mass times displacement, upwards on rising pieces
-    way: np.ndarray | None  # (columns, pieces, rows): of each sample instead, over a polyhedron
+    total_move: np.ndarray  # (sets of slopes, columns): mass times displacement, upwards on rising pieces
+    move: np.ndarray | None  # (columns, pieces, rows): of each sample instead, over a polyhedron
 
 
 def cut_rows(proposal: Proposal, count: int) -> Proposal:
     """The proposal without the rows that fill a site's arrays up."""
-    slope, way = proposal.slope, proposal.way
+    slope, move = proposal.slope, proposal.move
     return replace(
         proposal,
         mass=proposal.mass[:, :count] if len(proposal.mass) else np.zeros((0, count)),
         slope=None if slope is None else slope[:count],
-        way=None if way is None else way[:, :, :count],
+        move=None if move is None else move[:, :, :count],
     )
 
 
 def as_one_site(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals of all sites as that of one site which has all the samples, where there is one ball for all."""
-    slopes, ways = [p.slope for p in proposals if p.slope is not None], [p.way for p in proposals if p.way is not None]
+    slopes, moves = (
+        [p.slope for p in proposals if p.slope is not None],
+        [p.move for p in proposals if p.move is not None],
+    )
     return [
         Proposal(
             1.0, np.concatenate([p.mass for p in proposals], axis=1), np.concatenate(slopes) if slopes else None,
-            proposals[0].total_way, np.concatenate(ways, axis=2) if ways else None,
+            proposals[0].total_move, np.concatenate(moves, axis=2) if moves else None,
         )
     ]  # fmt: skip
 
@@ -87,7 +90,7 @@ class Attack:
     turn: np.ndarray  # the share of each sample whose label turns
     a: np.ndarray  # the slope of the loss with its own label
     a_turn: np.ndarray  # and with the other label
-    way: np.ndarray  # mass times displacement of each site, all at the steepest slope of the loss. (sites, columns)
+    move: np.ndarray  # mass times displacement of each site, all at the steepest slope of the loss. (sites, columns)
 
     @staticmethod
     def of(game: Game, w: np.ndarray, proposals: Sequence[Proposal]) -> "Attack":
@@ -107,23 +110,23 @@ class Attack:
             a = np.concatenate([np.zeros(0) if p.slope is None else p.slope for p in proposals])
         else:
             a, a_turn = response(loss, z, y, 1.0), response(loss, z, -sign_of(y), 1.0)
-        return Attack(turn, a, a_turn, np.stack([p.total_way[0] for p in proposals]))
+        return Attack(turn, a, a_turn, np.stack([p.total_move[0] for p in proposals]))
 
     def within_radius(self, game: Game) -> "Attack":
         """The attack with as much transport as the radius allows, or as much as it had where that was much less."""
         fill = fill_factor(game.rho, self.transport(game))
-        return replace(self, turn=np.minimum(self.turn * fill[game.site], 1.0), way=self.way * fill[:, None])
+        return replace(self, turn=np.minimum(self.turn * fill[game.site], 1.0), move=self.move * fill[:, None])
 
     def transport(self, game: Game) -> np.ndarray:
         """What each site's attack takes of its radius."""
         labels = np.bincount(game.site, game.share * self.turn, len(game.rho))
         price = game.kappa if np.any(labels) else 0.0
-        return price * labels + np.linalg.norm(self.way, ord=ORDER[game.ball.metric], axis=1)
+        return price * labels + np.linalg.norm(self.move, ord=ORDER[game.ball.metric], axis=1)
 
     def slope(self, game: Game, q: np.ndarray) -> np.ndarray:
         """r, without the regulariser."""
         r = game.x.T @ (q[game.site] * game.share * ((1.0 - self.turn) * self.a + self.turn * self.a_turn))
-        r[: self.way.shape[1]] += game.ball.lipschitz * (q @ self.way)
+        r[: self.move.shape[1]] += game.ball.lipschitz * (q @ self.move)
         return r
 
     def gain(self, game: Game, q: np.ndarray) -> float:
@@ -135,7 +138,7 @@ class Attack:
         return -float(mass @ cost)
 
     def balanced(self, game: Game, q: np.ndarray, horizon: Horizon, s: np.ndarray) -> "Attack":
-        """The attack with slopes, labels and ways moved until r + s = 0 and the radius is used, as their bounds allow.
+        """The attack with slopes, labels and moves such that r + s = 0 and the radius is used, as their bounds allow.
 
         Each step is the one that loses least against the model that was found: a share between 0 and 1 costs nothing
         to move, since its sample lies on the edge between two pieces, and is weighed by the square of its room to its
@@ -147,7 +150,7 @@ class Attack:
         weight, each = q[game.site] * game.share, np.arange(len(game.y))
         lightness = np.where(weight > LIGHTEST, 1.0 / np.maximum(weight, LIGHTEST), 0.0)
         labels_turn = bool(np.any(at.turn > 0))
-        size = max(float(np.linalg.norm((T @ horizon.v)[: at.way.shape[1]])), TINY)
+        size = max(float(np.linalg.norm((T @ horizon.v)[: at.move.shape[1]])), TINY)
 
         def missing(at: "Attack") -> np.ndarray:
             used = at.transport(game)
@@ -166,10 +169,10 @@ class Attack:
                 freedom.append(np.minimum(at.turn, 1.0 - at.turn) ** 2 / soft * lightness)
             if np.any(game.rho > 0):
                 for k in range(len(q)):
-                    more = _way_freedom(game.ball.metric, at.way[k], soft, size)
-                    rows.append(np.zeros((at.way.shape[1], dim + len(q))))
-                    rows[-1][:, :dim] = q[k] * game.ball.lipschitz * T[: at.way.shape[1]]
-                    rows[-1][:, dim + k] = _growth(game.ball.metric, at.way[k])
+                    more = _move_freedom(game.ball.metric, at.move[k], soft, size)
+                    rows.append(np.zeros((at.move.shape[1], dim + len(q))))
+                    rows[-1][:, :dim] = q[k] * game.ball.lipschitz * T[: at.move.shape[1]]
+                    rows[-1][:, dim + k] = _growth(game.ball.metric, at.move[k])
                     rows[-1] = more.T @ rows[-1]  # by directions that are free to move
                     freedom.append(np.full(more.shape[1], 1.0 / max(q[k], TINY)))
             system = sum(((part * free[:, None]).T @ part for part, free in zip(rows, freedom, strict=True)), 0.0)
@@ -179,15 +182,16 @@ class Attack:
             unit = 1.0 / np.sqrt(np.maximum(np.diag(system), TINY))
             price = unit * (np.linalg.pinv(unit[:, None] * system * unit, hermitian=True) @ (unit * short))
             steps = [free * (part @ price) for part, free in zip(rows, freedom, strict=True)]
-            turn, way = at.turn, at.way
+            turn, move = at.turn, at.move
             if labels_turn:
                 turn = np.clip(turn - steps[1], 0.0, 1.0)
             if np.any(game.rho > 0):
                 back = [
-                    _way_freedom(game.ball.metric, way[k], soft, size) @ step for k, step in enumerate(steps[-len(q) :])
+                    _move_freedom(game.ball.metric, move[k], soft, size) @ step
+                    for k, step in enumerate(steps[-len(q) :])
                 ]
-                way = way - np.stack(back)
-            after = replace(at, a=np.clip(at.a - steps[0], low, high), turn=turn, way=way)
+                move = move - np.stack(back)
+            after = replace(at, a=np.clip(at.a - steps[0], low, high), turn=turn, move=move)
             if not np.linalg.norm(missing(after)) < np.linalg.norm(short):
                 break
             at = after
@@ -203,25 +207,25 @@ def _freedom(loss: Loss, a: np.ndarray, low: np.ndarray, high: np.ndarray, soft:
     return own * barrier / (own + barrier + TINY)
 
 
-def _way_freedom(metric: str, way: np.ndarray, soft: float, size: float) -> np.ndarray:
-    """A square root of the matrix by which a site's way moves for a unit of w; (columns, directions)."""
-    length = np.abs(way)
+def _move_freedom(metric: str, move: np.ndarray, soft: float, size: float) -> np.ndarray:
+    """A square root of the matrix by which a site's move changes for a unit of w; (columns, directions)."""
+    length = np.abs(move)
     if metric == "l2":  # along itself, in exchange for labels; and across as far as w turns
-        return np.column_stack([way / np.sqrt(soft), np.eye(len(way)) * np.sqrt(np.linalg.norm(way) / size)])
+        return np.column_stack([move / np.sqrt(soft), np.eye(len(move)) * np.sqrt(np.linalg.norm(move) / size)])
     free = length if metric == "l1" else np.maximum(np.max(length, initial=0.0) - length, 0.0)
     directions = np.diag(free / np.sqrt(soft))
-    return directions if metric == "l1" else np.column_stack([directions, way / np.sqrt(soft)])
+    return directions if metric == "l1" else np.column_stack([directions, move / np.sqrt(soft)])
 
 
-def _growth(metric: str, way: np.ndarray) -> np.ndarray:
-    """The gradient of the metric's norm at a way."""
-    size = np.abs(way)
+def _growth(metric: str, move: np.ndarray) -> np.ndarray:
+    """The gradient of the metric's norm at a move."""
+    size = np.abs(move)
     if metric == "l2":
-        return way / max(float(np.linalg.norm(way)), TINY)
+        return move / max(float(np.linalg.norm(move)), TINY)
     if metric == "l1":
-        return np.sign(way)
+        return np.sign(move)
     top = size >= (1.0 - 1e-9) * np.max(size, initial=0.0)
-    return np.sign(way) * top / max(float(np.sum(top)), 1.0)
+    return np.sign(move) * top / max(float(np.sum(top)), 1.0)
 
 
 def fill_factor(rho: np.ndarray, used: np.ndarray) -> np.ndarray:
@@ -278,11 +282,11 @@ class Places:
         rest = np.zeros(len(y)) if pinball else np.maximum(1.0 - total, 0.0)
         slope, constant = (part[: len(share)] for part in ball.pieces(y))
         toll = np.array([[0.0], [game.kappa if ball.classifies else 0.0]])[: len(share)]
-        if proposals[0].way is None:
+        if proposals[0].move is None:
             delta = _in_box(game, sides, proposals, share, slope)
         else:
-            way = np.nan_to_num(np.concatenate([p.way for p in proposals if p.way is not None], axis=2))
-            delta = np.moveaxis(way, 0, -1) / np.maximum(share, TINY)[:, :, None]
+            move = np.nan_to_num(np.concatenate([p.move for p in proposals if p.move is not None], axis=2))
+            delta = np.moveaxis(move, 0, -1) / np.maximum(share, TINY)[:, :, None]
             delta[share <= 0.0] = 0.0
         points = np.column_stack([game.x[:, :width], y])[:, : sides.C.shape[1]]
         room = np.maximum(sides.d - points @ sides.C.T, 0.0)
@@ -371,12 +375,12 @@ def _in_box(
     delta = np.zeros((*slope.shape, x.shape[1]))
     for s, p in enumerate(proposals):
         rows = game.site == s
-        for k, way in enumerate(p.total_way):
-            pieces = slice(None) if len(p.total_way) == 1 else slice(k, k + 1)
-            rises = (slope[pieces, rows, None] > 0) == (way > 0)
+        for k, move in enumerate(p.total_move):
+            pieces = slice(None) if len(p.total_move) == 1 else slice(k, k + 1)
+            rises = (slope[pieces, rows, None] > 0) == (move > 0)
             room = np.where(rises, up[rows], -down[rows])
             whole = np.einsum("kn,kni->i", game.share[rows] * share[pieces, rows], np.abs(room))
-            delta[pieces, rows] = room * np.minimum(np.abs(np.nan_to_num(way)) / np.maximum(whole, TINY), 1.0)
+            delta[pieces, rows] = room * np.minimum(np.abs(np.nan_to_num(move)) / np.maximum(whole, TINY), 1.0)
     return delta
 
 

@@ -158,16 +158,16 @@ def attaining_in_polyhedron(
 ) -> Distribution:  # fmt: skip
     """The distribution that attains the worst case over a polyhedron, read off its multipliers.
 
-    A mass below SLIVER is too small for its displacement way/mass to be accurate. It stays where it is, unless its
+    A mass below SLIVER is too small for its displacement move/mass to be accurate. It stays where it is, unless its
     transport uses a noticeable part of the radius: then the supremum is not attained but approached by ever smaller
     masses sent ever farther, and a mass of SLIVER takes its place.
     """
     rows, width, rho, kappa = len(y), x.shape[1] - ball.intercept, float(radius.rho), float(radius.kappa)
-    mass, way = np.asarray(projection.mass)[:, :rows], np.asarray(projection.way)[:, :, :rows]
-    is_sliver = (mass < SLIVER) & (share * np.sum(np.abs(way), axis=0) > MATTERS * rho)
+    mass, move = np.asarray(projection.mass)[:, :rows], np.asarray(projection.move)[:, :, :rows]
+    is_sliver = (mass < SLIVER) & (share * np.sum(np.abs(move), axis=0) > MATTERS * rho)
     mass = np.where(is_sliver, SLIVER, np.where(mass < SLIVER, 0.0, mass))
     attained = not np.any(is_sliver)
-    step = way / np.where(mass > 0, mass, np.inf)
+    step = move / np.where(mass > 0, mass, np.inf)
     # rounding must not lead farther out of the support than its check allows
     within = np.column_stack([x[:, :width], y])[:, : C.shape[1]] @ C.T  # (rows, half-spaces)
     room, along = np.maximum(d - within, 0.0).T[:, None] + SLACK, np.tensordot(C[:, : len(step)], step, 1)

@@ -314,7 +314,7 @@ def test_a_label_takes_its_price_of_an_adversarys_radius(kappa):
     turn = rng.random(8)
     at = Attack(turn, np.zeros(8), np.zeros(8), rng.normal(size=(2, 3))).within_radius(game)
     for s in range(2):
-        paid = sum(share[i] * at.turn[i] * kappa for i in range(8) if site[i] == s) + np.linalg.norm(at.way[s])
+        paid = sum(share[i] * at.turn[i] * kappa for i in range(8) if site[i] == s) + np.linalg.norm(at.move[s])
         assert paid <= radius[s] * (1 + 1e-9)
         assert paid == pytest.approx(at.transport(game)[s])
 

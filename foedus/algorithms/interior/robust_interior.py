@@ -632,10 +632,10 @@ def propose(
     if isinstance(form.ball.loss, losses.Huber):
         slope = np.asarray(place.alpha)[0]
     rows, unit = (place.rows, weight) if shared is None else (shared, 1.0)
-    return Proposal(weight, mass, slope, total_way(form, dim, np.asarray(rows.z), np.asarray(rows.q)) / unit, None)
+    return Proposal(weight, mass, slope, total_move(form, dim, np.asarray(rows.z), np.asarray(rows.q)) / unit, None)
 
 
-def total_way(form: EpigraphForm, dim: int, z: np.ndarray, q: np.ndarray) -> np.ndarray:
+def total_move(form: EpigraphForm, dim: int, z: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Mass times displacement, from the multipliers of the rows ‖r‖_* ≤ λ as `EpigraphForm.maps` orders them."""
     width, ball = dim - form.ball.intercept, form.ball
     if not form.robust:
