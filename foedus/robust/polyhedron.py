@@ -42,7 +42,7 @@ from jax import Array
 
 from foedus.base.pytrees import state
 from foedus.numerics.cone import circle, cone_step, flip, jdot, scale_by, scaling_point, uncircle
-from foedus.numerics.interior import follow, reach
+from foedus.numerics.interior import along, follow, reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.problem import losses
 from foedus.robust.closed import Radius
@@ -522,11 +522,6 @@ class PolyhedronProjection:
     steps: Array
 
 
-def _along(point: PolyhedronIterate, direction: PolyhedronIterate, step: Array) -> PolyhedronIterate:
-    """The iterate after a step of this length."""
-    return jax.tree.map(lambda a, d: a + step * d, point, direction)
-
-
 def _start(layout: PolyhedronLayout, samples: Samples, a: Array, b: Array, w: Array) -> PolyhedronIterate:
     """A strictly interior iterate at w.
 
@@ -645,7 +640,7 @@ def _corrector(
 
     Mehrotra's σ is the cube of the share of the gap that the predictor would leave.
     """
-    ahead = _along(at, affine, reach(_inverse_step(layout, at, affine)))
+    ahead = along(at, affine, reach(_inverse_step(layout, at, affine)))
     mu = mu * jnp.clip(
         (gap_of(layout, samples, ahead.s, ahead.z) / gap_of(layout, samples, at.s, at.z)) ** 3, LEAST_CENTRING, 1.0
     )
@@ -707,7 +702,7 @@ def project(
 
         # first the predictor, whose target ẑ is 0, then the corrector; a loop, so that both share one compiled program
         _, direction = jax.lax.fori_loop(0, 2, towards, (jax.tree.map(jnp.zeros_like, at.z), at))
-        following = _along(at, direction, reach(_inverse_step(layout, at, direction)))
+        following = along(at, direction, reach(_inverse_step(layout, at, direction)))
         return following, gap, jnp.maximum(residual, jnp.max(jnp.abs(short)))
 
     at, gap, residual, k = follow(first, 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b)), advance)

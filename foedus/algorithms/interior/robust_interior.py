@@ -119,13 +119,10 @@ class RobustSystem:
     lower: Array  # of what is left of the matrix in x
     B: Array
     inverse: Array  # of C with its rows, upon eᵀξ = 0
-    A: Array
-    C: Array
     r_x: tuple[Array, Array, Array]  # towards μ = 0, per unit of μ, and as multipliers are
     r_xi: tuple[Array, Array, Array]
     value: Array  # the objective
-    gap: Array  # the sum of complementarity products
-    error: Array  # gap, and what a step towards stationarity would gain
+    error: Array  # the complementarity products, added up, and what a step towards stationarity would gain
     count: Array  # the sum of the products' weights
 
     def solve(self, k: int) -> tuple[Array, Array]:
@@ -292,14 +289,20 @@ class RobustServerView:
         gap, excess, count = sums.numbers
         gap = gap + rows.gap + weights.gap
         count = count + self.nu * (self.of_x.count + self.of_xi.count)
-        found = RobustSystem(
-            scale, lower, B, inverse, A, C, r_x, r_xi, jnp.dot(q, v) + own, gap, gap + excess, count
-        )  # fmt: skip
-        dx, dxi = found.solve(2)
+        system = RobustSystem(
+            scale=scale,
+            lower=lower,
+            B=B,
+            inverse=inverse,
+            r_x=r_x,
+            r_xi=r_xi,
+            value=jnp.dot(q, v) + own,
+            error=gap + excess,
+            count=count,
+        )
+        dx, dxi = system.solve(2)
         gain = 0.5 * jnp.dot(dx, A @ dx) + 0.5 * jnp.dot(dxi, C @ dxi)
-        return RobustSystem(
-            scale, lower, B, inverse, A, C, r_x, r_xi, found.value, gap, found.error + gain, count
-        )  # fmt: skip
+        return replace(system, error=system.error + gain)
 
     def reach(self, at: Position, d: Direction) -> tuple[Array, Array, tuple[Multipliers, Multipliers]]:
         """The inverses of the longest steps of the server's own, and the steps of its multipliers."""
