@@ -201,8 +201,6 @@ def collect(
     everybody = inquiry.heard >= clients
     complete = jnp.where(inquiry.whole, everybody & (inquiry.part == parts - 1), full)
     more = jnp.where(everybody, 1, 0)  # the point's next part, or the same one for those who were silent
-    waiting = replace(
-        inquiry, fresh=fresh, part=inquiry.part + more, heard=jnp.where(everybody, 0.0, inquiry.heard)
-    )  # fmt: skip
-    heard = replace(inquiry, running=select(inquiry.whole, fresh, summed))
-    return heard, complete, inquiry.whole & ~complete, waiting
+    still = jnp.where(everybody, 0.0, inquiry.heard)
+    waiting = replace(inquiry, fresh=fresh, part=inquiry.part + more, heard=still)
+    return replace(inquiry, running=select(inquiry.whole, fresh, summed)), complete, inquiry.whole & ~complete, waiting
