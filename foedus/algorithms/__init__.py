@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foedus.algorithms.fedpd import FedPD
     from foedus.algorithms.fedprox import FedProx
     from foedus.algorithms.inexact_admm import InexactADMM
-    from foedus.algorithms.interior_point import InteriorPoint
+    from foedus.algorithms.interior.interior_point import InteriorPoint
     from foedus.algorithms.localsgd import LocalSGD
     from foedus.algorithms.private_newton import PrivateNewton
     from foedus.algorithms.proxal import CentralProxAL, ProxAL
@@ -56,7 +56,7 @@ __all__ = [
 _FILES = {
     "CentralProxAL": "proxal",
     "InexactADMM": "inexact_admm",
-    "InteriorPoint": "interior_point",
+    "InteriorPoint": "interior.interior_point",
     "PrivateNewton": "private_newton",
     "SFedProx": "sfedavg",
     "WAFLGradient": "wafl",

@@ -10,7 +10,7 @@ from foedus.algorithms.afl import AFL
 from foedus.algorithms.fedavg import FedAvg
 from foedus.algorithms.fedgia import FedGiA
 from foedus.algorithms.inexact_admm import InexactADMM
-from foedus.algorithms.interior_point import InteriorPoint
+from foedus.algorithms.interior.interior_point import InteriorPoint
 from foedus.algorithms.private_newton import PrivateNewton
 from foedus.algorithms.proxal import ProxAL
 from foedus.algorithms.scaffold import Scaffold

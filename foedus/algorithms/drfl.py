@@ -26,8 +26,9 @@ class DRFL(Minimax):
     It minimises the worst case over a Wasserstein ball of radius ρ around each client's data and over the clients'
     weights q within θ of q̂. ρ = 0 is AFL's model, with θ = 2 DRFA's, and ρ = θ = 0 with uniform q̂ the standard one.
 
-    By default an interior-point method solves it (`robust_interior.py`). method="splitting" is the paper's way: AD-LPMM
-    with splitting="linearised"; splitting="exact" projects onto the weight ball and accelerates. All have one optimum.
+    By default an interior-point method solves it (`algorithms/interior`). method="splitting" is the paper's way:
+    AD-LPMM with splitting="linearised"; splitting="exact" projects onto the weight ball and accelerates. All have one
+    optimum.
     `run.worst_case` has the value, the worst weights and the duality gap.
 
     Example:

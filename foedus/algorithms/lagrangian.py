@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.bends import Bend, Bends, mean_curvature
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, state
+from foedus.numerics.second_derivatives import PlainHessian, SecondDerivatives, mean_curvature
 from foedus.problem.constraints import Linear, LossRows, NormBall
 from foedus.problem.regularizers import Leading, Regularizer
 from foedus.problem.terms import Constraint, Data, Terms, rows
@@ -82,7 +82,7 @@ class Shares:
     J: Array
 
 
-def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
+def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, SecondDerivatives]:
     """The functions f/n and c with first derivatives at the model w, and their second derivatives.
 
     Everything that depends on xᵀw shares one product: f and the rows that are losses differ only in the weights of the
@@ -96,7 +96,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
     f, g = jnp.zeros(()), jnp.zeros(dim)
     pieces: list[tuple[Array, Array]] = []  # (c, J) of each constraint
     grams: list[tuple[slice | None, Array, Array]] = []
-    others: list[Bend] = []
+    others: list[PlainHessian] = []
 
     if not party.server:
         if linear:
@@ -108,15 +108,15 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             if terms.penalty is not None:
                 f, g = f + terms.penalty.value(w, data.count) / n, g + terms.penalty.gradient(w, data.count) / n
                 curve = terms.penalty.bend(w, data.count) / n
-                others.append(Bend(None, lambda v: curve))
+                others.append(PlainHessian(None, lambda v: curve))
         else:
             f, g = terms.value_and_gradient(w, data)
             f, g = f / n, g / n
-            bend = Bend(
+            hessian = PlainHessian(
                 lambda v: terms.hessian(w, data) / n,
                 lambda v: mean_curvature(lambda u: terms.value(u, data) / n, w),
             )
-            others.append(bend)
+            others.append(hessian)
 
     start = 0
     for constraint in constraints:
@@ -131,7 +131,7 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             c, J = rows(terms, constraint, w, data), data[f"{constraint.key}.C"]
         elif isinstance(constraint, NormBall):
             c, J = rows(terms, constraint, w, data), 2.0 * w[None, :]
-            others.append(Bend(None, lambda v, at=start: jnp.full(dim, 2.0 * v[at]), of_row=True))
+            others.append(PlainHessian(None, lambda v, at=start: jnp.full(dim, 2.0 * v[at]), of_row=True))
         else:
             c = rows(terms, constraint, w, data)
             J = jax.jacrev(lambda u, k=constraint: rows(terms, k, u, data))(w)
@@ -140,19 +140,19 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, Bends]:
             def weighed(u: Array, v: Array, k: Constraint = constraint, at: slice = at) -> Array:
                 return jnp.dot(v[at], rows(terms, k, u, data))
 
-            bend = Bend(
+            hessian = PlainHessian(
                 lambda v, g=weighed: jax.hessian(g)(w, v),
                 lambda v, g=weighed: mean_curvature(lambda u: g(u, v), w),
                 of_row=True,
             )
-            others.append(bend)
+            others.append(hessian)
         pieces.append((c, J))
         start += c.shape[0]
 
     c = jnp.concatenate([c for c, _ in pieces]) if pieces else jnp.zeros(0)
     J = jnp.concatenate([J for _, J in pieces]) if pieces else jnp.zeros((0, dim))
     convex = len(grams) == 1 and grams[0][0] is None and terms.loss is not None and terms.loss.convex
-    return Shares(f, g, c, J), Bends(dim, data["x"] if grams else None, grams, others, convex)
+    return Shares(f, g, c, J), SecondDerivatives(dim, data["x"] if grams else None, grams, others, convex)
 
 
 @state
@@ -203,7 +203,7 @@ def piece(
 
     Order 1 leaves the Hessian out, DIAGONAL gives its diagonal alone and never makes the matrix.
     """
-    shares, bends = evaluate(party, point[: party.terms.dim], data)
+    shares, derivatives = evaluate(party, point[: party.terms.dim], data)
     c, J = over_both(party, shares, point, index)
     equal = equalities(party, data)
     rest = point.shape[0] - party.terms.dim
@@ -216,9 +216,9 @@ def piece(
     # [·]₊² is differentiable once: this is the generalised Hessian, to which only rows with v > 0 contribute
     active = jnp.where(equal | (v > 0), 1.0, 0.0)
     if order == DIAGONAL:
-        second = jnp.pad(bends.diagonal(v), (0, rest)) + beta * active @ J**2 + prox
+        second = jnp.pad(derivatives.diagonal(v), (0, rest)) + beta * active @ J**2 + prox
     elif order == 2:
-        second = jnp.pad(bends.matrix(v), (0, rest)) + beta * (J * active[:, None]).T @ J
+        second = jnp.pad(derivatives.matrix(v), (0, rest)) + beta * (J * active[:, None]).T @ J
         second = second + prox * jnp.eye(point.shape[0])
     return Piece(value, gradient, second, shares.f, c, v)
 
@@ -240,12 +240,12 @@ class Excess:
 
 def excess(party: Party, point: Array, data: Data | None, index: Array | None = None) -> Excess:
     """The squared violation of the party's rows at a point, and its derivatives."""
-    shares, bends = evaluate(party, point[: party.terms.dim], data)
+    shares, derivatives = evaluate(party, point[: party.terms.dim], data)
     c, J = over_both(party, shares, point, index)
     equal = equalities(party, data)
     over = jnp.where(equal, c, jnp.maximum(c, 0.0))
     bend = jnp.where(equal | (c > 0), 1.0, 0.0) @ J**2
-    bend = bend + jnp.pad(jnp.abs(bends.rows_diagonal(over)), (0, point.shape[0] - party.terms.dim))
+    bend = bend + jnp.pad(jnp.abs(derivatives.rows_diagonal(over)), (0, point.shape[0] - party.terms.dim))
     return Excess(0.5 * jnp.sum(over**2), J.T @ over, bend)
 
 

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.algorithms.robust_interior import RobustInterior
-from foedus.algorithms.robust_interior_server import takes
+from foedus.algorithms.interior.robust_interior import RobustInterior, takes
 from foedus.algorithms.robust_model import RobustModel
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, device_array, select, state

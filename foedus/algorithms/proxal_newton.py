@@ -26,7 +26,7 @@ from foedus.algorithms.lagrangian import DIAGONAL, Piece, full_regularizer
 from foedus.base.pytrees import PyTree, select, state
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.numerics.newton import INNER_SHARE, SUFFICIENT, direction, proximal_direction
-from foedus.numerics.packed import pack, unpack
+from foedus.numerics.second_derivatives import pack, unpack
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Present
 

@@ -3,7 +3,7 @@
     minimise over w  max over q in Q  Σ_s q_s · sup over P_s in a Wasserstein ball of radius ρ_s of E[L],
     Q = {q in the simplex, ‖q − q̂‖_p ≤ θ}
 
-What it is solved by is said elsewhere: by splitting in minimax.py, by an interior-point method in robust_interior.py.
+It is solved by splitting in minimax.py, and by an interior-point method in interior/robust_interior.py.
 """
 
 # pyright: reportIncompatibleVariableOverride=false

@@ -21,6 +21,11 @@ def reach(inverse_step: Array) -> Array:
     return jnp.minimum(1.0, BACK / jnp.maximum(inverse_step, BACK))
 
 
+def along(point: T, direction: T, step: Array) -> T:
+    """The iterate after a step of this length."""
+    return jax.tree.map(lambda a, d: a + step * d, point, direction)
+
+
 def follow(first: T, size: Array, advance: Callable[[T], tuple[T, Array, Array]]) -> tuple[T, Array, Array, Array]:
     """The best of the points from `first` on, its gap and residual, and the number of steps.
 

@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, device_array, state
-from foedus.numerics.bands import weighted_gram
+from foedus.numerics.second_derivatives import weighted_gram
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.problem.losses import Loss
 from foedus.problem.penalties import Penalty

@@ -27,7 +27,7 @@ import numpy as np
 from foedus.problem import losses
 from foedus.problem.losses import Loss
 from foedus.problem.regularizers import Regularizer, Zero
-from foedus.robust.closed import Ball
+from foedus.robust.closed import ORDER, Ball
 from foedus.robust.weights import Norm, nearest_weights
 
 MOST_ROWS = 200_000  # with more rows, some thousand passes over them take too long
@@ -308,8 +308,8 @@ class Horizon:
         labels = 1.0 if game.ball.classifies else float(np.sqrt(np.mean(game.y**2)))
         bounds = not game.ball.intercept and game.ball.support == "everything"
         spread = float(game.q_hat @ game.rho) * game.ball.lipschitz if bounds else 0.0
-        order = {"l1": 1, "l2": 2, "linf": np.inf}[game.ball.metric]
-        return Horizon(T, v, best, FAR * max(1.0, labels, float(np.linalg.norm(v))), spread, order)
+        far = FAR * max(1.0, labels, float(np.linalg.norm(v)))
+        return Horizon(T, v, best, far, spread, ORDER[game.ball.metric])
 
     def least(self, D: float, r: np.ndarray) -> float:
         """The least of D + rᵀw over these models, where r is in whitened coordinates; at least 0, at most `best`."""

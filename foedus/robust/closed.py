@@ -9,9 +9,11 @@ where |g_j| > λ. So V is an explicit convex function of (λ, w), and the best �
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from foedus.base.errors import FoedusError
@@ -20,6 +22,7 @@ from foedus.problem import losses
 from foedus.problem.losses import Loss, signed
 
 DUAL = {"l1": "linf", "l2": "l2", "linf": "l1"}
+ORDER = {"l1": 1, "l2": 2, "linf": np.inf}  # of a metric, as NumPy names norms
 PIECEWISE_LINEAR = (losses.Hinge, losses.EpsilonInsensitive, losses.Pinball)
 ROBUST_LOSSES = (*PIECEWISE_LINEAR, losses.Huber, losses.SmoothHinge, losses.Logistic)
 HALVINGS = 200  # of the interval around the best λ; more than floating point can tell apart
@@ -66,6 +69,20 @@ class Ball:
     def moving(self, w: Array) -> Array:
         """The coordinates of w that belong to columns which can move."""
         return w[:-1] if self.intercept else w
+
+    def pieces(self, y: Any) -> tuple[Any, Any]:
+        """The pieces slope·xᵀw + constant of a piecewise-linear loss that are not 0, in NumPy or JAX as y is.
+
+        Both have the shape (pieces, rows); in classification the second piece is that of the other label.
+        """
+        stack = np.stack if isinstance(y, np.ndarray) else jnp.stack
+        if self.classifies:
+            sign = 2.0 * (y > 0) - 1.0
+            return stack([-sign, sign]), stack([0.0 * y + 1.0] * 2)
+        up, down = self.slopes
+        tube = self.loss.eps if isinstance(self.loss, losses.EpsilonInsensitive) else 0.0
+        slope = stack([0.0 * y + up, 0.0 * y - down])
+        return slope, -slope * y - tube
 
     def check(self) -> None:
         """Raise where no worst case is known for the loss, or for the loss with this support."""

@@ -30,7 +30,7 @@ from jax import Array
 
 from foedus.base.pytrees import PyTree, state
 from foedus.numerics.cone import circle, cone_step, jdot, scaling, uncircle
-from foedus.numerics.interior import follow, reach
+from foedus.numerics.interior import along, follow, reach
 from foedus.numerics.lapack import cholesky, cholesky_solve
 from foedus.problem.losses import signed
 from foedus.robust.closed import Radius
@@ -70,11 +70,6 @@ class Iterate:
     z_g: Array
     s_q: Array  # of the cone
     z_q: Array
-
-
-def _along(point: Iterate, direction: Iterate, step: Array) -> Iterate:
-    """The iterate after a step of this length."""
-    return jax.tree.map(lambda a, d: a + step * d, point, direction)
 
 
 def evenness(omega: Array) -> Array:
@@ -377,7 +372,7 @@ def project(form: EpigraphForm, x: Array, y: Array, omega: Array, radius: Radius
             inverse_step = jnp.maximum(inverse_step, jnp.maximum(jnp.max(-t), 1.0 + jnp.max(t)))
         way = reach(inverse_step)
         # the gap after the predictor's step; (1 + way·t)(1 − way − way·t) of s·z is (1 − way) − way²·t(1 + t)
-        gap_ahead = _gap(_along(at, affine, way))
+        gap_ahead = _gap(along(at, affine, way))
         if pieces is not None:
             first, second = (jnp.dot(omega, jnp.sum(at.z * at.s * f, axis=0)) for f in (1.0, t * (1.0 + t)))
             gap_ahead = gap_ahead + (1.0 - way) * first - way**2 * second
@@ -391,7 +386,7 @@ def project(form: EpigraphForm, x: Array, y: Array, omega: Array, radius: Radius
             inverse_step = jnp.maximum(
                 inverse_step, jnp.maximum(jnp.max(-direction.s / at.s), jnp.max(-direction.z / at.z))
             )
-        return _along(at, direction, reach(inverse_step)), gap, residual
+        return along(at, direction, reach(inverse_step)), gap, residual
 
     at, gap, residual, k = follow(first, 1.0 + jnp.abs(a) + jnp.max(jnp.abs(b)), advance)
     lam = at.y[dim] if form.robust else jnp.full((), jnp.inf)

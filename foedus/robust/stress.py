@@ -21,9 +21,9 @@ from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Terms
 from foedus.protocol.algorithm import Algorithm
-from foedus.robust import bound, bounded, proposal
+from foedus.robust import bound, proposal
 from foedus.robust.closed import Ball
-from foedus.robust.proposal import Proposal, as_one_site, cut_rows
+from foedus.robust.proposal import Proposal, Sides, as_one_site, cut_rows
 from foedus.robust.support import Support, kind_of
 from foedus.robust.support import sides as sides_of
 from foedus.robust.weights import heaviest
@@ -232,14 +232,14 @@ def with_gap(
         return result
     total = result.value + float(play(h.value, w))
     horizon, lower = bound.Horizon.of(game, w, min(total, zero)), -np.inf
-    if len(y) * (x.shape[1] + len(sites)) > bounded.MOST_NUMBERS:
+    if len(y) * (x.shape[1] + len(sites)) > proposal.MOST_NUMBERS:
         proposals = None
     if ball.support != "everything":
         if proposals is None:
             return result
         assert threat.support is not None
         low, high, C, d = sides_of("setting", threat.support, ball, x.shape[1] - ball.intercept)
-        lower = bounded.lower_bound(game, bounded.Sides(C, d, low, high), w, horizon, proposals)
+        lower = proposal.lower_bound(game, w, horizon, proposals, Sides(C, d, low, high))
     elif proposals is not None:
         lower = proposal.lower_bound(game, w, horizon, proposals)
     if ball.support == "everything" and total - lower > SEARCH * total and len(y) <= bound.MOST_ROWS:

@@ -13,8 +13,8 @@ from test_flare_sessions import Hall, agree
 from test_proxal import confirmed
 
 import foedus as fd
-from foedus.algorithms import interior_point_learnt
-from foedus.algorithms.interior_point_learnt import (
+from foedus.algorithms.interior.constants import METHOD
+from foedus.algorithms.interior.learnt import (
     LearntShare,
     is_partial,
     learnt,
@@ -23,7 +23,7 @@ from foedus.algorithms.interior_point_learnt import (
     rounds_of,
     solve_learnt,
 )
-from foedus.algorithms.interior_point_rows import DELTA, Rows, stiffness
+from foedus.algorithms.interior.parties import Rows, stiffness
 from foedus.numerics.limited_memory import LimitedMemory
 from foedus.problem.epigraph import Blocks
 
@@ -68,15 +68,15 @@ def system(clients: int, rows: int, columns: int = 12) -> tuple[fd.Problem, list
         constraints=[fd.constraints.Linear(np.stack(J), np.ones((clients, rows)))],
     )
     z = [10.0 ** rng.uniform(-4, 2, size=rows) for _ in range(clients)]
-    return problem, J, [Rows(jnp.asarray(1e-4 / a), jnp.asarray(a), jnp.full(rows, DELTA)) for a in z]
+    return problem, J, [Rows(jnp.asarray(1e-4 / a), jnp.asarray(a), jnp.full(rows, METHOD.delta)) for a in z]
 
 
 def summed(problem: fd.Problem, J: list[np.ndarray], rows: list[Rows], scale: np.ndarray) -> LearntShare:
     terms = problem.terms
     equal, nothing = np.zeros(terms.rows[0], bool), jnp.zeros(terms.dim)
     shares = [
-        learnt_share(terms, nothing, nothing, own, jnp.asarray(a), equal, jnp.asarray(scale), part).placed(terms, part)
-        for a, own in zip(J, rows, strict=True)
+        learnt_share(terms, nothing, nothing, D, jnp.asarray(a), jnp.asarray(scale), part).placed(terms, part)
+        for a, D in zip(J, (stiffness(own, equal) for own in rows), strict=True)
         for part in jnp.arange(rounds_of(terms))
     ]
     return jax.tree.map(lambda *parts: sum(parts), *shares)
@@ -97,7 +97,7 @@ def matrices(problem: fd.Problem, J: list[np.ndarray], rows: list[Rows], scale: 
 @pytest.mark.parametrize("a_round", [128, 4])
 def test_a_few_products_determine_the_matrix_of_all_sites_rows(monkeypatch, scaled, a_round):
     """In one round, and in three rounds of four products."""
-    monkeypatch.setattr(interior_point_learnt, "PRODUCTS", a_round)
+    monkeypatch.setitem(vars(METHOD), "products", a_round)
     problem, J, rows = system(3, 2)
     assert products_of(problem.terms) == min(10, a_round)
     assert rounds_of(problem.terms) == (3 if a_round == 4 else 1)
@@ -114,8 +114,8 @@ def test_more_rows_than_columns_are_determined_by_as_many_products_as_columns():
 
 
 def test_of_more_rows_than_products_the_stiffest_count_and_the_others_with_their_diagonal(monkeypatch):
-    monkeypatch.setattr(interior_point_learnt, "PRODUCTS", 8)
-    monkeypatch.setattr(interior_point_learnt, "MOST_ROUNDS", 1)
+    monkeypatch.setitem(vars(METHOD), "products", 8)
+    monkeypatch.setitem(vars(METHOD), "most_rounds", 1)
     problem, J, rows = system(30, 2)
     assert is_partial(problem.terms)
     found, exact = matrices(problem, J, rows, np.ones(12))
@@ -216,7 +216,7 @@ def test_more_rows_than_one_message_tells_of_are_told_in_several_rounds(monkeypa
     problem = capped(520, sites=60, rows=20)
     few = fd.InteriorPoint(eps1=1e-3, eps2=1e-3)
     run = fd.solve(problem, few)
-    monkeypatch.setattr(interior_point_learnt, "PRODUCTS", 10)
+    monkeypatch.setitem(vars(METHOD), "products", 10)
     jax.clear_caches()
     parted = fd.solve(problem, few)
     assert parted.converged, parted.reason

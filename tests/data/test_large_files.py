@@ -16,8 +16,8 @@ from foedus.certificate.gap import hessian_of_losses
 from foedus.certificate.measure import measure, site_part
 from foedus.data import columns, preprocess, tables
 from foedus.data.sites import Roles, gather
-from foedus.numerics.bands import weighted_gram
 from foedus.numerics.interpreter import threads
+from foedus.numerics.second_derivatives import weighted_gram
 from foedus.problem.penalties import BesideIntercept
 from foedus.runtime import simulate
 from foedus_lab.benchmarks import files

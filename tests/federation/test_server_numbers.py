@@ -18,7 +18,7 @@ from test_preparation_attacks import PRIVATE, ROWS, Clerk, noise
 from test_site_attacks import DIM, Intruder, private, problem, rows
 
 import foedus as fd
-from foedus.algorithms import private_newton_site
+from foedus.algorithms import private_newton
 from foedus.algorithms.fedavg import PrivateDescent
 from foedus.algorithms.fedgia import PrivateGiA
 from foedus.app.experiment import build
@@ -662,18 +662,18 @@ def test_at_the_last_bits_of_a_heavy_penalty_no_part_of_private_newton_moves_fur
         w = jnp.asarray(1e6 * draw.choice([-1.0, 1.0], DIM) * draw.uniform(0.9, 1.0, DIM))
         last_bit = np.spacing(1e9 / EXAMPLES * (4.0 if what == "moments" else 1e9)) * draw.uniform(0.1, 1.0)
         quiet = fd.Gaussian(epsilon=1.0, delta=1e-5, clip=last_bit)
-        limits = private_newton_site.Limits(last_bit, last_bit**0.5, (2.0, 4.0))
+        limits = private_newton.Limits(last_bit, last_bit**0.5, (2.0, 4.0))
         x, y = draw.normal(size=(EXAMPLES, DIM)), draw.integers(2, size=EXAMPLES).astype(float)
         releases = []
         for one in (x, np.vstack([draw.normal(size=(1, DIM)), x[1:]])):
             data = fd.Data({"x": jnp.asarray(one), "y": jnp.asarray(y), "weight": jnp.ones(EXAMPLES)})
             if what == "moments":
-                releases.append(private_newton_site.moments(terms, data, quiet, limits.length))
-                bound = private_newton_site.moments_change(terms, quiet, limits.length, count)
+                releases.append(private_newton.moments(terms, data, quiet, limits.length))
+                bound = private_newton.moments_change(terms, quiet, limits.length, count)
             else:
-                releases.append(private_newton_site.look(terms, w, root, data, quiet, limits, True)[0])
-                blocks = private_newton_site.Blocks.of(terms)
-                bound = private_newton_site.look_change(terms, quiet, limits, blocks, count, w, root)
+                releases.append(private_newton.look(terms, w, root, data, quiet, limits, True)[0])
+                blocks = private_newton.Blocks.of(terms)
+                bound = private_newton.look_change(terms, quiet, limits, blocks, count, w, root)
         tight.append(float(jnp.linalg.norm(releases[0] - releases[1]) / bound))
     assert 0.0 < max(tight) <= 1.0
 

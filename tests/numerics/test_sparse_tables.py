@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 import foedus as fd
-from foedus.algorithms.bends import convex_curve_along, curve_along
 from foedus.numerics.interpreter import sparse
 from foedus.numerics.interpreter.program import Program
 from foedus.numerics.interpreter.sparse import SparseTables, entries_of, mark_sparse
+from foedus.numerics.second_derivatives import convex_curve_along, curve_along
 from foedus.runtime import simulate
 
 TABLES, ROWS, COLUMNS = 3, 12, 7

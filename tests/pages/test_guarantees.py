@@ -14,7 +14,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import foedus as fd
-from foedus.algorithms import private_newton_server as capped
+from foedus.algorithms import private_newton as capped
 from foedus.certificate.contradiction import reach
 from foedus.certificate.gap import rows_convex
 from foedus.certificate.measure import Certificate, measure, site_parts
@@ -30,7 +30,7 @@ from foedus.privacy.ledger import Ledger, LedgerEntry
 from foedus.protocol.algorithm import Present
 from foedus.robust.bound import Game
 from foedus.robust.closed import Ball
-from foedus.robust.proposal import Attack, Proposal, transport, within_radius
+from foedus.robust.proposal import Attack, Proposal
 from foedus.statistics import intervals
 
 DELTA = 1e-5
@@ -312,11 +312,11 @@ def test_a_label_takes_its_price_of_an_adversarys_radius(kappa):
     radius = np.array([0.1, 0.4])
     game = Game(ball, x, y, site, share, radius, kappa, np.full(2, 0.5), 0.0, 2, fd.regularizers.Zero())
     turn = rng.random(8)
-    at = within_radius(game, Attack(turn, np.zeros(8), np.zeros(8), rng.normal(size=(2, 3))))
+    at = Attack(turn, np.zeros(8), np.zeros(8), rng.normal(size=(2, 3))).within_radius(game)
     for s in range(2):
-        paid = sum(share[i] * at.turn[i] * kappa for i in range(8) if site[i] == s) + np.linalg.norm(at.way[s])
+        paid = sum(share[i] * at.turn[i] * kappa for i in range(8) if site[i] == s) + np.linalg.norm(at.move[s])
         assert paid <= radius[s] * (1 + 1e-9)
-        assert paid == pytest.approx(transport(game, at)[s])
+        assert paid == pytest.approx(at.transport(game)[s])
 
 
 def test_what_an_adversary_has_left_of_its_radius_moves_labels_and_no_more():

@@ -12,8 +12,8 @@ from test_flare_sessions import Hall
 from test_secure_sessions import MaskedHall
 
 import foedus as fd
-from foedus.algorithms import private_newton_site as site
-from foedus.algorithms.private_newton_server import (
+from foedus.algorithms import private_newton as site
+from foedus.algorithms.private_newton import (
     FORESEEN,
     LARGEST,
     LONGEST,

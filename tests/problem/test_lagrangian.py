@@ -230,8 +230,8 @@ def test_a_packed_matrix_and_its_product_are_those_of_the_matrix(server):
 
     @jax.jit
     def both(w, v):
-        bends = evaluate(party, w, data)[1]
-        return bends.matrix(v), bends.along(v, w)
+        second = evaluate(party, w, data)[1]
+        return second.matrix(v), second.along(v, w)
 
     matrix, (triangle, product) = both(w, v)
     np.testing.assert_allclose(triangle, np.asarray(matrix)[np.triu_indices(DIM)], rtol=1e-12, atol=1e-14)
@@ -242,12 +242,12 @@ def test_a_party_without_rows_has_its_objective_alone():
     X, y, _ = people(0, 8)
     terms = fd.Problem([(X, y)], loss=fd.losses.least_squares).terms
     w = np.full(DIM, 0.3)
-    shares, bends = evaluate(Party(terms), jnp.asarray(w), fd.Data({"x": X, "y": y, "weight": np.ones(8)}))
+    shares, second = evaluate(Party(terms), jnp.asarray(w), fd.Data({"x": X, "y": y, "weight": np.ones(8)}))
     assert (shares.c.shape, shares.J.shape) == ((0,), (0, DIM))
     np.testing.assert_allclose(shares.g, X.T @ (X @ w - y) / 8, atol=1e-14)
-    np.testing.assert_allclose(bends.matrix(jnp.zeros(0)), X.T @ X / 8, atol=1e-14)
-    np.testing.assert_allclose(bends.diagonal(jnp.zeros(0)), np.diag(X.T @ X) / 8, atol=1e-14)
-    np.testing.assert_allclose(bends.along(jnp.zeros(0), w)[1], X.T @ (X @ w) / 8, atol=1e-14)
+    np.testing.assert_allclose(second.matrix(jnp.zeros(0)), X.T @ X / 8, atol=1e-14)
+    np.testing.assert_allclose(second.diagonal(jnp.zeros(0)), np.diag(X.T @ X) / 8, atol=1e-14)
+    np.testing.assert_allclose(second.along(jnp.zeros(0), w)[1], X.T @ (X @ w) / 8, atol=1e-14)
     nothing, _ = evaluate(Party(terms, server=True), jnp.asarray(w), None)
     assert (float(nothing.f), nothing.c.shape) == (0.0, (0,))
     assert float(violation(Party(terms, server=True), None, nothing.c)) == -np.inf

@@ -13,8 +13,7 @@ from foedus.numerics.interior import GAP, RESIDUAL
 from foedus.robust import step as robust_step
 from foedus.robust.closed import Ball, Radius
 from foedus.robust.form import EpigraphForm
-from foedus.robust.polyhedron import project
-from foedus.robust.polyhedron_system import _whiten
+from foedus.robust.polyhedron import _whiten, project
 
 DIM, ROWS = 4, 24
 

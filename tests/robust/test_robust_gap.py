@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer
 import foedus as fd
 from foedus.data import adult, files
 from foedus.robust import bound as robust_bound
-from foedus.robust import bounded as robust_bounded
+from foedus.robust import proposal as robust_proposal
 from foedus.robust.proposal import Proposal
 from foedus.runtime import spine
 from foedus.runtime.simulate import Simulator
@@ -311,7 +311,7 @@ def test_with_too_many_rows_the_gap_is_said_to_be_not_measured(monkeypatch):
     monkeypatch.setattr(robust_bound, "MOST_ROWS", 10)
     problem = fd.Problem(clients("logistic", 1), loss=fd.losses.logistic)
     assert fd.solve(problem, fd.AFL()).worst_case.gap is not None  # its multipliers take no search
-    monkeypatch.setattr(robust_bounded, "MOST_NUMBERS", 10)
+    monkeypatch.setattr(robust_proposal, "MOST_NUMBERS", 10)
     run = fd.solve(problem, fd.AFL())
     assert run.converged
     assert run.worst_case.gap is None

@@ -13,7 +13,7 @@ from sklearn.preprocessing import scale
 from test_robust_gap import adult_columns, dealt, scaled_columns, shares
 
 import foedus as fd
-from foedus.algorithms.robust_interior import RobustInterior
+from foedus.algorithms.interior.robust_interior import RobustInterior
 from foedus.data import files
 from foedus_lab import datasets
 

@@ -1,8 +1,8 @@
 """A site's part in the interior-point method for robust learning where samples stay in a polyhedron.
 
-It stands in for `interior_site.RobustSite` where the worst case has no closed form, on the program of `polyhedron_form`
-and with the eliminations of `polyhedron_system`: multipliers φ of the half-spaces, r, α and all multipliers leave the
-Newton system sample by sample, then λ, and what is sent is as large as for any other site.
+It stands in for `robust_site.RobustSite` where the worst case has no closed form, on the program of `robust.polyhedron`
+and with its eliminations: multipliers φ of the half-spaces, r, α and all multipliers leave the Newton system sample by
+sample, then λ, and what is sent is as large as for any other site.
 
 In a step the model moves whole, and every piece of every sample by itself holds back what would leave its bounds. With
 w moved and φ held back, the slacks of ‖r‖_* ≤ λ are those of an r that is not slope·w − Cᵀφ; the difference is a
@@ -17,25 +17,33 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.algorithms.interior.constants import METHOD
+from foedus.algorithms.interior.robust_rows import kept_share
+from foedus.algorithms.interior.robust_site import SiteShare
 from foedus.base.pytrees import select, state
 from foedus.numerics.cone import cone_step, flip, jdot, scale_by
 from foedus.numerics.interpreter.program import keep_results
 from foedus.robust.closed import Radius
 from foedus.robust.form import EpigraphForm
-from foedus.robust.interior_rows import EDGE, kept_share
-from foedus.robust.interior_site import START, SiteShare
-from foedus.robust.polyhedron import OTHERS, gap_of, pulls
-from foedus.robust.polyhedron_form import (
+from foedus.robust.polyhedron import (
+    OTHERS,
+    Aim,
     Inequalities,
     PolyhedronIterate,
     PolyhedronLayout,
+    PolyhedronSystem,
     Samples,
-    heights,
+    aim,
+    gap_of,
     layout_of,
+    linearise,
+    newton_direction,
+    piece_values,
     prepare_samples,
+    primal_residual,
+    pulls,
     residue,
 )
-from foedus.robust.polyhedron_system import Aim, PolyhedronSystem, aim, linearise, newton_direction, primal_residual
 from foedus.robust.step import evenness
 
 
@@ -105,11 +113,11 @@ class PolyhedronSite:
             fit = jnp.minimum(1.0, 0.5 * lam / jnp.max(_norms(layout, samples, r, t)))
             r, t = fit * r, fit * t
         y = jnp.append(w, lam)
-        pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+        pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
         top = jnp.max(pieces, axis=0)
         top = jnp.maximum(top, 0.0) if layout.zero else top
         least = jnp.maximum(samples.rho * lam, 1e-8)
-        product = START * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), least)
+        product = METHOD.first_product * jnp.maximum(jnp.dot(self.omega, jnp.abs(top)), least)
         alpha = top + product * (K + layout.zero)
         s = _slacks(layout, samples, y, alpha, phi, r, t)
         inverse = jnp.sum(1.0 / s.piece, axis=0) + (1.0 / s.zero if layout.zero else 0.0)
@@ -137,11 +145,11 @@ class PolyhedronSite:
             newton = system_at(iterate)
 
             def leave() -> tuple[PolyhedronIterate, SiteShare, Array]:
-                moved, ends = self._moved(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)
+                moved, ends = self.recover(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)
                 return select(~first, moved, iterate), nothing, ends
 
             def arrive() -> tuple[PolyhedronIterate, SiteShare, Array]:
-                return iterate, self._share(layout, samples, iterate, newton, m), inverses
+                return iterate, self.eliminate(layout, samples, iterate, newton, m), inverses
 
             return jax.lax.cond(k == 0, leave, arrive)
 
@@ -152,7 +160,7 @@ class PolyhedronSite:
 
     def _first_share(self, at: PolyhedronPosition) -> SiteShare:
         layout, samples = self.layout, self.samples
-        return self._share(layout, samples, at.iterate, self._newton(layout, samples, at.iterate), at.m)
+        return self.eliminate(layout, samples, at.iterate, self._newton(layout, samples, at.iterate), at.m)
 
     def _newton(self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate) -> Newton:
         """The Newton system at an iterate, and its right-hand sides."""
@@ -170,7 +178,7 @@ class PolyhedronSite:
         aims = jax.vmap(lambda short, hat: aim(layout, samples, system, short, hat))(shorts, hats)
         return Newton(system, short, floor_short, hats, aims)
 
-    def _moved(
+    def recover(
         self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate, newton: Newton, m_old: Array,
         shared: Array, m: Array, mu: Array, t: Array, dual: Array,
     ) -> tuple[PolyhedronIterate, Array]:  # fmt: skip
@@ -189,10 +197,10 @@ class PolyhedronSite:
         least = samples.floor + rest * (lam - samples.floor)
         y = (at.y + t * dy).at[: self.held].set(shared)
         y = y.at[dim].set(jnp.maximum(y[dim], least)) if self.held == dim else y
-        way = jnp.minimum(t, EDGE / jnp.maximum(inverse, EDGE))
+        way = jnp.minimum(t, METHOD.edge / jnp.maximum(inverse, METHOD.edge))
         phi = at.s.phi + way * d.s.phi
         (r, tops), (dr, d_tops) = _own_r(layout, at.s), _own_r(layout, d.s)
-        pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+        pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
         alpha = jnp.maximum(at.alpha + t * d.alpha, jnp.max(pieces + rest * at.s.piece, axis=0))
         alpha = jnp.maximum(alpha, rest * at.s.zero) if layout.zero else alpha
         r, tops = _fitted(layout, samples, at.s, rest, y[dim], r + way * dr, tops + way * d_tops)
@@ -203,7 +211,7 @@ class PolyhedronSite:
         primal += [jnp.max(-d.s.zero / at.s.zero, initial=0.0)]
         return PolyhedronIterate(y, alpha, s, z), jnp.stack([jnp.max(jnp.stack(primal)), ends])
 
-    def _share(
+    def eliminate(
         self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate, newton: Newton, m: Array
     ) -> SiteShare:
         """The site's share in the shared system, with λ eliminated where it is the site's own."""
@@ -232,7 +240,7 @@ def _multipliers(
 ) -> tuple[Inequalities, Array]:
     """The multipliers after the share `dual` of a step, a sample's in sum m, and the inverse of the longest step."""
     inverse = jnp.maximum(_blocked(layout, z, d), -d.piece / z.piece)
-    way = jnp.minimum(dual, EDGE / jnp.maximum(inverse, EDGE))
+    way = jnp.minimum(dual, METHOD.edge / jnp.maximum(inverse, METHOD.edge))
     zero, floor = (jnp.maximum(a + dual * b, rest * a) for a, b in ((z.zero, d.zero), (z.floor, d.floor)))
     total = jnp.sum(z.piece + way * d.piece, axis=0) + (zero if layout.zero else 0.0)
     after = jax.tree.map(lambda a, b: (a + way * b) * (m / total) if a.size else a, z, d)
@@ -270,7 +278,7 @@ def _slacks(
     """The slacks of an iterate with these r and t."""
     lam, lane, moving, shape = y[-1], r[layout.lanes], r[: layout.width], samples.slope.shape
     limit = samples.reach[:, None, None] * lam
-    pieces = heights(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
+    pieces = piece_values(samples, y) + jnp.sum(samples.room[:, None] * phi, axis=0)
     linf, l2 = layout.metric == "linf", layout.metric == "l2"
     return Inequalities(
         jnp.ones(()), alpha - pieces, alpha if layout.zero else jnp.zeros(0), phi,

@@ -21,14 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from foedus.base.pytrees import select, state
-from foedus.numerics.lapack import cholesky, cholesky_solve
-from foedus.problem.losses import Huber, SmoothHinge, signed
-from foedus.robust import interior_huber
-from foedus.robust.closed import Radius
-from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
-from foedus.robust.interior_huber import Elastic
-from foedus.robust.interior_rows import (
+from foedus.algorithms.interior.constants import METHOD
+from foedus.algorithms.interior.robust_rows import (
     Multipliers,
     SampleRows,
     along,
@@ -42,10 +36,108 @@ from foedus.robust.interior_rows import (
     no_rows,
     row_sums,
 )
+from foedus.base.pytrees import select, state
+from foedus.numerics.lapack import cholesky, cholesky_solve
+from foedus.problem.losses import Huber, SmoothHinge, signed
+from foedus.robust.closed import Radius
+from foedus.robust.form import EpigraphForm, Maps, Pieces, Smooth
 from foedus.robust.step import evenness
 
-START = 0.3  # the first complementarity products, relative to the loss
-APART = 0.1  # the least share of the largest piece that counts as the loss there
+# --- losses that are linear beyond two slopes ---
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Huber's loss or the smooth hinge: quadratic between two slopes, and linear beyond.
+
+        f(v) = min over p, n ≥ 0 of ½r² + high·p − low·n,  r = v − p + n,  v = offset + sign·u
+
+    is Huber's loss of v = u with slopes ±ε, and the smooth hinge of v = 1 − u with slopes 0 and 1. Beyond its two
+    slopes the loss has no curvature, and a Newton step from there would know no measure. With slacks p and n and their
+    multipliers z_p = m(high − r), z_n = m(r − low) a sample has the curvature of three springs in series, r, p and n:
+    k = 1/(1/m + p/z_p + n/z_n). A sample's own variables are r, kept between the slopes, and p; n follows from v.
+    """
+
+    low: float
+    high: float
+    sign: float
+    offset: float
+
+    def of(self, u: Array) -> Array:
+        """v at u."""
+        return self.offset + self.sign * u
+
+
+@state
+class Springs:
+    """The samples' part in the Newton system: values, slopes in u (towards μ = 0, per m, per μ, as is), curvature."""
+
+    value: Array
+    slopes: Array  # (4, rows)
+    bend: Array
+    v_0: Array  # the change of the value that own variables would make, towards μ = 0
+    v_m: Array
+    v_mu: Array
+    gap: Array  # p·z_p + n·z_n
+
+
+def first_springs(v: Array, loss: Elastic, product: Array) -> Array:
+    """(r, p) with slacks in proportion to a first complementarity product. (2, rows)"""
+    r = 0.5 * (jnp.clip(v, loss.low, loss.high) + 0.5 * (loss.low + loss.high))
+    apart = v - r  # p − n
+    return jnp.stack([r, jnp.maximum(apart, 0.0) + 2.0 * product / (loss.high - loss.low)])
+
+
+def springs_of(own: Array, v: Array, loss: Elastic, m: Array) -> Springs:
+    """What (r, p) come to at v; n = p − v + r."""
+    (r, p), n, low, high = own, own[1] - v + own[0], loss.low, loss.high
+    z_p, z_n = m * (high - r), m * (r - low)
+    tp, tn = z_p / p, z_n / n
+    D = tp * tn + m * (tp + tn)
+
+    def pushed(b_p: Array, b_n: Array) -> tuple[Array, Array]:
+        """The changes of m·r and of the value where p and n are pushed by b."""
+        dr = -(tn * b_p - tp * b_n) / D
+        dp, dn = ((tn + m) * b_p + m * b_n) / D, ((tp + m) * b_n + m * b_p) / D
+        return m * dr, r * dr + high * dp - low * dn
+
+    slope_m, v_m = pushed(-(high - r), -(r - low))
+    slope_mu, v_mu = pushed(1.0 / p, 1.0 / n)
+    slope_m = slope_m + r
+    slopes = loss.sign * jnp.stack([m * slope_m, slope_m, slope_mu, m * r])
+    value = 0.5 * r**2 + high * p - low * n
+    return Springs(value, slopes, m * tp * tn / D, m * v_m, v_m, v_mu, p * z_p + n * z_n)
+
+
+def step_springs(
+    own: Array,
+    v: Array,
+    new: Array,
+    dv: Array,
+    loss: Elastic,
+    m: Array,
+    dm: Array,
+    mu: Array,
+    t: Array,
+    rest: Array,
+) -> tuple[Array, Array]:
+    """(r, p) after the share t of the step in which v moves by dv, to `new`; and the inverse of the longest step.
+
+    `rest` is the share of its distance from a bound that everything keeps at least.
+    """
+    (r, p), n, low, high = own, own[1] - v + own[0], loss.low, loss.high
+    tp, tn = m * (high - r) / p, m * (r - low) / n
+    D = tp * tn + m * (tp + tn)
+    b_p, b_n = mu / p - (m + dm) * (high - r) + m * dv, mu / n - (m + dm) * (r - low) - m * dv
+    dp, dn = ((tn + m) * b_p + m * b_n) / D, ((tp + m) * b_n + m * b_p) / D
+    dr = dv - dp + dn
+    inverse = jnp.max(jnp.stack([dr / (high - r), -dr / (r - low), -dp / p, -dn / n]), axis=0)
+    r_new = jnp.clip(r + t * dr, low + rest * (r - low), high - rest * (high - r))
+    p_new = jnp.maximum(jnp.maximum(p + t * dp, rest * p), new - r_new + rest * n)
+    return jnp.stack([r_new, p_new]), inverse
+
+
+# --- the site ---
 
 
 @state
@@ -123,7 +215,7 @@ class RobustSite:
 
     @property
     def elastic(self) -> Elastic | None:
-        """The loss as `interior_huber` has it; None for losses with curvature or pieces of their own."""
+        """The loss as `springs_of` takes it; None for losses with curvature or pieces of their own."""
         loss = self.form.ball.loss
         if isinstance(loss, Huber):
             return Elastic(-loss.eps, loss.eps, 1.0, 0.0)
@@ -142,26 +234,26 @@ class RobustSite:
         least = jnp.maximum(jnp.dot(maps.c, y), 1e-8)
         if pieces is not None:
             loss = loss + jnp.dot(self.omega, jnp.abs(jnp.max(pieces.value, axis=0)))
-            least = jnp.maximum(least, APART * jnp.dot(self.omega, jnp.max(jnp.abs(pieces.value), axis=0)))
-        product = START * jnp.maximum(loss, least)
+            least = jnp.maximum(least, 0.1 * jnp.dot(self.omega, jnp.max(jnp.abs(pieces.value), axis=0)))
+        product = METHOD.first_product * jnp.maximum(loss, least)
         if pieces is not None:
             alpha = jnp.max(pieces.value, axis=0) + product * pieces.value.shape[0]
             inverse = 1.0 / (alpha - pieces.value)
             z = m * inverse / jnp.sum(inverse, axis=0)
         if (elastic := self.elastic) is not None:
-            alpha = interior_huber.start(elastic.of(u[0]), elastic, product)
+            alpha = first_springs(elastic.of(u[0]), elastic, product)
         rows = centred(self.rows(maps), y, self.nu * product)
         return SitePosition(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
 
     def visit(
         self, at: SitePosition, first: Array, shared: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[SitePosition, SiteShare, Array]:
-        """The place after `step`, or `at` itself where it is the first; the share there; and the inverses of `step`."""
-        moved, inverses = self.step(at, shared, m, mu, t, dual)
-        place, share = self.condense(select(first, at, moved))
+        """The place after `recover`, or `at` where it is the first; the share there; and the inverses of `recover`."""
+        moved, inverses = self.recover(at, shared, m, mu, t, dual)
+        place, share = self.eliminate(select(first, at, moved))
         return place, share, inverses
 
-    def step(
+    def recover(
         self, at: SitePosition, shared: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[SitePosition, Array]:
         """The place after the share t of a step that leads the shared y and m to the given ones.
@@ -184,7 +276,7 @@ class RobustSite:
         if (elastic := self.elastic) is not None:
             dv = elastic.sign * form.moves(maps.R @ dy, self.x, self.y)[0]
             v, there = elastic.of(u[0]), elastic.of(self.pieces(maps, new)[0][0])
-            alpha, inverse = interior_huber.step(alpha, v, there, dv, elastic, at.m, dm, own_mu, t, rest)
+            alpha, inverse = step_springs(alpha, v, there, dv, elastic, at.m, dm, own_mu, t, rest)
             primal = jnp.maximum(primal, jnp.max(jnp.where(here, inverse, 0.0)))
         if pieces is not None:
             s = at.alpha - pieces.value
@@ -209,7 +301,7 @@ class RobustSite:
         place = SitePosition(new, m, alpha, z, multipliers, at.answer)
         return place, jnp.stack([primal, dual_end])
 
-    def condense(self, at: SitePosition) -> tuple[SitePosition, SiteShare]:
+    def eliminate(self, at: SitePosition) -> tuple[SitePosition, SiteShare]:
         """The site's share in the Newton system, and the place with its answer to steps."""
         form, maps, held, m, omega = self.form, self.maps, self.held, at.m, self.omega
         sets, shared, size = maps.R.shape[0], maps.E.shape[0], at.y.shape[0]
@@ -227,7 +319,7 @@ class RobustSite:
             slopes = slopes.at[:, 0].add(jnp.stack([m, jnp.ones(()), jnp.zeros(()), m])[:, None] * smooth.slope)
             bends = bends + m * smooth.bend
         if (elastic := self.elastic) is not None:
-            part = interior_huber.springs(at.alpha, elastic.of(u[0]), elastic, m)
+            part = springs_of(at.alpha, elastic.of(u[0]), elastic, m)
             slopes = slopes.at[:, 0].add(part.slopes.at[2].multiply(self.share))
             v, shift, bends = v + jnp.dot(omega, part.value), -jnp.dot(omega, part.v_m), bends + part.bend
             v_mu, gap = self.share * jnp.dot(omega, part.v_mu), jnp.dot(omega, part.gap)
@@ -304,7 +396,7 @@ def _soft_curve(u: Array, s: Array, z: Array) -> Array:
     """The curvature of the smooth hinge of u and of −u, 1 between its kinks, as a barrier would smooth it beyond them.
 
     There the loss has none, and a Newton step would know no measure. With the product sz of a slack and its multiplier
-    z, springs as those of `interior_huber` leave 1/(1 + z·d²/(sz)) at the distance d, which vanishes as sz does.
+    z, springs as those of `springs_of` leave 1/(1 + z·d²/(sz)) at the distance d, which vanishes as sz does.
     """
     margin = jnp.stack([u, -u])
     away = jnp.maximum(-margin, 0.0) + jnp.maximum(margin - 1.0, 0.0)

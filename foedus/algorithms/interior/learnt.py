@@ -6,32 +6,24 @@ A site then sends, in place of its matrix K_i = ∇²(f_i/n + zᵀc) + Jᵀ D J,
 The server adds these up. From the steps and the changes of the gradient it keeps L-BFGS's approximation of the smooth
 part, started from the diagonal. The products determine Σ Jᵀ D J exactly if all sites have at most k rows together: with
 Y = ΩA it is Yᵀ(YΩᵀ)⁻¹Y (Nyström). Where there are more rows, a point is asked about in several rounds, each with
-other directions; of more rows than MOST_ROUNDS such rounds can tell, the stiffest ones count, and the others with their
-diagonal. So rows that bind act with their exact weight, and no row is sent: a sum over all sites and rows is.
+other directions; of more rows than `most_rounds` such rounds can tell, the stiffest ones count, and the others with
+their diagonal. So rows that bind act with their exact weight, and no row is sent: a sum over all sites and rows is.
 """
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from foedus.algorithms.interior_point_rows import Rows, stiffness
+from foedus.algorithms.interior.constants import METHOD
 from foedus.base.pytrees import PyTree, state
 from foedus.numerics.lapack import eigh, lu_solve
 from foedus.numerics.limited_memory import Factors, LimitedMemory
 from foedus.problem.epigraph import Blocks
 from foedus.problem.terms import Terms
 
-PRODUCTS = 128  # products with Jᵀ D J at most: k vectors of a message
-NUMBERS = 25_000_000  # in all sites' products of a round, which a simulation holds at once
-MOST_ROUNDS = 8  # for which a point is asked about
 SPARE = 4  # products beyond the number of rows, which keep the core YΩᵀ well conditioned
-NO_RANK = 1e-13  # of the core's largest eigenvalue: directions in which no row acts
-DEPTH = 60  # pairs of L-BFGS that are kept: as many as there may be rounds
-LEAST_DIAGONAL = 1e-6  # of the mean entry: a smaller one would make a coordinate's first step too long
-REFINEMENTS = 2  # of a solution, which loses digits to weights D that differ by many orders
 
 
 @state
@@ -76,12 +68,16 @@ def _count_of_products(terms: Terms) -> int:
 
 def products_of(terms: Terms) -> int:
     """The number k of products that a site sends: known to all, and independent of anybody's data."""
-    return min(_count_of_products(terms), PRODUCTS, max(SPARE, NUMBERS // (terms.clients * terms.dim)))
+    return min(
+        _count_of_products(terms),
+        METHOD.products,
+        max(SPARE, 25_000_000 // (terms.clients * terms.dim)),
+    )
 
 
 def rounds_of(terms: Terms) -> int:
     """In how many rounds a point is asked about."""
-    return min(-(-_count_of_products(terms) // products_of(terms)), MOST_ROUNDS) if terms.rows[0] else 1
+    return min(-(-_count_of_products(terms) // products_of(terms)), METHOD.most_rounds) if terms.rows[0] else 1
 
 
 def is_partial(terms: Terms) -> bool:
@@ -95,13 +91,12 @@ def directions(terms: Terms) -> Array:
 
 
 def learnt_share(
-    terms: Terms, diagonal: Array, change: Array, rows: Rows, J: Array, equal: np.ndarray, scale: Array, part: Array
+    terms: Terms, diagonal: Array, change: Array, D: Array, J: Array, scale: Array, part: Array
 ) -> LearntShare:
-    """A site's share, with its rows' slacks, multipliers and Jacobian; `scale` are the units for Ω.
+    """A site's share, with its rows' weights D and Jacobian; `scale` are the units for Ω.
 
     `part` is the round of those for which a point is asked about.
     """
-    D = stiffness(rows, equal)
     products = ((directions(terms)[part] * scale) @ J.T * D) @ J if terms.rows[0] else jnp.zeros((0, terms.dim))
     return LearntShare(diagonal, change, products, D @ J**2 if is_partial(terms) else ())
 
@@ -110,14 +105,15 @@ def learnt(terms: Terms, at: LearntShare, scale: Array, blocks: Blocks, own: Arr
     """The shared matrix from the sites' sums, the `blocks` of h and the server's own rows √D·J."""
     diagonal = jnp.abs(at.diagonal + own_diagonal)  # a positive start, convex or not
     mean = jnp.mean(diagonal)
-    diagonal = jnp.maximum(diagonal, jnp.where(mean > 0, LEAST_DIAGONAL * mean, 1.0))
+    # a smaller curvature would make a coordinate's first step too long
+    diagonal = jnp.maximum(diagonal, jnp.where(mean > 0, 1e-6 * mean, 1.0))
     parts, ww = [blocks.rows, own], blocks.ww
     extra = blocks.tt.shape[0]
     if terms.rows[0]:
         Y = at.products * scale
         core = Y @ directions(terms).reshape(-1, terms.dim).T
         values, vectors = eigh(0.5 * (core + core.T))
-        acts = values > NO_RANK * jnp.max(values)
+        acts = values > 1e-13 * jnp.max(values)  # in the other directions there is rounding alone
         roots = jnp.where(acts, 1.0 / jnp.sqrt(jnp.where(acts, values, 1.0)), 0.0)
         factor = (roots[:, None] * (vectors.T @ Y)) / scale
         if is_partial(terms):
@@ -158,6 +154,6 @@ def solve_learnt(K: Learnt, memory: LimitedMemory, r: Array, shift: Array) -> Ar
         return u - lu_solve(core, V @ u) @ U
 
     x = solved(r)
-    for _ in range(REFINEMENTS):
+    for _ in range(2):  # weights D that differ by many orders cost digits
         x = x + solved(r - times(x))
     return x

@@ -3,21 +3,18 @@
 Both a site and the server have such rows: of the norm of w, of the support, of the set Q of weights, of a regulariser.
 A multiplier z of a slack s is drawn to ν·μ/s with the barrier's weight ν; the cone's to ν·μ·s⁻¹, with NT scaling. In a
 step, every slack and every multiplier keeps at least a share of its value, each for itself: what a step would take
-beyond that is left to the next one, so that no row holds back the others. The share is LEAST in a whole step. In one
-that was shortened so that nobody has to be held back it is LAST_SHARE: keeping more would lift the bounds α and λ after
+beyond that is left to the next one, so that no row holds back the others. The share is 30 % in a whole step. In one
+that was shortened so that nobody has to be held back it is 1 %: keeping more would lift the bounds α and λ after
 all, and where an optimum has wide slacks that close, as those of a few separable rows, this undid the step.
 """
 
 import jax.numpy as jnp
 from jax import Array
 
+from foedus.algorithms.interior.constants import METHOD
 from foedus.base.pytrees import state
 from foedus.numerics.cone import cone_step, flip, jdot, scaling
 from foedus.robust.form import EpigraphForm
-
-LEAST = 0.3  # share of a slack or multiplier that a whole step leaves
-LAST_SHARE = 0.01  # and one that was shortened
-EDGE = 0.95  # share of the way to the boundary of a cone, and for steps that nothing holds back one by one
 
 
 @state
@@ -46,7 +43,7 @@ class Multipliers:
 
 def kept_share(t: Array) -> Array:
     """The share of every slack and multiplier that the share t of a step leaves at least."""
-    return jnp.where(t < 1.0, LAST_SHARE, LEAST)
+    return jnp.where(t < 1.0, METHOD.last_kept, METHOD.least_kept)
 
 
 def no_rows(size: int) -> SampleRows:
@@ -103,7 +100,7 @@ def along(at: Multipliers, d: Multipliers, t: Array, share: Array) -> Multiplier
     """The multipliers after the share t of a step, each keeping at least this share of itself."""
     q = at.q
     if q.shape[0]:
-        q = q + d.q * jnp.minimum(t, EDGE / jnp.maximum(cone_step(q, d.q), EDGE))
+        q = q + d.q * jnp.minimum(t, METHOD.edge / jnp.maximum(cone_step(q, d.q), METHOD.edge))
     return Multipliers(jnp.maximum(at.z + t * d.z, share * at.z), q)
 
 
