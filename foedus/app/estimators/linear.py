@@ -240,8 +240,8 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             constraints=constraints,
             server=None if server is None else server.arrays(self.fit_intercept),
         )
-        chosen = self._algorithm() if algorithm is None else algorithm
-        return solve(problem, chosen, w0=w0, seed=self.seed, max_rounds=self.max_rounds)
+        method = self._algorithm() if algorithm is None else algorithm
+        return solve(problem, method, w0=w0, seed=self.seed, max_rounds=self.max_rounds)
 
     def _keep(self, runs: Sequence[Run], server: bool) -> None:
         """Set the attributes of a fit from the runs of its classes, and warn if a certificate does not hold."""
@@ -282,10 +282,10 @@ def _is_good(run: Run) -> bool:
 
     In large units of the columns rounding alone may exceed eps1; the gap does not depend on units.
     """
-    measured = run.certificate
-    gap = measured.gap if measured.gap is not None and measured.kind == "minimum" else np.inf
+    certificate = run.certificate
+    gap = certificate.gap if certificate.gap is not None and certificate.kind == "minimum" else np.inf
     small = gap <= SMALL_GAP * (1.0 + abs(run.objective))
-    return measured.holds() or (small and measured.holds(eps1=np.inf))
+    return certificate.holds() or (small and certificate.holds(eps1=np.inf))
 
 
 def _by_site(run: Run, server: bool) -> Mapping[str, float | np.ndarray]:

@@ -56,16 +56,16 @@ def example_table(wish: Wish, folder: Path) -> Table:
     """
     from foedus.app.experiment.sources import files_of
 
-    seen: set[str] = set()
+    labels: set[str] = set()
     for path in files_of(wish.files, folder).values():
         table = tables.read(path, Format(wish.separator))
         levels = text_of(table.column(wish.label, "--label")).used().levels
         if wish.positive is None or wish.positive in levels:
             return table
-        seen |= {*levels}
+        labels |= {*levels}
     raise FoedusError(
         f"--positive {wish.positive!r}: no file has it; the column {wish.label!r} has only "
-        f"{tables.listing(sorted(seen))}.{did_you_mean(str(wish.positive), seen)}"
+        f"{tables.listing(sorted(labels))}.{did_you_mean(str(wish.positive), labels)}"
     )
 
 
