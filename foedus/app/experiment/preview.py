@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foedus.app.experiment import build, figures
-from foedus.app.experiment.build import RunSetup
-from foedus.app.experiment.ready import fit_of
+from foedus.app.experiment.build import RunSetup, fit_of
 from foedus.app.experiment.screen import size
 from foedus.base.pytrees import nbytes
 from foedus.data import tables
