@@ -1,4 +1,4 @@
-"""HTML from the templates beside this file; what is not a template's own is escaped."""
+"""Pages, pictures and files from the templates beside this module; in HTML, what a template is given is escaped."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -19,13 +19,14 @@ def _environment() -> "Environment":
 
     environment = Environment(
         loader=PackageLoader("foedus.app.report"),
-        autoescape=True,
+        autoescape=lambda name: name is None or not name.endswith(".toml"),
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.filters |= {"number": number, "size": size, "duration": duration}
+    environment.filters |= {"number": number, "size": size, "duration": duration, "pad": "{:<26}".format}
     return environment
 
 
