@@ -25,7 +25,8 @@ def settings_of(name: str) -> str:
     for f in dataclasses.fields(getattr(fd, name)):
         if f.metadata:
             doc = f.metadata["doc"].replace("|", "\\|")
-            rows.append(f"| `{f.name}` | `{f.default!r}` | {_range(f.metadata["allowed"])} | {doc} |")
+            allowed = _range(f.metadata["allowed"])
+            rows.append(f"| `{f.name}` | `{f.default!r}` | {allowed} | {doc} |")
     return "\n".join(rows)
 
 
