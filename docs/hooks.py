@@ -8,12 +8,12 @@ SETTINGS = re.compile(r"^<!-- settings of (\w+) -->$", re.MULTILINE)
 COMMANDS = re.compile(r"^<!-- commands -->$", re.MULTILINE)
 
 
-def _range(meta: Any) -> str:
+def _range(allowed: Any) -> str:
     words = {"gt": "> ", "ge": "≥ ", "lt": "< ", "le": "≤ "}
-    limits = [f"{words[k]}{v:g}" for k, v in meta["limits"].items() if v is not None]
-    choices = [f"`{c!r}`" for c in meta["choices"]]
-    whole = ["whole"] if meta["integer"] else []
-    others = [meta["also"][0]] if meta.get("also") else []
+    limits = [f"{word}{allowed[k]:g}" for k, word in words.items() if k in allowed]
+    choices = [f"`{c!r}`" for c in allowed.get("choices", ())]
+    whole = ["whole"] if "whole" in allowed else []
+    others = [allowed["also"][0]] if "also" in allowed else []
     return ", ".join(whole + limits + choices + others) or "any"
 
 
@@ -25,7 +25,8 @@ def settings_of(name: str) -> str:
     for f in dataclasses.fields(getattr(fd, name)):
         if f.metadata:
             doc = f.metadata["doc"].replace("|", "\\|")
-            rows.append(f"| `{f.name}` | `{f.default!r}` | {_range(f.metadata)} | {doc} |")
+            allowed = _range(f.metadata["allowed"])
+            rows.append(f"| `{f.name}` | `{f.default!r}` | {allowed} | {doc} |")
     return "\n".join(rows)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.app.commands import checking, evaluation, experiment, jobs, party, site
+from foedus.app.commands import experiment, federation, site
 from foedus.app.commands.experiment import INTERRUPTED
 from foedus.app.commands.report import card, report, watch
 from foedus.base.errors import FoedusError
@@ -79,17 +79,17 @@ def demo(
 
 
 app.command()(experiment.init)
-app.command()(checking.check)
+app.command()(experiment.check)
 app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)
 app.command()(experiment.export)
-app.command()(evaluation.evaluate)
-app.command()(evaluation.frontier)
+app.command()(experiment.evaluate)
+app.command()(experiment.frontier)
 for command in (report, card, watch):
     app.command()(command)
-app.add_typer(jobs.app, name="federation")
-app.add_typer(party.app, name="party")
+app.add_typer(federation.app, name="federation")
+app.add_typer(site.party_app, name="party")
 app.add_typer(site.app, name="site")
 for point in entry_points(group="foedus.commands"):  # those of foedus-lab, where it is installed
     app.command(point.name)(point.load())

@@ -1,8 +1,20 @@
-"""How results are shown: bounds rounded to their true side, and what `print` shows as HTML for a notebook."""
+"""How results are shown: tables as text, the same as HTML for a notebook, and bounds rounded to their true side."""
 
 import re
+from collections.abc import Collection, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from html import escape
+
+
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Return the lines of a table: titles, a rule, and the rows; the columns `left` hold words, the others figures."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = enumerate(zip(row, widths, strict=True))
+        return "  ".join(cell.ljust(w) if j in left else cell.rjust(w) for j, (cell, w) in cells)
+
+    return [line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)]
 
 
 def html_of(text: str) -> str:

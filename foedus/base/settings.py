@@ -1,15 +1,16 @@
-"""Settings: frozen, keyword-only dataclasses whose values are checked when they are built."""
+"""Values are checked in one way, with one sentence; settings are frozen dataclasses whose fields are checked so."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-from foedus.base.errors import FoedusError
+from foedus.base.errors import FoedusError, did_you_mean
 
 T = TypeVar("T")
 
@@ -19,24 +20,21 @@ def settings(cls: type[T]) -> type[T]:
     """Make a class a frozen, keyword-only dataclass whose fields are checked against the ranges given by `setting`."""
     inner = getattr(cls, "__post_init__", None)
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
-            if f.metadata and f.metadata["convert"] is not None and value is not None:
+            if f.metadata.get("convert") is not None and value is not None:
                 value = f.metadata["convert"](value)
                 object.__setattr__(self, f.name, value)
-            _check_setting(type(self).__name__, f, value)
-            limits = f.metadata["limits"].values() if f.metadata else ()
-            has_range = f.metadata and (f.metadata["integer"] or any(v is not None for v in limits))
-            if has_range and value is not None and _is_number(value):  # a number among choices stays the one it is
-                object.__setattr__(self, f.name, int(value) if f.metadata["integer"] else float(value))
+            if f.metadata.get("allowed"):
+                what = f"The {f.name!r} setting of {type(self).__name__}"
+                object.__setattr__(self, f.name, check(what, value, none=f.default is None, **f.metadata["allowed"]))
         if inner is not None:
             inner(self)
 
-    cls.__post_init__ = check  # pyright: ignore[reportAttributeAccessIssue]
+    cls.__post_init__ = check_fields  # pyright: ignore[reportAttributeAccessIssue]
     result: Any = dataclass(frozen=True, kw_only=True)(cls)
-    fields = [f for f in dataclasses.fields(result) if f.metadata]
-    aliases = {f.metadata["alias"]: f.name for f in fields if f.metadata["alias"]}
+    aliases = {f.metadata["alias"]: f.name for f in dataclasses.fields(result) if f.metadata.get("alias")}
     if aliases:
         _accept(result, aliases)
     return result
@@ -75,38 +73,57 @@ def setting(
     settings compare equal and share one compiled program. `alias` is a second name under which the setting can be
     given, and `convert` brings a value into the form in which it is kept.
     """
-    limits = {"gt": gt, "ge": ge, "lt": lt, "le": le}
-    meta = {"doc": doc, "choices": choices, "integer": integer, "limits": limits, "also": also}
-    meta |= {"alias": alias, "convert": convert}
+    limits = {"gt": gt, "ge": ge, "lt": lt, "le": le, "whole": integer, "choices": choices, "also": also}
+    meta = {"doc": doc, "choices": choices, "alias": alias, "convert": convert}
+    meta["allowed"] = {name: part for name, part in limits.items() if not (part is None or part is False or part == ())}
     return field(default=default, metadata=meta, compare=not travels)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+SIGNS = {"gt": (">", operator.gt), "ge": (">=", operator.ge), "lt": ("<", operator.lt), "le": ("<=", operator.le)}
 
 
-def _check_setting(owner: str, f: dataclasses.Field[Any], value: object) -> None:
-    meta = f.metadata
-    choices = meta.get("choices", ())
-    if not meta or any(type(value) is type(c) and value == c for c in choices) or (value is None and f.default is None):
-        return
-    if meta.get("also") is not None and meta["also"][1](value):
-        return
-    limits = {k: v for k, v in meta["limits"].items() if v is not None}
-    number = _is_number(value)
-    if not limits and not meta["choices"] and not meta["integer"] and meta.get("also") is None:
-        return
-    if number and (limits or meta["integer"]):
-        assert isinstance(value, int | float | np.integer | np.floating)
-        whole = not meta["integer"] or float(value).is_integer()
-        tests = {"gt": value > limits.get("gt", -math.inf), "ge": value >= limits.get("ge", -math.inf)}
-        tests |= {"lt": value < limits.get("lt", math.inf), "le": value <= limits.get("le", math.inf)}
-        if whole and not math.isnan(value) and all(tests[k] for k in limits):
-            return
-    words = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    bounds = [f"{words[k]} {v:g}" for k, v in limits.items()]
-    kind = "a whole number " if meta["integer"] else "a number " if limits else ""
-    options = [kind + " and ".join(bounds)] if kind else []
-    options += [repr(c) for c in choices] + (["None"] if f.default is None and None not in choices else [])
-    options += [meta["also"][0]] if meta.get("also") is not None else []
-    raise FoedusError(f"The {f.name!r} setting of {owner} must be {' or '.join(options)}. Got {value!r} instead.")
+def check(
+    what: str,
+    value: object,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    whole: bool = False,
+    finite: bool = False,
+    choices: Collection[object] = (),
+    none: bool = False,
+    also: tuple[str, Callable[[object], bool]] | None = None,
+) -> Any:
+    """Return a value that is allowed, a number in a range as an int or a float; raise a sentence about any other.
+
+    Args:
+        what: the subject of the sentence, as "The 'rho' setting of FedGiA".
+        value: the value.
+        gt: the range of a number, as the names of the comparisons say; likewise `ge`, `lt` and `le`.
+        whole: whether a number must be whole.
+        finite: whether a number must be finite.
+        choices: values that are allowed whatever the range is.
+        none: whether there may be none.
+        also: the name of a further form that a value may have, and whether it has it.
+    """
+    limits = {SIGNS[name]: v for name, v in (("gt", gt), ("ge", ge), ("lt", lt), ("le", le)) if v is not None}
+    if any(type(value) is type(one) and value == one for one in choices) or (none and value is None):
+        return value
+    if also is not None and also[1](value):
+        return value
+    if (limits or whole) and isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        number = float(value)
+        good = not math.isnan(number) and (not whole or number.is_integer()) and (not finite or math.isfinite(number))
+        if good and all(test(value, limit) for (_, test), limit in limits.items()):
+            return int(value) if whole else number
+    bounds = " and ".join(f"{sign} {limit:g}" for (sign, _), limit in limits.items())
+    if whole and ge is not None and le is not None and le < 2**32:  # a larger limit is one of the machine
+        bounds = f"from {ge:g} to {le:g}"
+    options = [f"a {'whole ' if whole else ''}number {bounds}".strip()] if limits or whole else []
+    options += list(map(repr, choices)) + (["None"] if none and None not in choices else [])
+    options += [] if also is None else [also[0]]
+    words = f"one of {', '.join(options)}" if 2 < len(options) == len(choices) else " or ".join(options)
+    hint = did_you_mean(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
+    raise FoedusError(f"{what} must be {words}. Got {value!r} instead.{hint}")

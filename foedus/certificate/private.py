@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from foedus.base.notebook import html_of
+from foedus.base.notebook import html_of, text_table
 
 KEPT, BROKEN, UNTOLD = "kept", "broken", "cannot be told at this epsilon"
 
@@ -85,14 +85,7 @@ class PrivateCertificate:
              f"{r.noise:.2g}", f"{r.multiplier:.3g}", self.verdict(r))
             for r in self.rows
         ]  # fmt: skip
-        widths = [max(len(row[j]) for row in [titles, *cells]) for j in range(len(titles))]
-        left = {0, 1, 7}
-
-        def line(row: tuple[str, ...]) -> str:
-            pairs = enumerate(zip(row, widths, strict=True))
-            return "  ".join(c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in pairs).rstrip()
-
-        return "\n".join([head, line(titles), "-" * len(line(titles)), *map(line, cells)])
+        return "\n".join([head, *text_table(titles, cells, left=(0, 1, 7))])
 
     __repr__ = __str__
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.base.notebook import text_table
+
 
 @dataclass(frozen=True)
 class Row:
@@ -62,12 +64,4 @@ def table_of(rows: Sequence[Row], eps2: float) -> list[str]:
          f"{r.multiplier:.4g}", r.verdict(eps2))
         for r in rows
     ]  # fmt: skip
-    widths = [max(len(row[j]) for row in [titles, *cells]) for j in range(len(titles))]
-    left = {0, 1, 6}  # columns of words
-
-    def line(row: tuple[str, ...]) -> str:
-        return "  ".join(
-            c.ljust(w) if j in left else c.rjust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
-
-    return [line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in cells)]
+    return text_table(titles, cells, left=(0, 1, 6))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from foedus.base.engine import late_names as _late_names
 
 if TYPE_CHECKING:
+    from foedus.data.loaders import breast_cancer
     from foedus.data.partition import by_column, dirichlet, iid, natural, power_law, shards, split
     from foedus.data.prepared import Prepared, prepare
-    from foedus.data.tumours import breast_cancer
     from foedus.problem.stacked import Stacked
 
 __all__ = [
@@ -23,6 +23,6 @@ _HOMES = {
     **dict.fromkeys(("by_column", "dirichlet", "iid", "natural", "power_law", "shards", "split"), "data.partition"),
     **dict.fromkeys(("Prepared", "prepare"), "data.prepared"),
     "Stacked": "problem.stacked",
-    "breast_cancer": "data.tumours",
+    "breast_cancer": "data.loaders",
 }
 __getattr__, __dir__ = _late_names(__name__, _HOMES)

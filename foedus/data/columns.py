@@ -1,7 +1,7 @@
 """Columns of numbers or of words, and how the cells of a file become one of them."""
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ def numeric(kind: "pa.DataType") -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def from_arrow(cells: "pa.ChunkedArray", decimal: str = ".") -> Column:
+def from_arrow(cells: "pa.ChunkedArray | pa.StringArray", decimal: str = ".") -> Column:
     """A column of pyarrow's as one of numbers or of words, by the rules of this module."""
     import pyarrow as pa
 
@@ -107,7 +107,7 @@ def from_arrow(cells: "pa.ChunkedArray", decimal: str = ".") -> Column:
         cells = compute.cast(cells, pa.string())
     cells = compute.utf8_trim_whitespace(cells)
     nothing = pa.nulls(1, cells.type)[0]  # `scalar` would import pandas
-    cells = compute.if_else(compute.is_in(cells, _arrow_texts(MISSING)), nothing, cells)
+    cells = compute.if_else(compute.is_in(cells, arrow_texts(MISSING)), nothing, cells)
     try:
         return _floats(compute.cast(cells, pa.float64()))
     except pa.ArrowInvalid:
@@ -118,8 +118,8 @@ def from_arrow(cells: "pa.ChunkedArray", decimal: str = ".") -> Column:
         return words if decimal == "." else _with_commas(words)
 
 
-def _arrow_texts(texts: Sequence[str]) -> "pa.StringArray":
-    """Texts as an array of pyarrow's; its own `array` imports pandas, in case it was given something of it."""
+def arrow_texts(texts: Iterable[str]) -> "pa.StringArray":
+    """Return texts as an array of pyarrow's; its own `array` imports pandas, in case it was given something of it."""
     import pyarrow as pa
 
     encoded = [text.encode() for text in texts]
@@ -151,32 +151,6 @@ def _floats(cells: "pa.ChunkedArray") -> np.ndarray:
             bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
             own[bits[chunk.offset : chunk.offset + len(chunk)] == 0] = np.nan
     return numbers
-
-
-def from_cells(cells: Sequence[str], decimal: str = ".") -> Column:
-    cells = cells if decimal == "." else _points(cells)
-    if "_" not in "".join(cells):  # see `is_number`
-        try:
-            return np.fromiter(map(_number, cells), float, len(cells))
-        except ValueError:
-            pass
-    return Words.of([cell.strip() for cell in cells]).used()
-
-
-def _points(cells: Sequence[str]) -> Sequence[str]:
-    """Cells with decimal commas as cells with points, if all of them are such numbers, whole numbers or missing."""
-    points = [with_point(cell) for cell in cells]
-    whole = all(is_number(c) or c.strip() in MISSING for c in points)
-    return points if whole and not any("." in cell and "," not in cell for cell in cells) else cells
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        if cell.strip() in MISSING:
-            return float("nan")
-        raise
 
 
 def from_dates(column: Column) -> np.ndarray | None:

@@ -62,16 +62,33 @@ def drop_line(column: str) -> str:
     return f"drop = [{toml_text(column)}]"
 
 
-MOST = 4000  # rows of a site that are enough to see the direction of its labels
+ROWS = 4000  # of a site that are enough to see the direction of its labels
 LEVELS = 30  # words of a column that are enough for the same
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio, the usual multiplier of hashing
 ACCIDENTS = 0.05  # how many equal pairs of different rows a table may be expected to have at most
 RANGES = 16  # in which the numbers of rows are compared, one after the other
-FEW = 3  # fewer equal rows are not worth a sentence
+EQUAL = 3  # fewer equal rows are not worth a sentence
 COPIES, COMMON = 0.02, 0.05  # nor is a smaller share: of copies within a site, of rows common to two sites
 RIDGE = 0.05  # on standardised columns: makes the system solvable where columns repeat each other
 BELOW_CHANCE, ERRORS = 0.1, 4  # how far below one half the ranking must be, and in how many standard errors
 RIGHT_ELSEWHERE = 0.6  # a model that does not rank the other sites' rows better than this says nothing
+FEW = 8  # a site with fewer values of a column is not judged by them
+MOST = 2000  # values of a site that are enough for a median
+CHANCE = 1e-4  # what is likelier than this by chance is not doubted
+LABEL_CHANCE = 0.01  # for a site with one class, which is doubted earlier: a loss cap on the other is undefined there
+MOSTLY = 0.5  # a property of more than this share of the rows, or sites, is what is usual there
+SHAPE_SHARE = 0.8  # a column is one of dates where this share of its words look like dates; a few may be typing errors
+MISSING_EXCESS = 0.3  # how much larger the missing share of a site must be than the median of the others
+UNIT_FACTOR = 5.0  # medians this far apart are doubted whatever the spread
+CLOSE_FACTOR, CLOSE_SPREADS = 1.8, 2.5  # medians this far apart, if they also differ by so many widths of the spread
+UNIT_ERROR = 0.25  # how far, in the logarithm, a factor may be from that of a change of units to be called one
+IDENTITY_ROWS = 20  # in fewer rows, values that all differ are no surprise
+TRUTH = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("1", "0"), ("ja", "nein"), ("oui", "non"))
+DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{2}|\d{4})([ T].*)?")
+COMMA = re.compile(r"[-+]?\d{1,3}(\.\d{3})*,\d+|[-+]?\d+,\d+")
+IDENTITY = {"id", "pid", "mrn", "uid", "uuid", "key", "index", "patientid", "caseid", "subjectid", "nr", "patient"}
+UNITS = {7: "days to weeks", 12: "months to years", 60: "minutes to hours", 100: "centimetres to metres",
+         365.25: "days to years", 1000: "grams to kilograms"}  # fmt: skip
 
 
 def _row_hashes(table: Table) -> np.ndarray:
@@ -100,7 +117,7 @@ def _telling(tables: Mapping[str, Table]) -> bool:
     chances = []
     for name in next(iter(tables.values())).columns:
         columns = [table.columns.get(name) for table in tables.values()]
-        numbers = [column[:MOST] for column in columns if isinstance(column, np.ndarray)]
+        numbers = [column[:ROWS] for column in columns if isinstance(column, np.ndarray)]
         if len(numbers) < len(columns):
             continue
         values = np.concatenate(numbers)
@@ -131,7 +148,7 @@ def repeated_rows(tables: Mapping[str, Table]) -> list[tuple[str, str]]:
     for site, table in tables.items():
         owners[site] = np.unique(_row_hashes(table))
         twice = table.rows - len(owners[site])
-        if twice >= max(FEW, COPIES * table.rows):
+        if twice >= max(EQUAL, COPIES * table.rows):
             sentences.append(
                 (site, f"{twice:,} of its {table.rows:,} rows are copies of others there; take the copies out, for "
                  "they count twice.")
@@ -142,7 +159,7 @@ def repeated_rows(tables: Mapping[str, Table]) -> list[tuple[str, str]]:
     common_rows = {site: own[np.isin(own, shared, assume_unique=True)] for site, own in owners.items()}
     for site, mine in common_rows.items():
         common = len(mine)
-        if common < max(FEW, COMMON * len(owners[site])):
+        if common < max(EQUAL, COMMON * len(owners[site])):
             continue
         others = sorted(name for name, own in common_rows.items() if name != site and np.isin(own, mine).any())
         if others and others[0] > site:  # of sites that share rows, the first in the alphabet is named
@@ -195,7 +212,7 @@ def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _first(column: np.ndarray) -> np.ndarray:
     """The first numbers of a column, as many as are enough."""
-    return column[np.flatnonzero(~np.isnan(column))[:MOST]]
+    return column[np.flatnonzero(~np.isnan(column))[:ROWS]]
 
 
 def agreement(cohort: Cohort) -> list[tuple[str, str]]:
@@ -208,7 +225,7 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     sample = {}
     for site, table in cohort.tables.items():
         rows = np.arange(table.rows)
-        sample[site] = rows if len(rows) <= MOST else np.sort(draw.choice(rows, MOST, replace=False))
+        sample[site] = rows if len(rows) <= ROWS else np.sort(draw.choice(rows, ROWS, replace=False))
     scales = {}
     for name in cohort.features:
         columns = [t.columns[name] for t in cohort.tables.values()]
@@ -240,25 +257,6 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
                  f"pairs, {100 * elsewhere:.0f} % elsewhere); look whether its labels are swapped.")
             )  # fmt: skip
     return sentences[:1] if len(two) == 2 else sentences  # of two sites, nobody can say which has swapped labels
-
-
-FEW = 8  # a site with fewer values of a column is not judged by them
-MOST = 2000  # values of a site that are enough for a median
-CHANCE = 1e-4  # what is likelier than this by chance is not doubted
-LABEL_CHANCE = 0.01  # for a site with one class, which is doubted earlier: a loss cap on the other is undefined there
-MOSTLY = 0.5  # a property of more than this share of the rows, or sites, is what is usual there
-SHAPE_SHARE = 0.8  # a column is one of dates where this share of its words look like dates; a few may be typing errors
-MISSING_EXCESS = 0.3  # how much larger the missing share of a site must be than the median of the others
-UNIT_FACTOR = 5.0  # medians this far apart are doubted whatever the spread
-CLOSE_FACTOR, CLOSE_SPREADS = 1.8, 2.5  # medians this far apart, if they also differ by so many widths of the spread
-UNIT_ERROR = 0.25  # how far, in the logarithm, a factor may be from that of a change of units to be called one
-IDENTITY_ROWS = 20  # in fewer rows, values that all differ are no surprise
-TRUTH = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("1", "0"), ("ja", "nein"), ("oui", "non"))
-DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{2}|\d{4})([ T].*)?")
-COMMA = re.compile(r"[-+]?\d{1,3}(\.\d{3})*,\d+|[-+]?\d+,\d+")
-IDENTITY = {"id", "pid", "mrn", "uid", "uuid", "key", "index", "patientid", "caseid", "subjectid", "nr", "patient"}
-UNITS = {7: "days to weeks", 12: "months to years", 60: "minutes to hours", 100: "centimetres to metres",
-         365.25: "days to years", 1000: "grams to kilograms"}  # fmt: skip
 
 
 def doubts(cohort: Cohort) -> list[Doubt]:

@@ -1,20 +1,44 @@
 """Data sets by name, as tables: sets that come with scikit-learn, MONK-1, files under FOEDUS_DATA, sets of OpenML."""
 
+import gzip
 import os
 import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from foedus.base.errors import FoedusError, did_you_mean
-from foedus.data import adult, files, uci
 from foedus.data.columns import Column, Words
 from foedus.data.tables import Table
 
 OPENML = "openml:"
+PLACE = "datasets/data/breast_cancer.csv"  # in scikit-learn's folder
+VARIABLE = "FOEDUS_DATA"
+TOXICITY = (
+    f"set {VARIABLE} to a folder that holds qot.npz with X (8992 x 1024, 0/1) and y (-1/+1): "
+    "the UCI set 508, QSAR oral toxicity"
+)
+"""How to get the toxicity data, to be put behind 'to have it, '."""
+BREAST = (
+    f"set {VARIABLE} to a folder that holds breast-cancer-wisconsin.data: the UCI set 15, Breast Cancer "
+    "Wisconsin (Original)"
+)
+MONKS_VALUES = (3, 3, 2, 3, 4, 2)  # of MONK's six attributes
+ADULT = (
+    f"set {VARIABLE} to a folder that holds adult.data and adult.test, as they are or compressed (.gz): "
+    "the UCI set 2, Adult"
+)
+ADULT_COLUMNS = (
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
+    "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country",
+)  # fmt: skip
+ADULT_NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 
 
 @dataclass(frozen=True)
@@ -27,6 +51,123 @@ class DataSet:
     positive: str | None = None
     group: str | None = None
     classification: bool = True
+
+
+def find(name: str, advice: str) -> Path:
+    """Return the path of a file in the folder that FOEDUS_DATA names; `advice` says how to get a missing file."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        raise FoedusError(f"{name} is needed and {VARIABLE} is not set: {advice}.")
+    path = Path(folder) / name
+    if not path.is_file():
+        problem = "holds no such file" if Path(folder).is_dir() else "is not a folder"
+        raise FoedusError(f"{name} is needed and {VARIABLE}={folder} {problem}: {advice}.")
+    return path
+
+
+def arrays(name: str, fields: tuple[str, ...], advice: str) -> tuple[np.ndarray, ...]:
+    """Return the arrays `fields` of an .npz file in the folder that FOEDUS_DATA names."""
+    path = find(name, advice)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [field for field in fields if field not in archive]
+            if missing:
+                raise FoedusError(f"{path}: the array {missing[0]!r} is missing; {advice}.")
+            return tuple(archive[field] for field in fields)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, FoedusError):
+            raise
+        raise FoedusError(f"{path} cannot be read as an .npz file ({error}); {advice}.") from None
+
+
+def toxicity() -> tuple[np.ndarray, np.ndarray]:
+    """Return QSAR oral toxicity: fingerprints X of 0/1, (8992, 1024), and labels y of 0/1, of which 741 are 1."""
+    X, y = arrays("qot.npz", ("X", "y"), TOXICITY)
+    if X.shape != (8992, 1024) or y.shape != (8992,):
+        raise FoedusError(f"qot.npz has X of shape {X.shape} and y of shape {y.shape}; {TOXICITY}.")
+    for key, array, entries in (("X", X, (0, 1)), ("y", y, (-1, 1))):
+        wrong = ~np.isin(array, entries)
+        if wrong.any():
+            raise FoedusError(f"qot.npz: {key} has the entry {array[wrong][0]}; {TOXICITY}.")
+    return X.astype(float), (y > 0).astype(float)
+
+
+def breast_cancer_wisconsin() -> tuple[np.ndarray, np.ndarray]:
+    """Return nine grades X (699, 9) and y = 1 for malignant (241); the 16 missing grades are their column's mean."""
+    path = find("breast-cancer-wisconsin.data", BREAST)
+    rows = [line.split(",") for line in path.read_text().split()]
+    wrong = [i for i, row in enumerate(rows, start=1) if len(row) != 11 or row[10] not in ("2", "4")]
+    if wrong or not rows:
+        where = f"line {wrong[0]}" if wrong else "it is empty"
+        raise FoedusError(f"{path}: {where}; expected 11 fields, the last of them 2 or 4.")
+    try:
+        X = np.array([[np.nan if field == "?" else float(field) for field in row[1:10]] for row in rows])
+    except ValueError as error:
+        raise FoedusError(f"{path}: a grade is neither a number nor '?' ({error}).") from None
+    means = np.nanmean(X, axis=0)
+    return np.where(np.isnan(X), means, X), np.array([row[10] == "4" for row in rows]).astype(float)
+
+
+def monks_table() -> tuple[np.ndarray, np.ndarray]:
+    """Return MONK-1's test set, every combination of the attributes: X (432, 6), y = 1 where a1 = a2 or a5 = 1."""
+    X = np.array(list(product(*(range(1, count + 1) for count in MONKS_VALUES))), dtype=float)
+    return X, ((X[:, 0] == X[:, 1]) | (X[:, 4] == 1)).astype(float)
+
+
+def read_adult(name: str) -> dict[str, np.ndarray]:
+    """Read the columns of `adult.data` or `adult.test` as text, with the label as `income`."""
+    try:
+        path = find(name, ADULT)
+    except FoedusError:
+        path = find(name + ".gz", ADULT)
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("ascii")
+    except (OSError, EOFError, ValueError) as error:
+        raise FoedusError(f"{path} cannot be read ({error}): {ADULT}.") from None
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("|"):  # adult.test begins with a comment
+            continue
+        row = [part.strip() for part in line.strip().removesuffix(".").split(",")]
+        if len(row) != len(ADULT_COLUMNS) + 1:
+            raise FoedusError(f"{path}, line {number}: it has {len(row)} fields; expected 15.")
+        if row[-1] not in ("<=50K", ">50K"):
+            raise FoedusError(f"{path}, line {number}: the label is {row[-1]!r}; expected '<=50K' or '>50K'.")
+        rows.append(row)
+    if not rows:
+        raise FoedusError(f"{path} holds no rows: {ADULT}.")
+    table = np.array(rows)
+    return dict(zip((*ADULT_COLUMNS, "income"), table.T, strict=True))
+
+
+def breast_cancer(*, scaled: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Return the Wisconsin diagnostic breast-cancer set, for examples: 569 tumours with 30 measurements each.
+
+    Args:
+        scaled: whether each column is brought to mean 0 and standard deviation 1 over all rows. Sites that must not
+            pool their rows use `fd.data.prepare` for that.
+
+    Returns:
+        X of shape (569, 30), and y, which is 1.0 for malignant tumours (212 of them) and 0.0 for benign ones.
+
+    Example:
+        >>> import foedus as fd
+        >>> X, y = fd.data.breast_cancer()
+        >>> X.shape, int(y.sum())
+        ((569, 30), 212)
+    """
+    # importing scikit-learn takes about as long as a whole first run, so the file is read without it
+    spec = find_spec("sklearn")
+    path = Path(spec.origin).parent / PLACE if spec is not None and spec.origin is not None else Path(PLACE)
+    if path.is_file():
+        rows = np.loadtxt(path, delimiter=",", skiprows=1)
+        X, benign = rows[:, :-1], rows[:, -1]
+    else:  # a scikit-learn that keeps its data elsewhere
+        from sklearn.datasets import load_breast_cancer
+
+        X, benign = (np.asarray(part, dtype=float) for part in load_breast_cancer(return_X_y=True))
+    return (X - X.mean(axis=0)) / X.std(axis=0) if scaled else X, 1.0 - benign
 
 
 def _from_sklearn(name: str, label: str) -> Callable[[], dict[str, Column]]:
@@ -55,10 +196,10 @@ def _from_arrays(make: Callable[[], tuple[np.ndarray, np.ndarray]], label: str) 
 
 
 def _adult() -> dict[str, Column]:
-    raw = adult.read("adult.data")
+    raw = read_adult("adult.data")
     columns: dict[str, Column] = {}
-    for name in adult.COLUMNS:
-        columns[name] = raw[name].astype(float) if name in adult.NUMBERS else Words.of(raw[name]).used()
+    for name in ADULT_COLUMNS:
+        columns[name] = raw[name].astype(float) if name in ADULT_NUMBERS else Words.of(raw[name]).used()
     return columns | {"income": Words.of(raw["income"]).used()}
 
 
@@ -73,11 +214,11 @@ SETS: dict[str, DataSet] = {
         _from_sklearn("diabetes", "progression"), "progression", "442 patients, a number to predict",
         classification=False,
     ),
-    "monks-1": DataSet(_from_arrays(uci.monks_table, "class"), "class", "the 432 rows of the first MONK's problem"),
+    "monks-1": DataSet(_from_arrays(monks_table, "class"), "class", "the 432 rows of the first MONK's problem"),
     "breast-cancer-wisconsin": DataSet(
-        _from_arrays(uci.breast_cancer_wisconsin, "malignant"), "malignant", "699 tumours, a file under FOEDUS_DATA"
+        _from_arrays(breast_cancer_wisconsin, "malignant"), "malignant", "699 tumours, a file under FOEDUS_DATA"
     ),
-    "toxicity": DataSet(_from_arrays(files.toxicity, "toxic"), "toxic", "8992 molecules, a file under FOEDUS_DATA"),
+    "toxicity": DataSet(_from_arrays(toxicity, "toxic"), "toxic", "8992 molecules, a file under FOEDUS_DATA"),
     "adult": DataSet(
         _adult, "income", "32561 adults, a file under FOEDUS_DATA", positive=">50K", group="sex"
     ),

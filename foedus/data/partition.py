@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foedus.base.errors import FoedusError
+from foedus.base.settings import check
 
 Sites: TypeAlias = dict[str, tuple[np.ndarray, ...]]
 """The arrays of each site by its name: (X, y), or (X, y, group)."""
@@ -76,22 +77,11 @@ def _with_names(parts: list[np.ndarray]) -> list[tuple[str, np.ndarray]]:
 
 
 def _whole(name: str, value: object, least: int, most: int | None = None) -> int:
-    """The value as an int, where it is a whole number within the limits; a sentence where it is not."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        number = int(value)
-        if number >= least and (most is None or number <= most):
-            return number
-    limits = f">= {least}" if most is None else f"in [{least}, {most}]"
-    raise FoedusError(f"The {name!r} of a partition must be a whole number {limits}. Got {value!r} instead.")
+    return check(f"The {name!r} of a partition", value, ge=least, le=most, whole=True)
 
 
 def _positive(name: str, value: object) -> float:
-    """The value as a float, where it is a finite number above 0; a sentence where it is not."""
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        number = float(value)
-        if 0 < number < np.inf:
-            return number
-    raise FoedusError(f"The {name!r} of a partition must be a number > 0. Got {value!r} instead.")
+    return check(f"The {name!r} of a partition", value, gt=0, finite=True)
 
 
 def _generator(seed: object) -> np.random.Generator:

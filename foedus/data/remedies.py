@@ -11,6 +11,7 @@ from math import isfinite
 import numpy as np
 
 from foedus.base.errors import FoedusError, did_you_mean
+from foedus.base.settings import check
 from foedus.data.columns import Column, Words, is_number, listing, number_text, text_of
 from foedus.data.formats import DECIMALS, SEPARATORS, Format, check_encoding
 from foedus.data.tables import Table
@@ -127,9 +128,8 @@ def remedies_of(request: object, place: str) -> Remedies:
 def format_of(request: Mapping[str, object], place: str) -> Format:
     """Read separator, encoding and decimal sign; None for those that are not given."""
     for key, choices in (("separator", tuple(SEPARATORS)), ("decimal", DECIMALS)):
-        value = request.get(key)
-        if value is not None and value not in choices:
-            raise FoedusError(f"{place} {key} must be one of {', '.join(map(repr, choices))}. Got {value!r} instead.")
+        if key in request:
+            check(f"{place} {key}", request[key], choices=choices)
     encoding = request.get("encoding")
     if encoding is not None:
         if not isinstance(encoding, str):

@@ -2,18 +2,19 @@
 
 The rules, the same for every reader: a cell is trimmed; an empty cell and the words in `MISSING` are missing values; a
 column whose every other cell is a number is a column of numbers, one of dates is read as days since 1 January 1970, any
-other is one of words. CSV is read with pyarrow where it is installed and with the csv module otherwise, Parquet with
-pyarrow, Excel with openpyxl.
+other is one of words. Files are read with pyarrow, Excel's with openpyxl too.
 """
 
 import csv
-import importlib
+import gzip
+import hashlib
 import importlib.util
 import io
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -23,21 +24,24 @@ from foedus.data.columns import (
     MISSING,
     Column,
     Words,
+    arrow_texts,
     from_arrow,
-    from_cells,
     from_dates,
     is_number,
     listing,
     number_text,
     numeric,
 )
-from foedus.data.contents import read_bytes, text_of
 from foedus.data.formats import SEPARATORS, Format, TextForm, ending, recognise, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ENDINGS = (".csv", ".tsv", ".txt", ".xlsx", ".parquet", ".pq")
+DIGESTS = 4096  # of files that are remembered
+
+Key = tuple[Path, int, int]
+_digests: dict[Key, bytes] = {}
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Table:
         number = int(self.numbers[row])
         if self.path is None or ending(self.path) in (".parquet", ".pq", ".xlsx"):
             return f"{self.source}, row {number + 1}"
-        with text_of(read_bytes(self.path, self.source), self.form.encoding) as file:
+        with open_text(read_bytes(self.path, self.source), self.form.encoding) as file:
             reader = csv.reader(file, delimiter=self.form.separator)
             next(rows_of(reader))
             for count, _ in enumerate(rows_of(reader)):
@@ -91,9 +95,43 @@ class Table:
         return f"{self.source}, row {number + 1}"
 
 
-def arrow_installed() -> bool:
-    """Return whether pyarrow can be imported."""
-    return importlib.util.find_spec("pyarrow") is not None
+def key_of(path: Path) -> Key:
+    """Return what a file is known by as long as nobody changes it: its path, its length and its time of change."""
+    status = path.stat()
+    return path.absolute(), status.st_size, status.st_mtime_ns
+
+
+def read_bytes(path: Path, source: str) -> bytes:
+    """Return the bytes of a file, decompressed if it ends in .gz; its digest is remembered."""
+    try:
+        key = key_of(path)
+        content = path.read_bytes()
+        if key not in _digests:
+            remember(key, hashlib.sha256(content).digest())
+        return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise FoedusError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def digest_of(path: Path) -> bytes:
+    """Return the SHA-256 digest of a file, from memory as long as its length and its time of change stay the same."""
+    key = key_of(path)
+    if key not in _digests:
+        with path.open("rb") as file:
+            remember(key, hashlib.file_digest(file, "sha256").digest())
+    return _digests[key]
+
+
+def remember(key: Key, digest: bytes) -> None:
+    """Keep the digest of a file."""
+    _digests[key] = digest
+    while len(_digests) > DIGESTS:
+        del _digests[next(iter(_digests))]
+
+
+def open_text(content: bytes, encoding: str) -> TextIO:
+    """Return the text of a file for the csv module."""
+    return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, newline="")
 
 
 def check_file(path: Path, source: str) -> None:
@@ -125,6 +163,9 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
     """
     source = str(path) if source is None else source
     check_file(path, source)
+    for package in ("pyarrow", "openpyxl") if ending(path) == ".xlsx" else ("pyarrow",):
+        if importlib.util.find_spec(package) is None:
+            raise FoedusError(f"{source}: reading it needs {package}; install it with: pip install 'foedus[files]'.")
     form, content = TextForm(), read_bytes(path, source)
     if ending(path) in (".parquet", ".pq"):
         columns = _read_parquet(content, source)
@@ -148,13 +189,10 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
 
 def _header(content: bytes, form: TextForm, source: str) -> list[str]:
     try:
-        with text_of(content, form.encoding) as file:
+        with open_text(content, form.encoding) as file:
             names = next(rows_of(csv.reader(file, delimiter=form.separator)), None)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FoedusError(
-            f"cannot read {source}: expected text in {form.encoding} ({error}); "
-            "say its encoding in [data], for instance encoding = 'latin-1'."
-        ) from None
+        raise _not_text(source, form, error) from None
     if names is None:
         raise FoedusError(f"{source}: it is empty; expected a first line with the names of the columns.")
     return _check_names([name.strip() for name in names], form, source)
@@ -182,37 +220,31 @@ def _check_names(names: list[str], form: TextForm, source: str) -> list[str]:
 
 
 def _read_text(content: bytes, form: TextForm, source: str) -> dict[str, Column]:
-    names = _header(content, form, source)
-    if arrow_installed():
-        columns = _with_arrow(content, form, names)
-        if columns is not None:
-            return columns
-    return _with_csv(content, form, names, source)
-
-
-def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, Column] | None:
-    """The columns by pyarrow, or None where it fails: the csv module then says on which line."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    names = _header(content, form, source)
     encoding = "utf8" if form.encoding == "utf-8-sig" else form.encoding
+    with open_text(content, form.encoding) as file:  # pyarrow would count a blank first line as the header
+        blank = next(number for number, line in enumerate(file) if line.strip())
 
     def parse(types: "dict[str, pa.DataType]") -> "pa.Table":
         return arrow_csv.read_csv(
             pa.BufferReader(content),
             read_options=arrow_csv.ReadOptions(
-                column_names=names, skip_rows_after_names=1, encoding=encoding, use_threads=False
+                column_names=names, skip_rows=blank, skip_rows_after_names=1, encoding=encoding, use_threads=False
             ),
-            parse_options=arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=form.separator,
+                newlines_in_values=True,
+                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=types, strings_can_be_null=True, null_values=list(MISSING), decimal_point=form.decimal
             ),
             memory_pool=pa.system_memory_pool(),
         )
 
-    with text_of(content, form.encoding) as file:
-        if not file.readline().strip():
-            return None  # pyarrow would count a blank first line as the header
     try:
         try:
             table = parse({})
@@ -222,8 +254,9 @@ def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, C
                 table = parse({name: pa.string() for name in odd})
         except pa.ArrowInvalid:  # its guess from the first rows does not fit a later one
             table = parse({name: pa.string() for name in names})
-    except (pa.ArrowException, OSError):
-        return None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        _check_rows(content, form, names, source)
+        raise FoedusError(f"cannot read {source}: {str(error).partition(chr(10))[0]}.") from None
     columns: dict[str, Column] = {}
     for name in names:  # each column is let go of once it is copied, so that the table is never held twice
         columns[name] = from_arrow(table[name], form.decimal)
@@ -232,32 +265,29 @@ def _with_arrow(content: bytes, form: TextForm, names: list[str]) -> dict[str, C
     return columns
 
 
-def _with_csv(content: bytes, form: TextForm, names: list[str], source: str) -> dict[str, Column]:
-    rows: list[list[str]] = []
+def _check_rows(content: bytes, form: TextForm, names: list[str], source: str) -> None:
+    """Raise, with the line as a person counts it, where a row has more or fewer cells than the header."""
     try:
-        with text_of(content, form.encoding) as file:
+        with open_text(content, form.encoding) as file:
             reader = csv.reader(file, delimiter=form.separator)
-            cells = rows_of(reader)
-            next(cells)
-            for row in cells:
+            for row in rows_of(reader):
                 if len(row) != len(names):
                     raise FoedusError(
                         f"{source}, line {reader.line_num}: it has {len(row)} cells, but the header has {len(names)}."
                     )
-                rows.append(row)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FoedusError(
-            f"cannot read {source}: expected text in {form.encoding} ({error}); "
-            "say its encoding in [data], for instance encoding = 'latin-1'."
-        ) from None
-    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return {name: from_cells(column, form.decimal) for name, column in zip(names, columns, strict=True)}
+        raise _not_text(source, form, error) from None
+
+
+def _not_text(source: str, form: TextForm, error: Exception) -> FoedusError:
+    return FoedusError(
+        f"cannot read {source}: expected text in {form.encoding} ({error}); "
+        "say its encoding in [data], for instance encoding = 'latin-1'."
+    )
 
 
 def _read_excel(content: bytes, source: str) -> dict[str, Column]:
     """The first sheet of an Excel file; its first row holds the names."""
-    if importlib.util.find_spec("openpyxl") is None:
-        raise FoedusError(f"{source}: an Excel file needs openpyxl; install it with: pip install 'foedus[files]'.")
     from zipfile import BadZipFile
 
     import openpyxl
@@ -272,9 +302,7 @@ def _read_excel(content: bytes, source: str) -> dict[str, Column]:
         raise FoedusError(f"{source}: its first sheet is empty; expected a first row with the names of the columns.")
     names = _check_names([_excel_text(cell) for cell in rows[0]], TextForm(), source)
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else ([] for _ in names)
-    return {
-        name: from_cells([_excel_text(cell) for cell in column]) for name, column in zip(names, columns, strict=True)
-    }
+    return {name: from_arrow(arrow_texts(map(_excel_text, cells))) for name, cells in zip(names, columns, strict=True)}
 
 
 def _excel_text(cell: object) -> str:
@@ -288,8 +316,6 @@ def _excel_text(cell: object) -> str:
 
 
 def _read_parquet(content: bytes, source: str) -> dict[str, Column]:
-    if not arrow_installed():
-        raise FoedusError(f"{source}: a Parquet file needs pyarrow; install it with: pip install 'foedus[files]'.")
     import pyarrow as pa
     from pyarrow import parquet
 

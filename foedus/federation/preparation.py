@@ -25,8 +25,7 @@ from foedus.data.columns import Words, missing_in
 from foedus.data.holdout import Split, split
 from foedus.data.masked_sums import ColumnFigures, InSums, SquaredDeviations
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, valued_columns
-from foedus.data.sites import Cohort, Roles
-from foedus.data.sketch import Sketch, cohort_from, sketch
+from foedus.data.sites import Cohort, Roles, Sketch, cohort_from, sketch
 from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import Table
 from foedus.federation import spec

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from foedus.base.errors import FoedusError
+from foedus.base.settings import check
 from foedus.privacy import composition
 from foedus.privacy.noise import Sound
 
@@ -32,16 +31,9 @@ class Budget:
     composition: str = "basic"
 
     def __post_init__(self) -> None:
-        for name, low, high in (("epsilon", 0.0, np.inf), ("delta", -1e-300, 1.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
-                allowed_range = "> 0" if name == "epsilon" else "in [0, 1)"
-                raise FoedusError(f"The {name!r} of a Budget must be a number {allowed_range}. Got {value!r} instead.")
-        if self.composition not in composition.METHODS:
-            words = ", ".join(map(repr, composition.METHODS))
-            raise FoedusError(
-                f"The 'composition' of a Budget must be one of {words}. Got {self.composition!r} instead."
-            )
+        check("The 'epsilon' of a Budget", self.epsilon, gt=0, finite=True)
+        check("The 'delta' of a Budget", self.delta, ge=0, lt=1)
+        check("The 'composition' of a Budget", self.composition, choices=composition.METHODS)
 
     def limit(self, noise: Sound) -> Sound:
         """Return the noise with the largest number of releases that this budget allows."""

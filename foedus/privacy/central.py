@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from foedus.base.errors import FoedusError
+from foedus.base.settings import check
 from foedus.privacy.noise import Gaussian, Sound
 from foedus.privacy.total import Local
 from foedus.problem.problem import Problem
@@ -48,11 +49,7 @@ class NoiseShares(Gaussian):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, least, most in (("sites", 1, 2**13), ("tolerate", 0, self.sites - 1), ("least_rows", 1, MOST_ROWS)):
-            value: object = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise FoedusError(
-                    f"The {name!r} of Central must be a whole number from {least} to {most}. Got {value!r} instead."
-                )
+            check(f"The {name!r} of Central", getattr(self, name), ge=least, le=most, whole=True)
 
     @property
     def kind(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
-from foedus.base.notebook import html_of
+from foedus.base.notebook import html_of, text_table
 from foedus.privacy import composition
 from foedus.privacy.noise import NEIGHBOURS, Noise, Sound
 
@@ -267,14 +267,7 @@ class Ledger:
             row += [_range(self.sensitivity[here, i]), _range(self.scale[here, i])]
             row += [f"{self.total(int(i), m, neighbours=n):.4g}" for n in NEIGHBOURS for m in methods]
             rows.append(row)
-        widths = [max(len(row[j]) for row in [columns, *rows]) for j in range(len(columns))]
-        table = [
-            "  ".join(
-                cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in [columns, *rows]
-        ]
-        table.insert(1, "-" * len(table[0]))
+        table = text_table(columns, rows)
         more = len(self.names) - len(rows)
         notes = [f"and {more} further clients, none with more releases"] if more > 0 else []
         basic = "basic holds at delta 0" if self.noise["kind"] == "Laplace" else "basic splits delta among the releases"

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.base.errors import FoedusError
+from foedus.base.settings import check
 
 RELATIONS = {
     "replace": "replacing one example",
@@ -30,18 +31,8 @@ class Noise:
     epsilon: float
 
     def _number(self, name: str, *, above: float = 0.0, below: float = math.inf, optional: bool = False) -> None:
-        value = getattr(self, name)
-        if optional and value is None:
-            return
-        good = isinstance(value, int | float) and not isinstance(value, bool) and above < value < below
-        if not good:
-            upper = f" and < {below:g}" if below < math.inf else ""
-            other = " or None" if optional else ""
-            raise FoedusError(
-                f"The {name!r} of {type(self).__name__} must be a number > {above:g}{upper}{other}. "
-                f"Got {value!r} instead."
-            )
-        object.__setattr__(self, name, float(value))
+        what, most = f"The {name!r} of {type(self).__name__}", below if below < math.inf else None
+        object.__setattr__(self, name, check(what, getattr(self, name), gt=above, lt=most, finite=True, none=optional))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
+from foedus.base.settings import check
 from foedus.privacy.composition import gaussian_epsilon, tally_ratios, tightest
 from foedus.privacy.noise import NEIGHBOURS, SAMPLERS, Gaussian, Laplace, Sound
 from foedus.problem.problem import Problem
@@ -52,22 +53,11 @@ class Local:
     before: tuple[tuple[float, int], ...] = field(default=(), metadata={"hidden": True})
 
     def __post_init__(self) -> None:
-        for name, least, most in (("epsilon", ">", math.inf), ("delta", ">=", 1.0), ("clip", ">", math.inf),
-                                  ("rows", ">", math.inf)):  # fmt: skip
-            value: object = getattr(self, name)
-            if value is None and name in ("clip", "rows"):
-                continue
-            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-            if not (number > 0 or (number == 0 and least == ">=")) or not number < most:
-                upper = f" and < {most:g}" if most < math.inf else ""
-                other = " or None" if name in ("clip", "rows") else ""
-                raise FoedusError(
-                    f"The {name!r} of {self.name} must be a number {least} 0{upper}{other}. Got {value!r} instead."
-                )
+        for name in ("epsilon", "clip", "rows"):
+            check(f"The {name!r} of {self.name}", getattr(self, name), gt=0, finite=True, none=name != "epsilon")
+        check(f"The 'delta' of {self.name}", self.delta, ge=0, lt=1)
         for name, choices in (("neighbours", NEIGHBOURS), ("sampler", SAMPLERS)):
-            if getattr(self, name) not in choices:
-                words = " or ".join(map(repr, choices))
-                raise FoedusError(f"The {name!r} of {self.name} must be {words}. Got {getattr(self, name)!r} instead.")
+            check(f"The {name!r} of {self.name}", getattr(self, name), choices=choices)
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from typing import NotRequired, TypedDict
 import jax
 import numpy as np
 
-from foedus.base.notebook import at_most
+from foedus.base.notebook import at_most, text_table
 from foedus.base.pytrees import PyTree
 from foedus.numerics.interpreter.dispatch import play
 from foedus.problem.losses import Loss
@@ -107,13 +107,8 @@ class Stress:
             )
             for name, c in self.clients.items()
         ]
-        widths = [max(len(row[j]) for row in [titles, *rows]) for j in range(len(titles))]
-
-        def line(row: tuple[str, ...]) -> str:
-            return "  ".join(c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(row, widths, strict=True)))
-
         head = f"worst case: {self.value:.6g}, measured at the returned w over all sites; {self.optimality}"
-        return "\n".join([head, line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)])
+        return "\n".join([head, *text_table(titles, rows)])
 
     def to_json(self) -> StressFigures:
         """The figures alone: the worst-case distribution is data, and is not stored."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
+from foedus.base.notebook import text_table
 from foedus.numerics.interpreter.dispatch import play
 from foedus.numerics.interpreter.threads import threads_for
 from foedus.problem.constraints import Linear, LossRows, NormBall
@@ -97,15 +98,7 @@ class CoefficientTable:
         return (row.name, _text(row.value), _text(row.error), f"{row.z:.2f}".replace("-", "−"), p, between, *odds)
 
     def __str__(self) -> str:
-        lines = [self.titles, *(self.cells(row) for row in self.rows)]
-        widths = [max(len(line[j]) for line in lines) for j in range(len(self.titles))]
-
-        def text(line: Sequence[str]) -> str:
-            cells = (c.rjust(w) if j else c.ljust(w) for j, (c, w) in enumerate(zip(line, widths, strict=True)))
-            return "  ".join(cells).rstrip()
-
-        head, *body = map(text, lines)
-        return "\n".join([head, "-" * len(head), *body, *self.notes])
+        return "\n".join([*text_table(self.titles, [self.cells(row) for row in self.rows]), *self.notes])
 
     __repr__ = __str__
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
+from foedus.base.notebook import text_table
 from foedus.base.pytrees import PyTree
 from foedus.privacy.total import Local
 from foedus.problem.problem import Problem
@@ -70,14 +71,11 @@ class Evaluation:
         kept = ", which took no part in training" if self.source == HELD_OUT else ""
         head = f"on {self.source}{kept} ({self.total:,} rows){unseen}; intervals at 95 %"
         names = [name for name in TITLES if name in self.overall]
-        rows = [("site", "rows", *(TITLES[name][0].lower() for name in names))]
+        titles, rows = ("site", "rows", *(TITLES[name][0].lower() for name in names)), []
         for site, figures in self.everyone.items():
             rows.append((site, f"{figures['loss'].rows:,}", *(figure_text(n, figures[n]) for n in names)))
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        lines = [
-            head,
-            *("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows),
-        ]
+        first, _, *others = text_table(titles, rows, left=range(len(titles)))
+        lines = [head, first.rstrip(), *others]
         lines += [f"{t.constraint} at {t.site}: {term_text(t)}" for t in self.terms]
         lines += [] if self.noise is None else [self.noise.words]
         return "\n".join(lines)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.data import adult, files
-from foedus.data.uci import monks_table
+from foedus.data import loaders
+from foedus.data.loaders import ADULT_COLUMNS, ADULT_NUMBERS, monks_table
 
-MONKS = f"set {files.VARIABLE} to a folder that holds monks-1.train: the UCI set 70, MONK's Problems"
-HEART = f"set {files.VARIABLE} to a folder that holds heart.dat: the UCI set 145, Statlog (Heart)"
-ABALONE = f"set {files.VARIABLE} to a folder that holds abalone.data: the UCI set 1, Abalone"
+MONKS = f"set {loaders.VARIABLE} to a folder that holds monks-1.train: the UCI set 70, MONK's Problems"
+HEART = f"set {loaders.VARIABLE} to a folder that holds heart.dat: the UCI set 145, Statlog (Heart)"
+ABALONE = f"set {loaders.VARIABLE} to a folder that holds abalone.data: the UCI set 1, Abalone"
 
 # the indicator columns of adult-b, in its order
 LEVELS = {
@@ -39,22 +39,22 @@ def integer_coded() -> tuple[np.ndarray, np.ndarray]:
 
     A missing value '?' is a category of its own.
     """
-    raw = adult.read("adult.data")
+    raw = loaders.read_adult("adult.data")
     columns = [
-        _number(raw, c) if c in adult.NUMBERS else np.unique(raw[c], return_inverse=True)[1] for c in adult.COLUMNS
+        _number(raw, c) if c in ADULT_NUMBERS else np.unique(raw[c], return_inverse=True)[1] for c in ADULT_COLUMNS
     ]
     return np.column_stack(columns).astype(float), (raw["income"] == ">50K").astype(float)
 
 
 def complete_integer_coded() -> tuple[np.ndarray, np.ndarray]:
     """Return the complete rows of adult.test and adult.data, categories numbered: X (45222, 14), y = 1 for over 50K."""
-    parts = [adult.read("adult.test"), adult.read("adult.data")]
-    complete = [np.all([part[c] != "?" for c in adult.COLUMNS], axis=0) for part in parts]
+    parts = [loaders.read_adult("adult.test"), loaders.read_adult("adult.data")]
+    complete = [np.all([part[c] != "?" for c in ADULT_COLUMNS], axis=0) for part in parts]
     raw = {
-        c: np.concatenate([p[c][k] for p, k in zip(parts, complete, strict=True)]) for c in (*adult.COLUMNS, "income")
+        c: np.concatenate([p[c][k] for p, k in zip(parts, complete, strict=True)]) for c in (*ADULT_COLUMNS, "income")
     }
     columns = [
-        _number(raw, c) if c in adult.NUMBERS else np.unique(raw[c], return_inverse=True)[1] for c in adult.COLUMNS
+        _number(raw, c) if c in ADULT_NUMBERS else np.unique(raw[c], return_inverse=True)[1] for c in ADULT_COLUMNS
     ]
     return np.column_stack(columns).astype(float), (raw["income"] == ">50K").astype(float)
 
@@ -80,11 +80,11 @@ def adult_b() -> AdultB:
     Four numbers are standardised over all rows; capital gain and loss become 'any'; marital status 'not married',
     native country 'not the United States'; the employers are merged into four kinds.
     """
-    parts = [adult.read("adult.data"), adult.read("adult.test")]
-    complete = [np.all([part[c] != "?" for c in adult.COLUMNS], axis=0) for part in parts]
+    parts = [loaders.read_adult("adult.data"), loaders.read_adult("adult.test")]
+    complete = [np.all([part[c] != "?" for c in ADULT_COLUMNS], axis=0) for part in parts]
     raw = {
         c: np.concatenate([part[c][rows] for part, rows in zip(parts, complete, strict=True)])
-        for c in (*adult.COLUMNS, "income")
+        for c in (*ADULT_COLUMNS, "income")
     }
     unknown = set(raw["workclass"]) - set(EMPLOYERS)
     if unknown:
@@ -126,7 +126,7 @@ def _number(raw: dict[str, np.ndarray], column: str) -> np.ndarray:
 
 def monks() -> tuple[np.ndarray, np.ndarray]:
     """Return MONK-1's training and test rows: X (556, 6); the 124 training rows are read from monks-1.train."""
-    path = files.find("monks-1.train", MONKS)
+    path = loaders.find("monks-1.train", MONKS)
     X, y = monks_table()
     rows = [line.split()[:7] for line in path.read_text().splitlines() if line.strip()]
     if not rows or not all(len(row) == 7 and all(field.isdigit() for field in row) for row in rows):
@@ -137,7 +137,7 @@ def monks() -> tuple[np.ndarray, np.ndarray]:
 
 def heart() -> tuple[np.ndarray, np.ndarray]:
     """Return Statlog (Heart): thirteen findings X (270, 13), y = 1 where heart disease is present (120)."""
-    path = files.find("heart.dat", HEART)
+    path = loaders.find("heart.dat", HEART)
     rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
     if not rows or not all(len(row) == 14 and row[13] in ("1", "2") for row in rows):
         raise FoedusError(f"{path}: every line must hold 14 numbers, the last of them 1 or 2; {HEART}.")
@@ -147,7 +147,7 @@ def heart() -> tuple[np.ndarray, np.ndarray]:
 
 def abalone() -> tuple[np.ndarray, np.ndarray]:
     """Return Abalone: sex as three columns of 0/1 and seven measures X (4177, 10), y = the number of rings."""
-    path = files.find("abalone.data", ABALONE)
+    path = loaders.find("abalone.data", ABALONE)
     rows = [line.split(",") for line in path.read_text().split()]
     if not rows or not all(len(row) == 9 and row[0] in "MFI" for row in rows):
         raise FoedusError(f"{path}: every line must hold a sex (M, F or I) and 8 numbers; {ABALONE}.")

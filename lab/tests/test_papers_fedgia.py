@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from foedus import FedAvg, FedGiA, solve
 from foedus.base.errors import FoedusError
-from foedus.data import files
+from foedus.data import loaders
 from foedus.problem.problem import Problem
 from foedus_lab.papers import EXPERIMENTS, Options, fedgia, fedgia_figures
 from foedus_lab.papers.fedgia_examples import (
@@ -29,7 +29,7 @@ from foedus_lab.papers.fedgia_examples import (
 )
 
 needs_toxicity = pytest.mark.skipif(
-    not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set, so there is no qot.npz"
+    not os.environ.get(loaders.VARIABLE), reason="FOEDUS_DATA is not set, so there is no qot.npz"
 )
 
 
@@ -195,17 +195,17 @@ def test_v3_meets_the_released_test_at_once_and_rule_35_not_in_100_rounds() -> N
 def test_without_the_folder_one_sentence_says_how_to_get_the_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(files.VARIABLE, raising=False)
+    monkeypatch.delenv(loaders.VARIABLE, raising=False)
     with pytest.raises(
         FoedusError, match=r"^qot.npz is needed and FOEDUS_DATA is not set: set FOEDUS_DATA to .*508.*\.$"
     ):
-        files.toxicity()
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+        loaders.toxicity()
+    monkeypatch.setenv(loaders.VARIABLE, str(tmp_path))
     with pytest.raises(FoedusError, match="holds no such file"):
-        files.toxicity()
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path / "nowhere"))
+        loaders.toxicity()
+    monkeypatch.setenv(loaders.VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(FoedusError, match="is not a folder"):
-        files.toxicity()
+        loaders.toxicity()
 
 
 def full() -> dict[str, np.ndarray]:
@@ -225,24 +225,24 @@ def test_another_file_under_that_name_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arrays: dict[str, np.ndarray], said: str
 ) -> None:
     np.savez(tmp_path / "qot.npz", **arrays)
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(loaders.VARIABLE, str(tmp_path))
     with pytest.raises(FoedusError, match=said):
-        files.toxicity()
+        loaders.toxicity()
 
 
 def test_a_damaged_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "qot.npz").write_bytes(b"no archive")
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(loaders.VARIABLE, str(tmp_path))
     with pytest.raises(FoedusError, match="cannot be read"):
-        files.toxicity()
+        loaders.toxicity()
 
 
 def test_labels_become_zero_and_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = full()
     kept["y"][:10] = -1
     np.savez(tmp_path / "qot.npz", **kept)
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
-    X, y = files.toxicity()
+    monkeypatch.setenv(loaders.VARIABLE, str(tmp_path))
+    X, y = loaders.toxicity()
     assert X.dtype == float
     assert sorted(set(y)) == [0.0, 1.0]
     assert y[:10].sum() == 0
@@ -272,7 +272,7 @@ class Two(RegressionExample):
 def small(monkeypatch: pytest.MonkeyPatch) -> RegressionExample:
     """Example V.1 with few clients, two algorithms and k0 = 1 alone, and no data folder."""
     example = Two(**vars(V1) | {"instance": partial(linear_regression, clients=32)})
-    monkeypatch.delenv(files.VARIABLE, raising=False)
+    monkeypatch.delenv(loaders.VARIABLE, raising=False)
     monkeypatch.setattr(fedgia, "EXAMPLES", (example, V2, V3))
     for module in (fedgia, fedgia_figures):
         monkeypatch.setattr(module, "K0", (1,))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.data import uci
+from foedus.data import loaders
 from foedus_lab import datasets
 from foedus_lab.papers import EXPERIMENTS, Options
 from foedus_lab.papers import proxal_examples as examples
@@ -76,7 +76,7 @@ def test_the_neyman_pearson_sets_have_the_rows_that_table_4_counts() -> None:
 
 
 def test_monk_1_can_be_generated() -> None:
-    X, y = uci.monks_table()
+    X, y = loaders.monks_table()
     assert X.shape == (432, 6)
     assert int(y.sum()) == 216
     if DATA and (path := Path(DATA) / "monks-1.test").is_file():
@@ -105,7 +105,7 @@ def test_data_that_is_not_there_is_asked_for_in_one_sentence(monkeypatch: pytest
     monkeypatch.setenv("FOEDUS_DATA", str(tmp_path))
     for load, name in (
         (datasets.adult_b, "adult.data"),
-        (uci.breast_cancer_wisconsin, "breast-cancer-wisconsin.data"),
+        (loaders.breast_cancer_wisconsin, "breast-cancer-wisconsin.data"),
         (datasets.monks, "monks-1.train"),
     ):
         with pytest.raises(fd.FoedusError, match=name) as caught:
@@ -118,7 +118,7 @@ def test_data_that_is_not_there_is_asked_for_in_one_sentence(monkeypatch: pytest
     [
         ("adult.data", "39, Private\n", datasets.integer_coded, "line 1.*2 fields"),
         ("adult.data", ", ".join(["1"] * 14) + ", rich\n", datasets.integer_coded, "'rich'"),
-        ("breast-cancer-wisconsin.data", "1,2,3\n", uci.breast_cancer_wisconsin, "line 1"),
+        ("breast-cancer-wisconsin.data", "1,2,3\n", loaders.breast_cancer_wisconsin, "line 1"),
         ("monks-1.train", "1 1 1 x 1 1 1 data_1\n", datasets.monks, "every line"),
     ],
 )

@@ -16,8 +16,8 @@ import runs
 from test_private_report import BROKEN, KEPT, UNTOLD, measured
 
 import foedus as fd
-from foedus.app.report import html, live, operator, words
-from foedus.app.report.server import serve
+from foedus.app.report import html, operator, watch, words
+from foedus.app.report.watch import serve
 from foedus.federation.flare.console import JobStatus
 
 CHROMIUM = next(
@@ -195,15 +195,15 @@ def test_page_of_a_running_job_becomes_its_report(tmp_path: Path, monkeypatch: p
     job.mkdir()
     problem = fd.Problem(runs.sites(), loss=fd.losses.logistic)
     run = fd.solve(problem, fd.Scaffold(lr=0.2), seed=0, max_rounds=30, checkpoint=job / "run.ckpt")
-    looks, look = [], live.look
+    looks, look = [], watch.look
 
-    def ended_at_the_second_look(folder: Path) -> live.Sight:
+    def ended_at_the_second_look(folder: Path) -> watch.Sight:
         if len(looks) == 1:
             run.save(folder)
         looks.append(look(folder).stage)
         return look(folder)
 
-    monkeypatch.setattr(live, "look", ended_at_the_second_look)
+    monkeypatch.setattr(watch, "look", ended_at_the_second_look)
     server = serve(job)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -78,7 +78,7 @@ def test_caps_in_a_file_go_with_a_total_and_check_says_how_long_it_takes(study: 
 
 
 def test_auto_takes_the_private_algorithm_where_a_file_asks_for_privacy(study: Path, capsys):
-    from foedus.app.experiment.ready import fit_of
+    from foedus.app.experiment.build import fit_of
 
     experiment = read(study, FILE.replace('"PrivateNewton"\nrounds = 3', '"auto"') + CAPS)
     setup = execute.Builder(experiment).build(experiment.cases[0])

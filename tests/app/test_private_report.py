@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import replace
-from html import escape
 
 import pytest
 import runs
+from markupsafe import escape
 
 from foedus.app.report import card, html, words
 from foedus.certificate.measure import Certificate

@@ -17,8 +17,9 @@ import runs
 
 import foedus as fd
 from foedus.app import cli
-from foedus.app.report import card, charts, html, live, sections, tradeoff, words
-from foedus.app.report.server import serve
+from foedus.app.report import card, charts, html, sections, tradeoff, watch, words
+from foedus.app.report.render import piece
+from foedus.app.report.watch import serve
 from foedus.base.pytrees import state
 from foedus.base.settings import settings
 from foedus.certificate.measure import Certificate, Row
@@ -333,8 +334,9 @@ def test_axes_hold_their_values_and_have_labels(values: list[float]):
     assert np.all((placed >= -1e-9) & (placed <= 1 + 1e-9))
     assert axis.ticks()
     for by in ("rounds", "bytes"):
-        assert Reader(charts.line_chart(chart, by)).open == []
-        assert "nan" not in charts.line_chart(chart, by).split("aria-label")[0]
+        drawing = piece("plot", charts.line_chart(chart, by))
+        assert Reader(drawing).open == []
+        assert "nan" not in drawing.split("aria-label")[0]
 
 
 PLAN = np.random.default_rng(0).random((7, 6)) < 0.4
@@ -524,6 +526,6 @@ def test_watch_reads_a_checkpoint_by_its_own_name(tmp_path: Path):
     problem = fd.Problem(runs.sites(), loss=fd.losses.logistic, penalty=fd.penalties.Ridge(0.1, per_example=False))
     fd.solve(problem, fd.Scaffold(lr=0.2), seed=0, max_rounds=30, checkpoint=file)
     (tmp_path / "notes.txt").write_text("not a checkpoint")
-    assert live.look(file).source == file
-    assert live.look(tmp_path).source == file
-    assert len(live.history_of(file)["objective"]) == 30
+    assert watch.look(file).source == file
+    assert watch.look(tmp_path).source == file
+    assert len(watch.history_of(file)["objective"]) == 30

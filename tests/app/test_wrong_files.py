@@ -160,7 +160,7 @@ FILES = [
     Wrong(
         "unknown partitioner", ("'dirichelt'", "Did you mean 'dirichlet'?"), dealt('[partition]\nmethod = "dirichelt"')
     ),
-    Wrong("more sites than rows", ("[partition]", "[1, 569]", "600"), dealt("[partition]\nnum_partitions = 600")),
+    Wrong("more sites than rows", ("[partition]", "1 to 569", "600"), dealt("[partition]\nnum_partitions = 600")),
     Wrong(
         "algorithm that takes no constraints",
         ("FedAvg", "constraints", "ProxAL"),

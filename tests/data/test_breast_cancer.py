@@ -15,7 +15,7 @@ import foedus as fd
 
 @pytest.mark.parametrize("place", ["datasets/data/breast_cancer.csv", "datasets/data/moved.csv"])
 def test_it_is_scikit_learns_set_wherever_its_file_lies(monkeypatch, place):
-    monkeypatch.setattr(import_module("foedus.data.tumours"), "PLACE", place)
+    monkeypatch.setattr(import_module("foedus.data.loaders"), "PLACE", place)
     X, benign = load_breast_cancer(return_X_y=True)
     raw, malignant = fd.data.breast_cancer(scaled=False)
     np.testing.assert_array_equal(raw, X)

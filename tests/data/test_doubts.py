@@ -114,6 +114,7 @@ FAULTS = [
     Fault("only one class", each("readmitted", lambda _: "no"), "readmitted", ("80 rows count as 'no'",)),
     Fault("only the other class", each("readmitted", lambda _: "yes"), "readmitted", ("80 rows count as 'yes'",)),
     Fault("duplicated rows", lambda rows: rows.extend(rows[:20]), "", ("20 of its 100 rows are copies",)),
+    Fault("five duplicated rows", lambda rows: rows.extend(rows[:5]), "", ("5 of its 85 rows are copies",)),
     Fault("an empty column", each("creatinine", lambda _: ""), "creatinine", ("100 % of its values are missing",)),
     Fault("many missing values", some("age", "", 2), "age", ("50 % of its values are missing",)),
     Fault("a patient's number", numbered, "patient_id", ("identifier", 'drop = ["patient_id"]'), at=None),

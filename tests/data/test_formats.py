@@ -46,10 +46,8 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("reader", ["pyarrow", "csv"])
 @pytest.mark.parametrize("name", FILES)
-def test_the_way_a_file_is_written_is_recognised(name: str, reader: str, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(tables, "arrow_installed", lambda: reader == "pyarrow")
+def test_the_way_a_file_is_written_is_recognised(name: str, tmp_path: Path):
     (tmp_path / name).write_bytes(FILES[name])
     table = tables.read(tmp_path / name)
     assert list(table.columns) == list(ROWS[0])

@@ -134,7 +134,7 @@ def test_natural_sites_are_called_by_their_ids():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fd.data.iid(X, y, num_partitions=24), "'num_partitions' .* in \\[1, 23\\]"),
+        (lambda: fd.data.iid(X, y, num_partitions=24), "'num_partitions' .* from 1 to 23"),
         (lambda: fd.data.iid(X, y, num_partitions=2.5), "whole number"),
         (lambda: fd.data.dirichlet(X, y, num_partitions=2, alpha=0), "'alpha' .* > 0"),
         (lambda: fd.data.dirichlet(X, y, num_partitions=11, alpha=0.01, min_partition_size=2), "raise alpha"),

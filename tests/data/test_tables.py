@@ -1,5 +1,6 @@
 """Tables: every reader gives the same columns, and a row is named as a person finds it."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,7 @@ from hypothesis import strategies as st
 
 from foedus.base.errors import FoedusError
 from foedus.data import tables
-from foedus.data.columns import Words, missing_in, text_of
-from foedus.data.formats import TextForm
+from foedus.data.columns import MISSING, Words, is_number, missing_in, text_of
 from foedus.data.tables import Table
 
 TEXT = """\
@@ -34,13 +34,7 @@ def shown(table: Table) -> dict[str, list[object]]:
     return cells
 
 
-@pytest.fixture(params=["pyarrow", "csv"])
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(tables, "arrow_installed", lambda: request.param == "pyarrow")
-    return request.param
-
-
-def test_cells_are_numbers_words_or_missing(reader: str, tmp_path: Path):
+def test_cells_are_numbers_words_or_missing(tmp_path: Path):
     path = tmp_path / "table.csv"
     path.write_text(TEXT, encoding="utf-8")
     assert shown(tables.read(path)) == {
@@ -55,16 +49,31 @@ def test_cells_are_numbers_words_or_missing(reader: str, tmp_path: Path):
 CELLS = st.sampled_from(["1", "-2.5", " 3e1", "", "NA", "?", "a", "b c", "x_1", "1_0", "2024-01-01", "true", "été"])
 
 
+def by_the_rules(cells: list[str]) -> list[object]:
+    """What a column holds by the rules of the module, found by Python's own reading of each cell."""
+    texts = [None if cell.strip() in MISSING else cell.strip() for cell in cells]
+    if all(text is None or is_number(text) for text in texts):
+        return [None if text is None else float(text) for text in texts]
+    if all(text is None or text == "2024-01-01" for text in texts):
+        return [None if text is None else 19723.0 for text in texts]
+    return texts
+
+
 @properties
 @given(rows=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8))
-def test_both_readers_agree(rows, tmp_path_factory):
+def test_cells_are_read_by_the_rules(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("tables") / "table.csv"
     path.write_text("a,b,c\n" + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
-    with_arrow = tables._with_arrow(path.read_bytes(), TextForm(), ["a", "b", "c"])
-    assert with_arrow is not None
-    other = tables._with_csv(path.read_bytes(), TextForm(), ["a", "b", "c"], "table")
-    numbers = np.arange(len(rows))
-    assert shown(Table("t", with_arrow, numbers)) == shown(Table("t", other, numbers))
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    assert shown(tables.read(path)) == {name: by_the_rules(c) for name, c in zip("abc", columns, strict=True)}
+
+
+def test_blank_lines_are_no_rows_wherever_they_stand(tmp_path: Path):
+    path = tmp_path / "blank.csv"
+    path.write_text("\n  \na,b\n\n1,2\n   \n3,4\n\n")
+    table = tables.read(path)
+    assert shown(table) == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+    assert table.place(1).endswith("line 7")
 
 
 def test_a_guess_from_the_first_rows_is_corrected(tmp_path: Path):
@@ -76,7 +85,7 @@ def test_a_guess_from_the_first_rows_is_corrected(tmp_path: Path):
     assert column.levels[column.codes[-1]] == "word"
 
 
-def test_a_row_is_named_by_its_line(reader: str, tmp_path: Path):
+def test_a_row_is_named_by_its_line(tmp_path: Path):
     path = tmp_path / "lines.csv"
     path.write_text('note,x\n"two\nlines",1\n\nplain,2\nlast,3\n')
     table = tables.read(path)
@@ -109,11 +118,13 @@ def test_parquet_gives_what_csv_gives(tmp_path: Path):
     assert read.place(1).endswith("row 2")
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables, "arrow_installed", lambda: False)
-    (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    with pytest.raises(FoedusError, match=r"pip install 'foedus\[files\]'"):
-        tables.read(tmp_path / "t.parquet")
+@pytest.mark.parametrize(("name", "needed"), [("t.parquet", "pyarrow"), ("t.csv", "pyarrow"), ("t.xlsx", "openpyxl")])
+def test_a_file_that_cannot_be_read_without_a_package_says_what_to_install(name, needed, tmp_path, monkeypatch):
+    installed = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda other: None if other == needed else installed(other))
+    (tmp_path / name).write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(FoedusError, match=rf"needs {needed}; install it with: pip install 'foedus\[files\]'"):
+        tables.read(tmp_path / name)
 
 
 def test_numbers_as_words_and_back():

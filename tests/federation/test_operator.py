@@ -12,7 +12,7 @@ from test_flare_sessions import QUICK, Hall, packing, tampered
 
 import foedus as fd
 from foedus.app.report.operator import Scene, history_of, render, sites_table
-from foedus.app.report.server import serve
+from foedus.app.report.watch import serve
 from foedus.federation.flare.console import JobStatus
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.server import ServerSession

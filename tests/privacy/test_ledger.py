@@ -115,7 +115,7 @@ def test_a_client_without_budget_sends_nothing_new_while_others_go_on():
     ("make", "words"),
     [
         (lambda: fd.Budget(0), "'epsilon' of a Budget must be a number > 0"),
-        (lambda: fd.Budget(1.0, 1.0), "'delta' of a Budget must be a number in [0, 1)"),
+        (lambda: fd.Budget(1.0, 1.0), "'delta' of a Budget must be a number >= 0 and < 1"),
         (lambda: fd.Budget(1.0, composition="magic"), "'basic', 'advanced', 'rdp', 'pld'"),
         (lambda: fd.Budget(0.1).limit(LAPLACE), "one release costs epsilon 0.5"),
         (lambda: fd.Budget(1.0).limit(GAUSSIAN), "needs Budget(delta=...)"),

@@ -14,8 +14,8 @@ import foedus as fd
 from foedus.app.experiment import execute, file
 from foedus.app.report import card, html, sections
 from foedus.data import preprocess
-from foedus.data.adult import COLUMNS, NUMBERS, read
 from foedus.data.columns import Words
+from foedus.data.loaders import ADULT_COLUMNS, ADULT_NUMBERS, read_adult
 from foedus.data.sites import Roles, gather
 from foedus.data.tables import Table
 from foedus.privacy.composition import tightest
@@ -225,10 +225,10 @@ hours-per-week = [1, 99]
 @pytest.mark.skipif("FOEDUS_DATA" not in os.environ, reason="needs Adult; set FOEDUS_DATA")
 def test_a_file_with_a_total_of_1_gives_a_useful_model_of_adult_preparation_included(tmp_path):
     """The categories are those of the data set's public description; they are read off the rows here."""
-    train, raw = read("adult.data"), read("adult.test")
-    words = [name for name in COLUMNS if name not in NUMBERS and name != "sex"]  # sex is the set's group
+    train, raw = read_adult("adult.data"), read_adult("adult.test")
+    words = [name for name in ADULT_COLUMNS if name not in ADULT_NUMBERS and name != "sex"]  # sex is the set's group
     stated = "\n".join(f"{name} = {json.dumps(sorted(set(train[name])))}" for name in words)
-    columns = {n: raw[n].astype(float) if n in NUMBERS else Words.of(raw[n]).used() for n in COLUMNS}
+    columns = {n: raw[n].astype(float) if n in ADULT_NUMBERS else Words.of(raw[n]).used() for n in ADULT_COLUMNS}
     tested = Table("test", columns, np.arange(len(raw["income"])))
     for seed in range(3):
         path = tmp_path / "study.toml"

@@ -13,7 +13,7 @@ from robust_cases import LOSSES, METRICS, NORMS, clients, support
 from sklearn.datasets import load_breast_cancer
 
 import foedus as fd
-from foedus.data import adult, files
+from foedus.data import loaders
 from foedus.robust import bound as robust_bound
 from foedus.robust import proposal as robust_proposal
 from foedus.robust.proposal import Proposal
@@ -168,13 +168,13 @@ def test_columns_of_very_different_size_are_not_called_converged_at_garbage(algo
 
 
 def adult_columns() -> tuple[np.ndarray, np.ndarray]:
-    raw = adult.read("adult.data")
-    X = np.column_stack([raw[name].astype(float) for name in adult.NUMBERS])
+    raw = loaders.read_adult("adult.data")
+    X = np.column_stack([raw[name].astype(float) for name in loaders.ADULT_NUMBERS])
     return X, np.array([1.0 if str(income).strip().startswith(">") else -1.0 for income in raw["income"]])
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.skipif(not os.environ.get(loaders.VARIABLE), reason="FOEDUS_DATA is not set")
 @pytest.mark.parametrize("algorithm", [made(method="splitting") for made in (fd.DRFL, fd.AFL, fd.WAFL)])
 @pytest.mark.parametrize("data", ["adult", "heart"])
 def test_raw_columns_of_real_data_are_never_called_converged_at_garbage(data, algorithm):
@@ -192,7 +192,7 @@ def test_raw_columns_of_real_data_are_never_called_converged_at_garbage(data, al
     assert run.worst_case.value - run.worst_case.gap - 1e-5 <= best <= run.worst_case.value + 1e-5
 
 
-@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.skipif(not os.environ.get(loaders.VARIABLE), reason="FOEDUS_DATA is not set")
 @pytest.mark.parametrize("size", [1e3, 1e-9, 1e12])
 def test_a_model_far_off_is_not_taken_for_the_optimum_of_raw_columns(size):
     """What the rounds end at is put in by hand: the judgement must not depend on how they got there."""
@@ -266,7 +266,7 @@ def units_of(sites) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.skipif(not os.environ.get(loaders.VARIABLE), reason="FOEDUS_DATA is not set")
 @pytest.mark.parametrize("radius_kappa", [(0.05, 1.0), (0.05, np.inf), (0.2, 1.0)])
 @pytest.mark.parametrize("data", ["cancer", "adult", "heart", "scaled"])
 @pytest.mark.parametrize("robust", ["DRFL", "WAFL"])
@@ -287,7 +287,7 @@ def test_raw_columns_simply_work(robust, data, radius_kappa):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.skipif(not os.environ.get(loaders.VARIABLE), reason="FOEDUS_DATA is not set")
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 @pytest.mark.parametrize("data", ["adult", "heart", "scaled"])
 @pytest.mark.parametrize("algorithm", [fd.DRFL(), fd.AFL(), fd.WAFL(radius=0.05, kappa=1.0, metric="l2")])

@@ -14,7 +14,7 @@ from test_robust_gap import adult_columns, dealt, scaled_columns, shares
 
 import foedus as fd
 from foedus.algorithms.interior.robust_interior import RobustInterior
-from foedus.data import files
+from foedus.data import loaders
 from foedus_lab import datasets
 
 TABLE_B = [
@@ -57,7 +57,7 @@ def test_columns_in_any_units_have_the_same_optimum(exponent):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get(files.VARIABLE), reason="FOEDUS_DATA is not set")
+@pytest.mark.skipif(not os.environ.get(loaders.VARIABLE), reason="FOEDUS_DATA is not set")
 @pytest.mark.parametrize(("loss", "metric", "kappa"), [("logistic", "l1", np.inf), ("hinge", "l2", 1.0)])
 @pytest.mark.parametrize("data", ["adult", "heart"])
 def test_raw_columns_of_real_data_need_no_standardising(data, loss, metric, kappa):

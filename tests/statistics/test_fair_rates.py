@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import foedus as fd
-from foedus.app.estimators.fair_rates import EDGES, ScoreCounts, common_cut, group_cuts
+from foedus.app.estimators.fair import EDGES, ScoreCounts, common_cut, group_cuts
 from foedus.app.estimators.rows import Site
 
 RNG = np.random.default_rng(11)

@@ -1,4 +1,4 @@
-"""Commands about experiment files and their runs: `foedus init`, `check`, `run`, `compare`, `predict` and `export`.
+"""Commands about experiment files and their runs: `foedus init`, `check`, `run`, `compare`, `predict` and more.
 
 A command imports what it needs when it is called, so that no command waits for what another one needs.
 """
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from foedus.app.experiment.file import Experiment
     from foedus.app.experiment.predict import SavedModel
     from foedus.app.experiment.screen import Screen
+    from foedus.data.doubts import Doubt
     from foedus.runtime.run import Run
+
 
 # exit statuses; a wrong input is 2
 INTERRUPTED = 130  # after Ctrl-C, as shells have it: 128 and the number of the signal
@@ -344,3 +346,143 @@ def export(
         what = "one input a column of raw rows, shape (rows, 1); outputs prediction and score"
     write_whole(out, content)
     typer.echo(f"Wrote {out}: {what}.")
+
+
+def check(file: File) -> None:
+    """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
+    from foedus.app.experiment.execute import Builder
+    from foedus.app.experiment.file import load
+    from foedus.app.experiment.folder import folder_of
+    from foedus.app.experiment.preview import about_data, describe
+    from foedus.base.engine import return_memory
+    from foedus.data.doubts import doubts as doubts_of
+
+    experiment = load(file)
+    builder = Builder(experiment)
+    several = len(experiment.cases) > 1
+    console, first, data, results = console_of(), None, None, None
+    try:
+        for case in experiment.cases:
+            if data is None:  # before the tables are let go of
+                cohort, rules, kept_out = builder.prepare(case)
+                results, data = doubts_of(kept_out.whole), about_data(cohort, rules)
+                del cohort, kept_out
+                return_memory()  # what the doubts took
+            setup = builder.build(case, release=not several)
+            first = first or setup
+    except FoedusError:
+        # something that looks wrong in the data may be the cause
+        _print_doubts(console, _doubts_in(experiment) if results is None else results)
+        raise
+    assert first is not None
+    assert data is not None
+    assert results is not None
+    folder = folder_of(experiment, experiment.cases[0], None)
+    try:
+        state = folder.state()
+    except FoedusError as error:
+        state = f"is in the way: {error}"
+    count = _print_doubts(console, results)
+    fits = "it can be run, but look at these first" if count else "everything fits"
+    console.print(f"{file}: {fits}. Nothing was trained, and nothing was written.\n", soft_wrap=True)
+    if several:
+        console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
+    console.print(describe(first, data, folder.path, state), soft_wrap=True)
+    console.print(f"\nNext: foedus run {file}", soft_wrap=True)
+
+
+def _doubts_in(experiment: "Experiment") -> "list[Doubt]":
+    """What looks wrong in the data of the first run; nothing where they cannot be read, which the caller says."""
+    from foedus.app.experiment.sources import cohort_of
+    from foedus.data.doubts import doubts
+
+    try:
+        return doubts(cohort_of(experiment.cases[0].settings, experiment.folder))
+    except FoedusError:
+        return []
+
+
+def _print_doubts(console: "Console", results: "list[Doubt]") -> int:
+    """Print what looks wrong in the data, and return how many things do."""
+    if results:
+        number = "1 thing looks" if len(results) == 1 else f"{len(results)} things look"
+        console.print(f"{number} wrong in the data:", style="bold")
+        for doubt in results:
+            console.print(f"  {doubt}", soft_wrap=True)
+        console.print()
+    return len(results)
+
+
+def evaluate(
+    model: RunFolder,
+    tables: Annotated[
+        list[Path], typer.Argument(help="Tables of raw rows with the label, one a site.", show_default=False)
+    ],
+    separator: Separator = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Add noise that spends this much of each row; a private run's own total.", show_default=False
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The delta of --epsilon.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure the model of a run directory on new rows; the figures become part of the run and of its report."""
+    import json
+
+    from foedus.app.experiment.evaluate import evaluate_files
+
+    evaluation = evaluate_files(model, tables, separator, epsilon, delta)
+    typer.echo(json.dumps(evaluation.to_json()) if as_json else str(evaluation))
+    if not as_json:
+        typer.echo(f"\nKept in {model}; open {model / 'report.html'} in a browser.")
+
+
+def frontier(
+    file: File,
+    caps: Annotated[
+        str | None, typer.Option(help="The caps, as in 0.3,0.4,0.5; found when left out.", show_default=False)
+    ] = None,
+    term: Annotated[
+        int | None, typer.Option(help="The number of the term to vary, where there are several.", show_default=False)
+    ] = None,
+    points: Annotated[int, typer.Option(help="How many caps, where none are given.", min=2, max=100)] = 8,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; runs/<name>-frontier when left out.", show_default=False)
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Show what a tighter cap costs: objective, misses and false alarms over a range of caps, in a picture."""
+    from foedus.app.experiment.compare import table
+    from foedus.app.experiment.file import load
+    from foedus.app.experiment.frontier import trace, write
+    from foedus.base.files import check_folder
+
+    values = None if caps is None else _numbers(caps)
+    screen = screen_for(quiet, as_json=False)
+    experiment = load(file)
+    folder = out or experiment.out.with_name(f"{experiment.out.name}-frontier")
+    check_folder(folder)
+    result = trace(experiment, screen, caps=values, term=term, points=points)
+    paths = write(result, experiment, folder)
+    if screen.mode == "live":
+        screen.say(table(result.runs))
+    for name, reason in result.failures.items():
+        screen.say(f"{name} failed: {reason}")
+    screen.say(f"Kept in {folder}: {', '.join(path.name for path in paths)}.")
+    if not result.certified:
+        raise typer.Exit(UNCERTIFIED)
+
+
+def _numbers(text: str) -> list[float]:
+    """The caps that --caps names."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise FoedusError(
+            f"--caps must be numbers with commas between them, as in 0.3,0.4,0.5. Got {text!r}."
+        ) from None
+    if len(set(values)) < 2:
+        raise FoedusError(f"--caps needs at least two different caps. Got {text!r}.")
+    return values

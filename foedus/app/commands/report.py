@@ -100,7 +100,7 @@ def watch(
     The page of a job becomes its report when the job ends. That of a federation shows the sites, the run under way and
     what it waits for; it looks, and changes nothing.
     """
-    from foedus.app.report.server import serve
+    from foedus.app.report.watch import serve
 
     if not run.is_file():
         folder_called(run)

@@ -1,4 +1,4 @@
-"""Commands for a site's administrator: `foedus site request`, `install`, `audit`, `ledger`, `requests` and more."""
+"""Commands on a party's own machine: `foedus site request`, `audit`, `ledger` and more; `foedus party run`, `stop`."""
 
 import math
 from pathlib import Path
@@ -9,8 +9,10 @@ import typer
 from foedus.base.errors import FoedusError
 
 app = typer.Typer(help="What a site's administrator asks.", no_args_is_help=True)
+party_app = typer.Typer(help="Start or stop the server or a site on its machine, from its kit.", no_args_is_help=True)
 
 Kit = Annotated[Path, typer.Argument(help="The site's kit.")]
+PartyKit = Annotated[Path, typer.Argument(help="The kit of the server or of the site.")]
 Id = Annotated[str, typer.Argument(help="The request, as 'foedus site requests' shows it.", show_default=False)]
 
 
@@ -157,3 +159,27 @@ def _decide(kit: Path, id: str, decision: str) -> None:
 
     request = Approvals(_records(kit)).decide(id, decision)
     typer.echo(f"Request {request.id} of run {request.run} is {decision}.")
+
+
+@party_app.command()
+def run(kit: PartyKit = Path(".")) -> None:
+    """Run a party in the foreground until a SIGTERM, for systemd and containers; after a crash it is started again."""
+    from foedus.federation.flare import party
+
+    party.run(kit)
+
+
+@party_app.command()
+def start(kit: PartyKit = Path(".")) -> None:
+    """Start a party in the background; startup/start.sh of a kit does the same."""
+    from foedus.federation.flare import party
+
+    typer.echo(f"Started (process {party.start(kit)}); {kit / party.LOG} is its log, 'foedus party stop' stops it.")
+
+
+@party_app.command()
+def stop(kit: PartyKit = Path(".")) -> None:
+    """Stop a party and the processes of its jobs, without a question; startup/stop.sh of a kit does the same."""
+    from foedus.federation.flare import party
+
+    typer.echo("Stopped." if party.stop(kit) else "Nothing was running.")

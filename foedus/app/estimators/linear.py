@@ -1,9 +1,7 @@
 """The code that the linear classifiers share: settings, the intercept, a run per class, and prediction."""
 
-import operator
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +21,7 @@ from foedus.app.estimators.rows import (
     SiteRows,
     Sites,
     WeightedMask,
+    check_parameter,
     distinct,
     has_weights,
     pad_rows,
@@ -144,36 +143,10 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
     # the steps of `fit`, in order
 
     def _check_settings(self) -> None:
-        self._check("ridge", ge=0)
-        self._check("max_rounds", ge=1, whole=True)
-        self._check("seed", ge=0, whole=True)
+        check_parameter(self, "ridge", ge=0)
+        check_parameter(self, "max_rounds", ge=1, whole=True)
+        check_parameter(self, "seed", ge=0, whole=True)
         self._algorithm()
-
-    def _check(
-        self,
-        name: str,
-        *,
-        gt: float | None = None,
-        ge: float | None = None,
-        lt: float | None = None,
-        whole: bool = False,
-        optional: bool = False,
-    ) -> None:
-        """Raise an error of one sentence if a setting is not a number in its range."""
-        value: object = getattr(self, name)
-        if optional and value is None:
-            return
-        within = {">": gt, ">=": ge, "<": lt}
-        tests = {">": operator.gt, ">=": operator.ge, "<": operator.lt}
-        if isinstance(value, Integral if whole else Real) and not isinstance(value, bool):
-            number = float(value)
-            if np.isfinite(number) and all(tests[sign](number, v) for sign, v in within.items() if v is not None):
-                return
-        limits = [f"{sign} {limit:g}" for sign, limit in within.items() if limit is not None]
-        requirement = f"a {'whole ' if whole else ''}number {' and '.join(limits)}{' or None' if optional else ''}"
-        raise FoedusError(
-            f"The {name!r} parameter of {type(self).__name__} must be {requirement}. Got {value!r} instead."
-        )
 
     def _algorithm(self) -> Algorithm:
         if isinstance(self.beta, str) and self.beta == "auto":
@@ -240,8 +213,8 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             constraints=constraints,
             server=None if server is None else server.arrays(self.fit_intercept),
         )
-        chosen = self._algorithm() if algorithm is None else algorithm
-        return solve(problem, chosen, w0=w0, seed=self.seed, max_rounds=self.max_rounds)
+        method = self._algorithm() if algorithm is None else algorithm
+        return solve(problem, method, w0=w0, seed=self.seed, max_rounds=self.max_rounds)
 
     def _keep(self, runs: Sequence[Run], server: bool) -> None:
         """Set the attributes of a fit from the runs of its classes, and warn if a certificate does not hold."""
@@ -282,10 +255,10 @@ def _is_good(run: Run) -> bool:
 
     In large units of the columns rounding alone may exceed eps1; the gap does not depend on units.
     """
-    measured = run.certificate
-    gap = measured.gap if measured.gap is not None and measured.kind == "minimum" else np.inf
+    certificate = run.certificate
+    gap = certificate.gap if certificate.gap is not None and certificate.kind == "minimum" else np.inf
     small = gap <= SMALL_GAP * (1.0 + abs(run.objective))
-    return measured.holds() or (small and measured.holds(eps1=np.inf))
+    return certificate.holds() or (small and certificate.holds(eps1=np.inf))
 
 
 def _by_site(run: Run, server: bool) -> Mapping[str, float | np.ndarray]:

@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 
 from foedus.app.estimators.linear import LinearClassifierOverSites
 from foedus.app.estimators.plain import PlainClassifier, columns_of, with_threshold
-from foedus.app.estimators.rows import Site, SiteRows, Sites, WeightedMask, has_weights
+from foedus.app.estimators.rows import Site, SiteRows, Sites, WeightedMask, check_parameter, has_weights
 from foedus.base.errors import FoedusError
 from foedus.problem.constraints import LossCap
 from foedus.problem.terms import label
@@ -219,10 +219,10 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        self._check("max_miss_rate", gt=0, lt=1, optional=True)
-        self._check("max_loss", gt=0, optional=self.max_miss_rate is not None)
-        self._check("confidence", gt=0, lt=1)
-        self._check("holdout", gt=0, lt=1)
+        check_parameter(self, "max_miss_rate", gt=0, lt=1, none=True)
+        check_parameter(self, "max_loss", gt=0, none=self.max_miss_rate is not None)
+        check_parameter(self, "confidence", gt=0, lt=1)
+        check_parameter(self, "holdout", gt=0, lt=1)
 
     def _check_classes_of(self, members: Sequence[Site], own: Sequence[Site], positive: object) -> None:
         negative = next(c for c in self.classes_.tolist() if c != positive)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from jax import Array
@@ -13,6 +13,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
 from foedus.base.errors import FoedusError
+from foedus.base.settings import check
 from foedus.data import Stacked
 from foedus.problem.terms import Data, Mask
 
@@ -63,6 +64,15 @@ class WeightedMask:
 
     def __str__(self) -> str:
         return str(self.mask or "all rows")
+
+
+def check_parameter(estimator: object, name: str, **allowed: Any) -> None:
+    """Raise a sentence where a parameter of an estimator is not allowed; `allowed` is what `base.settings.check` takes.
+
+    The parameter itself stays as it was given, which scikit-learn's `clone` asks for.
+    """
+    what = f"The {name!r} parameter of {type(estimator).__name__}"
+    check(what, getattr(estimator, name), finite=True, **allowed)
 
 
 def read_sites(

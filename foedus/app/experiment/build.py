@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+import numpy as np
+
 from foedus.app.experiment import catalogue
 from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError, did_you_mean
@@ -21,7 +23,7 @@ from foedus.privacy.beside_training import with_preparation
 from foedus.privacy.central import Central
 from foedus.privacy.ledger import Ledger
 from foedus.privacy.noise import Noise
-from foedus.privacy.releasing import Releasing
+from foedus.privacy.releasing import Releasing, check_data, make_private
 from foedus.privacy.releasing import rounds_of as rounds_with
 from foedus.privacy.total import Local, usual_clip
 from foedus.problem.constraints import Constraint
@@ -30,8 +32,9 @@ from foedus.problem.penalties import BesideIntercept, Penalty
 from foedus.problem.problem import Problem
 from foedus.problem.regularizers import Leading, Regularizer
 from foedus.problem.terms import Mask, Where
-from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.algorithm import Algorithm, Fit
 from foedus.protocol.participation import Coverage, Fraction
+from foedus.sums.masking import by_sums, check_shares, masking_of
 
 MASK = re.compile(r"(label|group)\s+(\S.*)")  # as in where = "label 1"
 
@@ -260,10 +263,7 @@ def fit_arguments(settings: Settings) -> FitArguments:
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
             raise FoedusError(f"[preprocess.categories] {name} must be a list of texts. Got {words!r} instead.")
         categories[name] = tuple(words)
-    epsilon = request["epsilon"]
-    if epsilon is not None and not 0 < epsilon < float("inf"):
-        raise FoedusError(f"[preprocess] epsilon must be a number > 0. Got {epsilon!r} instead.")
-    return {"bounds": bounds, "categories": categories, "epsilon": epsilon, "seed": settings["seed"]}
+    return {"bounds": bounds, "categories": categories, "epsilon": request["epsilon"], "seed": settings["seed"]}
 
 
 # the problem
@@ -402,3 +402,32 @@ def mask_of(words: object, place: str, cohort: Cohort) -> Where:
             f"{place} = {words!r}: the column {column!r} has no such value, only {tables.listing(values)}.{hint}"
         )
     return Where("y" if kind == "label" else "group", float(values.index(value)), value)
+
+
+def fit_of(setup: RunSetup) -> Fit:
+    """Return the algorithm of a run, fitted with its noise; in the form that needs only sums where no more is seen."""
+    algorithm, secure = setup.algorithm, secure_of(setup.settings)
+    if setup.privacy:
+        limit = rounds_of(setup.settings, algorithm, setup.problem)
+        arguments = (setup.privacy.get("privacy"), setup.privacy.get("budget"))
+        algorithm = make_private(algorithm, *arguments, setup.problem, limit)
+    return (by_sums(algorithm) if secure else algorithm).fit(setup.problem)
+
+
+def check_ready(setup: RunSetup) -> None:
+    """Raise, before any round, where `solve` would refuse the privacy or the masked sums that a file asks for."""
+    secure = secure_of(setup.settings)
+    if not setup.privacy and not secure:
+        return
+    problem = setup.problem
+    try:
+        fit = fit_of(setup)
+        check_shares(fit.algorithm, problem, setup.participation, secure)
+        check_data(problem, fit.algorithm, np.zeros(problem.terms.dim))
+    except FoedusError as error:
+        raise FoedusError(f"{'[privacy]' if setup.privacy else '[run] secure'}: {error}") from None
+    if secure:
+        try:
+            masking_of(fit.algorithm, problem.terms)
+        except FoedusError as error:
+            raise FoedusError(f"[run] secure: {error}") from None

@@ -5,25 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from foedus.app.experiment.screen import size, span
-from foedus.app.report.sections import figure_cell
+from foedus.app.report.sections import figure_cell, noise_from_seed, total_epsilon
 from foedus.app.report.tradeoff import curves, one_problem
 from foedus.base.files import Json
-from foedus.privacy.ledger import TIGHT
+from foedus.base.notebook import text_table
 from foedus.runtime.run import Run
 from foedus.statistics.figures import TITLES
-
-
-def epsilon(run: Run) -> float | None:
-    """Return the largest privacy loss of a site by the tightest composition; None without a guarantee."""
-    ledger = getattr(run, "ledger", None)
-    if ledger is None or not getattr(ledger, "sound", False):
-        return None
-    return max(float(ledger.total(name, TIGHT)) for name in run.names)
-
-
-def is_simulated(run: Run) -> bool:
-    """Return whether the noise of a private run was drawn from a seed, which protects nobody."""
-    return run.ledger is not None and run.ledger.simulated
 
 
 def worst(run: Run) -> str:
@@ -41,7 +28,7 @@ def worst(run: Run) -> str:
 
 def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
-    epsilons = {name: epsilon(run) for name, run in runs.items()}
+    epsilons = {name: total_epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
     has_constraints = any(run.certificate.rows for run in runs.values())
     columns: dict[str, list[str]] = {"run": list(runs)}
@@ -60,23 +47,16 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     columns["down"] = [size(run.traffic.down) for run in runs.values()]
     columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
     if any(value is not None for value in epsilons.values()):
-        title = "epsilon, simulated" if any(map(is_simulated, runs.values())) else "epsilon"
+        title = "epsilon, simulated" if any(map(noise_from_seed, runs.values())) else "epsilon"
         columns[title] = ["none" if value is None else f"{value:.3g}" for value in epsilons.values()]
     for name in ("accuracy", "miss_rate", "false_alarms", "r2", "mae"):
         cells = [figure_cell(name, run)[1] for run in runs.values()]
         if any(cell != "–" for cell in cells):
             columns[f"{TITLES[name][0].lower()}, new rows"] = cells
-    left_aligned = ("run", "method", "worst constraint")
-    widths = {title: max(map(len, (title, *cells))) for title, cells in columns.items()}
-
-    def line(cells: Mapping[str, str]) -> str:
-        return "  ".join(
-            c.ljust(widths[t]) if t in left_aligned else c.rjust(widths[t]) for t, c in cells.items()
-        ).rstrip()
-
-    head = line({title: title for title in columns})
-    rows = [line({title: cells[i] for title, cells in columns.items()}) for i in range(len(runs))]
-    return "\n".join([head, "-" * len(head), *rows, caption(runs, data_differ)])
+    titles = list(columns)
+    left = [j for j, title in enumerate(titles) if title in ("run", "method", "worst constraint")]
+    lines = text_table(titles, list(zip(*columns.values(), strict=True)), left)
+    return "\n".join([*lines, caption(runs, data_differ)])
 
 
 def span_short(seconds: float) -> str:
@@ -125,8 +105,8 @@ def summary(runs: Mapping[str, Run]) -> list[Json]:
             "bytes_up": run.traffic.up,
             "bytes_down": run.traffic.down,
             "seconds": run.seconds - run.compile_seconds,
-            "epsilon": epsilon(run),
-            "simulated": is_simulated(run),
+            "epsilon": total_epsilon(run),
+            "simulated": noise_from_seed(run),
             "evaluation": None if run.evaluation is None else run.evaluation.to_json()["overall"],
         }
         for name, run in runs.items()

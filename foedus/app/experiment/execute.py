@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from foedus.app.experiment import build, figures, ready
+from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup
 from foedus.app.experiment.file import Experiment, RunCase
 from foedus.app.experiment.folder import Folder, folder_of
@@ -94,7 +94,7 @@ class Builder:
             if kept_out.whole is not cohort:
                 kept_out = replace(kept_out, whole=replace(kept_out.whole, tables={}))
         setup = replace(build.build(case.settings, cohort, rules, release=release), kept_out=kept_out)
-        ready.check(setup)
+        build.check_ready(setup)
         if release:
             return_memory()  # what checking the rows took
         return setup

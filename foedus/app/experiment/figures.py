@@ -91,9 +91,7 @@ def with_figures(ledger: Ledger | None, terms: Terms, noise: EvaluationNoise | N
 
 def check_settings(settings: Settings) -> None:
     """Raise where rows cannot be kept out as the file asks; no data are looked at."""
-    share, rates = settings["evaluate"]["holdout"], rates_of(settings)
-    if share is not None and not 0 < share < 1:
-        raise FoedusError(f"[evaluate] holdout must be a number > 0 and < 1. Got {share!r} instead.")
+    rates = rates_of(settings)
     check_terms(rates)
     if rates and build.loss_of(settings).kind != "classification":
         raise FoedusError(f"[[constraints]]: {rates[0].name} is about two classes, and this loss predicts a number.")

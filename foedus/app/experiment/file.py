@@ -13,6 +13,7 @@ from foedus.app.experiment import catalogue
 from foedus.app.experiment.sweep import RunCase, Settings, Several, expand
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
+from foedus.base.settings import check
 from foedus.data.columns import number_text
 from foedus.data.formats import DECIMALS, SEPARATORS
 from foedus.data.loaders import OPENML, SETS
@@ -31,7 +32,17 @@ class Key:
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
+    above: float | None = None
+    below: float | None = None
     sweeps: bool = False
+
+    def check(self, value: object, place: str) -> None:
+        """Raise where a value of this kind is not one of the choices, or not within the limits."""
+        if self.choices or any(limit is not None for limit in (self.least, self.most, self.above, self.below)):
+            check(
+                place, value, ge=self.least, le=self.most, gt=self.above, lt=self.below, choices=self.choices,
+                whole=self.kind == "whole", finite=True,
+            )  # fmt: skip
 
 
 KINDS = {
@@ -83,7 +94,9 @@ PREPROCESS = {
     "scale": Key("text", "of number columns", "standard", SCALES),
     "intercept": Key("flag", "whether the model has a constant", True),
     "bounds": Key("table", "columns whose range is stated: column = [low, high]; no site is asked about them"),
-    "epsilon": Key("number", "standardise columns of stated bounds by noisy sums that spend this much", sweeps=True),
+    "epsilon": Key(
+        "number", "standardise columns of stated bounds by noisy sums that spend this much", above=0, sweeps=True
+    ),
     "categories": Key("table", "columns whose words are stated: column = [words]; no site is asked about them"),
 }
 PROBLEM = {
@@ -98,7 +111,12 @@ PARTICIPATION = {
     "every": Key("whole", "ask every site at least once in so many rounds", None, least=1, sweeps=True),
 }
 EVALUATE = {
-    "holdout": Key("number", "the share of each site's rows that is kept out of training to evaluate the model on"),
+    "holdout": Key(
+        "number",
+        "the share of each site's rows that is kept out of training to evaluate the model on",
+        above=0,
+        below=1,
+    ),
     "epsilon": Key("number", "under [privacy]: what the figures spend of a held-out row; all when left out"),
     "delta": Key("number", "the delta that goes with it; that of [privacy] when left out"),
 }
@@ -109,16 +127,6 @@ RUN = {
     ),
     "secure": Key("flag", "whether the server sees sums over sites alone (masked sums)", False),
 }
-PRIVACY = {
-    "kind": Key("text", "of a total: noise of each site's own, or in shares of one curator's", "local"),
-    "epsilon": Key("number", "the total for each site over the whole run; with noise, that of one release"),
-    "delta": Key("number", "the delta that goes with it; 0 when left out"),
-    "tolerate": Key("whole", "of kind central: how many sites may collude or vanish in all", least=0),
-    "least_rows": Key("whole", "of kind central: the rows of a site that the sensitivity is computed for", least=1),
-    "noise": Key("text", "the noise of one release, in place of a total"),
-    "budget": Key("number", "with noise: the total after which a site takes no further part"),
-}
-
 SECTIONS: dict[str, dict[str, Key]] = {
     "data": DATA,
     "partition": PARTITION,
@@ -262,15 +270,7 @@ def _read_value(value: object, key: Key, place: str) -> object:
     }[key.kind]
     if not fits:
         raise FoedusError(f"{place} must be {KINDS[key.kind]}. Got {value!r} instead.")
-    if key.choices and value not in key.choices:
-        words = ", ".join(map(repr, key.choices))
-        raise FoedusError(
-            f"{place} must be one of {words}. Got {value!r} instead.{did_you_mean(str(value), key.choices)}"
-        )
-    if number is not None and key.least is not None and number < key.least:
-        raise FoedusError(f"{place} must be {KINDS[key.kind]} >= {key.least:g}. Got {value!r} instead.")
-    if number is not None and key.most is not None and number > key.most:
-        raise FoedusError(f"{place} must be {KINDS[key.kind]} <= {key.most:g}. Got {value!r} instead.")
+    key.check(value, place)
     if key.kind == "whole" and number is not None:
         return int(number)
     if key.kind == "texts" and isinstance(value, list):

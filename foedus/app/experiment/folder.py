@@ -25,9 +25,8 @@ from foedus.app.experiment.sources import sources_of
 from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
-from foedus.data import contents
+from foedus.data import tables
 from foedus.data.preprocess import Preprocessing
-from foedus.data.tables import check_file
 from foedus.federation.flare.driver import KEPT
 from foedus.runtime.run import Run, load, versions
 
@@ -51,8 +50,8 @@ def digest_of(settings: Settings, folder: Path) -> str:
     request = {key: value for key, value in settings.items() if key not in ("name", "out")}
     total = hashlib.sha256(json.dumps(plain(request), sort_keys=True).encode())
     for path in sources_of(settings, folder):
-        check_file(path, str(path))
-        total.update(contents.digest_of(path))
+        tables.check_file(path, str(path))
+        total.update(tables.digest_of(path))
     return total.hexdigest()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.app.report.render import render
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.data import tables
 from foedus.data.columns import Words, text_of
@@ -56,16 +57,16 @@ def example_table(wish: Wish, folder: Path) -> Table:
     """
     from foedus.app.experiment.sources import files_of
 
-    seen: set[str] = set()
+    labels: set[str] = set()
     for path in files_of(wish.files, folder).values():
         table = tables.read(path, Format(wish.separator))
         levels = text_of(table.column(wish.label, "--label")).used().levels
         if wish.positive is None or wish.positive in levels:
             return table
-        seen |= {*levels}
+        labels |= {*levels}
     raise FoedusError(
         f"--positive {wish.positive!r}: no file has it; the column {wish.label!r} has only "
-        f"{tables.listing(sorted(seen))}.{did_you_mean(str(wish.positive), seen)}"
+        f"{tables.listing(sorted(labels))}.{did_you_mean(str(wish.positive), labels)}"
     )
 
 
@@ -90,98 +91,10 @@ def complete_wish(wish: Wish, folder: Path) -> Wish:
     return replace(wish, positive=positive, negative=negative, groups=groups, columns=columns)
 
 
-def _line(code: str, comment: str) -> str:
-    return f"{code:<26} # {comment}"
-
-
 def starter(wish: Wish) -> str:
     """Return the text of an experiment file, every choice with a comment."""
-    one = f"label {wish.positive or '1'}"
-    column_hint = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
-    data = [
-        _line(f"files = {toml_string(wish.files)}", "one file a site, called after the file; CSV or Parquet"),
-        '# or one file for all:  file = "all.csv"  and  site = "hospital", the column that tells the sites apart',
-        _line(f"label = {toml_string(wish.label)}", "the column to predict"),
-        _line(f"positive = {toml_string(wish.positive)}", "the label that counts as 1; the others count as 0")
-        if wish.positive is not None
-        else _line('# positive = "yes"', "the label that counts as 1, where labels are words"),
-        _line(f"group = {toml_string(wish.group)}", "groups whose losses can be compared; not used to predict")
-        if wish.group is not None
-        else _line('# group = "sex"', "groups whose losses can be compared; not used to predict"),
-        *([f"separator = {toml_string(wish.separator)}"] if wish.separator is not None else []),
-        _line('# features = ["age"]', f"the columns to predict from; all others when left out{column_hint}"),
-        _line('# drop = ["patient"]', "columns to leave out"),
-        _line('# categorical = ["code"]', "columns of numbers that are codes; columns of words need not be named"),
-        _line('missing = "mean"', '"mean" fills numbers with the mean over all sites and makes a missing word a'),
-        _line("", 'category of its own; "drop" leaves such rows out; "error" refuses them'),
-    ]
-    problem = [_line('loss = "logistic"', 'for two classes; "least_squares" to predict a number')]
-    terms = []
-    if wish.max_loss is not None:
-        other = toml_string(f"label {wish.negative}")
-        problem += [
-            _line("", "of all rows, while the cap below holds at every site"),
-            _line(f"# where = {other}", "Neyman-Pearson's form: the loss of these rows alone."),
-            _line("", "The rows under the cap then count through the cap only, so the cap becomes a"),
-            _line("", "target: at a site that could stay below it, nothing keeps the model there"),
-        ]
-        terms += [
-            _line("[[constraints]]", "a limit that holds at every site:"),
-            'type = "LossCap"',
-            f"where = {toml_string(one)}",
-            _line(f"at_most = {wish.max_loss:g}", "the mean loss on these rows; always guessing one half costs 0.69"),
-            "",
-        ]
-    if wish.max_gap is not None:
-        terms += [
-            _line("[[constraints]]", "the mean losses of two groups are close at every site"),
-            'type = "LossGap"',
-            f"first = {toml_string(f'group {wish.groups[0]}')}",
-            f"second = {toml_string(f'group {wish.groups[1]}')}",
-            f"at_most = {wish.max_gap:g}",
-            "",
-        ]
-    if not terms:
-        terms = [
-            _line("# [[constraints]]", "a limit that holds at every site, for instance:"),
-            '# type = "LossCap"',
-            f"# where = {toml_string(one)}",
-            _line("# at_most = 0.5", "the mean loss on these rows; always guessing one half costs 0.69"),
-            "",
-        ]
-    problem.append('penalty = { name = "Ridge", mu = 0.001, per_example = false }  # keeps the model small')
-    method = [
-        _line(
-            f"name = {toml_string(wish.algorithm)}",
-            "the one that fits; 'foedus check' says which, what it sends, and how often",
-        )
-    ]
-    lines = [
-        "# An experiment for foedus. Look first:  foedus check FILE    then train:  foedus run FILE",
-        "# A list in place of one value, as in seed = [0, 1, 2], makes one run for each.",
-        "",
-        _line("seed = 0", "the same seed gives the same result"),
-        "",
-        "[data]",
-        *data,
-        "",
-        _line("[preprocess]", "from sums and sets that the sites send; no rows are pooled"),
-        _line('scale = "standard"', 'mean 0, deviation 1 over all sites; or "minmax", or "none"'),
-        "",
-        "[problem]",
-        *problem,
-        "",
-        *terms,
-        "[algorithm]",
-        *method,
-        "",
-        "[participation]",
-        _line("fraction = 1.0", "the share of the sites asked in each round"),
-        "",
-        "[run]",
-        "max_rounds = 2000",
-    ]
-    return "\n".join(lines) + "\n"
+    hint = f" (here {tables.listing(wish.columns, 8)})" if wish.columns else ""
+    return render("starter.toml", wish=wish, hint=hint, quoted=toml_string)
 
 
 EXAMPLE = Wish(

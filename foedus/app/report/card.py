@@ -3,7 +3,7 @@
 import math
 import re
 
-from foedus.app.report import evidence, privacy, sections, sites, words
+from foedus.app.report import evidence, sections, sites, words
 from foedus.app.report.words import number, size
 from foedus.base.files import Json
 from foedus.certificate.private import PrivateCertificate
@@ -68,7 +68,7 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
     lines += [f"- {plain(text)}" for text in remarks]
     versions = run.settings.get("versions", {})
     lines += ["", "## To repeat it", ""]
-    lines += [privacy.NO_SEED, ""] if privacy.noise_from_seed(run) else []
+    lines += [sections.NO_SEED, ""] if sections.noise_from_seed(run) else []
     lines += ["```python", sections.call(run).replace("```", "'''"), "```", ""]
     lines.append("With " + ", ".join(f"{plain(k)} {plain(v)}" for k, v in versions.items()) + ".")
     return "\n".join(lines) + "\n"
@@ -146,7 +146,7 @@ def _certificate(run: Run) -> list[str]:
 def _caps(certificate: PrivateCertificate, run: Run) -> list[str]:
     rows = certificate.rows
     rows = sorted(rows, key=lambda row: -row.high)[:MOST] if len(rows) > MOST else rows
-    lines = [*map(plain, words.caps_under_noise(run)), "", privacy.EXCESS, ""]
+    lines = [*map(plain, words.caps_under_noise(run)), "", sections.EXCESS, ""]
     lines += ["| site | term | value about | interval | cap | excess | interval | noise | verdict |"]
     lines += ["|---|---|---:|---:|---:|---:|---:|---:|---|"]
     lines += [

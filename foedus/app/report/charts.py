@@ -4,15 +4,15 @@ A chart is complete without JavaScript. The page also contains the points of all
 to show values under the pointer and to zoom.
 """
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import pairwise
 
 import numpy as np
+from markupsafe import Markup
 
+from foedus.app.report.render import piece
 from foedus.app.report.words import number, size
 from foedus.base.files import Json
 
@@ -57,6 +57,27 @@ class Chart:
         if not len(positive) or np.any(values < 0):
             return False
         return float(positive.max()) > LOG_SPAN * float(positive.min())
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing with its labels: places of labels and dots are in per cent, lines are SVG paths with their classes."""
+
+    kind: str
+    title: str
+    remark: str
+    label: str  # the drawing in words, for those who do not see it
+    side: Sequence[tuple[str, float]]
+    below: Sequence[tuple[str, float]]
+    axis: str
+    lines: Sequence[tuple[str, str, str]]  # the class, the series, and the path
+    dots: Sequence[tuple[str, str, float, float]] = ()  # the class, the words, from the left, from the top
+    legend: Sequence[tuple[str, str]] = ()
+    limit: str = ""
+    key: str = ""
+    by: str = ""
+    wide: int = WIDE
+    high: int = HIGH
 
 
 def above_least(series: Sequence[ChartSeries]) -> tuple[list[ChartSeries], float] | None:
@@ -156,8 +177,14 @@ def path(x: np.ndarray, y: np.ndarray) -> str:
     return "".join(words)
 
 
-def line_chart(chart: Chart, by: str) -> str:
-    """Return the chart as HTML, over rounds or over bytes sent."""
+def labels(axis: Axis, text: Callable[[float], str], *, upward: bool = False, most: int = 5) -> list[tuple[str, float]]:
+    """Return the labels of an axis and their places, in per cent from the left or, of one that goes upward, the top."""
+    places = ((v, float(axis.place(np.array(v)))) for v in axis.ticks(most))
+    return [(text(v), 100 * (1 - p if upward else p)) for v, p in places]
+
+
+def line_chart(chart: Chart, by: str) -> Plot:
+    """Return the drawing of a chart over rounds or over bytes sent."""
     selections = [(s, thin(s.y, chart.points)) for s in chart.series]
     every = np.concatenate([s.y[i] for s, i in selections])
     within = every[np.isfinite(every)]
@@ -173,26 +200,23 @@ def line_chart(chart: Chart, by: str) -> str:
         d = path(horizontal.place(over[series.name][index]), vertical.place(series.y[index]))
         if len(index) == 1 and d:
             d += "h.01"  # a single round is a dot
-        lines.append(f'<path class="line c{series.colour}" data-series="{escape(series.name)}" d="{d}"/>')
-    rows = [(v, 1 - float(vertical.place(np.array(v)))) for v in vertical.ticks()]
-    columns = [(v, float(horizontal.place(np.array(v)))) for v in horizontal.ticks(5)]
-    grid = "".join(f"M0 {_figure(HIGH * p)}H{WIDE}" for _, p in rows)
+        lines.append((f"line c{series.colour}", series.name, d))
     limit = ""
     if chart.limit is not None and vertical.low <= chart.limit <= vertical.high:
-        at = 1 - float(vertical.place(np.array(chart.limit)))
-        limit = f'<path class="limit" d="M0 {_figure(HIGH * at)}H{WIDE}"/>'
-    label_of = size if by == "bytes" else number
+        limit = f"M0 {_figure(HIGH * (1 - float(vertical.place(np.array(chart.limit)))))}H{WIDE}"
     ends = "; ".join(f"{s.name} ends at {number(_last(s.y))}" for s in chart.series)
-    side = "".join(f'<span style="top:{100 * p:.1f}%">{number(v)}</span>' for v, p in rows)
-    below = "".join(f'<span style="left:{100 * p:.1f}%">{label_of(v)}</span>' for v, p in columns)
-    return (
-        f'<figure class="chart by-{by}" data-chart="{escape(chart.key)}" data-by="{by}">'
-        f"<figcaption><strong>{escape(chart.title)}</strong> <span>{escape(chart.words)}</span></figcaption>"
-        f'<div class="plot"><div class="side">{side}</div><div class="area">'
-        f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(chart.title)} over {by}: {escape(ends)}"><path class="grid" d="{grid}"/>{limit}'
-        f'{"".join(lines)}</svg></div><div class="below">{below}</div></div>'
-        f'<p class="axis">{"round" if by == "rounds" else "sent to and from all sites"}</p></figure>'
+    return Plot(
+        kind=f"chart by-{by}",
+        title=chart.title,
+        remark=chart.words,
+        label=f"{chart.title} over {by}: {ends}",
+        side=labels(vertical, number, upward=True),
+        below=labels(horizontal, size if by == "bytes" else number),
+        axis="round" if by == "rounds" else "sent to and from all sites",
+        lines=lines,
+        limit=limit,
+        key=chart.key,
+        by=by,
     )
 
 
@@ -222,7 +246,7 @@ def data_of(chart: Chart) -> Json:
     return {"key": chart.key, "log": chart.log, "limit": chart.limit, "series": series}
 
 
-def attendance(names: Sequence[str], requests: np.ndarray, replies: np.ndarray) -> str:
+def attendance(names: Sequence[str], requests: np.ndarray, replies: np.ndarray) -> Markup:
     """Return a picture of who answered when, with a row for each site; a column stands for one or several rounds.
 
     Args:
@@ -240,28 +264,11 @@ def attendance(names: Sequence[str], requests: np.ndarray, replies: np.ndarray) 
     layers = [(f"l{k}", level == k) for k in (1, 2, 3, 4)]
     if columns == rounds:
         layers.append(("lost", losses > 0))
-    paths = "".join(f'<path class="{name}" d="{_cells(mask)}"/>' for name, mask in layers if mask.any())
-    share = replies.mean(axis=0)
-    labels = ""
-    if sites <= 40:
-        labels = "".join(
-            f'<span title="{escape(name)}">{escape(name)}</span><b>{100 * part:.0f} %</b>'
-            for name, part in zip(names, share, strict=True)
-        )
+    strokes = [(name, _cells(mask)) for name, mask in layers if mask.any()]
+    shares = list(zip(names, replies.mean(axis=0).tolist(), strict=True)) if sites <= 40 else []
     tall = 18 if sites <= 40 else max(3, min(8, 700 // sites))
-    key = '<i class="l4"></i> answered <i class="l0"></i> not asked'
-    key += ' <i class="lost"></i> reply lost' if columns == rounds and losses.any() else ""
-    if columns < rounds:
-        key = f'one column is about {round(rounds / columns)} rounds: <i class="l0"></i> none <i class="l1"></i> '
-        key += '<i class="l2"></i> <i class="l3"></i> <i class="l4"></i> answered all of them'
-    site_names = escape(json.dumps(list(names)))
-    return (
-        f'<figure class="attendance{"" if labels else " plain"}" style="--sites:{sites};--tall:{tall}px">'
-        f'<div class="who">{labels}</div><svg viewBox="0 0 {columns} {sites}" preserveAspectRatio="none" role="img" '
-        f'aria-label="who answered in which round" data-rounds="{rounds}" data-names="{site_names}">{paths}</svg>'
-        f"<figcaption><span>round 1</span><span>round {number(rounds)}</span></figcaption>"
-        f'<p class="key">{key}</p></figure>'
-    )
+    has_losses = bool(columns == rounds and losses.any())
+    return piece("attendance", list(names), columns, rounds, strokes, shares, tall, has_losses)
 
 
 def _cells(mask: np.ndarray) -> str:

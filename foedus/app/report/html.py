@@ -2,15 +2,16 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeAlias
 
-from foedus.app.report import charts, evidence, privacy, sections, sites, tradeoff, words
+from markupsafe import Markup
+
+from foedus.app.report import charts, evidence, sections, sites, tradeoff, words
 from foedus.app.report.charts import Chart
+from foedus.app.report.render import render
 from foedus.app.report.words import number, size
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
@@ -19,17 +20,8 @@ from foedus.runtime.run import Run
 Tile: TypeAlias = tuple[str, str, str]
 """A name, a figure and a remark."""
 
-Section: TypeAlias = tuple[str, str, str]
+Section: TypeAlias = tuple[str, str, Markup]
 """A key for links, a title, and the content as HTML."""
-
-# the drawing inside the seal of a verdict, by its level
-SEAL = {
-    "going": '<path d="M22 32v.01M32 32v.01M42 32v.01"/>',
-    "good": '<path d="M20 33.5l8 8 16-18"/>',
-    "fair": '<path d="M32 20v16M32 43.5v.5"/>',
-    "bad": '<path d="M23 23l18 18M41 23L23 41"/>',
-    "open": '<path d="M19 25h26M32 20v24M25 44h14M19 25l-4 9h8zM45 25l-4 9h8z"/>',
-}
 
 
 def write(runs: Mapping[str, Run], path: Path, request: Json | None = None) -> Path:
@@ -84,33 +76,59 @@ def _of_experiment(record: Json) -> Json:
     return request
 
 
-def page(runs: Mapping[str, Run], request: Json, live: str = "") -> str:
-    """Return the whole page; `live` is HTML for its head, by which a page follows a running job."""
+def page(runs: Mapping[str, Run], request: Json, pulse: str | None = None) -> str:
+    """Return the whole page; one with a `pulse` follows a running job."""
     alike = tradeoff.one_problem(runs) and not request.get("data_differ")
     page_charts = sections.charts_of(runs, alike)
     if len(runs) == 1:
         ((name, run),) = runs.items()
-        title, content = _one(name, run, request, page_charts)
+        title, verdict, tiles, warnings, parts = _one(name, run, request, page_charts)
     else:
-        title, content = (_several if alike else _different)(runs, request, page_charts)
-    return assemble(title, content, page_charts, live)
+        title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+        verdict, parts = (_several if alike else _different)(runs, request, page_charts)
+        tiles, warnings = [], _warnings(runs, request)
+    return assemble(title, verdict, tiles=tiles, warnings=warnings, parts=parts, page_charts=page_charts, pulse=pulse)
 
 
-def assemble(title: str, content: str, page_charts: list[Chart], live: str = "") -> str:
-    """Return a complete HTML document around the content, with the style, the script and the data of the charts."""
-    package = files("foedus.app.report")
-    style, script = (package.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    data = json.dumps([charts.data_of(chart) for chart in page_charts], separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)} – foedus</title>{live}<style>{style}</style></head>\n<body>{content}"
-        f'<script type="application/json" id="series">{data}</script><script>{script}</script></body></html>\n'
+def assemble(
+    title: str,
+    verdict: words.Verdict,
+    *,
+    kicker: str = "",
+    tiles: Sequence[Tile] = (),
+    warnings: Sequence[str] = (),
+    parts: Sequence[Section] = (),
+    page_charts: Sequence[Chart] = (),
+    pulse: str | None = None,
+) -> str:
+    """Return a complete HTML document: header, verdict, tiles, warnings, and the sections that have content.
+
+    Args:
+        title: the title of the document.
+        verdict: what its head says.
+        kicker: the line above the verdict; the title where it is left out.
+        tiles: figures below the verdict.
+        warnings: what a careful reader should know.
+        parts: the sections.
+        page_charts: the charts, whose data the script reads.
+        pulse: the text by which the page finds out whether there is a newer one; None for a page that stays.
+    """
+    return render(
+        "page.html",
+        title=title,
+        verdict=verdict,
+        kicker=kicker or title,
+        tiles=tiles,
+        warnings=warnings,
+        parts=[part for part in parts if part[2]],
+        series=[charts.data_of(chart) for chart in page_charts],
+        pulse=pulse,
     )
 
 
-def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[str, str]:
+def _one(
+    name: str, run: Run, request: Json, page_charts: list[Chart]
+) -> tuple[str, words.Verdict, list[Tile], list[str], list[Section]]:
     title = str(request.get("title") or name)
     verdict, present = words.verdict(run), sections.presence(run)
     verdict = replace(verdict, sentences=(*verdict.sentences, *evidence.sentences(run)))
@@ -135,21 +153,20 @@ def _one(name: str, run: Run, request: Json, page_charts: list[Chart]) -> tuple[
     parts = [
         ("asked", "What was asked", sections.request_section([run], request)),
         ("evidence", "How good it is on new rows", evidence.section(run)),
-        ("terms", "The terms, site by site", sections.certificate(run)),
-        ("caps", "The caps, as measured under noise", privacy.caps(run)),
+        ("terms", "The terms, site by site", sites.certificate(run)),
+        ("caps", "The caps, as measured under noise", sections.noisy_caps(run)),
         ("model", "What the model is", evidence.coefficients(run)),
         ("convergence", "How it got there", sections.convergence(page_charts, [])),
         ("sites", "Who took part", sections.who_took_part(run, present)),
         ("worst-case", "The worst case", sections.worst_case(run)),
-        ("privacy", "Privacy", privacy.ledger(run)),
+        ("privacy", "Privacy", sections.ledger(run)),
         ("settings", "Settings and versions", sections.settings(run)),
         ("words", "How to read this page", sections.glossary([run])),
     ]
-    return title, body(title, verdict, tiles, warnings, parts)
+    return title, verdict, tiles, warnings, parts
 
 
-def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[str, str]:
-    title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[words.Verdict, list[Section]]:
     successes = {name: run for name, run in runs.items() if words.verdict(run).level == "good"}
     usable = {name: run for name, run in (successes or runs).items() if math.isfinite(run.objective)} or dict(runs)
     best = min(usable, key=lambda name: usable[name].objective)
@@ -176,12 +193,11 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
         ("runs", "The runs", sections.table_of_runs(runs)),
         *_beside(runs, page_charts),
     ]
-    return title, body(title, verdict, [], _warnings(runs, request), parts)
+    return verdict, parts
 
 
-def _different(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[str, str]:
-    """Return title and content of a page on runs of different problems, with a curve if only caps differ."""
-    title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+def _different(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[words.Verdict, list[Section]]:
+    """Return verdict and sections of a page on runs of different problems, with a curve if only caps differ."""
     data_differ = bool(request.get("data_differ"))
     curves = [] if data_differ else tradeoff.curves(runs)
     parts = [
@@ -191,7 +207,7 @@ def _different(runs: Mapping[str, Run], request: Json, page_charts: list[Chart])
         ("runs", "The runs", sections.table_of_runs(runs)),
         *_beside(runs, page_charts),
     ]
-    return title, body(title, tradeoff.verdict(runs, curves, data_differ), [], _warnings(runs, request), parts)
+    return tradeoff.verdict(runs, curves, data_differ), parts
 
 
 def _warnings(runs: Mapping[str, Run], request: Json) -> list[str]:
@@ -207,30 +223,3 @@ def _beside(runs: Mapping[str, Run], page_charts: list[Chart]) -> list[Section]:
         ("settings", "Settings that differ", sections.differences(runs)),
         ("words", "How to read this page", sections.glossary(list(runs.values()))),
     ]
-
-
-def body(title: str, verdict: words.Verdict, tiles: list[Tile], warnings: list[str], parts: list[Section]) -> str:
-    """Return the body of a page: header, verdict, tiles, warnings, and the sections that have content."""
-    parts = [part for part in parts if part[2]]
-    links = "".join(f'<a href="#{key}">{escape(head)}</a>' for key, head, _ in parts)
-    figures = "".join(
-        f"<div><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in tiles
-    )
-    advice = "".join(f"<li>{escape(text)}</li>" for text in verdict.advice)
-    alarm = "".join(f"<li>{escape(text)}</li>" for text in warnings)
-    sections = "".join(
-        f'<section id="{key}"><h2>{escape(head)}</h2>{content}</section>' for key, head, content in parts
-    )
-    return (
-        f'<header class="top"><a class="brand" href="#">foedus</a><nav>{links}</nav></header><main>'
-        f'<section class="hero {verdict.level}"><svg class="seal" viewBox="0 0 64 64" aria-hidden="true">'
-        f'<circle class="teeth" cx="32" cy="32" r="29"/><circle cx="32" cy="32" r="23"/>{SEAL[verdict.level]}</svg>'
-        f'<div><p class="kicker">{escape(title)}</p><h1>{escape(verdict.title)}</h1>'
-        + "".join(f"<p>{escape(text)}</p>" for text in verdict.sentences)
-        + (f"<h3>What to try</h3><ul>{advice}</ul>" if advice else "")
-        + "</div></section>"
-        + (f'<dl class="tiles">{figures}</dl>' if figures else "")
-        + (f'<aside class="warnings"><h2>Keep in mind</h2><ul>{alarm}</ul></aside>' if alarm else "")
-        + f"{sections}</main><footer>Made by foedus. This file is self-contained and needs no network."
-        "</footer>"
-    )

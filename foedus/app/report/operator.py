@@ -4,18 +4,18 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
-from foedus.app.report import html, live, sections, words
+from foedus.app.report import html, sections, watch, words
+from foedus.app.report.render import Cell, Column, Line, columns, paragraphs, piece, table
 from foedus.app.report.words import duration, number, size
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
-from foedus.certificate.measure import Certificate
-from foedus.runtime.run import Run, Traffic
+from foedus.runtime.run import Traffic
 
 if TYPE_CHECKING:
     from foedus.federation.flare.console import Console, JobStatus
@@ -84,44 +84,38 @@ class FederationShow:
     def page(self) -> str:
         """Return the page."""
         scene = self.scene
-        return render(scene, live.LIVE.format(pulse=f"{scene.time:.3f}"))
+        return render(scene, f"{scene.time:.3f}")
 
 
-def render(scene: Scene, refresh: str = "") -> str:
-    """Return the page of a scene; `refresh` is HTML for its head, by which it follows the federation."""
+def render(scene: Scene, pulse: str | None = None) -> str:
+    """Return the page of a scene; one with a `pulse` follows the federation."""
     if scene.trouble:
         trouble = words.Verdict("bad", "The server does not answer", (scene.trouble,), ("The page looks again.",))
-        return html.assemble("federation", html.body("federation", trouble, [], [], []), [], refresh)
+        return html.assemble("federation", trouble, pulse=pulse)
     if not scene.runs:
-        idle = words.Verdict(
-            "open",
-            "No run is under way",
-            (f"{words.count(len(scene.sites), 'site')} connected: {_names(scene.sites)}.",),
-        )
-        parts = [("jobs", "Jobs", jobs_table(scene.jobs))]
-        return html.assemble("federation", html.body("federation", idle, [], [], parts), [], refresh)
+        text = f"{words.count(len(scene.sites), 'site')} connected: {_names(scene.sites)}."
+        idle = words.Verdict("open", "No run is under way", (text,))
+        return html.assemble("federation", idle, parts=[("jobs", "Jobs", jobs_table(scene.jobs))], pulse=pulse)
     run, *others = scene.runs
-    history = history_of(run)
-    partial = Run(
-        w=None, objective=_last(history, "objective"), rounds=run["rounds"], converged=False, reason="running",
-        certificate=Certificate(stationarity=math.nan), history=history, traffic=Traffic(0, 0), seconds=0.0,
-        compile_seconds=0.0, settings={},
-    )  # fmt: skip
+    partial = watch.running(history_of(run), run["rounds"], Traffic(0, 0))
     charts = sections.charts_of({str(run["run"]): partial})
-    share = 100 * min(run["rounds"] / max(1, run["max_rounds"]), 1)
-    progress = f'<div class="progress"><i style="width:{share:.1f}%"></i></div>'
-    parts = [
-        ("sites", "The sites", sites_table(run, scene.sites)),
-        ("convergence", "How it goes", progress + sections.convergence(charts, [])),
-        ("jobs", "Jobs", jobs_table(scene.jobs)),
-    ]
     warnings = (
         [f"Replies that were not accepted: {run['refusal_count']}; {run['refusals'][-1]}."] if run["refusals"] else []
     )
     warnings += [f"Run {one['run']} goes on beside it, at round {one['rounds']}." for one in others]
-    going = words.Verdict("going", f"{run['algorithm']}: {STAGES[run['stage']]}", (waits_for(run),))
     return html.assemble(
-        "federation", html.body(f"run {run['run']}", going, tiles(run, scene), warnings, parts), charts, refresh
+        "federation",
+        words.Verdict("going", f"{run['algorithm']}: {STAGES[run['stage']]}", (waits_for(run),)),
+        kicker=f"run {run['run']}",
+        tiles=tiles(run, scene),
+        warnings=warnings,
+        parts=[
+            ("sites", "The sites", sites_table(run, scene.sites)),
+            watch.progress(charts, run["rounds"], run["max_rounds"]),
+            ("jobs", "Jobs", jobs_table(scene.jobs)),
+        ],
+        page_charts=charts,
+        pulse=pulse,
     )
 
 
@@ -146,10 +140,9 @@ def tiles(run: Json, scene: Scene) -> list[html.Tile]:
     return figures
 
 
-def sites_table(run: Json, connected_sites: list[str]) -> str:
+def sites_table(run: Json, connected_sites: list[str]) -> Markup:
     """Return a table with a row for each site of a run: its state, last reply, pace, bytes, faults and releases."""
-    heads = ["Site", "State", "Last reply", "Seconds a round", "Bytes", "Replies", "Faults", "Releases"]
-    rows = []
+    lines = []
     for name in run["clients"]:
         sight = run["sites"].get(name, {})
         state = "answers" if sight.get("replies") else "has not answered yet"
@@ -167,42 +160,20 @@ def sites_table(run: Json, connected_sites: list[str]) -> str:
             number(sight.get("faults", 0)),
             "–" if releases is None else number(releases),
         ]
-        rows.append(
-            f'<tr><th scope="row">{escape(name)}</th>'
-            + "".join(cell_of(h, c) for h, c in zip(heads[1:], cells, strict=True))
-            + "</tr>"
-        )
-    titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    return (
-        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{"".join(rows)}</tbody>'
-        '</table></div><p class="note">Releases are those that a site says it has made under its privacy budget; its '
-        "own ledger stays there.</p>"
-    )
+        lines.append(Line(name, [*map(Cell, cells)]))
+    heads = columns("State", "Last reply", "Seconds a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
+    note = "Releases are those that a site says it has made under its privacy budget; its own ledger stays there."
+    return table([Column("Site", ""), *heads], lines, "") + piece("note", note)
 
 
-def cell_of(head: str, text: str) -> str:
-    """Return a cell, which on a narrow screen says what it is about."""
-    return f'<td><span class="mini">{head}</span>{escape(text)}</td>'
-
-
-def jobs_table(jobs: "list[JobStatus]") -> str:
+def jobs_table(jobs: "list[JobStatus]") -> Markup:
     """Return a table of the jobs at the server, newest first."""
     if not jobs:
-        return "<p>None was submitted yet.</p>"
-    heads = ("Run", "State", "Submitted", "Time", "Job")
-    rows = "".join(
-        f'<tr><th scope="row">{escape(one.name)}</th>'
-        + "".join(
-            cell_of(head, text)
-            for head, text in zip(heads[1:], (one.state, one.submitted[:19], one.duration[:8], one.number), strict=True)
-        )
-        + "</tr>"
-        for one in jobs[:20]
-    )
-    titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    return (
-        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
+        return paragraphs(["None was submitted yet."])
+    lines = [
+        Line(one.name, [*map(Cell, (one.state, one.submitted[:19], one.duration[:8], one.number))]) for one in jobs[:20]
+    ]
+    return table([Column("Run", ""), *columns("State", "Submitted", "Time", "Job", kind="t")], lines, "")
 
 
 def history_of(run: Json) -> dict[str, np.ndarray]:
@@ -216,10 +187,6 @@ def history_of(run: Json) -> dict[str, np.ndarray]:
         numbers = np.array([math.nan if value is None else float(value) for value in values])
         history[name] = np.interp(np.arange(count), places, numbers) if count else numbers
     return history
-
-
-def _last(history: dict[str, np.ndarray], name: str) -> float:
-    return float(history[name][-1]) if len(history.get(name, ())) else math.nan
 
 
 def _names(names: list[str]) -> str:

@@ -4,15 +4,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
 
 import numpy as np
+from markupsafe import Markup
 
 from foedus.app.report import charts, sites, words
 from foedus.app.report.charts import Chart, ChartSeries
-from foedus.app.report.privacy import NO_SEED, noise_from_seed, public_settings, solve_arguments, total_epsilon
+from foedus.app.report.render import Cell, Column, Line, columns, paragraphs, piece, table
 from foedus.app.report.words import number, size
 from foedus.base.files import Json
+from foedus.privacy.ledger import NOT_TOLD, SIMULATED, TIGHT
 from foedus.problem.stacked import Stacked
 from foedus.protocol.participation import attendance, participation_from
 from foedus.runtime.run import Run
@@ -39,6 +40,16 @@ SERIES = {
 COMPARED = ("accuracy", "miss_rate", "false_alarms", "auc", "r2", "mae")  # figures on new rows in tables of runs
 # series of the history that count things; other sections show them
 COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
+NO_SEED = (
+    "The seed of this run is not shown: the noise was drawn from it, so that whoever knows it can run two guesses of "
+    "the data and see which of them gives this model."
+)
+
+EXCESS = (
+    "The verdict follows from the excess: the mean over all rows of a site of loss minus cap on the rows that the cap "
+    "is about, and 0 on the others. It is at most 0 where the cap is kept; the noise is its standard deviation. The "
+    "value is the mean loss on the cap's own rows, whose number is measured with noise as well."
+)
 GLOSSARY = {
     "Objective": "the number that training makes small: the mean loss over the sites, plus penalties if there are any.",
     "Term, cap": "what was promised about each site, such as a loss of at most 0.2 on one kind of case.",
@@ -56,29 +67,32 @@ GLOSSARY = {
 }
 
 
-def request_section(runs: Sequence[Run], request: Json) -> str:
+def request_section(runs: Sequence[Run], request: Json) -> Markup:
     """Return what the user asked for, in words and as a problem; what differs between runs is only named."""
-    rows: list[tuple[str, str]] = []
-    if request.get("words"):
-        rows.append(("In words", escape(str(request["words"]))))
+    rows: list[tuple[str, str]] = [("In words", str(request["words"]))] if request.get("words") else []
 
-    def add(name: str, answers: list[str]) -> None:
+    def add(name: str, answers: Sequence[str]) -> None:
         rows.append((name, answers[0] if len(set(answers)) == 1 else "each run its own, listed below"))
 
-    add("Make small", [escape(words.objective(run)) for run in runs])
-    add("Keep", ["<br>".join(map(escape, words.terms(run))) or "nothing: no terms were set" for run in runs])
-    add("Method", [escape(str(run.settings.get("algorithm", {}).get("name", "unknown"))) for run in runs])
+    add("Make small", [words.objective(run) for run in runs])
+    add("Keep", [promises(run) for run in runs])
+    add("Method", [str(run.settings.get("algorithm", {}).get("name", "unknown")) for run in runs])
     who = [run.settings.get("participation") for run in runs]
     if any(isinstance(one, Mapping) for one in who):
-        add("Sites asked", [escape(_participation(dict(one))) if isinstance(one, Mapping) else "" for one in who])
+        add("Sites asked", [_participation(dict(one)) if isinstance(one, Mapping) else "" for one in who])
     privacy = [run.settings.get("privacy") for run in runs]
     if any(isinstance(one, Mapping) for one in privacy):
-        add("Privacy", [escape(_flat(one)) if isinstance(one, Mapping) else "none" for one in privacy])
+        add("Privacy", [_flat(one) if isinstance(one, Mapping) else "none" for one in privacy])
     own_rows = {"title", "words", "command", "warnings", "data_differ"}
-    rows += [(str(k), escape(_flat(v))) for k, v in request.items() if k not in own_rows]
+    rows += [(str(k), _flat(v)) for k, v in request.items() if k not in own_rows]
     if request.get("command"):
-        rows.append(("Command", f"<code>{escape(str(request['command']))}</code>"))
-    return '<dl class="asked">' + "".join(f"<div><dt>{escape(a)}</dt><dd>{b}</dd></div>" for a, b in rows) + "</dl>"
+        rows.append(("Command", Markup("<code>{}</code>").format(request["command"])))
+    return piece("definitions", rows)
+
+
+def promises(run: Run) -> str:
+    """Return the terms of a run, one below the other."""
+    return Markup("<br>").join(words.terms(run)) or "nothing: no terms were set"
 
 
 def _participation(who: Json) -> str:
@@ -97,36 +111,6 @@ def _flat(value: object) -> str:
         return ", ".join(map(_flat, value))
     # not isinstance: a bool is an int too
     return number(value) if type(value) is int or type(value) is float else str(value)
-
-
-def certificate(run: Run) -> str:
-    """Return the certificate: its four figures, then every term at every site."""
-    c = run.certificate
-    if c.silent:
-        return f"<p>{escape(words.not_measured(run))}</p>"
-    counts = "".join(f"<p>{escape(text)}</p>" for text in words.counts_of_terms(run))
-    if counts and not c.rows:
-        return counts
-    if not c.rows and getattr(run, "worst_case", None) is not None:
-        return "<p>No terms were set, so there is nothing to hold each site to.</p>"
-    if not c.rows:
-        return (
-            "<p>No terms were set, so there is nothing to hold each site to. At the returned model the largest entry "
-            f"of the gradient over all sites is <b>{number(c.stationarity)}</b> (stationarity), measured after "
-            "training.</p>"
-        )
-    figures = (
-        ("stationarity", c.stationarity, c.eps1),
-        ("feasibility", c.feasibility, c.eps2),
-        ("complementarity", c.complementarity, c.eps2),
-        ("distance", c.distance, c.eps2),
-    )
-    items = "".join(
-        f'<li class="{"met" if value <= eps else "broken"}"><b>{name}</b> {number(value)} '
-        f"<small>{'within' if value <= eps else 'over'} {number(eps)}</small></li>"
-        for name, value, eps in figures
-    )
-    return f'{counts}<ul class="figures">{items}</ul>{sites.table(run)}'
 
 
 def charts_of(runs: Mapping[str, Run], alike: bool = True) -> list[Chart]:
@@ -182,31 +166,15 @@ def _limit(key: str, runs: Mapping[str, Run]) -> float | None:
     return float(first) if len(tolerances) == 1 and isinstance(first, int | float) else None
 
 
-def convergence(page_charts: list[Chart], legend: list[str]) -> str:
-    """Return the charts, over rounds and over bytes; the switch between them works without JavaScript."""
+def convergence(page_charts: list[Chart], legend: list[str]) -> Markup:
+    """Return the charts, over rounds and over bytes."""
     if not page_charts:
-        return ""
-
-    def grid(those: list[Chart]) -> str:
-        return (
-            '<div class="charts">'
-            + "".join(charts.line_chart(c, by) for c in those for by in ("rounds", "bytes"))
-            + "</div>"
-        )
-
-    buttons = "".join(
-        f'<button type="button" data-toggle="{escape(name)}" aria-pressed="true"><i class="c{i % 8}"></i>'
-        f"{escape(name)}</button>"
-        for i, name in enumerate(legend)
+        return Markup("")
+    usual, others = (
+        [charts.line_chart(c, by) for c in page_charts if (c.key in SERIES) is is_usual for by in ("rounds", "bytes")]
+        for is_usual in (True, False)
     )
-    usual, others = ([c for c in page_charts if (c.key in SERIES) is is_usual] for is_usual in (True, False))
-    further = f"<details><summary>What else the method reports</summary>{grid(others)}</details>" if others else ""
-    return (
-        '<input type="radio" name="by" id="by-rounds" checked><input type="radio" name="by" id="by-bytes">'
-        '<div class="tools"><span class="switch"><label for="by-rounds">by round</label><label for="by-bytes">by bytes '
-        f'sent</label></span><span class="legend">{buttons}</span><span class="hint script">Drag across a chart to '
-        f"zoom, double-click to go back.</span></div>{grid(usual)}{further}"
-    )
+    return piece("convergence", usual, others, legend)
 
 
 def presence(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
@@ -232,41 +200,78 @@ def presence(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     return (who_was_asked, who_answered) if same else None
 
 
-def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> str:
+def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> Markup:
     """Return who answered when: a sentence, and a picture unless all sites answered every round."""
     n = len(run.names)
     replies = run.history.get("answered")
     if replies is None or not len(replies):
-        return ""
+        return Markup("")
     if present is not None and present[1].all():
         who = f"All {n} sites" if n > 1 else "The one site"
-        return f"<p>{who} answered in each of {words.count(run.rounds, 'round')}.</p>"
-    text = f"<p>On average {number(float(np.mean(replies)))} of {n} sites answered a round; the fewest were "
-    text += f"{number(int(np.min(replies)))}, the most {number(int(np.max(replies)))}.</p>"
+        return paragraphs([f"{who} answered in each of {words.count(run.rounds, 'round')}."])
+    text = f"On average {number(float(np.mean(replies)))} of {n} sites answered a round; the fewest were "
+    text += f"{number(int(np.min(replies)))}, the most {number(int(np.max(replies)))}."
     if present is None:
-        return text + "<p>The run does not record which sites these were.</p>"
-    return text + charts.attendance(run.names, *present)
+        return paragraphs([text, "The run does not record which sites these were."])
+    return paragraphs([text]) + charts.attendance(run.names, *present)
 
 
-def worst_case(run: Run) -> str:
+def worst_case(run: Run) -> Markup:
     """Return the worst case of a robust method: each site's loss at its worst distribution, and the worst weights."""
     stress = getattr(run, "worst_case", None)
     if stress is None:
-        return ""
-    text = (
-        f"<p>If the data move as far as was allowed for, the loss is at most <b>{number(stress.value)}</b>, measured "
-        f"at the returned model over all sites: {escape(stress.optimality)}. Each site's own worst case is below, "
-        "beside its mean loss on the data as they are, and the weight that the worst mixture of sites gives it.</p>"
-    )
-    if len(stress.clients) > sites.MOST:
-        return text
-    return text + sites.bars(
-        ("Site", "Worst case", "Worst case", "Mean loss", "Radius", "Weight"),
-        [
-            (name, float(c.value), (number(c.nominal), number(c.radius), number(float(stress.q.get(name, 1.0)))))
-            for name, c in stress.clients.items()
-        ],
-    )
+        return Markup("")
+    rows = [
+        (name, float(c.value), (number(c.nominal), number(c.radius), number(float(stress.q.get(name, 1.0)))))
+        for name, c in stress.clients.items()
+    ]
+    titles = ("Site", "Worst case", "Worst case", "Mean loss", "Radius", "Weight")
+    bars = sites.bars(titles, rows) if len(rows) <= sites.MOST else ""
+    return piece("worst_case", stress.value, stress.optimality, bars)
+
+
+def total_epsilon(run: Run) -> float | None:
+    """Return the largest total ε of a site, by the tightest composition; None without a guarantee."""
+    book = getattr(run, "ledger", None)
+    if book is None or not getattr(book, "sound", False) or not len(book.releases):
+        return None
+    return max(float(book.total(name, TIGHT)) for name in book.names)
+
+
+def noise_from_seed(run: Run) -> bool:
+    """Whether the noise of a private run was drawn from its seed."""
+    book = getattr(run, "ledger", None)
+    return book is not None and bool(getattr(book, "simulated", False))
+
+
+def ledger(run: Run) -> Markup:
+    """Return the privacy section: a sentence, the ε of each site and the whole ledger; empty without a ledger."""
+    book = getattr(run, "ledger", None)
+    if book is None:
+        return Markup("")
+    is_simulated, bars = noise_from_seed(run), ""
+    if total_epsilon(run) is not None and len(book.names) <= sites.MOST:
+        titles = ("Site", "Spent", "ε in all, simulated" if is_simulated else "ε in all", "Releases", "Examples")
+        rows = [
+            (name, float(book.total(i, TIGHT)), (number(int(n)), number(int(count)) if count >= 0 else NOT_TOLD))
+            for i, (name, n, count) in enumerate(zip(book.names, book.releases, book.counts, strict=True))
+        ]
+        bars = sites.bars(titles, rows)
+    summary = words.capital(book.summary().splitlines()[0].removeprefix("privacy: "))
+    return piece("ledger", summary, SIMULATED if is_simulated else "", bars, str(book))
+
+
+def noisy_caps(run: Run) -> Markup:
+    """Return the caps as they were measured under noise: sentences and a table; empty where they were not."""
+    certificate = run.certificate.private
+    if certificate is None:
+        return Markup("")
+    return paragraphs(words.caps_under_noise(run)) + sites.noisy_table(certificate) + piece("note", EXCESS)
+
+
+def public_settings(run: Run) -> Json:
+    """Return the settings that a page may show: without the seed if the noise of a private run was drawn from it."""
+    return {k: v for k, v in run.settings.items() if k != "seed"} if noise_from_seed(run) else run.settings
 
 
 def _pairs(value: object, name: str = "") -> list[tuple[str, str]]:
@@ -286,6 +291,23 @@ def _code(value: object) -> str:
     return repr(value)
 
 
+def solve_arguments(algorithm: Json) -> tuple[Json, Json | None]:
+    """Split the settings of a private algorithm into the arguments of `solve`: the plain method, and privacy=."""
+    noise = algorithm.get("noise")
+    if not isinstance(noise, Mapping) or "sampler" not in noise:
+        return algorithm, None
+    # version 0.1 kept the settings of a private form's plain algorithm under "method"
+    plain = algorithm.get("plain") or algorithm.get("method") or {k: v for k, v in algorithm.items() if k != "noise"}
+    if noise.get("total") is None:
+        return plain, {k: v for k, v in noise.items() if k != "total"}
+    epsilon, delta = noise["total"]
+    clipping = {k: noise[k] for k in ("clip", "rows", "neighbours", "sampler")}
+    if "least_rows" in noise:  # in shares; the call needs secure=True beside it
+        shares = {k: noise[k] for k in ("tolerate", "least_rows")}
+        return plain, {"name": "Central", "epsilon": epsilon, "delta": delta, **clipping, **shares}
+    return plain, {"name": "Local", "epsilon": epsilon, "delta": delta, **clipping}
+
+
 def call(run: Run) -> str:
     """Return the call of `solve` that repeats the run; it leaves out a seed from which noise was drawn."""
     keys = ("max_rounds",) if noise_from_seed(run) else ("seed", "max_rounds")
@@ -299,22 +321,14 @@ def call(run: Run) -> str:
     return f"run = fd.solve(problem, {_code(algorithm)}, {', '.join(arguments)})"
 
 
-def settings(run: Run) -> str:
+def settings(run: Run) -> Markup:
     """Return all settings of the run, and the call that repeats it."""
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
-        for name, value in _pairs(public_settings(run))
-    )
     repeats = (
         f"{NO_SEED} The call, without it:"
         if noise_from_seed(run)
         else "The same settings, data and seed give the same history on the same machine:"
     )
-    return (
-        f"<p>{escape(repeats)}</p>"
-        f"<pre>{escape(call(run))}</pre><details><summary>All settings, as they were resolved</summary>"
-        f'<table class="plain">{rows}</table></details>'
-    )
+    return piece("settings", repeats, call(run), _pairs(public_settings(run)))
 
 
 def figure_cell(name: str, run: Run) -> tuple[float, str]:
@@ -323,15 +337,14 @@ def figure_cell(name: str, run: Run) -> tuple[float, str]:
     return (math.inf, "–") if figure is None else (figure.value, figure_text(name, figure))
 
 
-def table_of_runs(runs: Mapping[str, Run]) -> str:
+def table_of_runs(runs: Mapping[str, Run]) -> Markup:
     """Return a table with one row for each run: its verdict, its final figures, and its rounds, bytes and time."""
-    heads = ["Run", "Verdict", "Objective", "Largest violation", "Stationarity", "Rounds", "Up", "Down", "Time"]
     private = any(getattr(run, "ledger", None) is not None for run in runs.values())
-    loss = "ε, simulated" if any(map(noise_from_seed, runs.values())) else "ε"
-    figure_names = [
-        name for name in COMPARED if any(r.evaluation and name in r.evaluation.overall for r in runs.values())
-    ]
-    body = ""
+    names = [name for name in COMPARED if any(r.evaluation and name in r.evaluation.overall for r in runs.values())]
+    heads = ["Objective", "Largest violation", "Stationarity", "Rounds", "Up", "Down", "Time"]
+    heads += ["ε, simulated" if any(map(noise_from_seed, runs.values())) else "ε"] if private else []
+    heads += [f"{TITLES[name][0]}, new rows" for name in names]
+    lines = []
     for i, (name, run) in enumerate(runs.items()):
         verdict, c = words.verdict(run), run.certificate
         badge = {"good": "met", "fair": "binding", "bad": "broken"}[verdict.level]
@@ -346,53 +359,27 @@ def table_of_runs(runs: Mapping[str, Run]) -> str:
         ]
         if private:
             epsilon = total_epsilon(run)
-            cells.append((math.inf if epsilon is None else epsilon, "–" if epsilon is None else number(epsilon)))
-        cells += [figure_cell(name, run) for name in figure_names]
-        titles_of_cells = [*heads[2:], *([loss] if private else []), *(TITLES[name][0] for name in figure_names)]
-        figures = "".join(
-            f'<td class="n" data-v="{float(value)!r}"><span class="mini">{escape(head)}</span>{escape(text)}</td>'
-            for head, (value, text) in zip(titles_of_cells, cells, strict=True)
-        )
-        body += (
-            f'<tr><th scope="row" data-v="{escape(name)}"><i class="c{i % 8}"></i>{escape(name)}</th>'
-            f'<td class="v" data-v="{verdict.level}"><span class="badge {badge}">{escape(verdict.title)}</span></td>'
-            f"{figures}</tr>"
-        )
-    kinds = {"Run": "", "Verdict": "v"}
-    titles = "".join(
-        f'<th scope="col" class="{kinds.get(h, "n")}">{h}</th>'
-        for h in [*heads, *([loss] if private else []), *(f"{TITLES[name][0]}, new rows" for name in figure_names)]
-    )
+            cells.append((math.inf, "–") if epsilon is None else (epsilon, number(epsilon)))
+        cells += [figure_cell(figure, run) for figure in names]
+        title = Cell(piece("badge", badge, verdict.title), verdict.level)
+        lines.append(Line(name, [title, *(Cell(text, float(value)) for value, text in cells)], colour=i % 8))
     reasons = words.group_names([(name, run.reason) for name, run in runs.items()])
-    items = "".join(f"<li><b>{escape(name)}</b>: {escape(text)}.</li>" for name, text in reasons)
-    return (
-        f'<div class="scroll"><table class="sites sortable runs"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody>'
-        f'</table></div><p class="note">Time is without compiling.</p><ul class="reasons">{items}</ul>'
-    )
+    figures = table([Column("Run", ""), Column("Verdict", "v"), *columns(*heads)], lines, "sortable runs")
+    return piece("runs", figures, reasons)
 
 
-def differences(runs: Mapping[str, Run]) -> str:
+def differences(runs: Mapping[str, Run]) -> Markup:
     """Return a table of the settings that are not the same in all runs."""
     flat = {name: dict(_pairs(public_settings(run))) for name, run in runs.items()}
     keys = list(dict.fromkeys(key for pairs in flat.values() for key in pairs))
     keys = [key for key in keys if len({flat[name].get(key, "–") for name in runs}) > 1]
-    cells = [["", *runs], *([key, *(flat[name].get(key, "–") for name in runs)] for key in keys)]
+    lines = [["", *runs], *([key, *(flat[name].get(key, "–") for name in runs)] for key in keys)]
     if len(runs) > 4:  # too many for columns, so each run gets a row
-        cells = [list(column) for column in zip(*cells, strict=True)]
-    lines = ["".join(f'<th scope="col">{escape(cell)}</th>' for cell in cells[0])]
-    lines += [
-        f'<th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in others)
-        for first, *others in cells[1:]
-    ]
-    rows = "".join(f"<tr>{line}</tr>" for line in lines)
-    table = f'<div class="scroll"><table class="plain">{rows}</table></div>' if keys else ""
-    calls = "".join(f"<pre>{escape(call(run))}</pre>" for run in runs.values())
-    return f"{table}<details><summary>The calls that repeat them</summary>{calls}</details>"
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    return piece("differences", lines if keys else [], [call(run) for run in runs.values()])
 
 
-def glossary(runs: Sequence[Run]) -> str:
+def glossary(runs: Sequence[Run]) -> Markup:
     """Return explanations of the words of the page."""
     eps2 = " or ".join(number(eps) for eps in sorted({run.certificate.eps2 for run in runs}))
-    entries = {name: text.replace("{eps2}", eps2) for name, text in GLOSSARY.items()}
-    rows = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in entries.items())
-    return f'<dl class="asked">{rows}</dl>'
+    return piece("definitions", [(name, text.replace("{eps2}", eps2)) for name, text in GLOSSARY.items()])

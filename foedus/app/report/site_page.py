@@ -1,10 +1,11 @@
 """A site's own page: its rows, the model on its data, what it has sent and spent; nothing of any other site."""
 
-from html import escape
 from pathlib import Path
 
+from markupsafe import Markup
+
 from foedus.app.report import html, words
-from foedus.app.report.operator import cell_of
+from foedus.app.report.render import Cell, Column, Line, columns, piece, table
 from foedus.app.report.words import number, size
 from foedus.base.files import Json
 from foedus.federation.gate import MessageLog
@@ -36,7 +37,7 @@ def page(kit: Path, records: Path) -> str:
     ]
     parts = [(f"run-{i}", f"Run {run['run']}", _run(run, messages)) for i, run in enumerate(runs)]
     name = kit.resolve().name
-    return html.assemble(name, html.body(f"site {name}", verdict, tiles, [], parts), [])
+    return html.assemble(name, verdict, kicker=f"site {name}", tiles=tiles, parts=parts)
 
 
 def _is_kept(row: Json, eps2: float) -> bool:
@@ -44,13 +45,13 @@ def _is_kept(row: Json, eps2: float) -> bool:
     return (abs(excess) if row["kind"] == "==" else excess) <= eps2
 
 
-def _run(run: Json, messages: list[Json]) -> str:
+def _run(run: Json, messages: list[Json]) -> Markup:
     rows = [
         (row["constraint"], f"{row['value']:.4f}", f"{row['cap']:.4g}", f"{row['multiplier']:.4g}",
          "kept" if _is_kept(row, run["eps2"]) else "broken")
         for row in run["rows"]
     ]  # fmt: skip
-    terms = _table(("Term", "Value here", "Cap", "Multiplier", "Verdict"), rows) if rows else ""
+    terms = _table(("Term", "Value here", "Cap", "Multiplier", "Verdict"), rows)
     figures = [(name, f"{value:.4g}") for name, value in run.get("figures", {}).items()]
     if "objective" in run:
         figures.append(("objective on these rows", f"{run['objective']:.6g}"))
@@ -62,18 +63,17 @@ def _run(run: Json, messages: list[Json]) -> str:
             entry[1] += int(line["bytes"])
     totals = [(purpose, number(count), size(total)) for purpose, (count, total) in sums.items()]
     about = f"{run.get('algorithm', 'A run')} over {run.get('sites', '?')} sites, {run['time']} UTC."
-    return (
-        f"<p>{escape(about)}</p>{terms}"
-        + (f"<h3>The model on this site's rows</h3>{_table(('Figure', 'Value'), figures)}" if figures else "")
-        + (f"<h3>What was sent</h3>{_table(('Purpose', 'Messages', 'Bytes'), totals)}" if totals else "")
+    return piece(
+        "site_run",
+        about,
+        terms,
+        _table(("Figure", "Value"), figures),
+        _table(("Purpose", "Messages", "Bytes"), totals),
     )
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    titles = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    body = "".join(
-        "<tr>" + "".join(cell_of(head, cell) for head, cell in zip(heads, row, strict=True)) + "</tr>" for row in rows
-    )
-    return (
-        f'<div class="scroll"><table class="sites"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Markup:
+    if not rows:
+        return Markup("")
+    lines = [Line(name, [*map(Cell, cells)]) for name, *cells in rows]
+    return table([Column(heads[0], ""), *columns(*heads[1:], kind="t")], lines, "")

@@ -7,12 +7,14 @@ data are. Which cap to take is a choice, and the page shows what each choice cos
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 import numpy as np
+from markupsafe import Markup
 
 from foedus.app.report import words
-from foedus.app.report.charts import HIGH, WIDE, axis_of, path
+from foedus.app.report.charts import Plot, axis_of, labels, path
+from foedus.app.report.render import Cell, Column, Line, piece, table
+from foedus.app.report.sections import promises
 from foedus.app.report.words import number
 from foedus.runtime.run import Run
 from foedus.statistics.figures import TITLES
@@ -140,90 +142,70 @@ def verdict(runs: Mapping[str, Run], cap_curves: Sequence[Curve], data_differ: b
     return words.Verdict("open", "Different problems, no winner", (why, ending))
 
 
-def section(cap_curves: Sequence[Curve]) -> str:
-    """Return the curves, each with a point for every run."""
-    return "".join(_figure(curve) + "".join(_figure(curve, rate) for rate in RATES) for curve in cap_curves)
+def section(cap_curves: Sequence[Curve]) -> Markup:
+    """Return the curves, each with a point for every run: the objective against the cap, and rates on new rows."""
+    plots = [_plot(curve, rate) for curve in cap_curves for rate in (None, *RATES)]
+    return Markup("").join(piece("plot", plot) for plot in plots if plot is not None)
 
 
-def _height(point: TradeoffPoint, rate: str | None) -> float:
-    """The objective of a run, or a rate of it on new rows; NaN where that was not measured."""
-    return point.objective if rate is None else point.rates[rate].value if rate in point.rates else math.nan
-
-
-def _interval(point: TradeoffPoint, rate: str | None) -> tuple[float, float]:
-    """The ends of the interval of a rate; the objective has none, and is both ends."""
+def figure_of(point: TradeoffPoint, rate: str | None) -> tuple[float, float, float]:
+    """The objective of a run, or a rate of it on new rows, with the ends of its interval; NaN where not measured."""
     if rate is None:
-        return point.objective, point.objective
-    return point.rates[rate].low, point.rates[rate].high
+        return point.objective, point.objective, point.objective
+    figure = point.rates.get(rate)
+    return (math.nan, math.nan, math.nan) if figure is None else (figure.value, figure.low, figure.high)
 
 
-def _figure(curve: Curve, rate: str | None = None) -> str:
-    """The objective against the cap, or a rate on new rows with its interval."""
-    points = [p for line in curve.lines.values() for p in line if math.isfinite(_height(p, rate))]
+def _plot(curve: Curve, rate: str | None) -> Plot | None:
+    """The objective against the cap, or a rate on new rows with its interval; None where no run has a figure."""
+    finite = [[p for p in line if math.isfinite(figure_of(p, rate)[0])] for line in curve.lines.values()]
+    points = [p for line in finite for p in line]
     if not points:
-        return ""
+        return None
     what = "objective" if rate is None else TITLES[rate][0].lower()
 
     def text(value: float) -> str:
         return number(value) if rate is None else f"{100 * value:.1f} %"
 
     caps = np.array([p.cap for p in points], dtype=float)
-    values = np.array([end for p in points for end in _interval(p, rate)], dtype=float)
+    values = np.array([end for p in points for end in figure_of(p, rate)[1:]], dtype=float)
     wide = bool(np.all(caps > 0)) and float(caps.max()) > 30 * float(caps.min())
     across, upward = axis_of(caps, wide), axis_of(values, False)
-    lines, dots = "", ""
-    for i, line in enumerate(curve.lines.values()):
-        finite = [p for p in line if math.isfinite(_height(p, rate))]
-        x = across.place(np.array([p.cap for p in finite], dtype=float))
-        y = upward.place(np.array([_height(p, rate) for p in finite], dtype=float))
-        lines += f'<path class="line c{i % 8}" d="{path(x, y)}"/>'
-        for place, point in zip(x.tolist(), finite, strict=True) if rate else ():
-            interval = upward.place(np.array(_interval(point, rate)))
-            lines += f'<path class="whisker c{i % 8}" d="{path(np.array([place, place]), interval)}"/>'
-        for point, a, b in zip(finite, x.tolist(), y.tolist(), strict=True):
-            label = f"{point.run}: cap {number(point.cap)}, {what} {text(_height(point, rate))}"
-            label += "" if point.certified else ", not certified"
-            dots += (
-                f'<i class="dot c{i % 8}{"" if point.certified else " open"}" title="{escape(label)}" '
-                f'style="left:{100 * a:.2f}%;top:{100 * (1 - b):.2f}%"></i>'
-            )
-    rows = [(v, 1 - float(upward.place(np.array(v)))) for v in upward.ticks()]
-    columns = [(v, float(across.place(np.array(v)))) for v in across.ticks(6)]
-    grid = "".join(f"M0 {HIGH * p:.1f}H{WIDE}" for _, p in rows)
-    side = "".join(f'<span style="top:{100 * p:.1f}%">{text(v)}</span>' for v, p in rows)
-    below = "".join(f'<span style="left:{100 * p:.1f}%">{number(v)}</span>' for v, p in columns)
-    names = [name for name in curve.lines if name]
-    key = "".join(f'<span><i class="dot c{i % 8}"></i>{escape(name)}</span> ' for i, name in enumerate(names))
-    key += '<span><i class="dot open"></i>not certified</span>' if any(not p.certified for p in points) else ""
-    description = "; ".join(f"at {number(p.cap)} it is {text(_height(p, rate))}" for p in points)
-    note = "one point a run; neither end is better than the other"
+    lines, dots = [], []
+    for i, line in enumerate(finite):
+        x = across.place(np.array([p.cap for p in line], dtype=float))
+        y = upward.place(np.array([figure_of(p, rate) for p in line], dtype=float).reshape(-1, 3))
+        lines.append((f"line c{i % 8}", "", path(x, y[:, 0])))
+        if rate is not None:
+            lines += [(f"whisker c{i % 8}", "", path(np.array([a, a]), ends[1:])) for a, ends in zip(x, y, strict=True)]
+        for point, a, b in zip(line, x.tolist(), y[:, 0].tolist(), strict=True):
+            label = f"{point.run}: cap {number(point.cap)}, {what} {text(figure_of(point, rate)[0])}"
+            kind = f"dot c{i % 8}" + ("" if point.certified else " open")
+            dots.append((kind, label + ("" if point.certified else ", not certified"), 100 * a, 100 * (1 - b)))
+    legend = [(f"dot c{i % 8}", name) for i, name in enumerate(name for name in curve.lines if name)]
+    legend += [("dot open", "not certified")] if any(not p.certified for p in points) else []
+    remark = "one point a run; neither end is better than the other"
     if rate is not None:
-        note = f"on rows that took no part in training: {TITLES[rate][1]}; the lines are intervals at 95 %"
-    title = f"{what[0].upper() + what[1:]} against a cap: {curve.constraint}"
-    return (
-        f'<figure class="curve"><figcaption><strong>{escape(title)}</strong> '
-        f'<span>{escape(note)}</span></figcaption><div class="plot">'
-        f'<div class="side">{side}</div><div class="area"><svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" '
-        f'role="img" aria-label="{escape(what)} by cap: {escape(description)}"><path class="grid" d="{grid}"/>'
-        f'{lines}</svg>{dots}</div><div class="below">{below}</div></div>'
-        f'<p class="axis">cap: {escape(curve.constraint)}</p>'
-        + (f'<p class="dotkey">{key}</p>' if key else "")
-        + "</figure>"
+        remark = f"on rows that took no part in training: {TITLES[rate][1]}; the lines are intervals at 95 %"
+    description = "; ".join(f"at {number(p.cap)} it is {text(figure_of(p, rate)[0])}" for p in points)
+    return Plot(
+        kind="curve",
+        title=f"{words.capital(what)} against a cap: {curve.constraint}",
+        remark=remark,
+        label=f"{what} by cap: {description}",
+        side=labels(upward, text, upward=True),
+        below=labels(across, number, most=6),
+        axis=f"cap: {curve.constraint}",
+        lines=lines,
+        dots=dots,
+        legend=legend,
     )
 
 
-def own_terms(runs: Mapping[str, Run]) -> str:
+def own_terms(runs: Mapping[str, Run]) -> Markup:
     """Return a table of the objective and the terms of each run."""
-    body = ""
-    for i, (name, run) in enumerate(runs.items()):
-        promises = "<br>".join(map(escape, words.terms(run))) or "nothing: no terms were set"
-        body += (
-            f'<tr><th scope="row" data-v="{escape(name)}"><i class="c{i % 8}"></i>{escape(name)}</th>'
-            f"<td>{escape(words.objective(run))}</td><td>{promises}</td></tr>"
-        )
-    heads = "".join(f'<th scope="col">{title}</th>' for title in ("Run", "Make small", "Keep"))
-    scroll = "scroll tall" if len(runs) > 25 else "scroll"
-    return (
-        f'<div class="{scroll}"><table class="sites sortable"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody>'
-        "</table></div>"
-    )
+    lines = [
+        Line(name, [Cell(words.objective(run)), Cell(promises(run))], colour=i % 8)
+        for i, (name, run) in enumerate(runs.items())
+    ]
+    return table([Column(title, "") for title in ("Run", "Make small", "Keep")], lines)

@@ -360,9 +360,14 @@ def _rounded_up(value: float) -> float:
     return math.ceil(value / unit + 1e-9) * unit
 
 
+def capital(words: str) -> str:
+    """Return the words with a capital at their beginning."""
+    return words[:1].upper() + words[1:]
+
+
 def _sentence(words: str) -> str:
-    words = words.strip()
-    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
+    words = capital(words.strip())
+    return words + ("" if words.endswith((".", "!", "?")) else ".")
 
 
 def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:

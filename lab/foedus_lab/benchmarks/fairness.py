@@ -6,7 +6,8 @@ import time
 import numpy as np
 
 import foedus as fd
-from foedus.data import adult
+from foedus.data import loaders
+from foedus.data.loaders import ADULT_COLUMNS, ADULT_NUMBERS
 from foedus_lab.benchmarks.harness import Measurement
 
 RIDGE = 1e-4  # of the mean loss
@@ -18,8 +19,8 @@ def adult_groups() -> tuple[Rows, Rows]:
     """Return the training and the test rows of Adult: numbers standardised, words as 0/1 columns, label, sex."""
     tables = []
     for name in ("adult.data", "adult.test"):
-        raw = adult.read(name)
-        columns = {k: raw[k].astype(float) if k in adult.NUMBERS else raw[k] for k in adult.COLUMNS if k != "fnlwgt"}
+        raw = loaders.read_adult(name)
+        columns = {k: raw[k].astype(float) if k in ADULT_NUMBERS else raw[k] for k in ADULT_COLUMNS if k != "fnlwgt"}
         tables.append((columns, np.where(raw["income"] == ">50K", 1, 0), raw["sex"]))
     sites = {"all": tables[0][0] | {"income": tables[0][1]}}
     ready = fd.data.prepare(sites, label="income", intercept=False)

@@ -8,7 +8,7 @@ import numpy as np
 from foedus import losses
 from foedus.algorithms import AFL, DRFL, WAFL
 from foedus.app.solve import solve
-from foedus.data import uci
+from foedus.data import loaders
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem, Stacked
 from foedus.protocol.algorithm import Algorithm
@@ -81,7 +81,7 @@ def sweeps(sd: float, mean: float, ratio: float) -> tuple[Sweep, ...]:
 HEART = Setting("heart", datasets.heart, losses.hinge, (-1.0, 1.0), (0.0, 0.5), sweeps(0.5, 0.0, 0.5))
 ABALONE = Setting("abalone", datasets.abalone, losses.huber(1.35), None, (0.0, 0.5), sweeps(0.5, 0.0, 0.5))
 BREAST = Setting(
-    "breast-cancer", uci.breast_cancer_wisconsin, losses.hinge, (-1.0, 1.0), (0.5, 0.5), sweeps(2.0, 0.0, 2.0)
+    "breast-cancer", loaders.breast_cancer_wisconsin, losses.hinge, (-1.0, 1.0), (0.5, 0.5), sweeps(2.0, 0.0, 2.0)
 )
 BREAST_IMBALANCED = replace(BREAST, sweeps=sweeps(0.4, 0.1, 2.0), imbalanced=True)
 HEART_IMBALANCED = replace(HEART, sweeps=sweeps(0.1, 0.5, 0.5), imbalanced=True)

@@ -18,7 +18,7 @@ import numpy as np
 from foedus import losses, penalties
 from foedus.algorithms import FedAvg, FedGiA, FedPD, FedProx
 from foedus.algorithms.fedavg import FirstOrder
-from foedus.data import files
+from foedus.data import loaders
 from foedus.problem.penalties import Penalty
 from foedus.problem.problem import Problem
 from foedus.problem.stacked import Stacked
@@ -73,7 +73,7 @@ def linear_regression(seed: int, trial: int, clients: int = CLIENTS, heavy: int 
 
 def toxicity_with_unit_columns() -> tuple[np.ndarray, np.ndarray]:
     """Return the toxicity data with every column of X scaled to norm 1."""
-    X, y = files.toxicity()
+    X, y = loaders.toxicity()
     return X / np.linalg.norm(X, axis=0), y
 
 

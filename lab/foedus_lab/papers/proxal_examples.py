@@ -18,7 +18,7 @@ from jax import Array
 from foedus import losses
 from foedus.algorithms import CentralProxAL, ProxAL
 from foedus.base.errors import FoedusError
-from foedus.data import split, uci
+from foedus.data import loaders, split
 from foedus.problem.constraints import Linear, LossCap, LossGap
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, group, label
@@ -171,7 +171,7 @@ def standardise(X: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _breast() -> tuple[np.ndarray, np.ndarray]:
-    X, y = uci.breast_cancer_wisconsin()
+    X, y = loaders.breast_cancer_wisconsin()
     return standardise(X), y
 
 

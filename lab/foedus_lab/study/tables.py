@@ -11,12 +11,12 @@ from functools import lru_cache
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.data import files, uci
+from foedus.data import loaders
 from foedus.problem.stacked import Stacked
 from foedus_lab import datasets
 
 LIBSVM = (
-    f"set {files.VARIABLE} to a folder that holds libsvm/phishing.gz, a9a.gz and w8a.gz: the sets of these names in "
+    f"set {loaders.VARIABLE} to a folder that holds libsvm/phishing.gz, a9a.gz and w8a.gz: the sets of these names in "
     "LIBSVM's text format"
 )
 
@@ -148,7 +148,7 @@ def _diabetes(seed: int = 0) -> tuple[np.ndarray, np.ndarray, None]:
 def _libsvm(name: str) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_svmlight_file
 
-    path = files.find(f"libsvm/{name}.gz", LIBSVM)
+    path = loaders.find(f"libsvm/{name}.gz", LIBSVM)
     try:
         X, y = load_svmlight_file(str(path))
     except (OSError, ValueError, EOFError) as error:
@@ -183,7 +183,7 @@ def _adult(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _toxicity() -> tuple[np.ndarray, np.ndarray]:
-    return files.toxicity()
+    return loaders.toxicity()
 
 
 def _nothing(seed: int) -> tuple[np.ndarray, np.ndarray, None]:
@@ -204,7 +204,7 @@ SOURCES: dict[str, Source] = {
     "heart": Source(_standard(datasets.heart), quick=(5, 54), full=(5, 54)),
     "abalone": Source(_standard(datasets.abalone), quick=(5, 60), full=(10, 400)),
     "monks-1": Source(_standard(datasets.monks), quick=(10, 55), full=(10, 55)),
-    "breast-cancer-wisconsin": Source(_standard(uci.breast_cancer_wisconsin), quick=(10, 69), full=(10, 69)),
+    "breast-cancer-wisconsin": Source(_standard(loaders.breast_cancer_wisconsin), quick=(10, 69), full=(10, 69)),
     "generated-alike": Dials(_nothing, quick=(10, 50), full=(50, 100), deals=False),
     "generated-apart": Dials(_nothing, quick=(10, 50), full=(50, 100), deals=False, shift=2.0),
     "generated-steep": Dials(_nothing, quick=(10, 50), full=(50, 100), deals=False, condition=1e4),
