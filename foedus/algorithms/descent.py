@@ -15,7 +15,6 @@ import numpy as np
 from jax import Array
 
 from foedus.algorithms.optimizers import Optimizer, as_optimizer, is_optimizer
-from foedus.base.engine import late
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, T, state
 from foedus.base.settings import setting, settings
@@ -28,8 +27,6 @@ from foedus.protocol.means import MEANS, largest_of, mean_of
 
 if TYPE_CHECKING:
     import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 OPTIMIZER = ("an optimiser of optax", is_optimizer)
 
@@ -263,11 +260,12 @@ class Descent(FirstOrder):
         self, w: Array, g: Array, gradient: Callable[[Array], Array], transform: "optax.GradientTransformation"
     ) -> Array:
         """The same steps by an optimiser of optax, whose state starts anew each round."""
+        from optax import apply_updates  # which takes a tenth of a second, and few runs use
 
         def step(at: tuple[Array, PyTree], slope: Array) -> tuple[Array, PyTree]:
             u, memory = at
             change, memory = transform.update(slope, memory, u)
-            return jnp.asarray(optax.apply_updates(u, change)), memory
+            return jnp.asarray(apply_updates(u, change)), memory
 
         first = step((w, transform.init(w)), g)
         return jax.lax.fori_loop(1, self.gradients, lambda _, at: step(at, gradient(at[0])), first)[0]
@@ -280,8 +278,10 @@ class Descent(FirstOrder):
         """The server's state after a round that would take w to `following`."""
         w, memory = following, server.memory
         if self.server_optimizer is not None:
+            from optax import apply_updates
+
             change, memory = self.server_optimizer.transform.update(server.w - following, memory, server.w)
-            w = jnp.asarray(optax.apply_updates(server.w, change))
+            w = jnp.asarray(apply_updates(server.w, change))
         w = self.settle(progress, server.w, w)
         return DescentServer(w, server.round + 1, server.gamma, progress, own, memory)
 

@@ -1,7 +1,6 @@
 """Local SGD: FedAvg with minibatches drawn at each client (Stich 2019; McMahan et al. 2017)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +8,12 @@ from jax import Array
 
 from foedus.algorithms.descent import Descent, DescentServer, ModelMessage, Progress, complete
 from foedus.algorithms.fedavg import LateModels
-from foedus.base.engine import late
 from foedus.base.pytrees import PyTree, state
 from foedus.base.settings import setting, settings
 from foedus.privacy.releasing import NotPrivate
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Present
 from foedus.protocol.summing import Summing
-
-if TYPE_CHECKING:
-    import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 
 @state
@@ -73,8 +66,10 @@ class LocalSGD(NotPrivate, LateModels, Descent, Summing):
                 f, g = f + terms.penalty.value(u, data.count), g + terms.penalty.gradient(u, data.count)
             if optimizer is None:
                 return (u - self.rate(model, j) * g, ()), f
+            from optax import apply_updates  # which takes a tenth of a second, and few runs use
+
             change, memory = optimizer.update(g, memory, u)
-            return (jnp.asarray(optax.apply_updates(u, change)), memory), f
+            return (jnp.asarray(apply_updates(u, change)), memory), f
 
         start = (model.w, () if optimizer is None else optimizer.init(model.w))
         (u, _), f = jax.lax.scan(step, start, jnp.arange(self.k0))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.pytrees import PyTree
@@ -260,6 +261,7 @@ def session_of(
     return session(order, folder, ask, patience, note, should_stop, monitor, post, history)
 
 
+@float64()
 def play(
     work: Order | Request,
     folder: Path,

@@ -6,19 +6,13 @@ minimises h + ⟨g, ·⟩, and infinite when w lies outside the domain of h.
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.base.engine import late
 from foedus.base.errors import FoedusError
-
-if TYPE_CHECKING:
-    import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 INSIDE = 1e-9  # a point this close to a set, relative to its size, is in it
 
@@ -190,7 +184,9 @@ class Box(Regularizer):
         return jnp.where(jnp.all((w >= self.low) & (w <= self.high)), 0.0, jnp.inf)
 
     def prox(self, v: Array, step: Array | float) -> Array:
-        return optax.projections.projection_box(v, self.low, self.high)
+        from optax.projections import projection_box
+
+        return projection_box(v, self.low, self.high)
 
     def distance(self, w: Array, g: Array) -> Array:
         g = jnp.where(w <= self.low, jnp.minimum(g, 0.0), g)
@@ -229,8 +225,10 @@ class Simplex(Regularizer):
         return jnp.where(inside, 0.0, jnp.inf)
 
     def prox(self, v: Array, step: Array | float) -> Array:
+        from optax.projections import projection_simplex
+
         # optax divides by the scale, which may be 0 here
-        return optax.projections.projection_simplex(v, self.total) if self.total > 0 else jnp.zeros_like(v)
+        return projection_simplex(v, self.total) if self.total > 0 else jnp.zeros_like(v)
 
     def distance(self, w: Array, g: Array) -> Array:
         # The normal cone is {νe − s : s ≥ 0, s_j = 0 where w_j > 0}; the best ν halves the spread of g.
@@ -257,7 +255,9 @@ class L2Ball(Regularizer):
         return jnp.where(jnp.linalg.norm(w) <= self.radius * (1.0 + INSIDE), 0.0, jnp.inf)
 
     def prox(self, v: Array, step: Array | float) -> Array:
-        return optax.projections.projection_l2_ball(v, self.radius)
+        from optax.projections import projection_l2_ball
+
+        return projection_l2_ball(v, self.radius)
 
     def distance(self, w: Array, g: Array) -> Array:
         if self.radius == 0:  # a single point, where every vector is normal
@@ -295,7 +295,9 @@ class L1Ball(Regularizer):
         return jnp.where(jnp.sum(jnp.abs(w)) <= self.radius * (1.0 + INSIDE), 0.0, jnp.inf)
 
     def prox(self, v: Array, step: Array | float) -> Array:
-        return optax.projections.projection_l1_ball(v, self.radius) if self.radius > 0 else jnp.zeros_like(v)
+        from optax.projections import projection_l1_ball
+
+        return projection_l1_ball(v, self.radius) if self.radius > 0 else jnp.zeros_like(v)
 
     def distance(self, w: Array, g: Array) -> Array:
         # min over t ≥ 0 of max{t + a, b − t, 0}: on the support |g_j + t·sign(w_j)|, elsewhere (|g_j| − t)₊.

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from foedus.algorithms import DRFL
 from foedus.app.estimators.rows import Site, WeightedMask, has_weights, pad_rows
 from foedus.app.solve import solve
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
@@ -73,6 +74,7 @@ class WorstCaseEstimator:
         other = solve(problem, replace(algorithm, method="splitting"), seed=self.seed, max_rounds=self.max_rounds)
         return other if other.converged else run
 
+    @float64()
     def _held_out_losses(self, sites: Sequence[Site]) -> dict[float, float]:
         """Return the mean held-out loss by radius; each site divides its own rows and reports only sums."""
         if not all(isinstance(r, Real) and np.isfinite(float(r)) and float(r) >= 0 for r in self.radii):

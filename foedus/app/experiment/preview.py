@@ -14,6 +14,7 @@ from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup
 from foedus.app.experiment.ready import fit_of
 from foedus.app.experiment.screen import size
+from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
 from foedus.data.columns import listing, missing_in
 from foedus.data.preprocess import Category, Number, Preprocessing
@@ -60,6 +61,7 @@ class Messages:
         return rounds * sites * max(down + up for down, up in self.kinds)
 
 
+@float64()
 def messages(setup: RunSetup) -> Messages:
     """Return the sizes of the messages, from their shapes alone; nothing is computed."""
     fit = fit_of(setup)

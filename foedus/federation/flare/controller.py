@@ -21,7 +21,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from foedus.base.engine import collect_seldom, configure
+from foedus.base.engine import collect_seldom, float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.federation.exchange import Paused
@@ -108,7 +108,6 @@ class FoedusController(Controller):
             communicator._task_check_period = CHECK_SECONDS
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        configure()
         collect_seldom()
         if self.transport == "aux":
             engine, job = _engine_of(fl_ctx), str(fl_ctx.get_job_id())
@@ -126,6 +125,7 @@ class FoedusController(Controller):
     ) -> None:
         """Pass over a late reply: its round is over."""
 
+    @float64()
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Play the run, and write its result, or why there is none, into the run's folder."""
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()
