@@ -26,6 +26,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.federation.exchange import Paused
 from foedus.federation.flare.frames import FOLDER as LIMITS
+from foedus.federation.flare.patches import CHECK_SECONDS, look_at_tasks_often
 from foedus.federation.flare.post import CellPost, SealedPost, ask
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
@@ -37,9 +38,6 @@ from foedus.federation.secure_server import play
 from foedus.federation.terms import make_private
 from foedus.sums.channel import ServerChannel
 from foedus.sums.identity import ServerIdentity
-
-CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
-
 
 ENDING_BYTES = 8192  # that are reserved for the word on how a run ended, in case the disk is full then
 LONGEST_SENTENCE = 1000  # characters of it, which fit in there however they are written
@@ -104,8 +102,7 @@ class FoedusController(Controller):
     def set_communicator(self, communicator: Any) -> None:
         super().set_communicator(communicator)
         if self.transport == "task":
-            # FLARE 2.9 stores the period under a name that its communicator does not read
-            communicator._task_check_period = CHECK_SECONDS
+            look_at_tasks_often(communicator)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         collect_seldom()

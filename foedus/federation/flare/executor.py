@@ -17,7 +17,8 @@ from nvflare.apis.signal import Signal
 
 from foedus.base.engine import collect_seldom
 from foedus.base.errors import FoedusError
-from foedus.federation.flare.frames import Limit, limit_frames
+from foedus.federation.flare.frames import Limit
+from foedus.federation.flare.patches import limit_frames
 from foedus.federation.flare.post import serve
 from foedus.federation.names import FIELD, RUNS
 from foedus.federation.secure_site import identity_of
