@@ -69,9 +69,9 @@ class _ProgramsOnDisk:
             self.inside += 1
             if self.inside > 1 or os.environ.get("FOEDUS_CACHE") == "off" or getattr(jax.config, _DIR):
                 return
-            wanted = {_DIR: str(cache_dir()), _LEAST_SECONDS: 0.0, _LEAST_BYTES: 0}
-            self.before = {name: getattr(jax.config, name) for name in wanted}
-            for name, value in wanted.items():
+            settings = {_DIR: str(cache_dir()), _LEAST_SECONDS: 0.0, _LEAST_BYTES: 0}
+            self.before = {name: getattr(jax.config, name) for name in settings}
+            for name, value in settings.items():
                 jax.config.update(name, value)
 
     def __exit__(self, *error: object) -> None:

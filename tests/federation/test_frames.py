@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foedus.federation.flare import frames
-from foedus.federation.flare.frames import OWN, Limit, dropped
+from foedus.federation.flare.frames import OWN, Limit, length_of_note
 from foedus.federation.flare.patches import NOTE
 
 RECEIVER = """
@@ -58,9 +58,9 @@ def test_a_message_of_half_a_gigabyte_is_read_off_the_line_and_takes_no_memory(t
 
 
 def test_a_note_says_how_long_the_message_was_and_nothing_else_is_one():
-    assert dropped(NOTE + b"500000000") == 500_000_000
+    assert length_of_note(NOTE + b"500000000") == 500_000_000
     for content in (b"", b"500000000", NOTE, NOTE + b"x1", memoryview(b"abc")):
-        assert dropped(content) is None
+        assert length_of_note(content) is None
 
 
 def test_the_server_takes_what_a_running_job_has_announced_and_no_more(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ LOOK_SECONDS = 1.0  # between two looks at the jobs' files
 FOLDER = "foedus-runs/limits"  # in a kit: a file for each job, with the bytes of its largest answer
 
 
-def dropped(content: Any) -> int | None:
+def length_of_note(content: Any) -> int | None:
     """Return the length of the message that a note stands for; None where it is no note."""
     words = bytes(content[: len(NOTE) + 12])
     number = words.removeprefix(NOTE)

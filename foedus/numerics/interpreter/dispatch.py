@@ -31,18 +31,18 @@ _programs: OrderedDict[Hashable, Program | CannotInterpret] = OrderedDict()
 
 def player() -> str:
     """Who plays functions of arrays: `xla`, `numpy`, or `auto`, which is by their size."""
-    chosen = os.environ.get("FOEDUS_PLAYER") or "auto"
-    if chosen not in PLAYERS:
-        raise FoedusError(f"FOEDUS_PLAYER must be one of {', '.join(PLAYERS)}. Got {chosen!r} instead.")
-    return "xla" if chosen == "auto" and jax.default_backend() != "cpu" else chosen
+    name = os.environ.get("FOEDUS_PLAYER") or "auto"
+    if name not in PLAYERS:
+        raise FoedusError(f"FOEDUS_PLAYER must be one of {', '.join(PLAYERS)}. Got {name!r} instead.")
+    return "xla" if name == "auto" and jax.default_backend() != "cpu" else name
 
 
 def is_small(*arguments: PyTree, most: int = LARGE) -> bool:
     """Whether a function of these arrays is played by NumPy; so says their size alone, or `FOEDUS_PLAYER`."""
-    chosen, leaves = player(), jax.tree.leaves(arguments)
-    if chosen == "xla" or any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves):
+    name, leaves = player(), jax.tree.leaves(arguments)
+    if name == "xla" or any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves):
         return False
-    return chosen == "numpy" or sum(int(np.size(leaf)) for leaf in leaves) <= most
+    return name == "numpy" or sum(int(np.size(leaf)) for leaf in leaves) <= most
 
 
 def is_moderate(*arguments: PyTree) -> bool:

@@ -1,7 +1,7 @@
 """Marks inside a trace: which calls NumPy's player computes in a way of their own.
 
 The mark is an operation of JAX's that returns its arguments as they are. It is gone from the derivatives of a function
-and from the function of a batch, which are other functions: what is marked is the function itself.
+and from the function of a batch, which are other functions: what has the mark is the function itself.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ ad.primitive_jvps[_mark] = lambda values, tangents, *, way: (
 batching.primitive_batchers[_mark] = lambda values, axes, *, way: (values, axes)
 
 
-def marked(function: Callable[..., PyTree], way: Way) -> Callable[..., PyTree]:
+def with_mark(function: Callable[..., PyTree], way: Way) -> Callable[..., PyTree]:
     """The function of arrays, compiled by XLA as it is, with a mark that says how NumPy's player computes it."""
 
     def marked_call(*arguments: PyTree) -> PyTree:
@@ -40,7 +40,7 @@ def marked(function: Callable[..., PyTree], way: Way) -> Callable[..., PyTree]:
 
 
 def way_of(program: Any) -> Way | None:
-    """How a program inside a trace is to be played, if it is that of a marked function."""
+    """How a program inside a trace is to be played, if it is that of a function with a mark."""
     jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
     if not jaxpr.eqns or jaxpr.eqns[0].primitive is not _mark or jaxpr.eqns[0].invars != jaxpr.invars:
         return None

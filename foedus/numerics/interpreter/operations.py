@@ -335,7 +335,7 @@ MAKERS: dict[str, Operation] = (
         "shift_right_logical": _shift_right,
         "random_wrap": _same(np.asarray),
         "random_unwrap": _same(np.asarray),
-        "random_seed": _same(random_bits.seeded),
+        "random_seed": _same(random_bits.key_words),
         "random_fold_in": _same(random_bits.fold_in),
         "random_split": lambda params, *shapes: lambda keys: random_bits.split(keys, params["shape"]),
         "random_bits": lambda params, *shapes: (

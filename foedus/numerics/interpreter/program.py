@@ -1,7 +1,7 @@
 """A traced function as a list of operations in NumPy.
 
 Calls inside a trace are written out in place, what does not reach a result is left out, and what depends on no argument
-is computed once. An array is dropped after its last use. The last results of a function marked by `keep_results` are
+is computed once. An array is dropped after its last use. The last results of a function that `keep_results` marks are
 kept for a call with the same arguments.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from foedus.base.pytrees import PyTree
-from foedus.numerics.interpreter.marks import marked, way_of
+from foedus.numerics.interpreter.marks import way_of, with_mark
 from foedus.numerics.interpreter.operations import MAKERS
 from foedus.numerics.interpreter.shapes import CannotInterpret, Operation
 from foedus.numerics.interpreter.sparse import SparseTables
@@ -48,7 +48,7 @@ def keep_results(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         >>> float(Program.of(double, jnp.ones(()))(jnp.ones(())))
         2.0
     """
-    return marked(function, _with_memory)
+    return with_mark(function, _with_memory)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from foedus.base.pytrees import PyTree
-from foedus.numerics.interpreter.marks import marked
+from foedus.numerics.interpreter.marks import with_mark
 from foedus.numerics.interpreter.shapes import Operation
 
 SAMPLE = 2**16  # numbers of a stack of tables that are looked at before any table is
@@ -212,4 +212,4 @@ def by_entries(shortcut: Callable[..., Any]) -> Callable[[Callable[..., PyTree]]
 
         return call
 
-    return lambda function: marked(function, way)
+    return lambda function: with_mark(function, way)
