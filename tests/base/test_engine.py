@@ -171,6 +171,8 @@ figures = [
     gia.predict_proba(X[:9]), classifier.coef_, classifier.predict_proba(X[:9]), fd.ens(X, lam=1.0, eta=1.0),
 ]
 fd.check_algorithm(fd.FedGiA())
+noise = fd.Local(epsilon=1.0, delta=1e-5, sampler="opendp")  # which JAX calls on threads of its own
+fd.solve(fd.Problem(sites, loss=fd.losses.logistic), fd.FedAvg(k0=1), privacy=noise, max_rounds=6)
 print({str(np.asarray(one).dtype) for one in figures}, all(not isinstance(one, jax.Array) for one in figures))
 print(hashlib.sha256(b"".join(np.asarray(one, float).tobytes() for one in figures)).hexdigest())
 """
