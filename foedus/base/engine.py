@@ -9,6 +9,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,13 +23,17 @@ def cache_dir() -> Path:
     """
     root = os.environ.get("FOEDUS_CACHE")
     base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "foedus"
+    return base / "xla" / _kind_of_machine()
+
+
+@cache
+def _kind_of_machine() -> str:
     features = ""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         lines = cpuinfo.read_text(errors="replace").splitlines()
         features = "".join(line for line in lines if line.startswith(("flags", "model name", "Features")))[:4096]
-    kind = hashlib.sha256((platform.machine() + platform.processor() + features).encode()).hexdigest()[:12]
-    return base / "xla" / kind
+    return hashlib.sha256((platform.machine() + platform.processor() + features).encode()).hexdigest()[:12]
 
 
 def late_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
