@@ -59,8 +59,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
     from foedus.base.engine import float64
 
-    if os.environ.get("T32"):
-        return
     jax.config.update("jax_enable_x64", True)  # in threads of tests too
     whole_session = contextlib.ExitStack()
     whole_session.enter_context(float64())
