@@ -72,6 +72,32 @@ def test_jax_is_imported_when_it_is_needed():
     assert printed(code) == "False"
 
 
+def test_programs_are_kept_on_the_disk_while_a_thread_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def set_folder(folder: Path | None) -> None:
+        jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
+
+    before, context = jax.config.jax_compilation_cache_dir, engine._ProgramsOnDisk()
+    monkeypatch.setenv("FOEDUS_CACHE", str(tmp_path))
+    try:
+        set_folder(None)
+        with context:
+            with context:
+                assert str(jax.config.jax_compilation_cache_dir).startswith(str(tmp_path))
+            assert jax.config.jax_compilation_cache_dir == str(engine.cache_dir()), "another thread still computes"
+            jax.jit(lambda x: 3.0 * x + 1.0)(np.ones(3))
+        assert jax.config.jax_compilation_cache_dir is None
+        assert [*engine.cache_dir().glob("*-cache")]
+        set_folder(tmp_path / "own")
+        with context:
+            assert jax.config.jax_compilation_cache_dir == str(tmp_path / "own"), "the user's own is left alone"
+        set_folder(None)
+        monkeypatch.setenv("FOEDUS_CACHE", "off")
+        with context:
+            assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
 # --- the user's process ---
 
 USER = """
