@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -50,6 +51,18 @@ TOGETHER = {
     "test_robust_gap": "robust",
     "test_rivals": "robust",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests compute in float64 throughout, as they call parts of foedus whose callers have entered it."""
+    import jax
+
+    from foedus.base.engine import float64
+
+    jax.config.update("jax_enable_x64", True)  # in threads of tests too
+    whole_session = contextlib.ExitStack()
+    whole_session.enter_context(float64())
+    config.add_cleanup(whole_session.close)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,10 +3,7 @@
 from typing import TYPE_CHECKING
 
 from foedus.algorithms import __all__ as _ALGORITHMS
-from foedus.base.engine import configure_with_jax as _configure_with_jax
 from foedus.base.engine import late_names as _late_names
-
-_configure_with_jax()
 
 if TYPE_CHECKING:
     from foedus import data, robust

@@ -6,24 +6,17 @@ loss at the snapshot, and λ takes a step along these losses and is projected ba
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithms.localsgd import minibatch
-from foedus.base.engine import late
 from foedus.base.pytrees import PyTree, state
 from foedus.base.settings import setting, settings
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm, Each, Fit, Kind, Present
-
-if TYPE_CHECKING:
-    import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 
 @state
@@ -190,11 +183,13 @@ class Weigh:
         return client, SampledLoss(batch_terms.value(query.w, batch), query.times)
 
     def aggregate(self, terms: Terms, server: DrfaServer, replies: SampledLoss, present: Present) -> DrfaServer:
+        from optax.projections import projection_simplex  # which takes a tenth of a second, and few runs use
+
         n, method = terms.clients, self.method
         # n/m times the sum over the draws is an unbiased estimate of the gradient in λ, (f_1, …, f_n)
         gains = jnp.where(present.here, replies.times * replies.f, 0.0) * n / (method.drawn or n)
         v = jnp.zeros(n).at[present.index].add(gains, mode="drop")
-        lam = optax.projections.projection_simplex(server.lam + method.k0 * method.lr_weights * v)
+        lam = projection_simplex(server.lam + method.k0 * method.lr_weights * v)
         mean = jnp.sum(jnp.where(present.here, replies.times * replies.f, 0.0)) / jnp.maximum(
             jnp.sum(jnp.where(present.here, replies.times, 0.0)), 1.0
         )

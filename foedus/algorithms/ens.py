@@ -70,7 +70,8 @@ def ens(z: Numbers, lam: float, eta: float) -> Numbers:
             raise FoedusError(f"ens needs lam >= 0 and eta > 0, both finite. Got lam={lam!r}, eta={eta!r} instead.")
     # NumPy's sort is several times faster than the compiled one on a processor, so it serves concrete arrays
     if is_traced:
-        return _cross(jnp, z, lam, eta) if z.size < LEAST_SEARCHED else _in_blocks(z, lam, eta)
+        by_search = z.size >= LEAST_SEARCHED and z.dtype == jnp.float64  # whose order is that of whole numbers
+        return _in_blocks(z, lam, eta) if by_search else _cross(jnp, z, lam, eta)
     w = _cross(np, np.asarray(z, dtype=float), float(lam), float(eta))
     return jnp.asarray(w) if isinstance(z, jax.Array) else w
 

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foedus.base.engine import late
 from foedus.base.errors import FoedusError, did_you_mean
 
 if TYPE_CHECKING:
     import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 NAMES = (
     "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamw", "amsgrad", "lion", "nadam", "nadamw", "noisy_sgd",
@@ -46,6 +43,8 @@ class Optimizer:
                 f"optax has no optimiser {self.name!r} that can be named here, only {', '.join(NAMES)}."
                 f"{did_you_mean(self.name, NAMES)}"
             )
+        import optax  # which takes a tenth of a second, and few runs use
+
         try:
             return getattr(optax, self.name)(**dict(self.arguments))
         except TypeError as error:
@@ -54,13 +53,16 @@ class Optimizer:
 
 def is_optimizer(value: object) -> bool:
     """Whether a value is an optimiser, made by optax or named."""
-    return isinstance(value, Optimizer | optax.GradientTransformation)
+    from optax import GradientTransformation
+
+    return isinstance(value, Optimizer | GradientTransformation)
 
 
 def as_optimizer(value: "Optimizer | optax.GradientTransformation | Mapping[str, float | bool | str] | None"):
     """An `Optimizer`, from one, from an object of optax, or from a table such as {name = "adam", learning_rate = 0.1}.
 
     Example:
+        >>> import optax
         >>> as_optimizer(optax.sgd(0.1)) == as_optimizer(optax.sgd(0.1))
         True
         >>> as_optimizer(optax.sgd(0.1)) == as_optimizer(optax.sgd(0.2))
@@ -68,7 +70,9 @@ def as_optimizer(value: "Optimizer | optax.GradientTransformation | Mapping[str,
         >>> as_optimizer(optax.sgd(0.1, momentum=0.9)).name
         'chain(trace(0.9, False), scale(-0.1))'
     """
-    if isinstance(value, optax.GradientTransformation):
+    from optax import GradientTransformation
+
+    if isinstance(value, GradientTransformation):
         return Optimizer(_words(value), transformation=value)
     if isinstance(value, Mapping):
         arguments = {k: v for k, v in value.items() if k != "name"}
@@ -81,7 +85,9 @@ def _words(value: object) -> str:
 
     `optax.sgd(0.1)` reads "chain(identity, scale(-0.1))". What starts the state is written only where it has settings.
     """
-    if isinstance(value, optax.GradientTransformation):
+    from optax import GradientTransformation
+
+    if isinstance(value, GradientTransformation):
         start, update = _words(value.init), _words(value.update)
         settings = any(sign.isdigit() for sign in start) and not start.startswith("chain(")  # a chain repeats its parts
         return f"{update} from {start}" if settings else update

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree
 from foedus.federation import layout, packing, rounds
@@ -31,6 +32,7 @@ SIZES = (9, 4, 6, 7)  # rows of the small problem's clients
 COLUMNS = 3
 
 
+@float64()
 def check_algorithm(algorithm: Algorithm) -> None:
     """Check that an algorithm keeps the protocol's rules; it returns nothing, or raises with one sentence.
 

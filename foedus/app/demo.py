@@ -16,6 +16,7 @@ from rich.console import Console
 import foedus as fd
 from foedus.app.report import html, words
 from foedus.app.report.comparison import Entry, draw, drawable, standing, table
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
@@ -196,6 +197,7 @@ def compare(
     return entries
 
 
+@float64()
 def demo(
     *,
     algorithms: str,

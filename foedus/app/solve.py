@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foedus.algorithms.auto import Auto
-from foedus.base.engine import relieve
+from foedus.base.engine import float64, relieve
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree
 from foedus.federation.flare.driver import Flare
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from foedus.federation.delayed import Delayed
 
 
+@float64()
 def solve(
     problem: Problem,
     algorithm: Algorithm | None = None,

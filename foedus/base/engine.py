@@ -1,4 +1,4 @@
-"""The settings of JAX: float64, a compilation cache on the disk, room for compiled programs; and late imports."""
+"""float64 and a cache of compiled programs while foedus computes, room for these; and names that are imported late."""
 
 import contextlib
 import ctypes
@@ -7,13 +7,12 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import LazyLoader, find_spec, module_from_spec
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 
@@ -24,55 +23,17 @@ def cache_dir() -> Path:
     """
     root = os.environ.get("FOEDUS_CACHE")
     base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "foedus"
+    return base / "xla" / _kind_of_machine()
+
+
+@cache
+def _kind_of_machine() -> str:
     features = ""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         lines = cpuinfo.read_text(errors="replace").splitlines()
         features = "".join(line for line in lines if line.startswith(("flags", "model name", "Features")))[:4096]
-    kind = hashlib.sha256((platform.machine() + platform.processor() + features).encode()).hexdigest()[:12]
-    return base / "xla" / kind
-
-
-def _write_entries_whole() -> None:
-    """Make entries of the cache appear whole, or not at all.
-
-    JAX writes them in place: a process that is killed leaves a torn entry, which is never replaced and is warned of in
-    every later run, and a process that reads meanwhile gets half of it.
-    """
-    try:
-        from jax._src.lru_cache import LRUCache
-    except ImportError:  # another version of JAX keeps them in its own way
-        return
-    in_place = LRUCache.put
-    if in_place.__module__ == __name__:
-        return
-
-    def put(self: LRUCache, key: str, value: bytes) -> None:
-        entry = Path(str(self.path)) / f"{key}-cache"
-        if self.eviction_enabled or entry.exists():
-            in_place(self, key, value)
-            return
-        part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
-        try:
-            part.write_bytes(value)
-            part.replace(entry)
-        finally:
-            part.unlink(missing_ok=True)
-
-    LRUCache.put = put
-
-
-def late(name: str) -> ModuleType:
-    """The module of this name, imported when one of its attributes is first asked for."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = find_spec(name)
-    assert spec is not None and spec.loader is not None, name
-    spec.loader = LazyLoader(spec.loader)
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return hashlib.sha256((platform.machine() + platform.processor() + features).encode()).hexdigest()[:12]
 
 
 def late_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -96,49 +57,64 @@ def late_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     return __getattr__, lambda: sorted({*names, *names["__all__"]})
 
 
-class JaxFinder(MetaPathFinder):
-    """Finds JAX once, and has `configure` run as soon as it is imported."""
+class _ProgramsOnDisk:
+    """While at least one thread is inside, JAX keeps compiled programs in `cache_dir`, small ones too.
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return JAX's own specification, with a loader that calls `configure` at its end."""
-        if fullname != "jax":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                configure()
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-
-def configure_with_jax() -> None:
-    """Call `configure` now if JAX is imported, or else when it will be.
-
-    Importing JAX takes a second of processor time and 130 MB, which commands and processes without it are spared.
+    A folder that the user has set is left alone, and so is everything where `FOEDUS_CACHE` is off.
     """
-    if "jax" in sys.modules:
-        configure()
-    elif not any(isinstance(finder, JaxFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, JaxFinder())
+
+    def __init__(self) -> None:
+        self.lock, self.inside = threading.Lock(), 0
+        self.before: dict[str, Any] = {}  # what the settings were, where they were changed
+
+    def __enter__(self) -> None:
+        import jax
+
+        with self.lock:
+            self.inside += 1
+            if self.inside > 1 or os.environ.get("FOEDUS_CACHE") == "off" or getattr(jax.config, _DIR):
+                return
+            settings = {_DIR: str(cache_dir()), _LEAST_SECONDS: 0.0, _LEAST_BYTES: 0}
+            self.before = {name: getattr(jax.config, name) for name in settings}
+            for name, value in settings.items():
+                jax.config.update(name, value)
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside or not self.before:
+                return
+            import jax
+            from jax.experimental.compilation_cache import compilation_cache
+
+            for name, value in self.before.items():
+                jax.config.update(name, value)
+            self.before = {}
+            compilation_cache.reset_cache()  # JAX keeps the folder of its first program, whatever is set later
 
 
-def configure() -> None:
-    """Switch JAX to float64 and to the persistent cache; safe to call twice."""
+_DIR = "jax_compilation_cache_dir"
+_LEAST_SECONDS, _LEAST_BYTES = "jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes"
+_programs_on_disk = _ProgramsOnDisk()
+
+
+@contextlib.contextmanager
+def float64() -> Iterator[None]:
+    """Within this context, or in a function that it decorates, JAX computes in float64, in this thread alone.
+
+    Every public function of foedus that computes enters it, so that the user's process stays as it was: JAX's own
+    default is float32. Threads that foedus starts enter it themselves. Compiled programs are kept on the disk.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> with float64():
+        ...     print(jnp.ones(1).dtype)
+        float64
+    """
     import jax
 
-    jax.config.update("jax_enable_x64", True)
-    if os.environ.get("FOEDUS_CACHE") != "off" and not jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
-        jax.config.update("jax_compilation_cache_dir", str(cache_dir()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-        _write_entries_whole()
+    with jax.enable_x64(True), _programs_on_disk:
+        yield
 
 
 def return_memory() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import pack, unpack, write_whole
 from foedus.federation.exchange import AskSites, Exchange, LeftOut
@@ -64,6 +65,7 @@ class Departures:
         result.conclusion = replace(end, certificate=replace(end.certificate, without=tuple(result.left_out)))
 
 
+@float64()
 def play(
     work: Order | Request,
     folder: Path,

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree, strong
@@ -143,6 +144,7 @@ class SiteSession:
         self.replay: Replay | None = None
         self.masks = SiteMasks(identity, site.policy, self.folder, self.check_run, self.gate)
 
+    @float64()
     def answer(self, message: bytes) -> bytes:
         """Return the reply to a message of the server; the transport may deliver anything as one."""
         header: Json = {}

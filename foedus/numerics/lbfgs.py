@@ -1,26 +1,21 @@
 """L-BFGS for smooth functions whose Hessian is too large to form."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from foedus.base.engine import late
 from foedus.base.pytrees import PyTree
 from foedus.numerics.newton import Solution
-
-if TYPE_CHECKING:
-    import optax
-else:
-    optax = late("optax")  # which takes a tenth of a second, and few algorithms use
 
 PAIRS = 20  # of steps and gradient changes that approximate the Hessian
 
 
 def minimise(function: Callable[[Array], Array], start: Array, tol: Array, *, steps: int = 200) -> Solution:
     """Minimise a smooth function from `start` until ‖∇‖_∞ ≤ tol, or for `steps` iterations."""
+    import optax  # which takes a tenth of a second, and few runs use
+
     method = optax.lbfgs(memory_size=PAIRS)
     both = optax.value_and_grad_from_state(function)
 

@@ -6,6 +6,7 @@ the operating system's source of randomness, and rounds the sum once. Draws with
 be repeated from the seed, which is what a simulation wants and what a release must never allow.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,8 +53,7 @@ def release_units_inside(units: Array, share: Array) -> Array:
         rows = [units_measurement(float(s))(v.astype(np.int64).tolist()) for v, s in zip(flat, each, strict=True)]
         return np.asarray(rows, dtype=float).reshape(values.shape)
 
-    shape = jax.ShapeDtypeStruct(units.shape, units.dtype)
-    return jax.pure_callback(draw, shape, units, share, vmap_method="expand_dims")
+    return _called_in_python(draw, units, share)
 
 
 def _distance(dp: Any, kind: str) -> Any:
@@ -80,5 +80,22 @@ def release_inside(kind: str, value: Array, scale: Array) -> Array:
         rows = [release(kind, v, float(s)) for v, s in zip(flat, each, strict=True)]
         return np.stack(rows).reshape(values.shape)
 
-    shape = jax.ShapeDtypeStruct(value.shape, value.dtype)
-    return jax.pure_callback(draw, shape, value, scale, vmap_method="expand_dims")
+    return _called_in_python(draw, value, scale)
+
+
+def _called_in_python(draw: Callable[[np.ndarray, np.ndarray], np.ndarray], value: Array, scale: Array) -> Array:
+    """The result of a function of NumPy, in a compiled function; it has the shape of the value.
+
+    Doubles cross over as their 32-bit words. JAX calls back on a thread of its own, in which float64 may be off, and
+    would round them there.
+    """
+
+    def of_words(*words: np.ndarray) -> np.ndarray:
+        values, scales = (np.ascontiguousarray(one).view(float)[..., 0] for one in words)
+        return np.ascontiguousarray(draw(values, scales))[..., None].view(np.uint32)
+
+    words = [jax.lax.bitcast_convert_type(one.astype(float), np.uint32) for one in (value, scale)]
+    result = jax.ShapeDtypeStruct(words[0].shape, np.uint32)
+    return jax.lax.bitcast_convert_type(
+        jax.pure_callback(of_words, result, *words, vmap_method="expand_dims"), value.dtype
+    )

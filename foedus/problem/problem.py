@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, device_array
 from foedus.numerics.interpreter.dispatch import play
@@ -45,6 +46,7 @@ class Problem:
         ['north', 'south']
     """
 
+    @float64()
     def __init__(
         self,
         clients: "Sequence[Client] | Mapping[str, Client] | Stacked | PreparedSites",
@@ -209,6 +211,7 @@ class Problem:
         """One client's arrays, filled up as they are: for what depends on their shapes alone."""
         return Data({k: np.asarray(v)[0] for k, v in self.data.items()})
 
+    @float64()
     def over(self, w0: PyTree) -> "Problem":
         """Return this problem with its parameters shaped like `w0`; raise where they do not fit."""
         shape = Shape.of(w0)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.protocol.buffered import LATE
@@ -246,6 +247,7 @@ def _attendance(who: Participation, key: Array, uids: Array, rounds: Array) -> t
     return jax.lax.map(one, rounds, batch_size=BLOCK)
 
 
+@float64()
 def attendance(who: Participation, seed: int, uids: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Return who was asked and who answered in each round of a simulated run, by repeating its draws.
 

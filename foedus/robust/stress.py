@@ -14,6 +14,7 @@ from typing import NotRequired, TypedDict
 import jax
 import numpy as np
 
+from foedus.base.engine import float64
 from foedus.base.notebook import at_most, text_table
 from foedus.base.pytrees import PyTree
 from foedus.numerics.interpreter.dispatch import play
@@ -160,6 +161,7 @@ class Threat:
         return Ball(loss, self.metric, kind_of(self.support) if moves else "everything", self.intercept)
 
 
+@float64()
 def stress(problem: Problem, w: np.ndarray, threat: Threat, proposals: Sequence[Proposal] | None = None) -> Stress:
     """The worst case of the model w, with every client's own and the weights q that attain it.
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import device_array
 from foedus.numerics.interpreter.dispatch import jit_if_large
@@ -288,6 +289,7 @@ def _closed_form(ball: Ball, w: Array, x: Array, y: Array, share: Array, radius:
     return closed.worst_case(ball, w, x, y, share, radius)
 
 
+@float64()
 def worst_case_loss(
     w: ArrayLike,
     data: Client,
@@ -325,6 +327,7 @@ def worst_case_loss(
     ).value
 
 
+@float64()
 def worst_case(
     w: ArrayLike,
     data: Client,

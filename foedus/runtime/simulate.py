@@ -22,7 +22,7 @@ from foedus.base.pytrees import PyTree, device_array, state, strong
 from foedus.certificate.measure import SitePart, needs_products, site_parts, widened
 from foedus.certificate.summed import SummedPart, as_one_part, summed_part, unseen_of
 from foedus.certificate.wide_gap import Ask, ask_here
-from foedus.numerics.interpreter.dispatch import is_moderate, is_small, play, program_for
+from foedus.numerics.interpreter.dispatch import is_moderate, is_small, play, player, program_for
 from foedus.numerics.interpreter.random_bits import random_key
 from foedus.numerics.interpreter.shapes import CannotInterpret
 from foedus.numerics.interpreter.sparse import mark_sparse
@@ -304,7 +304,7 @@ class Rounds:
         """The rounds of a job: played by NumPy where there will be few and the data are small, compiled otherwise."""
         problem = job.fit.problem
         few_products = problem.terms.linear and is_moderate(problem.data, problem.server)
-        if job.fit.few_rounds and (few_products or is_small(problem.data, problem.server)):
+        if (job.fit.few_rounds or player() == "numpy") and (few_products or is_small(problem.data, problem.server)):
             try:
                 return RoundsByNumPy(job)
             except CannotInterpret:

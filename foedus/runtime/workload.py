@@ -13,6 +13,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 
 from foedus.base.pytrees import nbytes
+from foedus.numerics.interpreter.marks import MARK
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Fit
 from foedus.runtime.traffic import exchange_shapes
@@ -125,6 +126,8 @@ def reads_in(jaxpr: Jaxpr, marks: Sequence[bool]) -> int:
             reads += max(reads_in(branch.jaxpr, used[1:]) for branch in equation.params["branches"])
         elif name in LAYOUT:
             aliases |= set(equation.outvars)
+        elif name == MARK:
+            aliases |= {out for out, is_alias in zip(equation.outvars, used, strict=True) if is_alias}
         elif len(inner) == 1 and len(inner[0].invars) == len(used):
             reads += reads_in(inner[0], used)
         else:

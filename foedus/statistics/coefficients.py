@@ -23,6 +23,7 @@ from statistics import NormalDist
 import jax.numpy as jnp
 import numpy as np
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.notebook import text_table
@@ -128,6 +129,7 @@ def _text(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
+@float64()
 def coefficients(
     problem: Problem,
     w: np.ndarray,

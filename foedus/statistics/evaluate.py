@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.notebook import text_table
@@ -143,6 +144,7 @@ def term_text(term: TermFigure) -> str:
     return f"{figure_text(name, term.figure)}, {words}" if term.figure.known else words
 
 
+@float64()
 def evaluate(
     problem: Problem,
     w: PyTree,

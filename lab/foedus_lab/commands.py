@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import check_folder
 
@@ -26,6 +27,7 @@ Own = Annotated[
 ]
 
 
+@float64()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="The experiment, or 'all'.", show_default=False)] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
@@ -59,6 +61,7 @@ def reproduce(
     reproduce_one(EXPERIMENTS[name], options)
 
 
+@float64()
 def audit(
     trials: Annotated[int, typer.Option(help="Runs on each of the two data sets.", min=100)] = 100_000,
     confidence: Annotated[float, typer.Option(help="The confidence of each bound.", min=0.5, max=0.9999)] = 0.95,
@@ -77,6 +80,7 @@ def audit(
         raise FoedusError(f"the audit disproves what is promised for {'; '.join(failures)}: please report this.")
 
 
+@float64()
 def bench(
     only: Annotated[str | None, typer.Option(help="Only this part.", show_default=False)] = None,
     quick: Quick = False,
@@ -88,6 +92,7 @@ def bench(
     benchmarks.run(only, quick, write=write)
 
 
+@float64()
 def study(
     only: Only = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small data, and few settings tried by tuning.")] = False,

@@ -1,6 +1,5 @@
 """Three real sites: processes of their own over mutual TLS on loopback. Slow; needs NVIDIA FLARE."""
 
-import inspect
 import os
 import re
 import signal
@@ -152,17 +151,6 @@ def test_after_any_kill_the_run_ends_as_if_nothing_had_happened(federation, vict
     assert run.certificate.holds()
     np.testing.assert_allclose(run.w, expected.w, rtol=0, atol=1e-9)
     assert run.rounds == expected.rounds
-
-
-def test_flares_communicator_reads_the_period_that_we_set():
-    from nvflare.apis.impl.wf_comm_server import WFCommServer
-
-    from foedus.federation.flare.controller import CHECK_SECONDS, FoedusController
-
-    communicator = WFCommServer()
-    FoedusController("task").set_communicator(communicator)
-    assert communicator._task_check_period == CHECK_SECONDS
-    assert "self._task_check_period" in inspect.getsource(WFCommServer._monitor_tasks)
 
 
 # --- long runs ---

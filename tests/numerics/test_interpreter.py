@@ -14,6 +14,7 @@ from foedus.numerics.interpreter import program as program_module
 from foedus.numerics.interpreter.dispatch import jit_if_large, program_for
 from foedus.numerics.interpreter.program import Program, keep_results
 from foedus.numerics.interpreter.shapes import CannotInterpret
+from foedus.protocol.algorithm import Algorithm
 from foedus.robust.weights import nearest_weights, weights_projection
 from foedus.runtime import simulate
 
@@ -111,6 +112,8 @@ FUNCTIONS = {
     "eigenvalues": (lambda m: jnp.linalg.eigh(m)[0], (POSITIVE,)),
     "loops": (loops, (np.array([2.0, 3.0]),)),
     "derivatives": (jax.grad(lambda v: jnp.sum(jnp.logaddexp(0.0, v) + jax.nn.softplus(v) ** 2)), (W,)),
+    "softmax": (jax.grad(lambda a: jnp.sum(jax.nn.softmax(a) ** 2) + jax.nn.logsumexp(a)), (A,)),
+    "stopped gradients": (jax.value_and_grad(lambda a: jnp.sum(a * lax.stop_gradient(a))), (A,)),
     "special": (lambda v: (jax.scipy.special.erf(v), jax.scipy.special.gammaln(jnp.abs(v) + 1.0)), (W,)),
     "draws": (draws, (np.int64(2**40 + 7),)),
 }
@@ -224,9 +227,9 @@ RUNS = {
 }
 
 
-def refuse(job):
-    """A player that knows no operation, so that the rounds are compiled."""
-    raise CannotInterpret("any operation")
+def by(player: str, problem: fd.Problem, algorithm: Algorithm, monkeypatch, participation=1.0, **k) -> fd.Run:
+    monkeypatch.setenv("FOEDUS_PLAYER", player)
+    return fd.solve(problem, algorithm, participation=participation, **k)
 
 
 @pytest.mark.parametrize("name", ["InteriorPoint", pytest.param("DRFL", marks=pytest.mark.slow)])
@@ -234,14 +237,54 @@ def refuse(job):
 def test_a_run_by_numpy_is_the_compiled_run_but_for_rounding(name, participation, monkeypatch):
     make, algorithm = RUNS[name]
     problem = make(20)
-    played = fd.solve(problem, algorithm, participation=participation)
-    monkeypatch.setattr(simulate, "RoundsByNumPy", refuse)
-    compiled = fd.solve(problem, algorithm, participation=participation)
+    played, compiled = (by(player, problem, algorithm, monkeypatch, participation) for player in ("numpy", "xla"))
     assert played.converged
     assert (played.rounds, played.traffic) == (compiled.rounds, compiled.traffic)
     np.testing.assert_allclose(played.w, compiled.w, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(played.objective, compiled.objective, rtol=1e-10)
     assert list(played.history) == list(compiled.history)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [fd.FedGiA(), fd.FedAvg()]
+    + [pytest.param(a, marks=pytest.mark.slow) for a in (fd.FedPD(), fd.Scaffold(), fd.LocalSGD(), fd.FedDyn())],
+    ids=lambda a: type(a).__name__,
+)
+def test_rounds_of_any_algorithm_by_either_player_are_the_same_but_for_rounding(algorithm, monkeypatch):
+    problem, who = problem_of(20), fd.Fraction(0.7, dropout=0.1)
+    played, compiled = (by(one, problem, algorithm, monkeypatch, who, max_rounds=12) for one in ("numpy", "xla"))
+    assert (played.rounds, played.traffic) == (compiled.rounds, compiled.traffic)
+    for name, values in played.history.items():
+        np.testing.assert_allclose(values, compiled.history[name], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(played.w, compiled.w, rtol=1e-8, atol=1e-10)
+
+
+def test_a_softmax_objective_is_played_too(monkeypatch):
+    def objective(w, data):
+        z = data["x"] @ w
+        return data.mean(jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, data["y"].astype(int)[:, None], 1)[:, 0])
+
+    sites = [(RNG.normal(size=(20, 3)), RNG.integers(0, 4, size=20).astype(float)) for _ in range(3)]
+    problem, w0 = fd.Problem(sites, objective=objective, penalty=fd.penalties.Ridge(0.1)), np.zeros((3, 4))
+    monkeypatch.setattr(simulate.Rounds, "play", None)  # that of compiled rounds
+    run = fd.solve(problem, fd.InteriorPoint(), w0=w0)
+    assert run.converged
+    assert run.certificate.holds(1e-6, 1e-6)
+
+
+def test_the_player_is_chosen_by_one_switch(monkeypatch):
+    small, large = np.zeros(3), np.zeros(dispatch.LARGE + 1)
+    assert (dispatch.is_small(small), dispatch.is_small(large)) == (True, False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert not dispatch.is_small(small)
+    monkeypatch.setenv("FOEDUS_PLAYER", "numpy")
+    assert dispatch.is_small(large)
+    monkeypatch.setenv("FOEDUS_PLAYER", "xla")
+    assert not dispatch.is_small(small)
+    monkeypatch.setenv("FOEDUS_PLAYER", "cuda")
+    with pytest.raises(fd.FoedusError, match="must be one of auto, xla, numpy"):
+        dispatch.is_small(small)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -35,7 +35,7 @@ def files_passed(call: Callable[[], object]) -> set[str]:
         call()
     finally:
         sys.setprofile(None)
-    return files - {"base/engine.py"}  # JAX calls it to write what it has compiled into the cache
+    return files - {"base/engine.py"}  # which public functions enter for float64; nothing of a round is in it
 
 
 def test_a_simulated_round_of_fedavg_passes_few_files():

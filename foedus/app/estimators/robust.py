@@ -33,6 +33,7 @@ from foedus.app.estimators.rows import (
     with_all_weights,
 )
 from foedus.app.solve import solve
+from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.problem import losses
 from foedus.problem.losses import Loss
@@ -93,6 +94,7 @@ class WorstCaseEstimator:
         other = solve(problem, replace(algorithm, method="splitting"), seed=self.seed, max_rounds=self.max_rounds)
         return other if other.converged else run
 
+    @float64()
     def _held_out_losses(self, sites: Sequence[Site]) -> dict[float, float]:
         """Return the mean held-out loss by radius; each site divides its own rows and reports only sums."""
         if not all(isinstance(r, Real) and np.isfinite(float(r)) and float(r) >= 0 for r in self.radii):

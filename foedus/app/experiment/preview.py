@@ -13,6 +13,7 @@ from rich.text import Text
 from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup, fit_of
 from foedus.app.experiment.screen import size
+from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
 from foedus.data import tables
 from foedus.data.columns import Words, listing, missing_in, text_of
@@ -59,6 +60,7 @@ class Messages:
         return rounds * sites * max(down + up for down, up in self.kinds)
 
 
+@float64()
 def messages(setup: RunSetup) -> Messages:
     """Return the sizes of the messages, from their shapes alone; nothing is computed."""
     fit = fit_of(setup)

@@ -25,7 +25,7 @@ from foedus.federation.names import TOPIC
 FINISHED = "FINISHED"
 WAITING = ("SUBMITTED", "APPROVED")  # the states of a job that the server has not begun
 POLL_SECONDS, STATUS_SECONDS = 0.25, 2.0  # between looks at a running job, and at the server's word on its status
-LOGIN_SECONDS = 0.1  # between two attempts to log in; FLARE's own 1 s would be most of the time of a short command
+LOGIN_SECONDS = 1.5  # between two attempts of FLARE's to log in
 COMMAND_SECONDS = 30.0  # for the answer to a command; FLARE itself gives up after about ten
 END_SECONDS = 30.0  # for a job to end after its round
 CLOSE_SECONDS = 3.0  # for a goodbye, on which nothing depends
@@ -71,23 +71,10 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     return results[0]
 
 
-def _log_in_quickly(kit: Path) -> None:
-    """Spare a login what FLARE would wait for and look for.
-
-    It repeats an attempt after LOGIN_SECONDS, for the first comes before the connection is there; and it takes its
-    settings from the kit, where it would search every folder below the current one for them, which takes seconds.
-    """
-    from nvflare.fuel.f3.sfm import conn_manager
-    from nvflare.fuel.hci.client import api
+def _settings_of(kit: Path) -> None:
+    """Let FLARE take its settings from the kit: it would search every folder below the current one for them."""
     from nvflare.fuel.utils.config_service import ConfigService
-    from nvflare.private.fed.authenticator import Authenticator
 
-    def authenticator(**settings: Any) -> Any:
-        settings["retry_interval"] = LOGIN_SECONDS
-        return Authenticator(**settings)
-
-    api.AUTO_LOGIN_INTERVAL = conn_manager.INIT_WAIT = LOGIN_SECONDS
-    api.Authenticator = authenticator
     if (kit / "local").is_dir():
         ConfigService.initialize({}, [str((kit / "local").absolute())])
 
@@ -105,8 +92,10 @@ class Console:
             warnings.simplefilter("ignore")
             from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-            _log_in_quickly(self.kit)
-            logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+            _settings_of(self.kit)
+            logger = logging.getLogger("nvflare")
+            self.level = logger.level
+            logger.setLevel(logging.CRITICAL)
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints its progress
                     self.session: Any = within(
@@ -119,8 +108,10 @@ class Console:
                         ),
                     )
             except Unreachable:
+                logger.setLevel(self.level)
                 raise
             except Exception as error:
+                logger.setLevel(self.level)
                 raise Unreachable(f"the server does not answer the coordinator ({type(error).__name__}).") from None
         return self
 
@@ -129,6 +120,7 @@ class Console:
             within(CLOSE_SECONDS, self.session.close)
         except Exception:
             logging.getLogger(__name__).debug("the session was gone already")
+        logging.getLogger("nvflare").setLevel(self.level)
 
     def sites(self, since: Mapping[str, float] | None = None) -> list[str]:
         """Return the connected sites; a site in `since` counts only if the server has heard of it after that time."""

@@ -21,11 +21,12 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from foedus.base.engine import collect_seldom, configure
+from foedus.base.engine import collect_seldom, float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.federation.exchange import Paused
 from foedus.federation.flare.frames import FOLDER as LIMITS
+from foedus.federation.flare.patches import CHECK_SECONDS, look_at_tasks_often
 from foedus.federation.flare.post import CellPost, SealedPost, ask
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
@@ -37,9 +38,6 @@ from foedus.federation.preparation import read
 from foedus.federation.terms import make_private
 from foedus.sums.channel import ServerChannel
 from foedus.sums.identity import ServerIdentity
-
-CHECK_SECONDS = 0.005  # how often the communicator looks at its tasks; its own 0.2 s would be the time of a round
-
 
 ENDING_BYTES = 8192  # that are reserved for the word on how a run ended, in case the disk is full then
 LONGEST_SENTENCE = 1000  # characters of it, which fit in there however they are written
@@ -104,11 +102,9 @@ class FoedusController(Controller):
     def set_communicator(self, communicator: Any) -> None:
         super().set_communicator(communicator)
         if self.transport == "task":
-            # FLARE 2.9 stores the period under a name that its communicator does not read
-            communicator._task_check_period = CHECK_SECONDS
+            look_at_tasks_often(communicator)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        configure()
         collect_seldom()
         if self.transport == "aux":
             engine, job = _engine_of(fl_ctx), str(fl_ctx.get_job_id())
@@ -126,6 +122,7 @@ class FoedusController(Controller):
     ) -> None:
         """Pass over a late reply: its round is over."""
 
+    @float64()
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Play the run, and write its result, or why there is none, into the run's folder."""
         workspace, job = fl_ctx.get_workspace(), fl_ctx.get_job_id()

@@ -15,9 +15,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from foedus.base.engine import collect_seldom, configure
+from foedus.base.engine import collect_seldom
 from foedus.base.errors import FoedusError
-from foedus.federation.flare.frames import Limit, limit_frames
+from foedus.federation.flare.frames import Limit
+from foedus.federation.flare.patches import limit_frames
 from foedus.federation.flare.post import serve
 from foedus.federation.names import FIELD, RUNS
 from foedus.federation.secure_site import identity_of
@@ -38,7 +39,6 @@ class FoedusExecutor(Executor):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type != EventType.START_RUN:
             return
-        configure()
         collect_seldom()
         workspace = fl_ctx.get_workspace()
         kit = Path(workspace.get_root_dir())

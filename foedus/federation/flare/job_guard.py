@@ -23,43 +23,22 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import AdminCommandNames, FLContextKey, JobConstants
+from nvflare.apis.fl_constant import FLContextKey, JobConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
-from nvflare.private.defs import SysCommandTopic, TrainingTopic
-from nvflare.private.fed.client.admin_commands import AdminCommands
-from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.federation.flare.kits import CLIENT_CONFIG, CLIENT_FILE
+from foedus.federation.flare.patches import close_commands
 from foedus.federation.names import RUNS
 from foedus.federation.terms import DIGEST, make_private, read_terms
 
-# What a job needs of a site's own process, and of the process of the job; nothing else is answered.
-TOPICS = {
-    TrainingTopic.CHECK_RESOURCE,
-    TrainingTopic.CANCEL_RESOURCE,
-    TrainingTopic.DEPLOY,
-    TrainingTopic.START_JOB,
-    TrainingTopic.NOTIFY_JOB_STATUS,
-    TrainingTopic.CHECK_STATUS,
-    TrainingTopic.ABORT,
-    SysCommandTopic.REPORT_VERSION,
-}
-COMMANDS = {AdminCommandNames.CHECK_STATUS, AdminCommandNames.ABORT, AdminCommandNames.SHUTDOWN}
 LARGEST_FILE = 100_000  # bytes: far more than our one file, or a signature, takes
 SIGNATURES = {f"{place}{name}" for place in ("", "config/") for name in (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)}
-
-
-def close_commands() -> None:
-    """Leave FLARE, in this process, only the commands that a job needs."""
-    processors, commands = ClientRequestProcessors.request_processors, AdminCommands.commands
-    processors[:] = [one for one in processors if {*one.get_topics()} <= TOPICS]
-    commands[:] = [one for one in commands if one.get_command_name() in COMMANDS]
 
 
 def check_number(job: object) -> str:

@@ -46,8 +46,8 @@ def command_of(kit: Path) -> list[str]:
     if role == "client":
         content = json.loads((kit / "startup" / "fed_client.json").read_text())
         options.append(f"uid={content['client']['fqsn']}")
-    script = str(Path(frames.__file__).absolute())  # by its path, and with -P: its folder is no place to import from
-    return [sys.executable, "-u", "-P", script, role, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *options]
+    program = [sys.executable, "-u", "-P", "-m", frames.__name__]  # with -P: its folder is no place to import from
+    return [*program, role, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *options]
 
 
 def environment_of(mark: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from foedus.base.files import write_whole
 from foedus.federation import packing
-from foedus.federation.flare.frames import dropped
+from foedus.federation.flare.frames import length_of_note
 from foedus.sums.channel import ServerChannel
 
 CHANNEL = "foedus"
@@ -148,7 +148,7 @@ class CellPost:
         content = message.payload
         if site is None or not isinstance(ticket, int) or not isinstance(content, bytes | bytearray | memoryview):
             return
-        size = dropped(content) or len(content)
+        size = length_of_note(content) or len(content)
         short = TooLong(size) if size > self.most else bytes(content)
         with self.bell:
             self.queue.append(Answer(ticket, site, short, time.monotonic()))

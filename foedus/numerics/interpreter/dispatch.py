@@ -1,5 +1,10 @@
-"""Which way a function is played: compiled where its arguments are large, by NumPy where they are small."""
+"""Which way a function is played: compiled where its arguments are large, by NumPy where they are small.
 
+`FOEDUS_PLAYER` is the one switch: `xla` compiles everything, `numpy` compiles nothing that NumPy can play, and `auto`,
+which holds where it is not set, chooses by size; where JAX has a GPU it compiles everything.
+"""
+
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import wraps
@@ -10,6 +15,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree
 from foedus.numerics.interpreter.program import Program
 from foedus.numerics.interpreter.shapes import CannotInterpret
@@ -17,16 +23,26 @@ from foedus.numerics.interpreter.shapes import CannotInterpret
 LARGE = 2**20  # numbers in the arguments: above this, passes over the data take longer than to compile
 MODERATE = 2**28  # up to this, a few tens of passes that are mostly matrix products do not
 MOST_PROGRAMS = 256  # that are kept in a process
+PLAYERS = ("auto", "xla", "numpy")
 F = TypeVar("F", bound=Callable[..., PyTree])
 
 _programs: OrderedDict[Hashable, Program | CannotInterpret] = OrderedDict()
 
 
+def player() -> str:
+    """Who plays functions of arrays: `xla`, `numpy`, or `auto`, which is by their size."""
+    name = os.environ.get("FOEDUS_PLAYER") or "auto"
+    if name not in PLAYERS:
+        raise FoedusError(f"FOEDUS_PLAYER must be one of {', '.join(PLAYERS)}. Got {name!r} instead.")
+    return "xla" if name == "auto" and jax.default_backend() != "cpu" else name
+
+
 def is_small(*arguments: PyTree, most: int = LARGE) -> bool:
-    """Whether a function of these arrays is played by NumPy; so says their size alone."""
-    leaves = jax.tree.leaves(arguments)
-    here = all(not isinstance(leaf, jax.Array) or leaf.is_fully_addressable for leaf in leaves)
-    return here and sum(int(np.size(leaf)) for leaf in leaves) <= most
+    """Whether a function of these arrays is played by NumPy; so says their size alone, or `FOEDUS_PLAYER`."""
+    name, leaves = player(), jax.tree.leaves(arguments)
+    if name == "xla" or any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in leaves):
+        return False
+    return name == "numpy" or sum(int(np.size(leaf)) for leaf in leaves) <= most
 
 
 def is_moderate(*arguments: PyTree) -> bool:
@@ -54,6 +70,8 @@ def program_for(name: Hashable, function: Callable[..., PyTree], *arguments: PyT
 
 def play(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """Play a function once, by NumPy if that can be done; nothing is kept."""
+    if player() == "xla":
+        return function(*arguments)
     try:
         return Program.of(function, *arguments)(*arguments)
     except CannotInterpret:
@@ -117,6 +135,6 @@ def jit_if_many(*static: str) -> Callable[[F], Callable[[bool], Callable[..., Py
 
     def decorate(function: F) -> Callable[[bool], Callable[..., PyTree]]:
         by_xla, by_size = jax.jit(function, static_argnames=static), jit_if_large(*static)(function)
-        return lambda few: by_size if few else by_xla
+        return lambda few: by_size if few or player() == "numpy" else by_xla
 
     return decorate

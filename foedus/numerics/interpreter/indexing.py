@@ -66,10 +66,10 @@ def make_gather(params: dict, operand, indices, out) -> Callable[..., np.ndarray
     """`lax.gather`."""
     numbers, mode = params["dimension_numbers"], params["mode"]
     window, shape = [int(k) for k in params["slice_sizes"]], operand.shape
-    dropped = {int(k) for k in (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)}
+    axes_left_out = {int(k) for k in (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)}
     fills = mode == GatherScatterMode.FILL_OR_DROP
     batch = indices.shape[:-1]
-    windows = tuple(window[k] for k in range(len(shape)) if k not in dropped)
+    windows = tuple(window[k] for k in range(len(shape)) if k not in axes_left_out)
     offsets = [int(k) for k in numbers.offset_dims]
     others = [k for k in range(len(out.shape)) if k not in offsets]
     order = np.argsort([*others, *offsets])
@@ -120,11 +120,11 @@ def make_scatter(name: str) -> Maker:
     def make(params: dict, operand, indices, updates, out) -> Callable[..., np.ndarray]:
         numbers, mode = params["dimension_numbers"], params["mode"]
         shape, batch = operand.shape, indices.shape[:-1]
-        dropped = {int(k) for k in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)}
+        axes_left_out = {int(k) for k in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)}
         window_axes = [int(k) for k in numbers.update_window_dims]
         batch_axes = [k for k in range(len(updates.shape)) if k not in window_axes]
         sizes = iter([updates.shape[k] for k in window_axes])
-        window = [1 if k in dropped else next(sizes) for k in range(len(shape))]
+        window = [1 if k in axes_left_out else next(sizes) for k in range(len(shape))]
         clip, everywhere = mode == GatherScatterMode.CLIP, list(window) == list(shape)
         unique = params["unique_indices"]
         index_map = [int(k) for k in numbers.scatter_dims_to_operand_dims]

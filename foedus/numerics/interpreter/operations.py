@@ -8,6 +8,7 @@ import numpy as np
 from foedus.numerics.interpreter import random_bits
 from foedus.numerics.interpreter.indexing import COMBINE, make_gather, make_scatter
 from foedus.numerics.interpreter.linear_algebra import make_cholesky, make_dot, make_eigh, make_triangular
+from foedus.numerics.interpreter.marks import MARK
 from foedus.numerics.interpreter.shapes import CannotInterpret, Operation, Shaped
 
 # --- one element at a time ---
@@ -274,7 +275,7 @@ ELEMENTWISE: dict[str, Operation] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "is_finite": np.isfinite,
     "nextafter": np.nextafter, "rem": np.fmod, "add_any": np.add, "clamp": _clamp,
     "rsqrt": lambda a: 1.0 / np.sqrt(a), "logistic": lambda a: 1.0 / (1.0 + np.exp(-a)),
-    "copy": np.asarray, "copy_p": np.asarray,
+    "copy": np.asarray, "copy_p": np.asarray, "stop_gradient": np.asarray,
 }  # fmt: skip
 
 MAKERS: dict[str, Operation] = (
@@ -329,11 +330,12 @@ MAKERS: dict[str, Operation] = (
         "triangular_solve": make_triangular,
         "eigh": make_eigh,
         "platform_index": _platform,
+        MARK: lambda params, *shapes: lambda *a: a,
         "shift_left": _same(np.left_shift),
         "shift_right_logical": _shift_right,
         "random_wrap": _same(np.asarray),
         "random_unwrap": _same(np.asarray),
-        "random_seed": _same(random_bits.seeded),
+        "random_seed": _same(random_bits.key_words),
         "random_fold_in": _same(random_bits.fold_in),
         "random_split": lambda params, *shapes: lambda keys: random_bits.split(keys, params["shape"]),
         "random_bits": lambda params, *shapes: (

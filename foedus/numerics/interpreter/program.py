@@ -1,7 +1,7 @@
 """A traced function as a list of operations in NumPy.
 
 Calls inside a trace are written out in place, what does not reach a result is left out, and what depends on no argument
-is computed once. An array is dropped after its last use. The last results of a function marked by `keep_results` are
+is computed once. An array is dropped after its last use. The last results of a function that `keep_results` marks are
 kept for a call with the same arguments.
 """
 
@@ -17,9 +17,10 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from foedus.base.pytrees import PyTree
+from foedus.numerics.interpreter.marks import way_of, with_mark
 from foedus.numerics.interpreter.operations import MAKERS
 from foedus.numerics.interpreter.shapes import CannotInterpret, Operation
-from foedus.numerics.interpreter.sparse import Shortcut, SparseTables, entries_of, shortcut_of
+from foedus.numerics.interpreter.sparse import SparseTables
 
 INNER = {  # operations that call one program, and the name of the parameter that has it
     "jit": "jaxpr",
@@ -47,11 +48,7 @@ def keep_results(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         >>> float(Program.of(double, jnp.ones(()))(jnp.ones(())))
         2.0
     """
-
-    def keeping_call(*arguments: PyTree) -> PyTree:
-        return function(*arguments)
-
-    return jax.jit(keeping_call)
+    return with_mark(function, _with_memory)
 
 
 @dataclass(frozen=True)
@@ -123,9 +120,8 @@ class _Writer:
 
     def call(self, equation: JaxprEqn, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
-        if name in INNER and params.get("name") != "keeping_call" and shortcut_of(params) is None:
-            program = params[INNER[name]]
-            return self.write(*_open(program), inputs)
+        if name in INNER and way_of(params[INNER[name]]) is None:
+            return self.write(*_open(params[INNER[name]]), inputs)
         if name == "cond" and inputs[0] in self.constants:  # the branch is known, as for a platform
             place = int(np.clip(self.places[inputs[0]], 0, len(params["branches"]) - 1))
             return self.write(*_open(params["branches"][place]), inputs[1:])
@@ -173,10 +169,8 @@ def block_of(program: ClosedJaxpr, constants: Mapping[int, np.ndarray] | None = 
 
 def _operation(equation: JaxprEqn, constants: Mapping[int, np.ndarray]) -> Operation:
     name = equation.primitive.name
-    if name in INNER and (shortcut := shortcut_of(equation.params)) is not None:
-        return _with_shortcut(block_of(equation.params[INNER[name]], constants), shortcut)
-    if name in INNER:
-        return _with_memory(block_of(equation.params[INNER[name]], constants))
+    if name in INNER and (way := way_of(equation.params[INNER[name]])) is not None:
+        return way(block_of(equation.params[INNER[name]], constants))
     if name in LOOPS:
         return LOOPS[name](equation.params, constants)
     if name not in MAKERS:
@@ -187,7 +181,7 @@ def _operation(equation: JaxprEqn, constants: Mapping[int, np.ndarray]) -> Opera
     return MAKERS[name](equation.params, *shapes)
 
 
-def _with_memory(block: Block) -> Operation:
+def _with_memory(block: Operation) -> Operation:
     """The block as an operation that keeps the arguments and results of its last two calls, if these are not large.
 
     Two, because a step that is rejected leads back to the place before.
@@ -206,16 +200,6 @@ def _with_memory(block: Block) -> Operation:
         if sum(np.size(result) for result in results) <= MOST_KEPT:
             calls = [*calls[-1:], (key, results)]  # another list, as another thread may be reading this one
         return results
-
-    return call
-
-
-def _with_shortcut(block: Block, shortcut: Shortcut) -> Operation:
-    """The block as an operation that takes the shortcut where its first argument is a sparse table."""
-
-    def call(table: np.ndarray, *values: np.ndarray) -> Sequence[np.ndarray]:
-        entries = entries_of(table)
-        return block(table, *values) if entries is None else shortcut(entries, *values)
 
     return call
 

@@ -36,7 +36,7 @@ def fold_in(keys: np.ndarray, data: np.ndarray) -> np.ndarray:
     return np.stack(threefry(keys[..., 0], keys[..., 1], np.zeros_like(data), data), axis=-1)
 
 
-def seeded(seeds: np.ndarray) -> np.ndarray:
+def key_words(seeds: np.ndarray) -> np.ndarray:
     """The keys that `jax.random.key` makes of seeds."""
     words = np.asarray(seeds).astype(np.uint64)
     return np.stack([words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
@@ -44,7 +44,7 @@ def seeded(seeds: np.ndarray) -> np.ndarray:
 
 def random_key(seed: int) -> jax.Array:
     """The key `jax.random.key(seed)`, without a compilation."""
-    return jax.random.wrap_key_data(jax.device_put(seeded(np.asarray(seed))))
+    return jax.random.wrap_key_data(jax.device_put(key_words(np.asarray(seed))))
 
 
 def _counted(keys: np.ndarray, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 
 from foedus.base.pytrees import PyTree
+from foedus.numerics.interpreter.marks import with_mark
+from foedus.numerics.interpreter.shapes import Operation
 
 SAMPLE = 2**16  # numbers of a stack of tables that are looked at before any table is
 SHARE = 0.6  # of the tables' bytes: what is kept beside them takes no more; Adult as a9a codes it takes 0.49
@@ -194,11 +195,7 @@ def _fill(matrix: Any, values: np.ndarray, indices: np.ndarray, starts: np.ndarr
     return matrix
 
 
-Shortcut = Callable[..., Any]
-_shortcuts: dict[str, tuple[Callable[..., PyTree], Shortcut]] = {}
-
-
-def by_entries(shortcut: Shortcut) -> Callable[[Callable[..., PyTree]], Callable[..., PyTree]]:
+def by_entries(shortcut: Callable[..., Any]) -> Callable[[Callable[..., PyTree]], Callable[..., PyTree]]:
     """Decorate a function of a table and more arrays, which NumPy's player computes otherwise for a sparse table.
 
     Args:
@@ -208,28 +205,11 @@ def by_entries(shortcut: Shortcut) -> Callable[[Callable[..., PyTree]], Callable
         The decorator. XLA compiles the function itself.
     """
 
-    def decorate(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        by_xla = jax.jit(function)
-        _shortcuts[function.__name__] = by_xla, shortcut
-        return by_xla
+    def way(dense: Operation) -> Operation:
+        def call(table: np.ndarray, *values: np.ndarray) -> Any:
+            entries = entries_of(table)
+            return dense(table, *values) if entries is None else shortcut(entries, *values)
 
-    return decorate
+        return call
 
-
-def shortcut_of(params: dict) -> Shortcut | None:
-    """The shortcut for a call inside a trace, if there is one.
-
-    A derivative of the function, and the function of a batch, carry its name too: what is called must be the function
-    itself, operation by operation.
-    """
-    name, program = params.get("name"), params.get("jaxpr")
-    if name not in _shortcuts or not isinstance(program, ClosedJaxpr):
-        return None
-    if not program.in_avals or len(program.in_avals[0].shape) != 2:
-        return None
-    function, shortcut = _shortcuts[name]
-    try:
-        own = jax.make_jaxpr(function)(*program.in_avals).eqns[0].params["jaxpr"]
-    except (TypeError, ValueError):  # it takes arguments of other shapes, or another number of them
-        return None
-    return shortcut if str(own) == str(program) else None
+    return lambda function: with_mark(function, way)
