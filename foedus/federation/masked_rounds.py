@@ -258,8 +258,8 @@ class MaskedRounds(Rounds):
             self.sum_referee.check(one)
         here = np.array([site in survivors for site in order.sites])
         after, report = after_sum(order.few, order.algorithm, order.terms, phase, at, coding, words, here)
-        record = {"phase": phase, "asked": len(messages), "answered": int(here.sum())} | report | self.release_counts
-        return after, record
+        record: dict[str, object] = {"phase": phase, "asked": len(messages), "answered": int(here.sum())}
+        return after, record | report | self.release_counts
 
     def _messages(
         self, round: int, phase: int, message: PyTree, is_asked: np.ndarray, last: np.ndarray
