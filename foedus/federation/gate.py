@@ -107,15 +107,16 @@ class Gate:
         missing, the request counts as new, gets fresh noise and is charged again, which is safe.
         """
         policy = self.policy
+        payload = out.payload if out.form is None else packing.to_bytes(out.answer, out.form.shape)
         if out.exact and not self.sends_exact:
             raise Refusal("policy", "its policy asks for privacy, and this would send exact figures")
-        reply = packing.seal({"code": "ok"} | out.header | self._address(header), out.payload)
+        reply = packing.seal({"code": "ok"} | out.header | self._address(header), payload)
         if len(reply) + RECEIPT_BYTES * bool(out.releases) > policy.max_message:
             raise Refusal("policy", f"its policy allows no message of more than {policy.max_message} bytes")
         if out.releases:
             self._charge(str(header["run"]), request_digest(message), list(out.releases))
             more = {"receipt": self.ledger.receipt} | self._address(header)
-            reply = packing.seal({"code": "ok"} | out.header | more, out.payload)
+            reply = packing.seal({"code": "ok"} | out.header | more, payload)
         try:
             out.before()
             if out.releases:

@@ -240,26 +240,26 @@ class SiteMasks:
         return Outgoing(out, self._masked(header, payload, number, words))
 
     def as_bytes(self, header: Json, payload: bytes, out: Outgoing) -> Outgoing:
-        """Return an answer to a question as bytes: plain, or under masks in a run that has agreed on them.
+        """Return an answer to a question as bytes under masks, in a run that has agreed on them.
 
         Words that leave with noise are kept, so that new masks need no new noise.
         """
         if (form := out.form) is None:
             return out
         if not self._masks(header):
-            return replace(out, payload=packing.to_bytes(out.answer, form.shape))
+            return out
         coding = Coding.of(form, self.parties)
         self._note_clipped(header, coding.point, out.answer)
         words = coding.words_of(out.answer)
         content = self._masked(header, payload, out.round, words)
         if not out.releases:
-            return replace(out, payload=content)
+            return replace(out, payload=content, form=None)
 
         def before() -> None:
             out.before()
             self.gate.keep(header, payload, out.header, words)
 
-        return replace(out, payload=content, before=before)
+        return replace(out, payload=content, form=None, before=before)
 
     def _masks(self, header: Json) -> bool:
         return self.prepares(header) if header["ask"] in OF_PREPARATION else self.masking is not None

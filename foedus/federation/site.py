@@ -155,8 +155,11 @@ class SiteSession:
                 if again is not None:
                     return again
                 answer = self._answers(header)
-                out = self.masks.again(header, payload) or answer(header, self._content(header, payload))
-                return self.gate.send(header, message, self.masks.as_bytes(header, payload, out))
+                out = self.masks.again(header, payload) if "mask" in header else None
+                out = out or answer(header, self._content(header, payload))
+                if "mask" in header or self.masks.masking is not None or self.masks.preparation is not None:
+                    out = self.masks.as_bytes(header, payload, out)
+                return self.gate.send(header, message, out)
             except Refusal as no:
                 self.note(f"refused {header.get('ask')}: {no.sentence}")
                 return self.gate.refuse(header, no.code, no.sentence)

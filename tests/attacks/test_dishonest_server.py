@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from cases import problem as five
+from test_secure_evaluation import SECURE, MaskedWard
 from test_secure_sessions import IDENTITIES, MaskedHall
 
 import foedus as fd
@@ -21,6 +22,7 @@ from foedus.federation.exchange import Paused
 from foedus.sums import masks
 from foedus.sums.messages import MaskOrder, OpenSum, RevealOrder, Roster
 
+WITHOUT_BOUNDS = SECURE.partition("[preprocess]")[0] + "[evaluate]\nholdout = 0.3\n"
 VICTIM = "site-2"
 RUN = (fd.FedAvg(k0=1, lr=0.1), {"max_rounds": 4})
 
@@ -265,3 +267,26 @@ def test_sites_that_were_told_different_things_in_the_greeting_have_no_sum_in_co
         hall.play(ask)
     assert any("has asked it something else" in line for line in hall.notes)
     assert not (tmp_path / VICTIM / "summed-r1.txt").exists(), "it has revealed nothing"
+
+
+@pytest.mark.parametrize("kind", ["sums", "squares", "evaluate", "round", "measure"])
+def test_no_answer_of_a_masked_run_leaves_without_masks(tmp_path, kind):
+    """Whatever is asked: a server that leaves the order of a sum out gets no plain answer."""
+    ward = MaskedWard(tmp_path, WITHOUT_BOUNDS)
+    honest, answers = ward.ask, []
+
+    def ask(messages, timeout):
+        for site, message in messages.items():
+            header, payload = packing.unseal(message)
+            if header["ask"] == kind and site == ward.names[0]:
+                plain = packing.seal({k: v for k, v in header.items() if k != "mask"}, payload)
+                answers.append(packing.unseal(ward.site[site].answer(plain)))
+        return honest(messages, timeout)
+
+    ward.ask = ask
+    ward.play()
+    assert answers
+    for header, content in answers:
+        assert header["code"] != "ok"
+        assert content == b""
+        assert not {"sums", "squares"} & {*header}

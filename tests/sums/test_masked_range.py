@@ -40,7 +40,7 @@ def answers_of(hall: MaskedHall, site: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("algorithm", "field", "bound", "factor"),
-    [(STEP, "view.g", "8.39e+05", 1e9), (fd.InteriorPoint(), "model.curvature", r"9.01e+14", 1e11)],
+    [(STEP, "view.g", "8.39e+05", 1e9), (fd.InteriorPoint(), "share.curvature", r"9.01e+14", 1e11)],
     ids=["one word", "two words"],
 )
 def test_a_simulation_names_client_field_and_value(algorithm, field, bound, factor):
