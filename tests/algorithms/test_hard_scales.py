@@ -3,7 +3,8 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from test_random_problems import DIM, KINDS, Case, cap, capped, drawn, infeasible, least, loss, solved
+from hard_scales_setup import weak
+from random_problems import DIM, KINDS, Case, cap, capped, drawn, infeasible, loss, solved
 
 import foedus as fd
 
@@ -15,14 +16,6 @@ def mixed(seed: int) -> Case:
     rng = np.random.default_rng([77, seed])
     sites, most = drawn(rng, 10.0 ** rng.uniform(-6, 6, size=DIM)), rng.uniform(0.3, 0.6)
     return Case(sites, [cap(1, most)], capped(sites, 1, most), where=0, ridge=1e-9)
-
-
-def weak(seed: int) -> Case:
-    """Caps at most a millionth above the least that can be met: their multipliers are large."""
-    rng = np.random.default_rng([78, seed])
-    sites, spare = drawn(rng), 10.0 ** rng.uniform(-9, -6)
-    most = (1.0 + spare) * least(sites, (0, 1))
-    return Case(sites, [cap(0, most), cap(1, most)])
 
 
 def residuals(case: Case, run: fd.Run) -> tuple[float, float, float]:

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hock_schittkowski import PROBLEMS, Stated
+from hock_schittkowski_setup import posed
 from scipy.optimize import minimize
 
 import foedus as fd
 
-SITES = ("ash", "birch", "cedar")
 DEALINGS = ("one site", "one row a site", "everywhere")
-SHARES = {"ash": 0.5, "birch": 1.0, "cedar": 1.5}  # of f: their mean is 1
 
 # other points at which the optimality conditions hold, and where a run may end as well
 OTHERS = {2: (4.9412293,), 16: (23.1446609,), 20: (40.1987296,), 23: (9.4721360,), 55: (6.6666667,)}
@@ -27,47 +26,6 @@ QUICK = [
 ]  # fmt: skip
 EVERY = [(number, dealing) for number in PROBLEMS for dealing in DEALINGS]
 REST = [pytest.param(*case, marks=pytest.mark.slow) for case in EVERY if case not in QUICK]
-
-
-def dealt(count: int, dealing: str) -> list[np.ndarray]:
-    """For each site the matrix that picks its rows; those of a site with fewer rows than others are filled with 0."""
-    own = {
-        "one site": [list(range(count)), [], []],
-        "one row a site": [list(range(k, count, 3)) for k in range(3)],
-        "everywhere": [list(range(count))] * 3,
-    }[dealing]
-    height = max(len(rows) for rows in own)
-    return [np.vstack([np.eye(count)[rows], np.zeros((height - len(rows), count))]) for rows in own]
-
-
-def posed(stated: Stated, dealing: str) -> tuple[fd.Problem, dict[str, list[np.ndarray]]]:
-    """The problem over three sites, and which of its rows each site has."""
-    start = jnp.asarray(stated.start, float)
-    picks = {
-        "inequalities": dealt(stated.inequalities(start).shape[0], dealing),
-        "equations": dealt(stated.equations(start).shape[0], dealing),
-    }
-    sites = {
-        name: {"share": np.array([SHARES[name]]), **{what: pick[k] for what, pick in picks.items() if pick[k].size}}
-        for k, name in enumerate(SITES)
-    }
-
-    def objective(w, data):
-        return data["share"][0] * stated.f(w)
-
-    def inequalities(w, data):  # a row that only fills up is −1
-        pick = data["inequalities"]
-        return pick @ stated.inequalities(w) - (1.0 - jnp.sum(pick, axis=1))
-
-    def equations(w, data):
-        return data["equations"] @ stated.equations(w)
-
-    rows = []
-    if picks["inequalities"][0].size:
-        rows.append(fd.constraints.Custom(inequalities))
-    if picks["equations"][0].size:
-        rows.append(fd.constraints.Custom(equations, kind="=="))
-    return fd.Problem(sites, objective=objective, constraints=rows), picks
 
 
 def conditions(stated: Stated, run: fd.Run, picks: dict[str, list[np.ndarray]]) -> tuple[float, float, float]:

@@ -11,16 +11,19 @@ from dataclasses import dataclass, fields
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_contradiction as contradicting
-import test_true_ends as ends
 from constrained_cases import DIM, Coupled, Quadratic
+from contradictions import UNITS
+from contradictions import problem as contradictory
+from hard_scales_setup import weak
 from hock_schittkowski import PROBLEMS as PRINTED
+from hock_schittkowski_setup import posed
+from infeasible_problems import contradictory
+from interior_point_setup import bowl, ring
+from random_problems import KINDS, infeasible
 from robust_cases import LOSSES, clients
-from test_hard_scales import KINDS, infeasible, weak
-from test_hock_schittkowski import posed
-from test_infeasible import contradictory
-from test_interior_point import bowl, ring
-from test_robust_degenerate import KNOWN, Case, site
+from robust_degenerate_setup import KNOWN, Case, site
+from separable_rows import logistic, slope
+from separable_rows import sites as separable
 
 import foedus as fd
 from foedus.algorithms.interior.constants import METHOD, Method
@@ -30,7 +33,7 @@ from foedus.numerics.interpreter import dispatch
 from foedus.numerics.limited_memory import LimitedMemory
 
 POINT, START = fd.InteriorPoint(), np.zeros(DIM)
-LEAST_CAP = 0.6774279322103417  # of these sites, by CVXPY: `contradicting.least_cap(0)`
+LEAST_CAP = 0.6774279322103417  # of these sites, by CVXPY: `least_cap(0)` of test_contradiction
 
 
 @dataclass(frozen=True)
@@ -62,24 +65,24 @@ def logarithm(w, data):
 
 
 def gentle_slope() -> fd.Run:
-    problem = fd.Problem([{"b": np.full(2, 1e-5)}], objective=ends.slope)
+    problem = fd.Problem([{"b": np.full(2, 1e-5)}], objective=slope)
     return fd.solve(problem, POINT, w0=np.zeros(2), max_rounds=60)
 
 
 def capped(cap: float, units: str, participation: float = 1.0) -> fd.Run:
     """Caps on both labels, below the least that can be met."""
-    problem = contradicting.problem(0, cap, contradicting.UNITS[units])
+    problem = contradictory(0, cap, UNITS[units])
     return fd.solve(problem, POINT, participation=participation, max_rounds=150)
 
 
 def unmeetable_by_rounding() -> fd.Run:
     """Tolerances beyond what rounding allows."""
     cap = fd.constraints.LossCap(fd.label(1), at_most=0.5)
-    return fd.solve(ends.logistic(cap, where=fd.label(0)), fd.InteriorPoint(eps1=1e-16, eps2=1e-16))
+    return fd.solve(logistic(cap, where=fd.label(0)), fd.InteriorPoint(eps1=1e-16, eps2=1e-16))
 
 
 def without_minimiser() -> fd.Run:
-    split = {name: (x, (x[:, 0] > 0).astype(float)) for name, (x, _) in ends.sites().items()}
+    split = {name: (x, (x[:, 0] > 0).astype(float)) for name, (x, _) in separable().items()}
     return fd.solve(fd.Problem(split, loss=fd.losses.logistic), POINT)
 
 

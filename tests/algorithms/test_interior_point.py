@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from constrained_cases import DIM, NAMES, Coupled, NeymanPearson, Quadratic, breast_cancer, solve
-from test_infeasible import contradictory, separable, unmeetable
-from test_proxal import confirmed
+from infeasible_problems import contradictory, separable, unmeetable
+from interior_point_setup import bowl, ring
+from proxal_runs import confirmed
 
 import foedus as fd
 from foedus_lab.benchmarks.constrained import neyman_pearson
@@ -163,15 +164,6 @@ def test_what_it_does_not_handle_is_refused_in_a_sentence():
 
 
 # --- own objectives, problems that are not convex ---
-
-
-def bowl(w, data):
-    return jnp.sum((w["a"] - data["b"][:2]) ** 2) + jnp.sum(jnp.cos(w["c"]) + 0.5 * w["c"] ** 2)
-
-
-def ring(w, data):
-    """Stay out of a ball around zero: not convex."""
-    return 1.0 - jnp.sum(w["a"] ** 2) - jnp.sum(w["c"] ** 2)
 
 
 def test_an_own_objective_over_a_tree_with_a_row_that_is_not_convex():

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from constrained_cases import DIM, Coupled, Quadratic, breast_cancer
+from halls import Hall, agree
+from proxal_runs import confirmed
 from scipy.sparse import csr_array
-from test_flare_sessions import Hall, agree
-from test_proxal import confirmed
 
 import foedus as fd
 from foedus.algorithms.interior.constants import METHOD

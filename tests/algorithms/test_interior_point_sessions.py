@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from constrained_cases import Coupled, breast_cancer
-from test_flare_sessions import Hall, agree
+from halls import Hall, agree
 
 import foedus as fd
 

@@ -21,19 +21,12 @@ from constrained_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proxal_runs import confirmed
 
 import foedus as fd
 
 START = np.zeros(DIM)
 PAIRS = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]], bool)  # who answers; plans of pairs share a program
-
-
-def confirmed(run: fd.Run, residuals) -> None:
-    """The certificate is what NumPy finds at the returned point, and it holds."""
-    assert run.converged, run.reason
-    assert run.certificate.holds(), str(run.certificate)
-    for name in ("stationarity", "feasibility", "complementarity", "distance"):
-        assert getattr(run.certificate, name) == pytest.approx(getattr(residuals, name), rel=1e-6, abs=1e-12), name
 
 
 # --- Neyman-Pearson ---

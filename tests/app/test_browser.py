@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
-from test_private_report import BROKEN, KEPT, UNTOLD, measured
+from private_reports import BROKEN, KEPT, UNTOLD, measured
 
 import foedus as fd
 from foedus.app.report import html, operator, watch, words

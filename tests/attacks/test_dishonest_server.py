@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 from cases import problem as five
-from test_secure_evaluation import SECURE, MaskedWard
-from test_secure_sessions import IDENTITIES, MaskedHall
+from masked_halls import IDENTITIES, MaskedHall
+from masked_wards import SECURE, MaskedWard
 
 import foedus as fd
 from foedus.base.errors import FoedusError

@@ -5,23 +5,13 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer, dealt
+from constrained_cases import ADMM, CAPPED, DIM, NAMES, NEWTON, NeymanPearson, Quadratic, breast_cancer
+from infeasible_problems import contradictory, separable, unmeetable
 
 import foedus as fd
 from foedus.algorithms.proxal import OVER, SEARCH, UNDER_WAY, OuterProgress, is_hopeless, step_of_search
 
 START = np.zeros(DIM)
-
-
-def contradictory() -> Quadratic:
-    """Two sites ask for different values of the same combination of parameters: w₀ + w₁ = 1 and w₀ + w₁ = 2."""
-    case = Quadratic.random(1)
-    rows, values = case.equal[0].copy(), case.equal[1].copy()
-    rows[:2] = np.eye(DIM)[0] + np.eye(DIM)[1]
-    values[:2, 0] = 1.0, 2.0
-    rows[2], values[2] = np.eye(DIM)[5], 0.0
-    idle = np.zeros_like(case.most[0]), np.ones_like(case.most[1])
-    return replace(case, equal=(rows, values), most=idle, own=(np.zeros((2, DIM)), np.ones(2)))
 
 
 def told(run: fd.Run, violation: float, sites: tuple[str, ...]) -> None:
@@ -47,26 +37,6 @@ def test_two_equalities_that_contradict_each_other(algorithm, most):
     assert run.rounds <= most
 
 
-def unmeetable() -> NeymanPearson:
-    """At one site the examples with label 1 come in pairs ±x along a direction of their own: their loss is ≥ log 2.
-
-    The numbers of rows are those of the breast-cancer problem, and so is the compiled program.
-    """
-    case = breast_cancer()
-    rng = np.random.default_rng(0)
-    sites = {}
-    for name, (X, y) in case.sites.items():
-        X = X.copy()
-        X[:, 0] = 0.0
-        if name == NAMES[2]:
-            ones = np.flatnonzero(y == 1)[: 2 * (int(np.sum(y == 1)) // 2)]
-            X[y == 1] = 0.0
-            along = rng.normal(size=len(ones) // 2)
-            X[ones, 0] = np.concatenate([along, -along])
-        sites[name] = (X, y)
-    return NeymanPearson(sites)
-
-
 @pytest.mark.parametrize(("inner", "most"), [("newton", 200), pytest.param("admm", 5000, marks=pytest.mark.slow)])
 def test_a_cap_that_no_model_can_meet(inner, most):
     run = fd.solve(unmeetable().problem(), CAPPED[inner])
@@ -74,19 +44,6 @@ def test_a_cap_that_no_model_can_meet(inner, most):
     assert run.rounds <= most
     others = [row for row in run.certificate.rows if row.site != NAMES[2]]
     assert all(row.verdict(1e-3) != "broken" for row in others), "the other sites' caps can be met, and are"
-
-
-def separable() -> NeymanPearson:
-    """A plane divides the labels, so the loss tends to zero along a ray and no model attains it."""
-    shape = breast_cancer().sites
-    rng = np.random.default_rng(3)
-    rows = sum(len(y) for _, y in shape.values())
-    ones = sum(int(np.sum(y)) for _, y in shape.values())
-    y = np.concatenate([np.ones(ones), np.zeros(rows - ones)])
-    X = rng.normal(size=(rows, shape[NAMES[0]][0].shape[1]))
-    X[:, 0] = np.where(y == 1, 1.0, -1.0) * (0.5 + np.abs(X[:, 0]))
-    X[:, -1] = 1.0
-    return NeymanPearson(dealt(X, y, NAMES))
 
 
 @pytest.mark.parametrize("inner", ["newton", pytest.param("admm", marks=pytest.mark.slow)])

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from separable_rows import logistic, sites, slope
 
 import foedus as fd
 from foedus.problem.constraints import Linear, LossCap, NormBall
@@ -12,19 +13,6 @@ BOTH = pytest.mark.parametrize(
     "algorithm", [pytest.param(INTERIOR, id="interior"), pytest.param(PROXAL, id="proxal", marks=pytest.mark.slow)]
 )
 FIRST = np.eye(4)[:1]  # the row w₀
-
-
-def sites() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    rng = np.random.default_rng(0)
-    out = {}
-    for name in ("ash", "birch", "cedar"):
-        x = np.column_stack([rng.normal(size=(40, 3)), np.ones(40)])
-        out[name] = (x, (x @ np.array([1.0, -1.0, 0.5, 0.0]) + rng.normal(size=40) > 0).astype(float))
-    return out
-
-
-def logistic(*terms, **more) -> fd.Problem:
-    return fd.Problem(sites(), loss=fd.losses.logistic, constraints=list(terms), **more)
 
 
 def best_with_first(value: float) -> float:
@@ -78,10 +66,6 @@ def test_data_that_a_plane_separates_end_with_an_objective_near_zero(algorithm):
     assert run.certificate.gap > 0.1 * run.objective, "the gap says that there is more to be had"
     if algorithm is INTERIOR:
         assert "there may be no minimiser" in run.reason
-
-
-def slope(w, data):
-    return jnp.dot(data["b"], w)
 
 
 def valley(w, data):

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from cases import problem as five
-from test_flare_sessions import FREE, Hall
-from test_secure_sessions import MaskedHall
+from halls import FREE, Hall
+from masked_halls import MaskedHall
 
 import foedus as fd
 from foedus.federation import measuring, packing

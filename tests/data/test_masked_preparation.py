@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_flare_preparation import FREE, STUDY, Ward, numbers
-from test_secure_evaluation import MaskedWard
+from masked_wards import MaskedWard
+from wards import FREE, STUDY, Ward, numbers
 
 from foedus.app.experiment import build
 from foedus.base.errors import FoedusError

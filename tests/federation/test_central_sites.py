@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from central_wards import PRIVATE
 from hospitals import CENTRAL
-from test_flare_preparation import FREE
-from test_secure_evaluation import MaskedWard
+from masked_wards import MaskedWard
 
 import foedus as fd
 from foedus.algorithms.private_newton import STEPS, STEPS_WITH_CAPS
@@ -16,13 +16,11 @@ from foedus.app.experiment.plan import Plan
 from foedus.federation import packing
 from foedus.federation.exchange import Missing, Paused
 from foedus.federation.order import Result
-from foedus.federation.policy import Policy
 from foedus.federation.site_ledger import ROUNDING
 from foedus.sums.play import trial_identities
 
 pytest.importorskip("cryptography")
 CAPS = '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 1.5\n'
-PRIVATE = Policy(**FREE, max_epsilon=30.0, secure=True)
 
 
 def test_a_submitted_run_of_fedavg_spends_its_total_at_every_site(tmp_path):

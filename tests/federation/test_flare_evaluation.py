@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from test_flare_preparation import FREE, QUICK, STUDY, Ward
+from evaluated_wards import HELD, Attack, simulated
+from wards import FREE, QUICK, STUDY, Ward
 
 from foedus.app.experiment import build
-from foedus.app.experiment import figures as run_figures
 from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.federation import layout, packing
@@ -16,20 +16,10 @@ from foedus.federation.play import play
 from foedus.federation.policy import Policy, SiteFile
 from foedus.federation.site import SiteSession
 from foedus.statistics import tally
-from foedus.statistics.evaluate import Evaluation, evaluation_of, here
+from foedus.statistics.evaluate import Evaluation
 from foedus.statistics.questions import FiguresQuestion
 
-HELD = STUDY + "[evaluate]\nholdout = 0.3\n"
 CAPPED = HELD + '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.9\n'
-
-
-def simulated(ward: Ward, w: np.ndarray) -> Evaluation:
-    """The evaluation of this model that `foedus run` makes, where all rows are in one place."""
-    settings = ward.case.settings
-    cohort, kept_out = split_cohort(ward.cohort, ward.shares)
-    setup = build.build(settings, cohort)
-    arrays = {site: run_figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
-    return evaluation_of(here(arrays), setup.problem.terms, w)
 
 
 def test_the_figures_are_those_of_a_simulation(tmp_path):
@@ -89,23 +79,6 @@ def test_a_policy_forbids_it_before_anything_is_read(tmp_path, policy, sentence)
 
 
 # --- a server that does not keep to the protocol ---
-
-
-class Attack(Ward):
-    """A ward whose server sends, before the evaluation, messages of its own to the first site."""
-
-    def __init__(self, folder, text, forge):
-        super().__init__(folder, text)
-        self.forge, self.answers = forge, []
-
-    def ask(self, messages, timeout):
-        name = self.names[0]
-        header, payload = packing.unseal(messages[name]) if name in messages else ({}, b"")
-        if header.get("ask") in ("evaluate", "end"):
-            for forged in self.forge(header | {"ask": "evaluate"}, payload):
-                self.answers.append(packing.unseal(self.site[name].answer(packing.seal(*forged)))[0])
-            self.forge = lambda header, payload: ()
-        return super().ask(messages, timeout)
 
 
 def test_a_run_that_stated_no_evaluation_gets_none(tmp_path):

@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 import pytest
-from test_flare_sessions import QUICK, Hall
+from halls import QUICK, Hall
 
 import foedus as fd
 from foedus.federation.flare.post import Answer, ask

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from test_flare_evaluation import Attack
-from test_flare_preparation import FREE, STUDY, Ward
+from evaluated_wards import Attack
+from rated_wards import RATES, expected
+from wards import FREE, STUDY, Ward
 
 import foedus as fd
-from foedus.app.experiment import build, figures
+from foedus.app.experiment import build
 from foedus.app.experiment.remote import run_of
 from foedus.base.errors import FoedusError
-from foedus.data.holdout import split_cohort
 from foedus.data.preprocess import Preprocessing
 from foedus.federation import packing
 from foedus.federation.exchange import Missing
@@ -23,29 +23,7 @@ from foedus.federation.site_ledger import Limits, Release, SiteLedger, heaviest,
 from foedus.statistics.evaluate import Evaluation
 from foedus.statistics.rates import Decision
 
-RATES = """\
-[evaluate]
-holdout = 0.2
-[[constraints]]
-type = "MissRate"
-at_most = 0.4
-confidence = 0.6
-[[constraints]]
-type = "FalseAlarmRate"
-at_most = 0.7
-confidence = 0.6
-"""
 RATED = STUDY + RATES
-
-
-def expected(ward: Ward, w: np.ndarray) -> Decision:
-    """The decision that `foedus run` makes, where all rows are in one place."""
-    settings = ward.case.settings
-    cohort, kept_out = split_cohort(ward.cohort, ward.shares)
-    setup = build.build(settings, cohort)
-    decision = figures.decision_of(figures.rates_of(settings), setup, kept_out, w)
-    assert decision is not None
-    return decision
 
 
 def test_the_threshold_is_the_simulators_and_the_evaluation_uses_it(tmp_path):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from intruders import DIM, Intruder, private, problem, rows
 from scipy.stats import beta
-from test_site_attacks import DIM, Intruder, private, problem, rows
 
 import foedus as fd
 from foedus.federation.policy import Policy

@@ -8,11 +8,12 @@ import urllib.request
 import numpy as np
 import pytest
 from cases import problem as five
-from test_flare_sessions import QUICK, Hall, packing, tampered
+from halls import QUICK, Hall, tampered
 
 import foedus as fd
 from foedus.app.report.operator import Scene, history_of, render, sites_table
 from foedus.app.report.watch import serve
+from foedus.federation import packing
 from foedus.federation.flare.console import JobStatus
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.server import ServerSession

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_flare_sessions import Hall
-from test_site_attacks import DIM, Intruder
+from halls import Hall
+from intruders import DIM, Intruder
 
 import foedus as fd
 from foedus.federation import packing

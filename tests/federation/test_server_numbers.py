@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from clerks import PRIVATE, ROWS, Clerk, noise
+from evaluated_wards import HELD, Attack
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_flare_evaluation import HELD, Attack
-from test_preparation_attacks import PRIVATE, ROWS, Clerk, noise
-from test_site_attacks import DIM, Intruder, private, problem, rows
+from intruders import DIM, Intruder, private, problem, rows
 
 import foedus as fd
 from foedus.algorithms import private_newton

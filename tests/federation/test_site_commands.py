@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_flare_sessions import Hall
-from test_site_attacks import DIM, STRICT, Intruder, private, problem
+from halls import Hall
+from intruders import DIM, STRICT, Intruder, private, problem
 
 import foedus as fd
 from foedus.app import cli

@@ -6,11 +6,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from halls import FREE, QUICK, Hall
 from scipy.optimize import minimize
-from test_flare_sessions import FREE, QUICK, Hall, packing
 
 import foedus as fd
 from foedus.app.report import html
+from foedus.federation import packing
 from foedus.federation.order import Order, Patience
 from foedus.federation.play import play
 from foedus.federation.policy import Policy
@@ -279,7 +280,7 @@ def test_an_order_without_a_site_is_the_order_of_the_others(tmp_path):
 
 @pytest.mark.slow
 def test_under_masked_sums_the_norm_of_the_mean_is_judged_and_no_site_refuses(tmp_path):
-    from test_secure_sessions import MaskedHall
+    from masked_halls import MaskedHall
 
     hall = MaskedHall(tmp_path, problem(), fd.FedAvg(k0=1, lr=0.1), max_rounds=3)
     with pytest.raises(Paused, match=r"the sum of round .* cannot be true: .* has norm .*, and the terms allow 1e-06"):

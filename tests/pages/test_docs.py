@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_readme import BLOCK, same
+from readme_blocks import BLOCK, same
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

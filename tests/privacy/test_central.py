@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import private
+from central_noise import TOTAL
+from halls import QUICK
+from masked_halls import MaskedHall, without
 from scipy.stats import norm
-from test_flare_sessions import QUICK
-from test_secure_sessions import MaskedHall, without
 
 import foedus as fd
 from foedus.federation import packing
@@ -28,7 +29,6 @@ from foedus.sums.masks import threshold
 from foedus.sums.messages import KeyNote, MaskOrder
 from foedus.sums.server import roster_of
 
-TOTAL = fd.Central(epsilon=1.0, delta=1e-5)
 DIM = 3
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from adult_rows import adult_of
 from cases import NAMES, problem
 
 import foedus as fd
@@ -22,7 +23,6 @@ from foedus.privacy.composition import tightest
 from foedus.privacy.ledger import ledger_of
 from foedus.privacy.total import ROUNDS
 from foedus.runtime.simulate import Simulator
-from foedus_lab.datasets import adult_b
 
 TOTAL = fd.Local(epsilon=1.0, delta=1e-5)
 
@@ -241,16 +241,6 @@ def test_a_file_with_a_total_of_1_gives_a_useful_model_of_adult_preparation_incl
         assert ledger.exact == ()
         assert ledger.total(0, "tight") <= 1.0 + 1e-8
         assert np.mean((built.rules.transform(tested) @ run.w > 0) == (raw["income"] == ">50K")) >= 0.836
-
-
-def adult_of(seed: int) -> tuple[fd.Problem, np.ndarray, np.ndarray]:
-    """Adult over ten sites, every column standardised, and the test set."""
-    coded = adult_b()
-    train = coded.training
-    X = (coded.X - coded.X[train].mean(axis=0)) / coded.X[train].std(axis=0)
-    X = np.column_stack([X, np.ones(len(X))])
-    sites = fd.data.split(X[train], coded.y[train], clients=10, seed=seed)
-    return fd.Problem(sites, loss=fd.losses.logistic), X[~train], coded.y[~train]
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evaluated_rows import CAP, GAP, SITES, W, problem, rows
 from hospitals import ACCEPT, Command, commands
 from sklearn import metrics
-from test_evaluation import CAP, GAP, SITES, W, problem, rows
 
 import foedus as fd
 from foedus.app.experiment.file import load

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_central import TOTAL as CENTRAL
-from test_local_privacy import adult_of
-from test_private_caps import generated_pair
+from adult_rows import adult_of
+from central_noise import TOTAL as CENTRAL
+from private_pairs import generated_pair
 
 import foedus as fd
 

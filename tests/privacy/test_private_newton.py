@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from central_noise import TOTAL as CENTRAL
+from halls import Hall
+from masked_halls import MaskedHall
 from scipy.optimize import minimize
-from test_central import TOTAL as CENTRAL
-from test_flare_sessions import Hall
-from test_secure_sessions import MaskedHall
 
 import foedus as fd
 from foedus.algorithms import private_newton as site

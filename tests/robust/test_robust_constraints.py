@@ -4,8 +4,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import robust_oracles as oracle
+from halls import Hall, agree
 from robust_cases import LOSSES, clients
-from test_flare_sessions import Hall, agree
 
 import foedus as fd
 from foedus.robust.closed import Ball

@@ -10,6 +10,7 @@ import robust_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from robust_cases import LOSSES, METRICS, NORMS, clients, support
+from robust_data import adult_columns, dealt, scaled_columns, shares
 from sklearn.datasets import load_breast_cancer
 
 import foedus as fd
@@ -22,17 +23,8 @@ from foedus.runtime.simulate import Simulator
 from foedus_lab import datasets
 
 
-def shares(sites) -> np.ndarray:
-    sizes = np.array([len(y) for _, y in sites], dtype=float)
-    return sizes / sizes.sum()
-
-
 def standardised(X: np.ndarray) -> np.ndarray:
     return (X - X.mean(axis=0)) / X.std(axis=0)
-
-
-def dealt(X: np.ndarray, y: np.ndarray, sites: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(X[i::sites], np.where(y[i::sites] > 0, 1.0, -1.0)) for i in range(sites)]
 
 
 def best_of(sites, algorithm) -> float:
@@ -43,14 +35,6 @@ def best_of(sites, algorithm) -> float:
     rho = algorithm.radius if algorithm.robust else 0.0
     theirs = (rho, np.inf, "l1", None, algorithm.theta, algorithm.p, shares(sites))
     return oracle.program("logistic", 0.0, sites, *theirs)
-
-
-def scaled_columns(exponent: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Three columns, the first 10^-exponent and the last 10^exponent times as large."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3))
-    y = X @ rng.normal(size=3) + rng.normal(size=60)
-    return dealt(X * 10.0 ** np.linspace(-exponent, exponent, 3), y, 2)
 
 
 # --- the bound ---
@@ -165,12 +149,6 @@ def test_columns_of_very_different_size_are_not_called_converged_at_garbage(algo
     assert run.converged, run.reason
     best = best_of(even, algorithm)
     assert run.worst_case.value - run.worst_case.gap - 1e-6 <= best <= run.worst_case.value + 1e-6
-
-
-def adult_columns() -> tuple[np.ndarray, np.ndarray]:
-    raw = loaders.read_adult("adult.data")
-    X = np.column_stack([raw[name].astype(float) for name in loaders.ADULT_NUMBERS])
-    return X, np.array([1.0 if str(income).strip().startswith(">") else -1.0 for income in raw["income"]])
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import robust_oracles as oracle
 from robust_cases import LOSSES, METRICS, NORMS, clients, polyhedron, support
+from robust_data import adult_columns, dealt, scaled_columns, shares
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
-from test_robust_gap import adult_columns, dealt, scaled_columns, shares
 
 import foedus as fd
 from foedus.algorithms.interior.robust_interior import RobustInterior

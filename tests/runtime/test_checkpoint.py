@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import ALL, CASES, SOME, classification, over, problem, regression
-from test_simulate import same
+from same_runs import same
 
 import foedus as fd
 from foedus.base.files import pack, unpack, write_whole

@@ -8,21 +8,13 @@ import numpy as np
 import pytest
 from cases import ALL, CASES, DIM, NAMES, SIZES, SOME, Case, classification, over, problem, regression, slow
 from played import rounds_played
+from same_runs import same
 
 import foedus as fd
 from foedus.runtime import simulate as simulator
 
 every = over(ALL)
 FEW = 9  # rounds, far from convergence
-
-
-def same(a: fd.Run, b: fd.Run) -> None:
-    """Two runs are equal to the bit."""
-    jax.tree.map(np.testing.assert_array_equal, a.w, b.w)
-    assert a.history.keys() == b.history.keys()
-    for name, values in a.history.items():
-        np.testing.assert_array_equal(values, b.history[name], err_msg=name)
-    assert (a.rounds, a.converged, a.objective, a.reason) == (b.rounds, b.converged, b.objective, b.reason)
 
 
 def close(a: fd.Run, b: fd.Run) -> None:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from evaluated_rows import CAP, GAP, SITES, W, problem, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
@@ -14,24 +15,7 @@ from foedus.statistics.evaluate import Evaluation, evaluation_of, here
 from foedus.statistics.rates import Decision, FalseAlarmRate, MissRate, decide
 from foedus.statistics.tally import Rule, joint_cells, shapes, tally
 
-W = np.array([1.5, -1.0, 0.3])
-GAP = fd.constraints.LossGap(fd.group(0), fd.group(1), at_most=0.1)
-CAP = fd.constraints.LossCap(fd.label(1), at_most={"a": 0.5, "b": 0.1})
 MEAN = fd.constraints.LossCap(fd.label(0), at_most=0.6, scope="coupled")
-
-
-def rows(n: int, seed: int) -> tuple[np.ndarray, ...]:
-    draw = np.random.default_rng(seed)
-    X = np.column_stack([draw.normal(size=(n, 2)), np.ones(n)])
-    y = (draw.random(n) < 1 / (1 + np.exp(-X @ W))).astype(float)
-    return X, y, draw.integers(0, 2, n).astype(float)
-
-
-def problem(**terms: object) -> fd.Problem:
-    return fd.Problem({"a": rows(30, 1), "b": rows(40, 2)}, loss=fd.losses.logistic, **terms)  # pyright: ignore
-
-
-SITES = {"a": rows(400, 3), "b": rows(250, 4)}
 
 
 def test_figures_over_sites_are_those_of_scikit_learn_on_pooled_rows():

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("cryptography")
 
 from cases import problem as five
-from test_flare_sessions import FREE
-from test_secure_sessions import Liar, MaskedHall
+from halls import FREE
+from masked_halls import Liar, MaskedHall
 
 import foedus as fd
 from foedus.federation import packing

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-import test_secure_sessions
-from test_secure_sessions import MaskedHall
+import masked_halls
+from masked_halls import MaskedHall
 
 import foedus as fd
 from foedus.federation.order import Patience
@@ -24,7 +24,7 @@ ONE_STEP = fd.FedAvg(k0=1, lr=0.5, tol=1e-9)
 
 @pytest.fixture(autouse=True)
 def _identities(monkeypatch):
-    monkeypatch.setattr(test_secure_sessions, "IDENTITIES", trial_identities(SITES))
+    monkeypatch.setattr(masked_halls, "IDENTITIES", trial_identities(SITES))
 
 
 def problem() -> fd.Problem:

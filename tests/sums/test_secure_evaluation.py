@@ -7,10 +7,11 @@ from fractions import Fraction
 import jax
 import numpy as np
 import pytest
+from evaluated_wards import simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_flare_evaluation import simulated
-from test_flare_preparation import FREE, QUICK, STUDY, Ward
+from masked_wards import HELD, SECURE, MaskedWard, kept_out, rows
+from wards import FREE, QUICK
 
 import foedus as fd
 from foedus.app.experiment import build, figures
@@ -22,58 +23,18 @@ from foedus.federation import packing
 from foedus.federation.exchange import Missing, Paused
 from foedus.federation.order import Result
 from foedus.federation.play import play
-from foedus.federation.policy import Policy, SiteFile
-from foedus.federation.site import SiteSession
+from foedus.federation.policy import Policy
 from foedus.statistics import rates, umbrella
 from foedus.statistics.evaluate import Evaluation, evaluation_of, here
 from foedus.statistics.figures import ALL_ROWS
-from foedus.statistics.questions import FiguresQuestion, NewRows
+from foedus.statistics.questions import FiguresQuestion
 from foedus.statistics.tally import Rule, is_count, shapes, tally
 from foedus.sums.fixed_point import MOST_TERMS, exact
 from foedus.sums.messages import MaskedVector, MaskOrder
-from foedus.sums.play import trial_identities
 from foedus.sums.questions import Coding, Form
 
 pytest.importorskip("cryptography")
-STATED = """
-[preprocess]
-[preprocess.bounds]
-age = [0, 120]
-blood_pressure = [60, 240]
-creatinine = [0, 10]
-previous_stays = [0, 20]
-[preprocess.categories]
-ward = ["cardiology", "internal medicine", "surgery"]
-smoker = ["no", "yes"]
-[evaluate]
-holdout = 0.3
-"""
-HELD = STUDY.replace("FedGiA", "FedAvg").replace("max_rounds = 8", "max_rounds = 2") + STATED
-SECURE = HELD.replace("[run]\n", "[run]\nsecure = true\n")
 OVER_FLARE = HELD.replace("[run]\n", '[run]\nruntime = { name = "flare", secure = true }\n')
-POLICY = Policy(**FREE, secure_min=3)
-
-
-class MaskedWard(Ward):
-    """Four hospitals that let sums alone be seen."""
-
-    def __init__(self, folder, text=SECURE, policy=POLICY):
-        super().__init__(folder, text, policy)
-        self.identities = trial_identities(self.names)
-
-    def request(self, run="r1"):
-        request = super().request(run)
-        for name, source in self.sources.items():
-            site = SiteFile(source, self.policy)
-            self.site[name] = SiteSession(name, site, self.folder / name, self.notes.append, self.identities[name])
-        return request
-
-    def answers(self, w):
-        cohort, kept_out = split_cohort(self.cohort, self.shares)
-        setup = build.build(self.case.settings, cohort)
-        arrays = {site: figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
-        question = FiguresQuestion(setup.problem.terms, w)
-        return question, {site: question.answer(NewRows(rows)) for site, rows in arrays.items()}, arrays
 
 
 def near(one: Evaluation, other: Evaluation) -> None:
@@ -283,13 +244,6 @@ def test_whole_numbers_beyond_a_floats_digits_are_added_up_exactly():
     assert coding.tree_of(coding.words_of({"cells": np.array([2**62, 0])}))[1] == 1
 
 
-def rows(draw, n, kind):
-    X = np.column_stack([draw.normal(size=n), np.ones(n)])
-    z = X @ [1.0, 0.3] + draw.normal(size=n)
-    group = (draw.uniform(size=n) < 0.5).astype(float)
-    return X, (z > 0).astype(float) if kind == "logistic" else 4e5 + 1e5 * z, group
-
-
 @pytest.mark.parametrize("kind", ["logistic", "least_squares"])
 def test_in_python_the_figures_are_those_of_plain_sums(kind):
     draw = np.random.default_rng(1)
@@ -359,14 +313,6 @@ def test_pages_show_the_figures_over_all_rows():
 
 
 # --- thresholds ---
-
-
-def kept_out(sites=5, rows=200, seed=0):
-    rng = np.random.default_rng(seed)
-    return {
-        f"s{i}": (rng.normal(loc=0.3 * i, size=(rows, 1)), rng.integers(2, size=rows).astype(float))
-        for i in range(sites)
-    }
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from central_wards import PRIVATE
 from hospitals import CENTRAL
-from test_central_sites import PRIVATE
-from test_flare_rates import RATES, expected
-from test_secure_evaluation import POLICY, SECURE, MaskedWard
+from masked_wards import POLICY, SECURE, MaskedWard
+from rated_wards import RATES, expected
 
 from foedus.federation import packing
 from foedus.federation.exchange import Missing, Paused

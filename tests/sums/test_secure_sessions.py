@@ -9,74 +9,21 @@ import numpy as np
 import pytest
 from cases import problem as five
 from constrained_cases import breast_cancer
-from test_flare_sessions import FREE, QUICK, Hall, agree
+from halls import FREE, Hall, agree
+from masked_halls import IDENTITIES, NAMES, Liar, MaskedHall, without
 
 import foedus as fd
 from foedus.federation import packing
-from foedus.federation.order import Order, Patience, Result, order_of
+from foedus.federation.order import Patience
 from foedus.federation.play import play
-from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.policy import Policy
 from foedus.federation.secure_site import identity_of
-from foedus.federation.server import Missing, Paused, ServerSession
-from foedus.federation.site import SiteSession
-from foedus.sums.masking import by_sums
+from foedus.federation.server import Missing, Paused
 from foedus.sums.messages import MaskedVector, MaskOrder, RevealOrder, Roster
 from foedus.sums.play import trial_identities
 
 pytest.importorskip("cryptography")
-NAMES = tuple(f"site-{i + 1}" for i in range(5))
-IDENTITIES = trial_identities(NAMES)
 SCAFFOLD = (fd.Scaffold(lr=0.05), {"max_rounds": 6})
-
-
-class MaskedHall(Hall):
-    """The parties of a run with masked sums, in one room."""
-
-    def __init__(self, folder, problem, algorithm, **more):
-        super().__init__(folder, problem, by_sums(algorithm), **more)
-        self.order = Order.from_bytes(
-            order_of(
-                self.problem, self.algorithm, self.order.w0, run="r1", sites=self.sites, seed=self.order.seed,
-                max_rounds=self.order.max_rounds, participation=self.order.participation, secure=True,
-            ).to_bytes(),
-            modules=("constrained_cases",),
-        )  # fmt: skip
-
-    def unchecked(self):
-        """The same parties in a run whose sums the sites do not check."""
-        self.order, self.policy = replace(self.order, verify=False), replace(self.policy, verify=False)
-        self.open_sites()
-        return self
-
-    def open_sites(self):
-        self.site = {
-            s: SiteSession(
-                s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append,
-                IDENTITIES[s],
-            )
-            for s in self.sites
-        }  # fmt: skip
-
-    def play(self, ask=None, patience=QUICK) -> Result:
-        session = ServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
-        return Result.from_bytes(session.play().to_bytes())
-
-
-def without(hall: Hall, ask: str, rounds: set, site: str = "site-2"):
-    """An `ask` in which one site's answers to some messages are lost."""
-
-    def one(messages, timeout):
-        replies = dict(hall.ask(messages, timeout))
-        if site in replies:
-            header, _ = packing.unseal(replies[site])
-            number = header["round"]
-            if header["ask"] == "reveal":
-                number = RevealOrder.from_bytes(packing.unseal(messages[site])[1]).round
-            if header["ask"] == ask and number in rounds:
-                del replies[site]
-        return replies
-
-    return one
 
 
 def test_the_run_is_the_simulators_and_the_server_never_sees_a_reply(tmp_path):
@@ -257,20 +204,6 @@ def test_a_site_without_cryptography_says_what_to_install_and_nothing_is_sent(tm
     hall.site["site-3"].masks.identity = identity_of(tmp_path, "site-3")
     sentence = "client 'c' refuses: it cannot take part: masked sums need the package cryptography; install it with"
     assert refused(hall, sentence) == ["hello"]
-
-
-class Liar:
-    """A server that follows the protocol until its hand changes a message."""
-
-    def __init__(self, hall, change):
-        self.hall, self.change = hall, change
-
-    def ask(self, messages, timeout):
-        changed = {}
-        for site, message in messages.items():
-            header, payload = packing.unseal(message)
-            changed[site] = packing.seal(*self.change(site, header, payload))
-        return self.hall.ask(changed, timeout)
 
 
 def smaller_set(site, header, payload):

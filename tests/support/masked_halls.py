@@ -1,0 +1,83 @@
+"""A server and sites in one process whose sums are masked."""
+
+from dataclasses import replace
+
+from halls import QUICK, Hall
+
+from foedus.federation import packing
+from foedus.federation.order import Order, Result, order_of
+from foedus.federation.policy import SiteFile, Source
+from foedus.federation.server import ServerSession
+from foedus.federation.site import SiteSession
+from foedus.sums.masking import by_sums
+from foedus.sums.messages import RevealOrder
+from foedus.sums.play import trial_identities
+
+NAMES = tuple(f"site-{i + 1}" for i in range(5))
+
+
+IDENTITIES = trial_identities(NAMES)
+
+
+class MaskedHall(Hall):
+    """The parties of a run with masked sums, in one room."""
+
+    def __init__(self, folder, problem, algorithm, **more):
+        super().__init__(folder, problem, by_sums(algorithm), **more)
+        self.order = Order.from_bytes(
+            order_of(
+                self.problem, self.algorithm, self.order.w0, run="r1", sites=self.sites, seed=self.order.seed,
+                max_rounds=self.order.max_rounds, participation=self.order.participation, secure=True,
+            ).to_bytes(),
+            modules=("constrained_cases",),
+        )  # fmt: skip
+
+    def unchecked(self):
+        """The same parties in a run whose sums the sites do not check."""
+        self.order, self.policy = replace(self.order, verify=False), replace(self.policy, verify=False)
+        self.open_sites()
+        return self
+
+    def open_sites(self):
+        self.site = {
+            s: SiteSession(
+                s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append,
+                IDENTITIES[s],
+            )
+            for s in self.sites
+        }  # fmt: skip
+
+    def play(self, ask=None, patience=QUICK) -> Result:
+        session = ServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
+        return Result.from_bytes(session.play().to_bytes())
+
+
+def without(hall: Hall, ask: str, rounds: set, site: str = "site-2"):
+    """An `ask` in which one site's answers to some messages are lost."""
+
+    def one(messages, timeout):
+        replies = dict(hall.ask(messages, timeout))
+        if site in replies:
+            header, _ = packing.unseal(replies[site])
+            number = header["round"]
+            if header["ask"] == "reveal":
+                number = RevealOrder.from_bytes(packing.unseal(messages[site])[1]).round
+            if header["ask"] == ask and number in rounds:
+                del replies[site]
+        return replies
+
+    return one
+
+
+class Liar:
+    """A server that follows the protocol until its hand changes a message."""
+
+    def __init__(self, hall, change):
+        self.hall, self.change = hall, change
+
+    def ask(self, messages, timeout):
+        changed = {}
+        for site, message in messages.items():
+            header, payload = packing.unseal(message)
+            changed[site] = packing.seal(*self.change(site, header, payload))
+        return self.hall.ask(changed, timeout)

@@ -1,0 +1,24 @@
+"""Blocks of code on pages."""
+
+import re
+
+import pytest
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+ROUNDING = 1e-7  # residuals of a run to 1e-6 that are smaller than this depend on rounding
+
+
+NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)( s\b)?")
+
+
+def same(shown: str, printed: str) -> None:
+    """The words agree exactly, the numbers to 2 %, residuals below 1e-7 to a factor, and seconds are any."""
+    assert NUMBER.sub("#", shown) == NUMBER.sub("#", printed)
+    for said, found in zip(NUMBER.finditer(shown), NUMBER.finditer(printed), strict=True):
+        expected, number = float(said[1]), float(found[1])
+        if 0.0 < expected < ROUNDING and not said[2]:  # another processor's rounding changes these
+            assert 0.0 < number < 10.0 * ROUNDING, f"in {printed!r}"
+        elif not said[2]:
+            assert number == pytest.approx(expected, rel=0.02), f"in {printed!r}"
