@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from constrained_cases import DIM, Coupled, Quadratic
 from contradictions import UNITS
-from contradictions import problem as contradictory
+from contradictions import problem as opposed
 from hard_scales_setup import weak
 from hock_schittkowski import PROBLEMS as PRINTED
 from hock_schittkowski_setup import posed
@@ -71,7 +71,7 @@ def gentle_slope() -> fd.Run:
 
 def capped(cap: float, units: str, participation: float = 1.0) -> fd.Run:
     """Caps on both labels, below the least that can be met."""
-    problem = contradictory(0, cap, UNITS[units])
+    problem = opposed(0, cap, UNITS[units])
     return fd.solve(problem, POINT, participation=participation, max_rounds=150)
 
 
