@@ -76,21 +76,24 @@ class _ProgramsOnDisk:
                 return
             settings = {_DIR: str(cache_dir()), _LEAST_SECONDS: 0.0, _LEAST_BYTES: 0}
             self.before = {name: getattr(jax.config, name) for name in settings}
-            for name, value in settings.items():
-                jax.config.update(name, value)
+            self._set(settings)
 
     def __exit__(self, *error: object) -> None:
         with self.lock:
             self.inside -= 1
             if self.inside or not self.before:
                 return
-            import jax
-            from jax.experimental.compilation_cache import compilation_cache
+            before, self.before = self.before, {}
+            self._set(before)
 
-            for name, value in self.before.items():
-                jax.config.update(name, value)
-            self.before = {}
-            compilation_cache.reset_cache()  # JAX keeps the folder of its first program, whatever is set later
+    @staticmethod
+    def _set(settings: Mapping[str, Any]) -> None:
+        import jax
+        from jax.experimental.compilation_cache import compilation_cache
+
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()  # JAX keeps the folder of its first program, whatever is set later
 
 
 _DIR = "jax_compilation_cache_dir"
