@@ -21,7 +21,8 @@ from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Mask, Terms, Where, subsets_of
 from foedus.protocol.algorithm import Algorithm, Fit, name_of
 
-VARYING = ("ask", "round", "receipt")  # parts of a header that are no part of what is stated
+VARYING = ("ask", "round", "receipt", "signed")  # parts of a header that are no part of what is stated
+OF_ONE_SITE = ("index", "uid", "extra", "client", "arrays")  # parts of a greeting that are for one site
 MOST_ROUNDS = 10**6  # that a run may announce
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
@@ -32,6 +33,19 @@ def statement(header: Json) -> str:
     It is the whole header but for what is known to vary, so a setting that is added later is a part of it.
     """
     return json.dumps({name: value for name, value in header.items() if name not in VARYING}, sort_keys=True)
+
+
+ANEW = ("index", "uid", "arrays", "uids", "names")  # what a run that goes on without a site states anew
+
+
+def without_count(header: Json) -> str:
+    """Return what a greeting states but for how many sites there are, and where the rounds begin.
+
+    A run without masks may go on without a wrong site, from its last model: all else stays as it was agreed.
+    """
+    terms = header.get("terms") or {}
+    terms = terms | {"fields": (terms.get("fields") or {}) | {"clients": None}}
+    return statement({k: v for k, v in header.items() if k not in ANEW} | {"terms": terms})
 
 
 def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:

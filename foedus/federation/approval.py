@@ -9,28 +9,22 @@ numbers; what comes of them is worked out here once more and compared (`check_sa
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.federation import spec
-from foedus.federation.agreement import fitting, statement
+from foedus.federation.agreement import statement
 from foedus.federation.holdout import Holdout
 from foedus.federation.packing import one_line
 from foedus.federation.policy import Policy, Refusal
 from foedus.federation.site_ledger import Release, SiteLedger, total_of
-from foedus.federation.spec import JsonValue
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.noise import Noise, Sound
-from foedus.problem.constraints import Capped, Linear
-from foedus.problem.regularizers import Leading
 from foedus.problem.terms import Constraint, Terms
 from foedus.protocol.algorithm import Algorithm, name_of
-from foedus.sums.masking import by_sums
 
 FOLDER = "requests"
 LONGEST_STATEMENT = 20_000  # characters that are shown of it; the digest is of all
@@ -55,14 +49,14 @@ class Statement:
     roles: Json | None = field(default=None, compare=False)  # of the columns; with `holdout` they name its rows
 
     @staticmethod
-    def of_table(header: Json, algorithm: Algorithm) -> "Statement":
-        """Return the statement of a run that begins with the columns of a table."""
+    def of_table(header: Json, algorithm: Algorithm, letter: str) -> "Statement":
+        """Return the statement of a run whose sites prepare tables; `letter` is its plan to the letter."""
         roles, problem = header["roles"], header["problem"]
         columns = [f"label {roles['label']}"] + ([f"group {roles['group']}"] if roles["group"] else [])
         columns.append("features " + (", ".join(map(str, roles["features"])) if roles["features"] else "all others"))
         epsilon = header["noise"]["epsilon"] if header["noise"] else 0.0
         return Statement(
-            **_common(header, algorithm, int(header["sites"])),
+            **_common(header, algorithm, int(header["sites"]), letter),
             loss=str(problem["loss"]),
             terms=tuple(sorted(map(str, problem["terms"]))),
             columns=tuple(columns),
@@ -75,7 +69,11 @@ class Statement:
     def of_terms(header: Json, algorithm: Algorithm, terms: Terms) -> "Statement":
         """Return the statement of a run whose terms are all known."""
         words = terms_in_words(terms)
-        return Statement(**_common(header, algorithm, terms.clients), loss=words["loss"], terms=tuple(words["terms"]))
+        return Statement(
+            **_common(header, algorithm, terms.clients, statement(header)),
+            loss=words["loss"],
+            terms=tuple(words["terms"]),
+        )
 
     @property
     def id(self) -> str:
@@ -143,13 +141,13 @@ def _holdout_in_words(holdout: Holdout) -> list[str]:
     return lines
 
 
-def _common(header: Json, algorithm: Algorithm, sites: int) -> Json:
+def _common(header: Json, algorithm: Algorithm, sites: int, letter: str) -> Json:
     return {
         "run": str(header["run"]),
         "algorithm": name_of(algorithm),
         "rounds": int(header["max_rounds"]),
         "sites": sites,
-        "letter": statement(header),
+        "letter": letter,
         "noise": getattr(algorithm, "noise", None),
     }
 
@@ -171,7 +169,6 @@ def constraint_in_words(constraint: Constraint) -> str:
 
 
 SETTLED = ("clip", "rows")  # settings of a noise that depend on the number of columns; its strength does not
-OTHER = "what it is asked to join is not what a person at the site has approved"
 
 
 def strength(noise: Noise | None) -> Json | None:
@@ -180,95 +177,6 @@ def strength(noise: Noise | None) -> Json | None:
     if not isinstance(record, dict):
         return None
     return record | {"fields": {name: value for name, value in record["fields"].items() if name not in SETTLED}}
-
-
-def check_same(
-    policy: Policy, greeting: Json, header: Json, site: str, algorithm: Algorithm, terms: Terms,
-    decode: Callable[[object], object], words: Mapping[str, Sequence[str]],
-) -> None:  # fmt: skip
-    """Refuse rounds that are other ones than those that were stated before the preparation, where a person approves.
-
-    Args:
-        policy: the site's.
-        greeting: the header of the first greeting, which was approved.
-        header: that of the greeting with all terms.
-        site: its name.
-        algorithm: the algorithm of the greeting, made ready for the terms.
-        terms: those of the greeting.
-        decode: reads a statement.
-        words: the values of label ("y") and group, by the numbers that stand for them in the rounds.
-    """
-    if policy.approve != "ask":
-        return
-    plain = ("max_rounds", "seed")
-    same = all(header.get(name) == greeting.get(name) for name in plain) and terms.clients == greeting["sites"]
-    same &= (header.get("secure") is True) == (greeting.get("secure") is True)
-    same &= header.get("own") is None and header.get("client") == site
-    same &= all(name.startswith(("cap", "linear")) for name in header["extra"])
-    regularizer = terms.regularizer
-    same &= not isinstance(regularizer, Leading) or regularizer.dim == terms.dim - 1
-    same &= _in_words(stated_terms(terms), words) == _in_words(greeting["terms"], None)
-    first = decode(greeting["algorithm"])
-    noise = getattr(algorithm, "noise", None)
-    if not same or not isinstance(first, Algorithm) or strength(getattr(first, "noise", None)) != strength(noise):
-        raise Refusal("policy", OTHER)
-    if noise is not None:
-        first = replace(first, noise=noise)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    first = fitting(by_sums(first) if header.get("secure") is True else first, terms).algorithm
-    if spec.encode(first) != spec.encode(algorithm):
-        raise Refusal("policy", OTHER)
-
-
-def check_arrays(
-    policy: Policy, greeting: Json, site: str, terms: Terms, w0: np.ndarray, extra: Mapping[str, np.ndarray],
-    names: Sequence[str],
-) -> None:  # fmt: skip
-    """Refuse limits and coefficients that are other ones than those that were stated, where a person approves.
-
-    `names` are those of the model's numbers, the columns' and that of the intercept.
-    """
-    if policy.approve != "ask":
-        return
-    rows = iter(greeting["rows"])
-    same = not np.any(w0)
-    for one in terms.constraints:
-        if isinstance(one, Linear):
-            row = next(rows, {"coefficients": {}, "at_most": None})
-            expected = [float(row["coefficients"].get(name, 0.0)) for name in names]
-            same &= np.array_equal(np.ravel(extra.get(f"{one.key}.C", ())), expected)
-            same &= np.array_equal(np.ravel(extra.get(f"{one.key}.d", ())), [row["at_most"]])
-        elif isinstance(one, Capped):
-            limit = one.limit.get(site) if isinstance(one.limit, Mapping) else one.limit
-            same &= bool(np.all(np.ravel(extra.get(f"{one.key}.cap", ())) == limit))
-    if not same:
-        raise Refusal("policy", OTHER)
-
-
-def stated_terms(terms: Terms) -> JsonValue:
-    """Return what can be stated of terms before anybody knows the columns: all but their number."""
-    fields = ("loss", "objective", "where", "penalty", "regularizer", "constraints")
-    return spec.encode({name: getattr(terms, name) for name in fields})
-
-
-def _in_words(node: JsonValue | list[JsonValue], words: Mapping[str, Sequence[str]] | None) -> object:
-    """Return terms in a form in which both statements of them are the same: subsets by words, no numbers of arrays."""
-    if isinstance(node, list):
-        return [_in_words(one, words) for one in node]
-    if not isinstance(node, dict):
-        return node
-    name, fields = node.get("name"), node.get("fields", {})
-    if name == "foedus.problem.terms:Where" and fields.get("said"):
-        known = () if words is None else words.get(fields["key"], ())
-        if words is not None and fields["value"] not in [k for k, word in enumerate(known) if word == fields["said"]]:
-            raise Refusal("policy", OTHER)
-        return ["where", fields["key"], fields["said"]]
-    left_out = ("said",) if name == "foedus.problem.terms:Where" else ()
-    if name == "foedus.problem.regularizers:Leading":
-        left_out = ("dim",)
-    if node.get("of") == "Linear" or str(name).startswith("foedus.problem.constraints:"):
-        left_out = ("key",)  # the name of its arrays
-    parts = {**node, **fields, "fields": None}
-    return {key: _in_words(value, words) for key, value in parts.items() if key not in left_out}
 
 
 @dataclass(frozen=True)

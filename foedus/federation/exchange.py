@@ -27,6 +27,7 @@ from foedus.federation import packing
 from foedus.federation.flare.post import Post, TooLong
 from foedus.federation.order import Patience
 from foedus.federation.packing import one_line
+from foedus.federation.plan import of_site
 from foedus.federation.receipts import Receipts
 from foedus.problem.terms import Terms
 from foedus.protocol.accountable import Account, is_convex
@@ -68,8 +69,9 @@ class Exchange:
         note: Callable[[str], None],
         should_stop: Callable[[], bool],
         receipts: Receipts | None = None,
+        signatures: Json | None = None,
     ):
-        self.receipts = receipts
+        self.receipts, self.signatures = receipts, signatures  # the latter: the coordinator's signatures under the plan
         self.post: Post | None = None  # which must not unpack more than is allowed either
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
         self.note, self.should_stop = note, should_stop
@@ -135,7 +137,8 @@ class Exchange:
         headers: dict[str, Json] = {}
         until = time.monotonic() + self.patience.hello
         headers_out = {site: self.header(ask) | more | (each or {}).get(site, {}) for site in self.client}
-        messages = {site: packing.seal(header | self._receipt(site)) for site, header in headers_out.items()}
+        apart = {site: self._receipt(site) | of_site(self.signatures, site) for site in self.client}
+        messages = {site: packing.seal(header | apart[site]) for site, header in headers_out.items()}
         patience = FIRST_GREETING
         while True:
             waiting = {s: message for s, message in messages.items() if s not in headers}

@@ -121,11 +121,15 @@ def is_share(value: object) -> TypeGuard[float]:
 
 def seeded(shares: Shares, folder: Path) -> Shares:
     """Return the shares with the site's own seed, which its secret and the shares decide; the secret is made once."""
+    return replace(shares, seed=drawn(folder, json.dumps([shares.evaluate, shares.threshold, shares.by_class])))
+
+
+def drawn(folder: Path, purpose: str) -> int:
+    """Return the site's own random number for a purpose: its secret decides it, and nobody else knows it."""
     path = folder / SECRET
     if not path.exists():
         write_whole(path, secrets.token_bytes(32), private=True)
-    text = json.dumps([shares.evaluate, shares.threshold, shares.by_class])
-    return replace(shares, seed=int.from_bytes(hmac.digest(path.read_bytes(), text.encode(), "sha256"), "big"))
+    return int.from_bytes(hmac.digest(path.read_bytes(), purpose.encode(), "sha256"), "big")
 
 
 def _number(record: Json, name: str) -> float:

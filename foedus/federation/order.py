@@ -41,6 +41,7 @@ class Order:
     secure: bool = False  # whether the server sees masked sums alone
     verify: bool = True  # whether the sites check masked sums, where they can
     holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
+    prepared: bool = False  # whether it follows from a plan and from sums that all sites know
 
     @property
     def verified(self) -> bool:
@@ -145,6 +146,7 @@ def without(order: Order, site: str, w: np.ndarray) -> Order:
         w0=np.asarray(w, dtype=float),
         sites=tuple(order.sites[i] for i in here),
         names=tuple(order.names[i] for i in here),
+        prepared=False,
         uids=np.asarray(order.uids)[here],
         extra=tuple(order.extra[i] for i in here) if order.extra else (),
         participation=who.only(here) if isinstance(who, Schedule) else who,

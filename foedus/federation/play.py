@@ -8,12 +8,13 @@ import numpy as np
 
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
-from foedus.base.files import pack, unpack, write_whole
+from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.federation.exchange import AskSites, Exchange, LeftOut
 from foedus.federation.flare.post import Post
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.order import Order, Patience, Result, without
-from foedus.federation.preparation import Request, prepare
+from foedus.federation.plan import Request
+from foedus.federation.preparation import prepare
 from foedus.federation.receipts import Receipts
 from foedus.federation.server import ServerSession
 from foedus.protocol.participation import Fraction
@@ -75,6 +76,7 @@ def play(
     should_stop: Callable[[], bool],
     monitor: RunMonitor | None = None,
     post: Post | None = None,
+    signatures: Json | None = None,
 ) -> Result:
     """Play an order to its end; a request first becomes one by preparing the data together with the sites.
 
@@ -89,7 +91,9 @@ def play(
         names = {site: site for site in work.sites}
         receipts = Receipts(Path(folder).parent)
         try:
-            order, rules = prepare(work, Exchange(work.run, names, ask, patience, note, should_stop, receipts))
+            order, rules = prepare(
+                work, Exchange(work.run, names, ask, patience, note, should_stop, receipts, signatures)
+            )
         finally:
             receipts.save()
     if order.secure:
@@ -97,7 +101,9 @@ def play(
     departures = Departures(folder)
     order = departures.apply(order)
     while True:
-        session = ServerSession(order, folder, ask, patience, note, should_stop, monitor, post, departures.history)
+        session = ServerSession(
+            order, folder, ask, patience, note, should_stop, monitor, post, departures.history, signatures
+        )
         try:
             result = session.play()
             break

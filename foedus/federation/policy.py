@@ -1,5 +1,6 @@
 """The site file says which data a site brings and what it allows. It stays at the site, and nobody else reads it."""
 
+import hashlib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -110,6 +111,14 @@ class Source:
     def remedies(self) -> Remedies:
         """Return what is done about the file before its columns get their roles."""
         return remedies_of({key: getattr(self, key) for key in KEYS if getattr(self, key) is not None}, "[data]")
+
+    def digest(self) -> str:
+        """Return a digest of the data, by which a change after a plan was accepted is told."""
+        try:
+            with self.file.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return ""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays of an .npz file by name."""

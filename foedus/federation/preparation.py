@@ -11,15 +11,14 @@ replaced, and a number of the server is refused for itself, where it lies outsid
 """
 
 import dataclasses
+import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.base.files import Json, pack, unpack
+from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
 from foedus.data.columns import Words, missing_in
 from foedus.data.holdout import Split, split
@@ -28,91 +27,23 @@ from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, v
 from foedus.data.sites import Cohort, Roles, Sketch, cohort_from, sketch
 from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
 from foedus.data.tables import Table
-from foedus.federation import spec
 from foedus.federation.asking import MaskedSites
 from foedus.federation.exchange import Exchange
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, seeded
 from foedus.federation.masked_rounds import PREPARATION, MaskedExchange
-from foedus.federation.order import Order, over_a_network
+from foedus.federation.order import Order
 from foedus.federation.packing import whole
+from foedus.federation.plan import Request
 from foedus.federation.policy import Policy, Refusal, Source
 from foedus.federation.site_evaluation import SiteEvaluation
 from foedus.federation.site_ledger import Release
 from foedus.privacy.sampling import release as exact_release
-from foedus.protocol.algorithm import Algorithm
 from foedus.statistics import rates
-from foedus.sums.questions import Form
+from foedus.sums.questions import Coding, Form, Question, Sites, checked_total
 
 MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
 LARGEST = 1e100  # of a number in a table, of a bound, a shift and a scale: sums of squares of such numbers are finite
-
-
-class RunPlan(Protocol):
-    """An experiment stated without data, and how it becomes an order once the sites have sent their sums."""
-
-    @property
-    def roles(self) -> Roles: ...
-
-    def algorithm(self, sites: int) -> Algorithm:
-        """Return the algorithm over so many sites with its noise, on which a site's policy decides."""
-        ...
-
-    @property
-    def max_rounds(self) -> int: ...
-
-    @property
-    def noise(self) -> Json | None:
-        """The bounds and ε of noise on what a site sends while preparing; None where sums are exact."""
-        ...
-
-    @property
-    def secure(self) -> bool:
-        """Whether the server sees masked sums alone."""
-        ...
-
-    @property
-    def holdout(self) -> Holdout:
-        """Which rows the sites keep out of training, and what they tell about them."""
-        ...
-
-    @property
-    def problem(self) -> Json:
-        """The loss and the terms in words, for a person at a site."""
-        ...
-
-    @property
-    def statement(self) -> Json:
-        """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
-        ...
-
-    def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing: ...
-
-    def order(self, cohort: Cohort, rules: Preprocessing, run: str, sites: tuple[str, ...]) -> Order: ...
-
-
-PlanT = TypeVar("PlanT", bound=RunPlan)
-
-
-@dataclass(frozen=True)
-class Request(Generic[PlanT]):
-    """What a coordinator without data submits: a plan, which becomes an order with the sites' help."""
-
-    run: str
-    sites: tuple[str, ...]
-    plan: PlanT
-
-    def to_bytes(self) -> bytes:
-        return pack({}, {"run": self.run, "sites": list(self.sites), "plan": spec.encode(self.plan)})
-
-
-def read(content: bytes, modules: tuple[str, ...] = ()) -> Order | Request:
-    """Read an order, or a request that becomes one."""
-    _, note = unpack(content)
-    if "plan" not in note:
-        return Order.from_bytes(content, modules)
-    plan = spec.decode(note["plan"], (*modules, "foedus.app.experiment.plan"))
-    return Request(note["run"], tuple(note["sites"]), plan)
 
 
 class Apart:
@@ -139,38 +70,70 @@ def _sums(record: Json) -> Sums:
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
-def prepare(request: Request[RunPlan], exchange: Exchange) -> tuple[Order, Preprocessing]:
-    """Play the preparation at the server; return the order and the rules of preprocessing."""
-    plan = request.plan
-    statement_of_run = {
-        "roles": dataclasses.asdict(plan.roles),
-        "algorithm": spec.encode(over_a_network(plan.algorithm(len(request.sites)))),
-        "max_rounds": plan.max_rounds,
-        "sites": len(request.sites),
-        "problem": plan.problem,
-        "noise": plan.noise,
-        "secure": plan.secure,
-        "holdout": plan.holdout.to_json(),
-        **plan.statement,
-    }
-    headers = exchange.greet("columns", statement_of_run)
-    sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}
-    answers: Answers = Apart(exchange, plan.noise)
-    if plan.secure:
-        roles = plan.roles
-        everyone = dataclasses.replace(exchange.patience, minimum=None)
-        sums = MaskedExchange(request.sites, exchange, everyone, PREPARATION)
-        answers = InSums(MaskedSites(exchange, sums), exchange.run, roles.max_categories, plan.noise)
+def settle(request: Request, sketches: Mapping[str, Sketch], answers: Answers) -> Preprocessing:
+    """Return the rules of preprocessing, from what the sites answer.
+
+    It is a pure function of the plan and the answers: the server plays it, and in a checked run every site does.
+    """
+    roles = request.plan.roles
+    if isinstance(answers, InSums):
         values = answers.values(valued_columns(roles))
         known = {"labels": values.get(roles.label, ()), "groups": values.get(roles.group or "", ())}
         sketches = {site: dataclasses.replace(one, **known) for site, one in sketches.items()}
-    cohort = cohort_from(sketches, plan.roles)
-    rules = plan.rules(cohort, answers)
-    replies = exchange.headers("prepare", {"rules": rules.to_json()})
+    cohort = cohort_from(sketches, roles)
+    return request.plan.rules(cohort, answers)
+
+
+def in_sums(request: Request, sites: Sites) -> InSums:
+    """Return the sites' answers in the form for preprocessing, where sums over all of them alone are seen."""
+    return InSums(sites, request.run, request.plan.roles.max_categories, request.plan.noise)
+
+
+class Ahead(Exception):
+    """The answers that are known end here; `question` comes next."""
+
+    def __init__(self, question: Question):
+        super().__init__()
+        self.question = question
+
+
+class KnownSums:
+    """Sites of whose sums the first ones are known: what comes of them is played again, up to the next question."""
+
+    shows_each = False
+
+    def __init__(self, names: tuple[str, ...], totals: Sequence[np.ndarray]):
+        self.names, self.rest = names, list(totals)
+
+    def each(self, question: Question) -> dict[str, PyTree]:
+        raise FoedusError("single answers are not seen where sums are masked (secure).")
+
+    def total(self, question: Question) -> PyTree:
+        if not self.rest:
+            raise Ahead(question)
+        return checked_total(question, Coding.of(question.form, len(self.names)), self.rest.pop(0))
+
+
+def prepare(request: Request, exchange: Exchange) -> tuple[Order, Preprocessing]:
+    """Play the preparation at the server; return the order and the rules of preprocessing."""
+    plan, count = request.plan, len(request.sites)
+    headers = exchange.greet("columns", request.to_json())
+    sketches = {site: Sketch.from_json(header["sketch"]) for site, header in headers.items()}
+    answers: Answers = Apart(exchange, plan.noise)
+    if plan.secure:
+        everyone, verified = dataclasses.replace(exchange.patience, minimum=None), plan.verified(count)
+        if verified:
+            exchange.headers("cohort", {"sketches": {site: one.to_json() for site, one in sketches.items()}})
+        sums = MaskedExchange(request.sites, exchange, everyone, PREPARATION, verified)
+        answers = in_sums(request, MaskedSites(exchange, sums))
+    rules = settle(request, sketches, answers)
+    rules_for_sites = {} if plan.secure and plan.verified(count) else {"rules": rules.to_json()}
+    replies = exchange.headers("prepare", rules_for_sites)
     for term in () if plan.secure else plan.holdout.rates:
         kept = {exchange.client[site]: int(header["kept"][term.name]) for site, header in replies.items()}
         rates.check_counts(term, kept)
-    return plan.order(cohort, rules, request.run, request.sites), rules
+    order = plan.order(cohort_of(rules, plan.roles), rules, request.run, request.sites)
+    return dataclasses.replace(order, prepared=True), rules
 
 
 def cohort_of(rules: Preprocessing, roles: Roles) -> Cohort:
@@ -191,21 +154,22 @@ class TableSession:
     """A site's answers before the first round, from its own table."""
 
     def __init__(
-        self, site: str, run: str, source: Source, policy: Policy, holdout: Holdout, note: Callable[[str], None],
-        gate: Gate, is_private: bool = False,
+        self, site: str, request: Request, source: Source, policy: Policy, holdout: Holdout,
+        note: Callable[[str], None], gate: Gate, is_private: bool = False,
     ):  # fmt: skip
-        self.site, self.run, self.source, self.policy, self.is_private = site, run, source, policy, is_private
-        self.holdout, self.note, self.gate = holdout, note, gate
+        self.site, self.run, self.source, self.policy, self.is_private = site, request.run, source, policy, is_private
+        self.request, self.holdout, self.note, self.gate = request, holdout, note, gate
+        self.is_verified = request.stated["verify"]
+        self.sketches: dict[str, Sketch] = {}  # of all sites, in a checked run
+        self.totals: list[np.ndarray] = []  # the sums so far, which the site has added up itself
         self.rows = {"training": "", "held-out": ""}  # how the ledger calls the rows of each part
         self.evaluation: SiteEvaluation | None = None
 
-    def columns(self, header: Json) -> Json:
+    def columns(self) -> Json:
         """Answer which columns the site has, and which labels and groups occur in enough rows."""
-        fields: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in header["roles"].items()}
-        self.roles = Roles(**fields)
-        self.stated_roles: Json = header["roles"]
+        self.roles, self.stated_roles = self.request.plan.roles, self.request.stated["roles"]
         self.rows = {part: self.holdout.rows(part, self.stated_roles) for part in self.rows}
-        self.is_secure = header.get("secure") is True
+        self.is_secure = self.request.plan.secure
         if self.is_private and self.roles.missing != "mean":
             raise Refusal(
                 "policy",
@@ -231,6 +195,44 @@ class TableSession:
         # where only sums may be seen, the values of label and group are told in one, and not here
         silence = {"labels": (), "groups": ()} if self.is_secure else {}
         return {"sketch": dataclasses.replace(self.sketch, **silence).to_json()}
+
+    def cohort(self, header: Json) -> None:
+        """Note the columns of all sites, this site's own among them: the sums of a checked run follow from them."""
+        if not self.is_verified:
+            raise Refusal("unknown", "it checks no sums in this run")
+        sketches = {str(site): Sketch.from_json(one) for site, one in header["sketches"].items()}
+        own = dataclasses.replace(self.sketch, labels=(), groups=())
+        if tuple(sketches) != self.request.sites or sketches[self.site] != own:
+            raise Refusal("breach", "it is told other columns of the sites than they have")
+        self.sketches = sketches
+
+    def _follow(self) -> Question | Preprocessing:
+        """Return what follows from the sums so far: the next question, or the rules."""
+        try:
+            answers = in_sums(self.request, KnownSums(self.request.sites, self.totals))
+            return settle(self.request, self.sketches, answers)
+        except Ahead as one:
+            return one.question
+        except FoedusError as error:  # from what all parties know
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+
+    def _check_next(self, kind: str, header: Json) -> None:
+        """Refuse, in a checked run, a question that is not the next one."""
+        if not self.is_verified:
+            return
+        question = self._follow()
+        if isinstance(question, Preprocessing) or question.kind != kind:
+            raise Refusal("breach", f"the question {kind!r} does not follow from the sums that it has added up")
+        fields = {name: header.get(name) for name in question.fields}
+        if json.dumps(fields, sort_keys=True) != json.dumps(question.fields, sort_keys=True):
+            raise Refusal("breach", f"it is asked for other {kind} than follow from the sums that it has added up")
+
+    def add_total(self, number: int, words: np.ndarray) -> None:
+        """Note a sum; one that is shown again changes nothing."""
+        if number > len(self.totals):
+            raise Refusal("breach", "it is shown a sum before the one that comes first")
+        if number == len(self.totals):
+            self.totals.append(words)
 
     def _check_values(self, table: Table, name: str) -> None:
         """Refuse a label or a group with a rare value, over all rows of the file, whatever the run leaves out."""
@@ -266,6 +268,7 @@ class TableSession:
 
     def sums(self, header: Json, is_masked: bool) -> Outgoing:
         """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
+        self._check_next("sums", header)
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
         ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
@@ -348,6 +351,7 @@ class TableSession:
 
     def squares(self, header: Json, is_masked: bool) -> Outgoing:
         """Answer with the sums of squared deviations from the means over all sites; under a mask, where one is due."""
+        self._check_next("squares", header)
         means = {str(name): float(mean) for name, mean in header["means"].items()}
         noise = self._noise(header["noise"], tuple(means))
         if noise is None and self.policy.limits_privacy:
@@ -368,8 +372,11 @@ class TableSession:
 
     def prepare(self, header: Json) -> dict[str, np.ndarray]:
         """Return the arrays that the rounds work on, from the site's table by the rules."""
-        rules = Preprocessing.from_json(header["rules"])
+        rules = self._follow() if self.is_verified else Preprocessing.from_json(header["rules"])
+        if not isinstance(rules, Preprocessing) or (self.is_verified and "rules" in header):
+            raise Refusal("breach", "in a checked run the rules follow from the sums, and not from a message")
         self._check_rules(rules)
+        self.rules = rules
         # rows that the agreed rule leaves out are gone; the message's own rule could only refuse for what is in a row
         own = dataclasses.replace(self._without_rare(rules), missing="mean")
         cohort = cohort_of(rules, self.roles)

@@ -14,7 +14,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
 from foedus.federation import packing
-from foedus.federation.agreement import MOST_ROUNDS, statement
+from foedus.federation.agreement import MOST_ROUNDS
 from foedus.federation.gate import Gate, Outgoing
 from foedus.federation.masked_rounds import PREPARATION, stage_name
 from foedus.federation.packing import whole
@@ -174,10 +174,10 @@ class SiteMasks:
         self.is_checked = header.get("verify") is True
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
 
-    def begin_preparation(self, header: Json) -> None:
-        """Note at the first message of a run whether what prepares the data is masked; its sums have their own keys."""
+    def begin_preparation(self, header: Json, *plan: object) -> None:
+        """Note whether what prepares the data is masked; its sums have their own keys, bound to what was agreed."""
         self.preparation, self.parties = None, whole(header["sites"], 1, 10**6, "sites")
-        self.preparation_plan = plan_of(statement(header))
+        self.preparation_plan = plan_of(*plan)
         if header.get("secure") is True and self.identity is not None:
             record = self._record_of(header["run"])
             self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record, everybody=True)
@@ -211,7 +211,7 @@ class SiteMasks:
         """Take new keys for the run, or for its preparation, and return the public one."""
         epoch, run = whole(header["epoch"], 0, MOST_EPOCHS, "epoch"), str(header["run"])
         if header.get("stage") == PREPARATION:
-            note = self._site_of(header).new_keys(stage_name(run, PREPARATION), epoch)
+            note = self._site_of(header).new_keys(stage_name(run, PREPARATION), epoch, self.preparation_plan)
             return Outgoing(payload=note.to_bytes())
         self.check_run(header)
         if self.identity is None:
@@ -220,7 +220,7 @@ class SiteMasks:
             self.run = run
             record, is_noisy = self._record_of(run), self.noise is not None
             self.site = MaskingSite(self.identity, self.least_others, record, is_noisy, self.is_checked)
-        return Outgoing(payload=self.site.new_keys(run, epoch).to_bytes())
+        return Outgoing(payload=self.site.new_keys(run, epoch, self.plan).to_bytes())
 
     def _roster(self, header: Json, payload: bytes) -> Outgoing:
         try:
@@ -289,7 +289,6 @@ class SiteMasks:
 
     def total(self, header: Json, payload: bytes) -> tuple[int, np.ndarray]:
         """Return the number of a sum and the sum itself, which the site adds up from what it is shown."""
-        self.check_run(header)
         try:
             opened = OpenSum.from_bytes(payload)
             return opened.round, self._site_of(header).total(opened)

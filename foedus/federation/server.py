@@ -5,7 +5,6 @@ here: the same draws and history as in a simulation, refusals of replies that do
 round from which the certificate is made.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from foedus.federation.masked_rounds import MaskedExchange, MaskedRounds
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import STARTED
 from foedus.federation.order import Order, Patience, Result
+from foedus.federation.plan import arrays_in_bytes, joins_of
 from foedus.federation.quorum import QuorumRounds
 from foedus.federation.receipts import Receipts
 from foedus.federation.rounds import Play, Rounds, first_play
@@ -119,13 +119,16 @@ class ServerSession:
         monitor: RunMonitor | None = None,
         post: Post | None = None,
         history: dict[str, np.ndarray] | None = None,
+        signatures: Json | None = None,
     ):
         self.earlier = history or {}  # rounds that were played with more sites
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
         self.patience, self.monitor = patience or Patience(), monitor or RunMonitor()
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.receipts = Receipts(self.folder.parent)
-        self.exchange = Exchange(order.run, self.client, ask, self.patience, note, should_stop, self.receipts)
+        self.exchange = Exchange(
+            order.run, self.client, ask, self.patience, note, should_stop, self.receipts, signatures
+        )
         self.post = self.exchange.post = post
         self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
         self.pace: list[float] = []
@@ -235,27 +238,18 @@ class ServerSession:
         extra_shapes = layout.schema(self.order.extra[0]) if self.order.extra else {}
         self.party = layout.party(schemas[first] | {k: list(v) for k, v in extra_shapes.items()})
 
-    def _statement(self) -> Json:
-        """Return what all sites are asked to agree to alike."""
-        order = self.order
-        own = None if order.own is None else layout.schema(order.own)
-        settings = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
-        secure: Json = {"secure": True} if order.secure else {}
-        if order.verified:
-            secure |= {"verify": True, "uids": np.asarray(order.uids).tolist(), "names": list(order.names)}
-        return settings | {"max_rounds": order.max_rounds, "seed": order.seed, "own": own} | secure
-
     def _joins(self) -> dict[str, tuple[Json, bytes]]:
-        """Return by site what it is asked to agree to in the greeting and in `join`, and the arrays of the latter."""
-        order, common, joins = self.order, self._statement(), {}
-        for i, site in enumerate(order.sites):
-            extra = order.extra[i] if order.extra else {}
-            shapes = {k: list(np.shape(v)) for k, v in extra.items()}
-            plan = (layout.vector(order.terms.dim), layout.of_shapes(shapes))
-            payload = packing.to_bytes((order.w0, extra), plan)
-            own = {"index": i, "uid": [int(v) for v in order.uids[i]], "extra": shapes, "client": order.names[i]}
-            joins[site] = common | own | {"arrays": hashlib.sha256(payload).hexdigest()}, payload
-        return joins
+        """Return by site what it is asked to agree to in the greeting and in `join`, and the arrays of the latter.
+
+        What follows from a plan and from sums that all sites know is not said again.
+        """
+        if self.order.prepared:
+            return {site: ({}, b"") for site in self.order.sites}
+        dim = self.order.terms.dim
+        return {
+            site: (stated, arrays_in_bytes(arrays, dim, stated["extra"]))
+            for site, (stated, arrays) in joins_of(self.order).items()
+        }
 
     def _join(self) -> dict[str, set[int]]:
         """Tell every site the terms; return the rounds after which each site has saved its state."""

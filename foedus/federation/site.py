@@ -25,10 +25,10 @@ from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree, strong
-from foedus.data.preprocess import Preprocessing
 from foedus.federation import layout, measuring, packing, spec
 from foedus.federation.agreement import (
     MOST_ROUNDS,
+    OF_ONE_SITE,
     VARYING,
     check_extra,
     check_subsets,
@@ -36,14 +36,17 @@ from foedus.federation.agreement import (
     checked_data,
     fitting,
     statement,
+    without_count,
 )
-from foedus.federation.approval import Approvals, Statement, check_arrays, check_same, strength
+from foedus.federation.approval import Approvals, Statement, strength
 from foedus.federation.gate import Gate, Outgoing, unfit
-from foedus.federation.holdout import Holdout
+from foedus.federation.holdout import Holdout, drawn
+from foedus.federation.masked_rounds import PREPARATION
 from foedus.federation.names import STARTED
 from foedus.federation.packing import RUN, check_moderate, one_line, whole
+from foedus.federation.plan import AcceptedPlans, Request, arrays_in_bytes, is_signed, joins_of
 from foedus.federation.policy import Refusal, SiteFile
-from foedus.federation.preparation import TableSession
+from foedus.federation.preparation import TableSession, cohort_of
 from foedus.federation.replay import OF_THE_MODEL, Replay
 from foedus.federation.secure_site import SiteMasks, plan_of
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
@@ -61,10 +64,8 @@ from foedus.runtime.run import versions
 from foedus.runtime.workload import condense_data
 from foedus.sums.identity import SiteIdentity
 
+OTHER = "what it is asked to join does not follow from the plan that it has accepted"
 CHECKED = ("round", *OF_THE_MODEL)  # the kinds of messages whose content a checked run decides
-
-
-OF_ONE_SITE = ("index", "uid", "extra", "client", "arrays")  # parts of a greeting that are for one site
 
 
 def count_of(ledger: SiteLedger, run: str) -> int:
@@ -125,8 +126,10 @@ class SiteSession:
 
     def __init__(
         self, name: str, site: SiteFile, folder: Path, note: Callable[[str], None] = lambda line: None,
-        identity: SiteIdentity | None = None,
+        identity: SiteIdentity | None = None, root: bytes | None = None,
     ):  # fmt: skip
+        self.root = root  # of the project, whose coordinator signs plans; None: there is nobody to ask
+        self.plans = AcceptedPlans(Path(folder))
         self.name, self.site, self.folder = name, site, Path(folder)
         self.note = lambda line: note(one_line(line))  # what comes from a message must not pass for further lines
         self.policy = site.policy
@@ -136,8 +139,9 @@ class SiteSession:
         self.lock = threading.Lock()
         self.tables: TableSession | None = None
         self.agreement: tuple[str, str] | None = None  # the run and the statement that the greeting was about
-        self.greeting: Json = {}  # the header of the first greeting, where the run prepares a table
-        self.rules: Preprocessing | None = None
+        self.greeting: Json = {}  # what follows from the plan alone, where the run prepares a table
+        self.letter = ""  # the plan to the letter
+        self.agreed_join: tuple[Json, bytes] | None = None  # what it is asked to join, as it follows
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
@@ -172,6 +176,7 @@ class SiteSession:
         """Return the function that answers this kind of message."""
         answers = {
             "columns": self._columns,
+            "cohort": self._cohort,
             "sums": self._sums,
             "squares": self._squares,
             "prepare": self._prepare,
@@ -224,23 +229,62 @@ class SiteSession:
             raise Refusal("policy", str(error).removesuffix(".")) from None
 
     def _columns(self, header: Json, payload: bytes) -> Outgoing:
+        """Answer the plan of a run that begins with tables: what the site agrees to here is all that it will answer."""
+        self._check_signed(header)
         self.gate.check_receipt(header)
-        holdout, sites = Holdout.from_json(header.get("holdout")), whole(header["sites"], 1, 10**6, "sites")
-        algorithm = self._accept_algorithm(header, sites, holdout, header["roles"])
+        try:
+            request = Request.from_json(header, self.policy.modules)
+            stated = request.stated
+        except FoedusError as error:  # of the experiment alone
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+        if self.name not in request.sites:
+            raise Refusal("unknown", "the plan names other sites than this one")
+        holdout = Holdout.from_json(stated["holdout"])
+        algorithm = self._accept_algorithm(stated, len(request.sites), holdout, stated["roles"])
         holdout.check(self.policy, sound_noise(algorithm) is not None)
-        self.masks.check(header, header["sites"], algorithm)
+        self.masks.check(stated, stated["sites"], algorithm)
+        self.masks.check_verified(stated, algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
-        self.approvals.require(self.policy, Statement.of_table(header, algorithm), self.gate.ledger)
-        self._fix_noise(header, algorithm, header)
-        self.masks.begin_preparation(header)
+        self.approvals.require(self.policy, Statement.of_table(stated, algorithm, statement(header)), self.gate.ledger)
+        self._fix_noise(stated, algorithm, stated)
+        self.masks.begin_preparation(stated, statement(header))
         is_private = sound_noise(algorithm) is not None or self.policy.limits_privacy
         self.tables = TableSession(
-            self.name, header["run"], self.site.data, self.policy, holdout, self.note, self.gate, is_private
+            self.name, request, self.site.data, self.policy, holdout, self.note, self.gate, is_private
         )
         self.arrays, self.run, self.agreement = None, None, None
-        self.greeting, self.rules = header, None
-        return Outgoing({"versions": _versions()} | self.tables.columns(header))
+        self.greeting, self.letter, self.agreed_join = stated, statement(header), None
+        sketch = self.tables.columns()
+        self._accept(header, algorithm, stated["secure"])
+        return Outgoing({"versions": _versions()} | sketch)
+
+    def _cohort(self, header: Json, payload: bytes) -> Outgoing:
+        tables = self._tables(header)
+        tables.cohort(header)
+        self.masks.begin_preparation(self.greeting, self.letter, header["sketches"])
+        return Outgoing()
+
+    def _accept(self, header: Json, algorithm: Algorithm, secure: bool) -> None:
+        """Keep the plan of a run on the disk; noise covers what other data at the same plan would tell."""
+        is_exact = sound_noise(algorithm) is None and self.site.data is not None
+        data = self.site.data.digest() if is_exact and self.site.data is not None else ""
+        try:
+            self.plans.accept(header, data, is_fixed=secure)
+        except FoedusError as error:
+            raise unfit(str(error), self.note) from None
+
+    def _check_signed(self, header: Json) -> None:
+        """Refuse a plan that the project's coordinator has not signed, where the site has the project's root.
+
+        A run without masks that goes on without a wrong site has terms for fewer sites, and nobody signs them: all
+        else must be what this site has accepted.
+        """
+        if self.root is None or is_signed(header, self.root):
+            return
+        before = self.plans.accepted(header["run"])
+        if before is None or header.get("secure") is True or without_count(before) != without_count(header):
+            raise Refusal("policy", "the plan is not signed by the coordinator of this project")
 
     def _holdout(self, run: str) -> tuple[Holdout, Json]:
         """Return what this site has agreed to hold out in a run, and the roles of the columns there."""
@@ -280,32 +324,64 @@ class SiteSession:
 
     def _prepare(self, header: Json, payload: bytes) -> Outgoing:
         tables = self._tables(header)
-        self.arrays, self.rules = tables.prepare(header), Preprocessing.from_json(header["rules"])
+        self.arrays = tables.prepare(header)
+        self.agreed_join = self._order_of(tables)
         return Outgoing(tables.kept_rows(), exact=bool(tables.kept_rows()))
+
+    def _order_of(self, tables: TableSession) -> tuple[Json, bytes]:
+        """Return what this site is asked to join: it follows from the plan and the rules."""
+        request, rules = tables.request, tables.rules
+        try:
+            order = request.plan.order(cohort_of(rules, tables.roles), rules, request.run, request.sites)
+        except FoedusError as error:  # from what all parties know
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+        stated, arrays = joins_of(order)[self.name]
+        return stated, arrays_in_bytes(arrays, order.terms.dim, stated["extra"])
+
+    def _complete(self, header: Json, payload: bytes) -> tuple[Json, bytes]:
+        """Return a greeting or a join with all that it states; after a preparation that follows from the plan.
+
+        A run without masks may go on without a wrong site: then the number of sites and the start are new.
+        """
+        if self.agreed_join is None or self.tables is None or self.tables.run != header["run"]:
+            return header, payload
+        stated, arrays = self.agreed_join
+        if "terms" not in header:
+            return header | stated, arrays
+        if self.policy.approve == "ask" or header.get("secure") is True:
+            raise Refusal("policy", OTHER)
+        if without_count(header) != without_count({"run": header["run"]} | stated):
+            raise Refusal("policy", OTHER)
+        own = packing.size_of(layout.of_shapes(stated["extra"]))
+        if payload and payload[len(payload) - own :] != arrays[len(arrays) - own :]:
+            raise Refusal("policy", OTHER)
+        return header, payload
 
     def _hello(self, header: Json, payload: bytes) -> Outgoing:
         """Answer a greeting, which states the whole run: what the site agrees to here is all that it will join."""
         self.gate.check_receipt(header)
-        if header["run"] == self.run and self.agreement == (header["run"], statement(header)):
+        is_prepared = self.agreed_join is not None and self.tables is not None and self.tables.run == header["run"]
+        stated, _ = self._complete(header, b"")
+        if header["run"] == self.run and self.agreement == (header["run"], statement(stated)):
             return Outgoing({"versions": _versions(), "schema": layout.schema(self._read())})  # a probe in between
-        terms = self._terms(header)
-        accepted = self._accept_algorithm(header, terms.clients, *self._holdout(header["run"]))
+        if not is_prepared:
+            self._check_signed(header)
+        terms = self._terms(stated)
+        accepted = self._accept_algorithm(stated, terms.clients, *self._holdout(header["run"]))
         algorithm = fitting(accepted, terms).algorithm
-        self.masks.check(header, terms.clients, algorithm)
-        self.masks.check_verified(header, algorithm)
-        is_prepared = self.tables is not None and self.tables.run == header["run"] and self.arrays is not None
-        if is_prepared and self.rules is not None:
-            words = {"y": self.rules.labels, "group": self.rules.groups}
-            check_same(self.policy, self.greeting, header, self.name, algorithm, terms, self._decode, words)
-        else:
-            self.tables, self.arrays = None, None
+        self.masks.check(stated, terms.clients, algorithm)
+        self.masks.check_verified(stated, algorithm)
+        if not is_prepared:
+            self.tables, self.arrays, self.agreed_join = None, None, None
             self.approvals.require(self.policy, Statement.of_terms(header, algorithm, terms), self.gate.ledger)
-        self._fix_noise(header, algorithm, self.greeting if is_prepared else {})
+        self._fix_noise(stated, algorithm, self.greeting if is_prepared else {})
         data = self._read()
         rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
         if rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
-        self.agreement, self.run = (header["run"], statement(header)), None
+        if not is_prepared:
+            self._accept(header, algorithm, stated.get("secure") is True)
+        self.agreement, self.run = (header["run"], statement(stated)), None
         return Outgoing({"versions": _versions(), "schema": layout.schema(data)})
 
     def _terms(self, header: Json) -> Terms:
@@ -323,6 +399,7 @@ class SiteSession:
         return self.arrays
 
     def _join(self, header: Json, payload: bytes) -> Outgoing:
+        header, payload = self._complete(header, payload)
         is_same = self.agreement == (header["run"], statement(header))
         if not is_same or hashlib.sha256(payload).hexdigest() != header["arrays"]:
             raise Refusal("other-run", "it has not agreed to this run in a greeting")
@@ -331,8 +408,6 @@ class SiteSession:
         algorithm, arrays = fit.algorithm, self._read()
         check_extra(header["extra"], arrays)
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
-        if self.tables is not None and self.rules is not None:
-            check_arrays(self.policy, self.greeting, self.name, terms, w0, extra, self.rules.names)
         self.noise = sound_noise(algorithm)
         check_moderate((w0, extra), self.noise is not None)
         self.w0 = jnp.asarray(w0)
@@ -347,7 +422,7 @@ class SiteSession:
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         self.measurements = measuring.MeasuredModels(self.folder / f"measured-{header['run']}.json")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
-        self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), random_key(int(header["seed"]))
+        self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), self._own_key(header["run"])
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
         self.messages = layout.messages(algorithm, terms, own)
         self.masks.begin(header, algorithm, terms, self._plan(header, w0), layout.common(algorithm, terms, own))
@@ -359,12 +434,20 @@ class SiteSession:
         self.mark = fingerprint(json.dumps([header["algorithm"], header["terms"], header["seed"]], sort_keys=True))
         return Outgoing({"kept": self._saved_rounds()})
 
+    def _own_key(self, run: str) -> Array:
+        """Return what decides the site's own draws, such as the rows of a batch: whoever knew them would know sums over
+        rows of his choice."""
+        return random_key(drawn(self.gate.folder, f"draws of {run}") % 2**63)
+
     def _plan(self, header: Json, w0: np.ndarray) -> bytes:
         """Return the digest of all that decides a site's answers and must be the same at every site."""
         common = {name: value for name, value in header.items() if name not in (*VARYING, *OF_ONE_SITE)}
-        rules = None if self.rules is None or self.tables is None else self.rules.to_json()
-        tables = None if rules is None else statement(self.greeting)
-        return plan_of(common, np.asarray(w0, dtype=float).tobytes().hex(), tables, rules)
+        start = np.asarray(w0, dtype=float).tobytes().hex()
+        if self.agreed_join is None or self.tables is None:
+            return plan_of(common, start)
+        # what each site has worked out itself may differ by a rounding; what it is worked out from does not
+        rest = [] if header.get("verify") is True else [common, start]
+        return plan_of(self.letter, self.tables.rules.to_json(), rest)
 
     def _replay(self, header: Json, algorithm: Algorithm, terms: Terms, few: bool) -> Replay | None:
         """Return the server's part of a checked run, as the site plays it; None in another run."""
@@ -380,10 +463,13 @@ class SiteSession:
 
     def _total(self, header: Json, payload: bytes) -> Outgoing:
         """Add a sum up from what all sites have signed; that of a round is what the next one follows from."""
+        number, words = self.masks.total(header, payload)
+        if header.get("stage") == PREPARATION:
+            self._tables(header).add_total(number, words)
+            return Outgoing()
+        self.check_run(header)
         if self.replay is None:
             raise Refusal("unknown", "it checks no sums in this run")
-        self.check_run(header)
-        number, words = self.masks.total(header, payload)
         if number == self.replay.round and number < self.rounds:
             self.replay.advance(self.forms, words)
         return Outgoing()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foedus.base.errors import FoedusError
-from foedus.sums.identity import SERVER, SITE, ServerIdentity, SiteIdentity, is_signed_by
+from foedus.sums.identity import SERVER, SITE, Signer, SiteIdentity, is_signed_by
 from foedus.sums.masks import new_key, public_bytes
 from foedus.sums.messages import Frame, Reader
 
@@ -165,7 +165,7 @@ class ServerChannel:
         note: writes a line in the run's log.
     """
 
-    def __init__(self, identity: ServerIdentity, note: Callable[[str], None]):
+    def __init__(self, identity: Signer, note: Callable[[str], None]):
         self.identity, self.note = identity, note
         self.sessions: dict[str, Session] = {}
 

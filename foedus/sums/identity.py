@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
 SERVER_KEY, SERVER_CERTIFICATE = "startup/server.key", "startup/server.crt"
-SITE, SERVER = "site", "server"  # what a certificate is for
+SITE, SERVER, COORDINATOR = "site", "server", "coordinator"  # what a certificate is for
+ROLES = ("project_admin", "lead")  # of a person, as a certificate names it, who may sign plans
 OPERATOR = "foedus"  # the organisation in the server's certificate
 
 
@@ -82,17 +83,22 @@ class SiteIdentity:
 
 
 @dataclass(frozen=True)
-class ServerIdentity:
-    """The server's private key, its certificate and the project's root."""
+class Signer:
+    """A private key, its certificate and the project's root: the server's, or the coordinator's."""
 
     key: "PrivateKeyTypes"
     certificate: bytes  # PEM
     root: bytes  # PEM
 
     @staticmethod
-    def of_kit(kit: Path) -> "ServerIdentity":
-        """Read the identity from the server's kit."""
-        return ServerIdentity(*_load(kit, SERVER_KEY, SERVER_CERTIFICATE))
+    def of_server(kit: Path) -> "Signer":
+        """Read what signs from the server's kit."""
+        return Signer(*_load(kit, SERVER_KEY, SERVER_CERTIFICATE))
+
+    @staticmethod
+    def of_coordinator(kit: Path) -> "Signer":
+        """Read what signs from the coordinator's kit."""
+        return Signer(*_load(kit, KEY, CERTIFICATE))
 
     def sign(self, statement: bytes) -> bytes:
         """Sign with the key of the kit."""
@@ -130,8 +136,10 @@ def _is_for(subject: "Name", role: str, name: str) -> bool:
     """Return whether a certificate's subject is this party: its name, its organisation, and no role of a person."""
     from cryptography.x509.oid import NameOID
 
-    expected = organisation(name) if role == SITE else OPERATOR
     fields = [(field.oid, field.value) for field in subject]
+    if role == COORDINATOR:
+        return any(oid == NameOID.UNSTRUCTURED_NAME and value in ROLES for oid, value in fields)
+    expected = organisation(name) if role == SITE else OPERATOR
     return sorted(fields, key=str) == sorted(
         [(NameOID.COMMON_NAME, name), (NameOID.ORGANIZATION_NAME, expected)], key=str
     )

@@ -96,21 +96,23 @@ class KeyNote:
     public: bytes  # X25519, for secrets with the other sites
     signer: bytes  # Ed25519, for what the site sends under these keys
     certificate: bytes
+    plan: bytes = b""  # the digest of what the site has agreed to
     signature: bytes = b""
 
     def statement(self) -> bytes:
         """What is signed."""
         frame = Frame().text("foedus masked sums 1: a site's keys").text(self.run).number(self.epoch)
-        return frame.text(self.site).content(self.public).content(self.signer).bytes()
+        return frame.text(self.site).content(self.public).content(self.signer).content(self.plan).bytes()
 
     def to_bytes(self) -> bytes:
         frame = Frame().text(self.run).number(self.epoch).text(self.site).content(self.public).content(self.signer)
-        return frame.content(self.certificate).content(self.signature).bytes()
+        return frame.content(self.certificate).content(self.plan).content(self.signature).bytes()
 
     @staticmethod
     def from_bytes(content: bytes) -> "KeyNote":
         r = Reader(content)
-        note = KeyNote(r.text(), r.number(), r.text(), r.content(), r.content(), r.content(), r.content())
+        run, epoch, site = r.text(), r.number(), r.text()
+        note = KeyNote(run, epoch, site, r.content(), r.content(), r.content(), r.content(), r.content())
         r.end()
         return note
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from foedus.sums.identity import OPERATOR, ServerIdentity, SiteIdentity, organisation
+from foedus.sums.identity import OPERATOR, Signer, SiteIdentity, organisation
 from foedus.sums.masks import require_cryptography
 from foedus.sums.messages import MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
 from foedus.sums.server import MaskedSum, roster_of
@@ -50,7 +50,7 @@ def trial_identities(names: Iterable[str]) -> dict[str, SiteIdentity]:
     return trial_project(names)[1]
 
 
-def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[ServerIdentity, dict[str, SiteIdentity]]:
+def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Signer, dict[str, SiteIdentity]]:
     """Return identities for a server and its sites that are played in one process, under a root of their own."""
     require_cryptography()
     from cryptography import x509
@@ -75,4 +75,4 @@ def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Serv
         for name, key in keys.items()
         if name != server
     }
-    return ServerIdentity(keys[server], certificate(server, OPERATOR, keys[server]), root), sites
+    return Signer(keys[server], certificate(server, OPERATOR, keys[server]), root), sites

@@ -100,12 +100,12 @@ class MaskingSite:
 
     # --- keys ---
 
-    def new_keys(self, run: str, epoch: int) -> KeyNote:
-        """Take new keys for a run, forget the old ones, and return the public one, signed."""
+    def new_keys(self, run: str, epoch: int, plan: bytes = b"") -> KeyNote:
+        """Take new keys for a run and its plan, forget the old ones, and return the public one, signed."""
         self.key, self.signer = masks.new_key(), masks.new_signer()
         self.secrets, self.rounds = {}, {}
         public, signer = masks.public_bytes(self.key), masks.public_bytes(self.signer)
-        note = KeyNote(run, epoch, self.site, public, signer, self.identity.certificate)
+        note = KeyNote(run, epoch, self.site, public, signer, self.identity.certificate, plan)
         self.note = replace(note, signature=self.identity.sign(note.statement()))
         return self.note
 
@@ -126,6 +126,8 @@ class MaskingSite:
         for note in roster.notes:
             if (note.run, note.epoch) != (self.note.run, self.note.epoch):
                 raise Breach(f"the key of {note.site!r} is of another run or epoch")
+            if note.plan != self.note.plan:
+                raise Breach(f"{note.site!r} has agreed to another plan than this site")
             try:
                 check_note(note, self.identity.root)
             except FoedusError as error:

@@ -265,7 +265,7 @@ def test_sites_that_were_told_different_things_in_the_greeting_have_no_sum_in_co
 
     with pytest.raises((Paused, FoedusError)):
         hall.play(ask)
-    assert any("has asked it something else" in line for line in hall.notes)
+    assert any("has agreed to another plan than this site" in line for line in hall.notes)
     assert not (tmp_path / VICTIM / "summed-r1.txt").exists(), "it has revealed nothing"
 
 

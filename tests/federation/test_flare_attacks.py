@@ -77,7 +77,7 @@ def submitted(federation: Federation, made: Path) -> list[str]:
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("name", ["sitecustomize.py", "foedus/federation/flare/executor.py"])
 def test_code_that_comes_with_a_job_does_not_run(guarded, tmp_path, site, name):
-    made = job(tmp_path / "job", "r1", b"", (site,), "aux", {})
+    made = job(tmp_path / "job", "r1", b"", (site,), "aux", {}, {})
     code = made / "app_site/custom" / name
     code.parent.mkdir(parents=True)
     code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
@@ -91,7 +91,7 @@ def test_code_that_comes_with_a_job_does_not_run(guarded, tmp_path, site, name):
 @pytest.mark.parametrize("site", SITES)
 def test_a_function_named_as_a_component_is_not_called(guarded, tmp_path, site):
     """It would write the site's policy anew: a job's process works in the kit's folder."""
-    made = job(tmp_path / "job", "r1", b"", (site,), "aux", {})
+    made = job(tmp_path / "job", "r1", b"", (site,), "aux", {}, {})
     config = made / "app_site/config/config_fed_client.json"
     inner = {"path": "foedus.federation.flare.kits.Path"}
     told = {"path": "foedus.federation.flare.kits.write_site_file"}
@@ -202,7 +202,7 @@ def test_data_inside_the_kit_keep_a_real_site_out(guarded: Any, tmp_path):
         guarded.wait()
         (line,) = [
             line
-            for line in submitted(guarded, job(tmp_path / "job", "r1", b"", ("site-1",), "aux", {}))
+            for line in submitted(guarded, job(tmp_path / "job", "r1", b"", ("site-1",), "aux", {}, {}))
             if line.startswith("site-1: ")
         ]
         assert line.endswith("refused: this site takes no jobs now; its own log says why.")

@@ -237,7 +237,7 @@ def test_a_role_that_may_look_may_not_submit_or_end_a_job(federation, tmp_path):
     certificate, key = authority.sign(own, ADMIN, (-10, 10), role="member")
     (kit / "startup/client.crt").write_bytes(certificate)
     (kit / "startup/client.key").write_bytes(key)
-    made = job(tmp_path / "job", "r1", b"", federation.sites, "aux", {})
+    made = job(tmp_path / "job", "r1", b"", federation.sites, "aux", {}, {})
     with Console(own) as console:
         number = console.submit(made)
         console.abort(number)

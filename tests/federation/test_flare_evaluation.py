@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from evaluated_wards import HELD, Attack, simulated
+from plans import holding_out
 from wards import FREE, QUICK, STUDY, Ward
 
 from foedus.app.experiment import build
@@ -143,20 +144,10 @@ def test_wild_models_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("holdout", [{"share": 1.5}, {"share": 0.205}, {"share": 0.01}, {"share": "a"}, 0.2])
-def test_a_wrong_share_is_refused(tmp_path, holdout):
-    ward = Ward(tmp_path, HELD)
-    request = ward.request()
-    real = ward.ask
-
-    def ask(messages, timeout):
-        forged = {}
-        for name, message in messages.items():
-            header, payload = packing.unseal(message)
-            forged[name] = packing.seal(header | {"holdout": holdout}, payload)
-        return real(forged, timeout)
-
+def test_a_wrong_share_is_refused(tmp_path, holdout, monkeypatch):
+    holding_out(monkeypatch, lambda honest: holdout)
     with pytest.raises(Missing, match="refuses"):
-        play(request, tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
+        Ward(tmp_path, HELD).play()
 
 
 def test_a_site_that_sends_nonsense_stops_the_run_by_name(tmp_path):
@@ -183,10 +174,10 @@ def test_a_person_reads_that_rows_are_held_out():
     import foedus as fd
     from foedus.federation.site_ledger import SiteLedger
 
-    asked = Statement.of_table(header, fd.FedAvg())
+    asked = Statement.of_table(header, fd.FedAvg(), "a plan")
     lines = asked.summary(Policy(), SiteLedger.__new__(SiteLedger))
     assert any(line.startswith("Evaluation: 20 % of the rows are held out of training") for line in lines)
-    assert asked.id != Statement.of_table(header | {"holdout": None}, fd.FedAvg()).id
+    assert asked.id != Statement.of_table(header, fd.FedAvg(), "another plan").id
 
 
 def test_the_layout_follows_from_the_terms_alone(tmp_path):

@@ -247,7 +247,7 @@ def test_the_door_passes_on_what_a_submit_makes(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(AppDeployer, "deploy", lambda *told: passed.append(told[5]))
     door = JobGuard()
     door.open(kit)
-    made = job(tmp_path / "job", "r1", b"", ("site-1",), "aux", {}) / "app_site"
+    made = job(tmp_path / "job", "r1", b"", ("site-1",), "aux", {}, {}) / "app_site"
     files = {p.relative_to(made).as_posix(): p.read_bytes() for p in made.rglob("*") if p.is_file()}
     signed = files | {".__nvfl_sig.json": b"{}", ".__nvfl_submitter.crt": b"", "config/.__nvfl_sig.json": b"{}"}
     for content in (app(files), app(signed)):

@@ -19,6 +19,7 @@ from foedus.federation import layout, packing
 from foedus.federation.exchange import Missing, Paused
 from foedus.federation.order import Result
 from foedus.federation.policy import Policy, Source
+from foedus.federation.preparation import prepare
 
 
 def test_the_answer_is_the_simulators(tmp_path):
@@ -248,16 +249,44 @@ def other_array(name, header, payload):
     return packing.to_bytes((w, extra), plan)
 
 
+def settings(old, new):
+    """A hand that changes a word of the plan."""
+
+    def alter(header, payload):
+        text = json.dumps(header)
+        assert old in text
+        return json.loads(text.replace(old, new)), payload
+
+    return altered("columns", alter)
+
+
+PLANS = {
+    "missing": settings('["missing", "mean"]', '["missing", "drop"]'),
+    "positive": settings('["positive", "yes"]', '["positive", "no"]'),
+    "where": settings('"group F"', '"group M"'),
+    "penalty": settings('["mu", 0.1]', '["mu", 0.2]'),
+    "a cap": settings('["at_most", 0.6]', '["at_most", 0.5]'),
+    "rounds": settings('["max_rounds", 2]', '["max_rounds", 3]'),
+    "seed": settings('["seed", 0]', '["seed", 9]'),
+    "a field of a later version": altered("columns", lambda h, p: (h | {"later": 1}, p)),
+}
+
+
+@pytest.mark.parametrize("what", PLANS)
+def test_another_plan_than_the_approved_one_is_another_request(tmp_path, what):
+    ward = AskingWard(tmp_path, CONSTRAINED).approve()
+    ward.said.clear()
+    ward.change = PLANS[what]
+    with pytest.raises((Missing, Paused, FoedusError)):
+        ward.play()
+    assert not [header["ask"] for header in ward.said if header["code"] == "ok"]
+
+
 RIDGE = {"of": "class", "name": "foedus.problem.penalties:Ridge", "fields": {"mu": 100.0, "per_example": True}}
 LIES = {
-    "columns, where": altered("columns", lambda h, p: (h | {"terms": None}, p)),
-    "columns, missing": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"missing": "drop"}}, p)),
-    "columns, positive": altered("columns", lambda h, p: (h | {"roles": h["roles"] | {"positive": "no"}}, p)),
-    "columns, a field of a later version": altered("columns", lambda h, p: (h | {"later": 1}, p)),
     "where": altered("hello", with_terms(where=None)),
     "penalty": altered("hello", with_terms(penalty=RIDGE)),
     "loss": altered("hello", with_terms(loss={"of": "class", "name": "foedus.problem.losses:Hinge", "fields": {}})),
-    "sites": altered("hello", with_terms(clients=5)),
     "constraints": altered("hello", with_terms(constraints={"of": "tuple", "items": []})),
     "the label of a cap": altered("hello", other_group),
     "rounds": altered("hello", lambda h, p: (h | {"max_rounds": 3}, p)),
@@ -266,57 +295,52 @@ LIES = {
     "data of the server": altered("hello", lambda h, p: (h | {"own": {"x": [1, 2]}}, p)),
     "further arrays": altered("hello", lambda h, p: (h | {"extra": {"robust.q": [1]}}, p)),
 }
+OTHER = "what it is asked to join does not follow from the plan that it has accepted"
 
 
+@pytest.fixture
+def says_terms(monkeypatch):
+    """A server that says terms of its own, where they follow from the plan."""
+
+    def prepared(request, exchange):
+        order, rules = prepare(request, exchange)
+        return replace(order, prepared=False), rules
+
+    monkeypatch.setattr("foedus.federation.play.prepare", prepared)
+
+
+@pytest.mark.usefixtures("says_terms")
 @pytest.mark.parametrize("what", LIES)
-def test_a_run_that_is_other_than_what_was_approved_is_refused(tmp_path, what):
-    """Approved over all rows, greeted with a subset, another ridge, another cap: it all went through."""
-    ward = AskingWard(tmp_path, CONSTRAINED).approve()
-    ward.said.clear()
+def test_terms_that_do_not_follow_from_the_plan_are_refused(tmp_path, what):
+    ward = AskingWard(tmp_path, CONSTRAINED, Policy(**FREE))
     ward.change = LIES[what]
-    with pytest.raises((Missing, Paused, FoedusError)):
+    with pytest.raises(Missing, match=OTHER):
         ward.play()
-    assert {header["ask"] for header in ward.said if header["code"] == "ok"} <= {
-        "columns",
-        "sums",
-        "squares",
-        "prepare",
-    }
+    assert not [h for h in ward.said if h["ask"] in ("hello", "join") and h["code"] == "ok"]
 
 
-@pytest.mark.parametrize("approve", ["ask", "auto"])
-@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"figures": 3}, None], ids=["epsilon", "figures", "exact sums"])
-def test_sums_that_were_greeted_with_noise_are_not_asked_for_with_less_or_without(tmp_path, change, approve):
-    ward = AskingWard(tmp_path, numbers(Ward(tmp_path)), Policy(approve=approve, **FREE))
-    if approve == "ask":
-        ward.approve()
-    ward.said.clear()
-    ward.change = altered("sums", lambda h, p: (h | {"noise": None if change is None else h["noise"] | change}, p))
-    with pytest.raises(Missing, match="it is asked for sums with other noise than the greeting has stated"):
-        ward.rules()
-    assert not any(header["ask"] == "sums" and header["code"] == "ok" for header in ward.said)
-    assert not any(site.gate.ledger.lines for site in ward.site.values())
-
-
-@pytest.mark.parametrize(("name", "value"), [("tol", 1e-3), ("k0", 7), ("lr", 123.0)])
-def test_every_setting_of_the_algorithm_is_what_was_approved(tmp_path, name, value):
-    ward = AskingWard(tmp_path, STUDY.replace("FedGiA", "FedAvg")).approve()
-
-    def alter(header, payload):
-        algorithm = header["algorithm"]
-        return {**header, "algorithm": {**algorithm, "fields": {**algorithm["fields"], name: value}}}, payload
-
-    ward.change = altered("hello", alter)
-    with pytest.raises(Missing, match="what it is asked to join is not what a person at the site has approved"):
-        ward.play()
-
-
-@pytest.mark.parametrize(
-    "name", ["cap0.cap", "linear1.C", *(pytest.param(name, marks=pytest.mark.slow) for name in ("w", "linear1.d"))]
-)
-def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path, name):
-    """They come in `join` as arrays; a lying server states their digest in its greeting."""
+@pytest.mark.usefixtures("says_terms")
+def test_what_a_person_has_approved_is_said_once(tmp_path):
     ward = AskingWard(tmp_path, CONSTRAINED).approve()
+    with pytest.raises(Missing, match=OTHER):
+        ward.play()
+
+
+@pytest.mark.usefixtures("says_terms")
+def test_a_run_without_masks_may_go_on_from_another_start(tmp_path):
+    """As it does without a wrong site; its terms are those of the plan."""
+    ward = AskingWard(tmp_path, CONSTRAINED, Policy(**FREE))
+    ward.change = altered("round", stop)
+    with pytest.raises(InterruptedError):
+        ward.play()
+    assert [header["code"] for header in ward.said if header["ask"] == "join"] == ["ok"] * 4
+
+
+@pytest.mark.usefixtures("says_terms")
+@pytest.mark.parametrize("name", ["cap0.cap", "linear1.C", pytest.param("linear1.d", marks=pytest.mark.slow)])
+def test_limits_and_coefficients_that_do_not_follow_from_the_plan_are_refused(tmp_path, name):
+    """They come in `join` as arrays; a lying server states their digest in its greeting."""
+    ward = AskingWard(tmp_path, CONSTRAINED, Policy(**FREE))
 
     def change(header, payload):
         if header["ask"] == "join":
@@ -337,8 +361,22 @@ def test_limits_and_coefficients_that_were_not_approved_are_refused(tmp_path, na
     with pytest.raises(InterruptedError):
         honest.play()
     ward.change = change
-    with pytest.raises(Missing, match="what it is asked to join is not what a person at the site has approved"):
+    with pytest.raises(Missing, match=OTHER):
         ward.play()
+
+
+@pytest.mark.parametrize("approve", ["ask", "auto"])
+@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"figures": 3}, None], ids=["epsilon", "figures", "exact sums"])
+def test_sums_that_were_greeted_with_noise_are_not_asked_for_with_less_or_without(tmp_path, change, approve):
+    ward = AskingWard(tmp_path, numbers(Ward(tmp_path)), Policy(approve=approve, **FREE))
+    if approve == "ask":
+        ward.approve()
+    ward.said.clear()
+    ward.change = altered("sums", lambda h, p: (h | {"noise": None if change is None else h["noise"] | change}, p))
+    with pytest.raises(Missing, match="it is asked for sums with other noise than the greeting has stated"):
+        ward.rules()
+    assert not any(header["ask"] == "sums" and header["code"] == "ok" for header in ward.said)
+    assert not any(site.gate.ledger.lines for site in ward.site.values())
 
 
 def test_a_label_that_no_site_has_is_named(tmp_path):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from evaluated_wards import Attack
+from plans import holding_out
 from rated_wards import RATES, expected
 from wards import FREE, STUDY, Ward
 
@@ -200,7 +201,7 @@ def test_other_rows_held_out_in_the_same_run_are_charged_in_full(tmp_path, text,
         if kind == "evaluate":
             for header, payload in past:
                 if header["ask"] == "columns":
-                    header["holdout"]["share"] = 0.4
+                    header = json.loads(json.dumps(header).replace('["holdout", 0.3]', '["holdout", 0.4]'))
                 answers.append(packing.unseal(ward.site["city"].answer(packing.seal(header, payload)))[0])
         return real(messages, timeout)
 
@@ -240,20 +241,10 @@ def test_a_second_evaluation_is_charged_and_refused(tmp_path, text):
         ({"rates": [{"type": "MissRate", "at_most": 0.2, "confidence": 0.9}]}, "its policy asks for privacy"),
     ],
 )
-def test_a_site_refuses_an_evaluation_that_its_policy_does_not_allow(tmp_path, text, change, sentence):
-    ward = Ward(tmp_path, text, LIMIT)
-    real = ward.ask
-
-    def ask(messages, timeout):
-        forged = {}
-        for name, message in messages.items():
-            header, payload = packing.unseal(message)
-            forged[name] = packing.seal(header | {"holdout": header["holdout"] | change}, payload)
-        return real(forged, timeout)
-
-    ward.ask = ask
+def test_a_site_refuses_an_evaluation_that_its_policy_does_not_allow(tmp_path, text, change, sentence, monkeypatch):
+    holding_out(monkeypatch, lambda honest: honest | change)
     with pytest.raises(Missing, match=sentence):
-        ward.play()
+        Ward(tmp_path, text, LIMIT).play()
 
 
 def test_the_total_of_several_runs_counts_the_dearer_part_of_each(tmp_path):

@@ -24,7 +24,7 @@ from foedus.sums.play import trial_project
 
 pytest.importorskip("cryptography")
 from foedus.sums.channel import ServerChannel
-from foedus.sums.identity import SITE, ServerIdentity, SiteIdentity, is_signed_by
+from foedus.sums.identity import SITE, Signer, SiteIdentity, is_signed_by
 
 NAMES = ("city", "north", "south")
 SERVER, SITES = trial_project(NAMES)
@@ -58,9 +58,9 @@ def test_the_server_gets_its_answers_and_whoever_listens_reads_nothing():
     assert line.notes == []
 
 
-def site_as_server() -> ServerIdentity:
+def site_as_server() -> Signer:
     one = SITES["north"]
-    return ServerIdentity(one.key, one.certificate, one.root)
+    return Signer(one.key, one.certificate, one.root)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_server_and_the_coordinator_are_no_sites(kits):
     """With their own certificates they were two of the "others" of a masked sum: one over 4 sites was that of two."""
     parties = {
         "st-mary": SiteIdentity.of_kit(kits["st-mary"], "st-mary"),
-        "localhost": ServerIdentity.of_kit(kits["server"]),
+        "localhost": Signer.of_server(kits["server"]),
     }
     files = {
         name: (kits["admin"] / f"startup/{name}").read_bytes() for name in ("client.crt", "client.key", "rootCA.pem")
@@ -215,7 +215,7 @@ def test_the_server_and_the_coordinator_are_no_sites(kits):
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     key = load_pem_private_key(files["client.key"], None)
-    parties["coordinator@foedus.org"] = ServerIdentity(key, files["client.crt"], files["rootCA.pem"])
+    parties["coordinator@foedus.org"] = Signer(key, files["client.crt"], files["rootCA.pem"])
     for name, party in parties.items():
         signature = party.sign(b"statement")
         answers = [is_signed_by(SITE, name, party.certificate, party.root, b"statement", signature)]
@@ -227,7 +227,7 @@ def test_the_server_and_the_coordinator_are_no_sites(kits):
 def test_the_channel_works_with_the_certificates_of_real_kits(kits):
     """RSA keys, and the server's name as the site's kit has it."""
     site = SiteChannel(SiteIdentity.of_kit(kits["st-mary"], "st-mary"), lambda content: content[::-1], print)
-    server = ServerChannel(ServerIdentity.of_kit(kits["server"]), print)
+    server = ServerChannel(Signer.of_server(kits["server"]), print)
 
     def carry(messages, seconds):
         return {name: site.receive(content) for name, content in messages.items()}

@@ -4,7 +4,6 @@ Each test is an attack. The bytes are those that travel over a federation; no FL
 """
 
 import dataclasses
-import hashlib
 from pathlib import Path
 
 import jax
@@ -25,7 +24,7 @@ from foedus.app.experiment import build
 from foedus.data.holdout import split
 from foedus.data.sums import UNIT, FigureNoise, FiguresRequest, Replies
 from foedus.data.tables import Table
-from foedus.federation import agreement, layout, packing, spec
+from foedus.federation import agreement, packing
 from foedus.federation.holdout import SECRET, Holdout
 from foedus.federation.policy import Policy, Refusal
 from foedus.federation.site import SiteSession
@@ -43,15 +42,11 @@ FEATURES = {"features": ["age", "dose"]}
 class Reader(Clerk):
     """A clerk that states the rules itself, and joins a private run with them."""
 
-    terms = fd.Problem({"any": (np.zeros((2, 3)), np.array([0.0, 1.0]))}, loss=fd.losses.logistic).terms
-
     def holdout(self, share: float, **more) -> dict:
         return {"share": share, "threshold": 0.0, "noise": None, "rates": []} | more
 
     def greet(self, holdout: dict | None = None, secure: bool = False, **roles) -> dict:
-        named = {"label": "ill", "positive": "yes", "group": None} | FEATURES | roles
-        statement = {"algorithm": self.algorithm, "max_rounds": 4, "sites": 3, "holdout": holdout, "secure": secure}
-        return self.say("columns", roles=named, problem={"loss": "Logistic", "terms": []}, noise=None, **statement)
+        return self.columns(kept_out=holdout, secure=secure, **FEATURES | roles)
 
     def prepare(self, **change) -> dict:
         numbers = [{"kind": "number", "name": name, "shift": 0.0, "scale": 1.0, "fill": 0.0} | change
@@ -61,13 +56,7 @@ class Reader(Clerk):
 
     def codes(self, **change) -> list[str]:
         """What the site says to the rules, to the greeting and to the join."""
-        terms = dataclasses.replace(self.terms, clients=3)
-        content = packing.to_bytes((np.zeros(3), {}), (layout.vector(3), {}))
-        statement = {"algorithm": self.algorithm, "terms": spec.encode(terms), "max_rounds": 4, "seed": 0, "own": None}
-        statement |= {"uid": [0, 0], "extra": {}, "arrays": hashlib.sha256(content).hexdigest()}
-        answers = [self.prepare(**change)["code"], self.say("hello", **statement)["code"]]
-        join = {"ask": "join", "run": "r1", "round": None} | statement
-        return [*answers, packing.unseal(self.site.answer(packing.seal(join, content)))[0]["code"]]
+        return [reply["code"] for reply in (self.prepare(**change), self.say("hello"), self.say("join"))]
 
 
 def empty_one_cell(clerk: Clerk, column: str) -> None:
@@ -227,7 +216,9 @@ def test_a_server_does_not_choose_which_rows_are_held_out(tmp_path):
             assert clerk.greet(clerk.holdout(0.3, seed=seed))["code"] == "ok"
             trained.setdefault(site, set()).add(numbers_of(clerk))
         clerk.site = SiteSession("city", clerk.site.site, tmp_path / site / "site", clerk.notes.append)
-        assert clerk.say("columns", run="r2", **greeting(clerk, 0.3))["code"] == "ok", "another run, after a restart"
+        assert clerk.say("columns", run="r2", **clerk.plan(kept_out=clerk.holdout(0.3), **FEATURES))["code"] == "ok", (
+            "another run, after a restart"
+        )
         trained[site].add(numbers_of(clerk))
         assert (tmp_path / site / "site" / SECRET).stat().st_mode & 0o777 == 0o600
         shares = Holdout.from_json(clerk.holdout(0.3)).shares
@@ -237,12 +228,6 @@ def test_a_server_does_not_choose_which_rows_are_held_out(tmp_path):
         assert not guesses & trained[site]
     assert len(trained["here"]) == len(trained["there"]) == 1
     assert trained["here"] != trained["there"]
-
-
-def greeting(clerk: Reader, share: float) -> dict:
-    named = {"label": "ill", "positive": "yes", "group": None} | FEATURES
-    statement = {"algorithm": clerk.algorithm, "max_rounds": 4, "sites": 3, "holdout": clerk.holdout(share)}
-    return {"roles": named, "problem": {"loss": "Logistic", "terms": []}, "noise": None} | statement
 
 
 @pytest.mark.parametrize("share", [0.3000001, 0.04, 0.51, 0.999, -0.1, 1, True, "0.3", float("nan")])

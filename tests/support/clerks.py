@@ -1,18 +1,21 @@
 """A server that asks a site for what prepares its table."""
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 import foedus as fd
 from foedus.data.sites import Roles
 from foedus.federation import packing, spec
-from foedus.federation.order import over_a_network
+from foedus.federation.order import Order, over_a_network
 from foedus.federation.policy import Policy, SiteFile, Source
 from foedus.federation.site import SiteSession
 from foedus.federation.site_ledger import SiteLedger
 from foedus.privacy.releasing import make_private
+from foedus.protocol.algorithm import Algorithm
 
 ROWS = 100
 
@@ -30,13 +33,54 @@ def write_table(path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+@dataclass(frozen=True)
+class ClerkPlan:
+    """A plan of whatever the clerk likes."""
+
+    named: dict
+    rounds: Algorithm
+    noise: dict | None = None
+    kept_out: object = None  # what is said about rows to hold out
+    secure: bool = False
+    max_rounds: int = 4
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(**{k: tuple(v) if isinstance(v, list) else v for k, v in self.named.items()})
+
+    @property
+    def holdout(self):
+        return SimpleNamespace(to_json=lambda: self.kept_out)
+
+    @property
+    def problem(self) -> dict:
+        return {"loss": "Logistic", "terms": []}
+
+    def algorithm(self, sites: int) -> Algorithm:
+        return self.rounds
+
+    def modules(self) -> tuple[str, ...]:
+        return ()
+
+    def verified(self, sites: int) -> bool:
+        return False
+
+    def order(self, cohort, rules, run, sites) -> Order:
+        one = fd.Problem({"any": (np.zeros((2, len(rules.names))), np.array([0.0, 1.0]))}, loss=fd.losses.logistic)
+        terms = dataclasses.replace(one.terms, clients=len(sites))
+        uids = np.zeros((len(sites), 2), np.uint32)
+        start = np.zeros(terms.dim)
+        return Order(run, terms, self.rounds, start, sites, sites, uids, 0, self.max_rounds, fd.Fraction())
+
+
 class Clerk:
     """A server that prepares a table with one site, in whatever way it likes."""
 
     def __init__(self, folder: Path, policy: Policy | None = None, noisy: bool = False, **source):
         write_table(folder / "table.csv")
         listed = {"labels": ("ill",), "groups": ("sex",), "x": ("age", "dose", "ward")} | source
-        site = SiteFile(Source(folder / "table.csv", **listed), policy or Policy())
+        allowed = dataclasses.replace(policy or Policy(), modules=("clerks",))
+        site = SiteFile(Source(folder / "table.csv", **listed), allowed)
         self.notes: list[str] = []
         self.folder = folder
         self.site = SiteSession("city", site, folder / "site", self.notes.append)
@@ -44,17 +88,19 @@ class Clerk:
         if noisy:
             two = fd.Problem({"any": (np.zeros((2, 2)), np.array([0.0, 1.0]))}, loss=fd.losses.logistic)
             algorithm = over_a_network(make_private(algorithm, fd.Laplace(epsilon=0.01, clip=1.0), None, two, 1000))
-        self.algorithm = spec.encode(algorithm)
+        self.algorithm = algorithm
 
     def say(self, ask: str, **told) -> dict:
         header = {"ask": ask, "run": "r1", "round": None} | told
         return packing.unseal(self.site.answer(packing.seal(header)))[0]
 
-    def columns(self, noise=None, **roles) -> dict:
+    def plan(self, noise=None, kept_out=None, secure=False, **roles) -> dict:
         named = dataclasses.asdict(Roles(**{"label": "ill", "positive": "yes", "group": None} | roles))
-        problem = {"loss": "Logistic", "terms": []}
-        told = {"roles": named, "algorithm": self.algorithm, "max_rounds": 4, "sites": 3}
-        return self.say("columns", **told, problem=problem, noise=noise)
+        plan = ClerkPlan(named, self.algorithm, noise, kept_out, secure)
+        return {"plan": spec.encode(plan), "sites": ["city", "north", "south"]}
+
+    def columns(self, **more) -> dict:
+        return self.say("columns", **self.plan(**more))
 
     def sums(self, sums=(), ranges=(), words=(), noise=None) -> dict:
         return self.say("sums", columns={"sums": sums, "ranges": ranges, "words": words}, noise=noise)

@@ -10,6 +10,7 @@ from foedus.federation.order import Order, Patience, Result, order_of, site_arra
 from foedus.federation.policy import Policy, SiteFile, Source
 from foedus.federation.server import ServerSession
 from foedus.federation.site import SiteSession
+from foedus.numerics.interpreter.random_bits import random_key
 from foedus.protocol.algorithm import Algorithm
 from foedus.protocol.participation import as_participation
 
@@ -17,6 +18,15 @@ QUICK = Patience(timeout=1.0, hello=0.0, keep_every=1e9)
 
 
 FREE: dict = {"min_subset": 1, "min_sites": 1}  # the tests' sites have few rows
+
+
+class KnownSite(SiteSession):
+    """A site whose own draws are those of a simulation."""
+
+    seed = 0
+
+    def _own_key(self, run):
+        return random_key(self.seed)
 
 
 class Hall:
@@ -44,11 +54,11 @@ class Hall:
     def open_sites(self):
         """Sites as after a restart: only their folders remain."""
         self.site = {
-            s: SiteSession(
-                s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append
-            )
+            s: KnownSite(s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append)
             for s in self.sites
         }
+        for site in self.site.values():
+            site.seed = self.order.seed
 
     def ask(self, messages, timeout):
         return {name: self.site[name].answer(message) for name, message in messages.items()}

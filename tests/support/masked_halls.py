@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from halls import QUICK, Hall
+from halls import QUICK, Hall, KnownSite
 
 from foedus.federation import packing
 from foedus.federation.order import Order, Result, order_of
 from foedus.federation.policy import SiteFile, Source
 from foedus.federation.server import ServerSession
-from foedus.federation.site import SiteSession
 from foedus.sums.masking import by_sums
 from foedus.sums.messages import RevealOrder
 from foedus.sums.play import trial_identities
@@ -40,12 +39,14 @@ class MaskedHall(Hall):
 
     def open_sites(self):
         self.site = {
-            s: SiteSession(
+            s: KnownSite(
                 s, SiteFile(Source(self.folder / f"{s}.npz"), self.policy), self.folder / s, self.notes.append,
                 IDENTITIES[s],
             )
             for s in self.sites
         }  # fmt: skip
+        for site in self.site.values():
+            site.seed = self.order.seed
 
     def play(self, ask=None, patience=QUICK) -> Result:
         session = ServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)

@@ -9,9 +9,10 @@ from foedus.app.experiment.plan import Plan
 from foedus.data import preprocess
 from foedus.federation.exchange import Exchange
 from foedus.federation.order import Patience, Result
+from foedus.federation.plan import Request, read
 from foedus.federation.play import play
 from foedus.federation.policy import Policy, SiteFile, Source
-from foedus.federation.preparation import Request, prepare, read
+from foedus.federation.preparation import prepare
 from foedus.federation.site import SiteSession
 
 STUDY = f"""

@@ -17,7 +17,6 @@ from foedus.base.files import Json
 from foedus.data.preprocess import FIGURES, Preprocessing
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import Answers
-from foedus.federation import spec
 from foedus.federation.approval import constraint_in_words
 from foedus.federation.holdout import SHARES, Holdout, is_share
 from foedus.federation.order import Order, order_of
@@ -25,10 +24,9 @@ from foedus.privacy.central import Central, NoiseShares
 from foedus.privacy.releasing import make_private, sound_noise
 from foedus.problem.constraints import Constraint
 from foedus.problem.problem import Problem
-from foedus.problem.regularizers import Zero
-from foedus.problem.terms import Where, label
+from foedus.problem.terms import label
 from foedus.protocol.algorithm import Algorithm, name_of
-from foedus.sums.masking import by_sums, check_shares, masking_of
+from foedus.sums.masking import by_sums, check_shares, is_verified, masking_of
 from foedus.sums.questions import check_enough
 
 ELSEWHERE = ("files", "file", "site", "set")  # keys of [data] that say where the rows are: each site's own file does
@@ -144,30 +142,15 @@ class Plan:
         terms = sorted(map(constraint_in_words, self._constraints()))
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
-    @property
-    def statement(self) -> Json:
-        """The terms and whatever else is known before the tables are read: what a person approves to the letter."""
-        problem, rows = self.settings["problem"], []
-        for one in self.settings["constraints"]:
-            if one["type"] == "Linear":
-                rows.append({name: one[name] for name in ("coefficients", "at_most")})
-        terms = {
-            "loss": build.loss_of(self.settings),
-            "objective": None,
-            "where": None if problem["where"] is None else self._subset(problem["where"], "[problem] where"),
-            "penalty": build.penalty_of(self.settings),
-            "regularizer": build.regularizer_of(self.settings, 2) or Zero(),
-            "constraints": tuple(build.constraints_of(self.settings, self._subset)),
-        }
-        stated = {"terms": spec.encode(terms), "rows": rows, "seed": int(self.settings["seed"])}
-        return stated | {"preprocess": self.settings["preprocess"]}
+    def modules(self) -> tuple[str, ...]:
+        """Return the module of an algorithm that is not of foedus."""
+        name = str((self.settings["algorithm"] or {}).get("name", ""))
+        return (name.partition(":")[0],) if ":" in name else ()
 
-    def _subset(self, words: object, place: str) -> Where:
-        """Return the subset that words such as 'label yes' name, by the word and not yet by its number."""
-        kind, value = build.split_mask(words, place)
-        if kind == "group" or self.roles.classification:
-            return Where("y" if kind == "label" else "group", 0.0, value)
-        return build.mask_of(words, place, Cohort({}, self.roles, (), frozenset(), (), ()))
+    def verified(self, sites: int) -> bool:
+        """Return whether the sites check the server."""
+        who = build.participation_of(self.settings)
+        return self.secure and is_verified(self.algorithm(sites), who, sites, has_own_data=False)
 
     def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing:
         """Fit the preprocessing over the sites."""

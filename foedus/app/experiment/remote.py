@@ -25,8 +25,9 @@ from foedus.federation.flare.submission import AtServer, Stopped, Submission, dr
 from foedus.federation.flare.trial import Federation
 from foedus.federation.monitor import Glimpse
 from foedus.federation.order import Result
+from foedus.federation.plan import Request, read
 from foedus.federation.policy import SITE_FILE
-from foedus.federation.preparation import Request, cohort_of, read
+from foedus.federation.preparation import cohort_of
 from foedus.privacy.releasing import noise_of
 from foedus.protocol.algorithm import name_of
 from foedus.runtime import spine
@@ -165,7 +166,7 @@ def _one(folder: Folder, submission: tuple[Request, Json], screen: Screen, how: 
     screen.begin(f"{name}: {algorithm} over {', '.join(request.sites)}", plan.max_rounds, len(request.sites))
     try:
         result = drive(
-            Submission(request.run, request.to_bytes(), request.sites, note["transport"], note["patience"]),
+            Submission.of(request, note["transport"], note["patience"]),
             Path(note["kit"]),
             AtServer(),
             keep_going=note["keep_going"],

@@ -32,12 +32,12 @@ from foedus.federation.monitor import RunMonitor
 from foedus.federation.names import ENDED, FIELD, ORDER, RESULT, REVOKED, RUNS, TOPIC
 from foedus.federation.order import Patience
 from foedus.federation.packing import check_run_name
+from foedus.federation.plan import read
 from foedus.federation.play import play
 from foedus.federation.policy import SITE_FILE, SiteFile
-from foedus.federation.preparation import read
 from foedus.federation.terms import make_private
 from foedus.sums.channel import ServerChannel
-from foedus.sums.identity import ServerIdentity
+from foedus.sums.identity import Signer
 
 ENDING_BYTES = 8192  # that are reserved for the word on how a run ended, in case the disk is full then
 LONGEST_SENTENCE = 1000  # characters of it, which fit in there however they are written
@@ -146,7 +146,7 @@ class FoedusController(Controller):
             for place in places:
                 reserve(place)
             self.revocation_list = root / REVOKED
-            self.channel = ServerChannel(ServerIdentity.of_kit(root), lambda line: self.log_info(fl_ctx, line))
+            self.channel = ServerChannel(Signer.of_server(root), lambda line: self.log_info(fl_ctx, line))
             result = play(
                 work,
                 folder,
@@ -156,6 +156,7 @@ class FoedusController(Controller):
                 lambda: bool(abort_signal.triggered),
                 monitor,
                 None if self.post is None else SealedPost(self.post, self.channel),
+                run_config["signatures"],
             )
             for place in (folder, run_dir):
                 write_whole(place / RESULT, result.to_bytes())

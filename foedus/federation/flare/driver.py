@@ -145,11 +145,10 @@ class Flare:
             secure=job.masking is not None,
         )
         self._check_everybody(order)
-        content = order.to_bytes()
-        Order.from_bytes(content, self.modules)  # what no site could read is refused before anything is started
+        Order.from_bytes(order.to_bytes(), self.modules)  # what no site can read is refused before it starts
 
         def run_in(federation: Federation) -> Result:
-            return self.run(federation, order, content, problem, watch, checkpoint is not None)
+            return self.run(federation, order, problem, watch, checkpoint is not None)
 
         if self.at is not None:
             return _outcome(run_in(Federation.at(Path(self.at))))
@@ -187,7 +186,7 @@ class Flare:
             participation=job.participation, secure=job.masking is not None,
         )  # fmt: skip
         self._check_everybody(order)
-        submission = Submission(order.run, order.to_bytes(), names, self.transport, self.patience)
+        submission = Submission.of(order, self.transport, self.patience)
         keep = checkpoint is not None
         try:
             result = drive(submission, kit, AtServer(), keep_going=self.keep_going, watch=watch, keep=keep)
@@ -207,7 +206,6 @@ class Flare:
         self,
         federation: Federation,
         order: Order,
-        content: bytes,
         problem: Problem,
         watch: Watch | None = None,
         keep: bool = False,
@@ -218,18 +216,17 @@ class Flare:
             np.savez(data, **site_arrays(problem, i))  # pyright: ignore[reportArgumentType]
             write_site_file(federation.kit(site), data, self.policy)
         write_site_file(federation.kit("server"), None, {"modules": list(self.modules)})
-        return self._drive(federation, order, content, watch, keep)
+        return self._drive(federation, order, watch, keep)
 
     def _drive(
         self,
         federation: Federation,
         order: Order,
-        content: bytes,
         watch: Watch | None,
         keep: bool,
     ) -> Result:
         """Submit a run to a federation on this machine, and resume it where it stops without a result."""
-        submission = Submission(order.run, content, order.sites, self.transport, self.patience)
+        submission = Submission.of(order, self.transport, self.patience)
         place = OnThisMachine(federation, order.run)
         try:
             return drive(submission, federation.kit("admin"), place, keep_going=self.keep_going, watch=watch, keep=keep)

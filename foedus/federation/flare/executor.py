@@ -56,7 +56,8 @@ class FoedusExecutor(Executor):
         try:
             name = str(fl_ctx.get_identity_name())
             identity = identity_of(kit, name)
-            session = SiteSession(name, agreed_terms(kit), folder, note, identity)
+            root = None if identity is None else identity.root
+            session = SiteSession(name, agreed_terms(kit), folder, note, identity, root)
             self.channel = SiteChannel(identity, session.answer, note)
         except FoedusError as error:
             note(str(error))

@@ -389,11 +389,13 @@ def job(
     sites: tuple[str, ...],
     transport: str,
     patience: Json,
+    signatures: Json,
     name: str | None = None,
 ) -> Path:
     """Write a job into a folder: JSON files that name our classes, and the order, which goes to the server alone.
 
-    `name` is what the server's list calls the job; that of the run when left out.
+    `signatures` are the coordinator's under the plan; `name` is what the server's list calls the job, that of the run
+    when left out.
     """
     for app in ("app_server", "app_site"):
         (folder / app / "config").mkdir(parents=True, exist_ok=True)
@@ -414,7 +416,7 @@ def job(
     for name, content in (
         ("meta.json", meta),
         ("app_server/config/config_fed_server.json", server),
-        ("app_server/config/run.json", {"run": run}),
+        ("app_server/config/run.json", {"run": run, "signatures": signatures}),
     ):
         (folder / name).write_text(json.dumps(content, indent=1))
     (folder / "app_site" / CLIENT_FILE).write_bytes(CLIENT_CONFIG)

@@ -9,9 +9,10 @@ import hashlib
 import json
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
@@ -19,8 +20,10 @@ from foedus.federation.flare.console import Console, Unreachable, Watch
 from foedus.federation.flare.kits import job
 from foedus.federation.monitor import Glimpse
 from foedus.federation.names import ENDED, RESULT
-from foedus.federation.order import Result
+from foedus.federation.order import Order, Result
+from foedus.federation.plan import Request, greetings_of, sign
 from foedus.runtime.spine import Recorder
+from foedus.sums.identity import Signer
 
 SITES_SECONDS = 60.0  # for all sites to be connected
 CONNECT_SECONDS = 60.0  # for a server that does not answer to be back
@@ -36,15 +39,22 @@ class Submission:
     sites: tuple[str, ...]
     transport: str
     patience: Json
+    greetings: Mapping[str, Json]  # by site, what the coordinator signs
 
     @property
     def name(self) -> str:
         """The name of its jobs: another submission under the same name of a run has another one."""
         return f"{self.run}-{hashlib.sha256(self.content).hexdigest()[:8]}"
 
-    def write(self, folder: Path) -> Path:
-        """Write the job into a folder."""
-        return job(folder, self.run, self.content, self.sites, self.transport, self.patience, self.name)
+    @staticmethod
+    def of(work: Order | Request[Any], transport: str, patience: Json) -> "Submission":
+        """Return a run as it is submitted."""
+        return Submission(work.run, work.to_bytes(), work.sites, transport, patience, greetings_of(work))
+
+    def write(self, folder: Path, kit: Path) -> Path:
+        """Write the job into a folder, with the signatures of the coordinator's kit under its plan."""
+        signatures = sign(self.greetings, Signer.of_coordinator(kit))
+        return job(folder, self.run, self.content, self.sites, self.transport, self.patience, signatures, self.name)
 
 
 class Place(Protocol):
@@ -98,7 +108,7 @@ def drive(
         try:
             place.ready()
             with Console(kit, timeout=CONNECT_SECONDS if attempts else 20.0) as console:
-                number, is_found = _begin(console, submission, finished_jobs)
+                number, is_found = _begin(console, submission, kit, finished_jobs)
                 rounds_seen, is_ended = console.follow(number, lambda number=number: place.over(number), watch, keep)
                 if (no := console.refusal(number)) is not None:
                     raise FoedusError(no)
@@ -123,7 +133,7 @@ def drive(
         time.sleep(PAUSE_SECONDS)
 
 
-def _begin(console: Console, submission: Submission, finished_jobs: set[str]) -> tuple[str, bool]:
+def _begin(console: Console, submission: Submission, kit: Path, finished_jobs: set[str]) -> tuple[str, bool]:
     """Return the number of the job of a run, and whether it was found: under way, or done."""
     for one in console.jobs(submission.name):
         if (
@@ -134,7 +144,7 @@ def _begin(console: Console, submission: Submission, finished_jobs: set[str]) ->
             return one.number, True
     console.wait_for_sites(submission.sites, SITES_SECONDS)
     with tempfile.TemporaryDirectory() as scratch:
-        return console.submit(submission.write(Path(scratch) / "job")), False
+        return console.submit(submission.write(Path(scratch) / "job", kit)), False
 
 
 class Stopped(FoedusError):

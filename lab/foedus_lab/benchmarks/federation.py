@@ -69,7 +69,7 @@ def play(federation: Federation, transport: str, count: int, watch: Watch | None
         if watch is not None and history.rounds < count:  # after the last round comes the measurement
             watch(history)
 
-    return np.sort(runtime.run(federation, order, order.to_bytes(), problem, during_rounds).pace[WARM_UP:])
+    return np.sort(runtime.run(federation, order, problem, during_rounds).pace[WARM_UP:])
 
 
 def processor(federation: Federation, party: str) -> float:

@@ -66,7 +66,7 @@ def _rounds(quick: bool) -> list[Measurement]:
                     problem, algorithm, np.zeros(DIM), run=f"bench-{is_secure}-{turn}", sites=federation.sites, seed=0,
                     max_rounds=count, participation=fd.Fraction(), secure=is_secure,
                 )  # fmt: skip
-                result = fd.Flare(at=folder).run(federation, order, order.to_bytes(), problem)
+                result = fd.Flare(at=folder).run(federation, order, problem)
                 paces[is_secure].append(float(np.median(result.pace[WARM_UP:])))
         finally:
             federation.down()
