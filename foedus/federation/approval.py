@@ -9,7 +9,7 @@ numbers; what comes of them is worked out here once more and compared (`check_sa
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -196,14 +196,19 @@ class Approvals:
     def __init__(self, folder: Path):
         self.folder = folder / FOLDER
 
-    def require(self, policy: Policy, statement: Statement, ledger: SiteLedger) -> None:
-        """Return where no approval is needed or a person has approved; else write the request down and refuse."""
+    def require(
+        self, policy: Policy, statement: Statement, ledger: SiteLedger, more: Callable[[], list[str]] = list
+    ) -> None:
+        """Return where no approval is needed or a person has approved; else write the request down and refuse.
+
+        `more` returns further lines for the person; it is called once for a request.
+        """
         if policy.approve != "ask":
             return
         request = self._load(statement.id)
         if request is None:
             now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-            summary = statement.summary(policy, ledger)
+            summary = [*map(one_line, more()), *statement.summary(policy, ledger)]
             request = ApprovalRequest(statement.id, statement.run, summary, time=now)
             self._save(request)
         self._demand(request)

@@ -52,7 +52,9 @@ class Policy:
     max_words: int = 50  # different words of one column that are told to the server
     ranges: bool = False  # whether the least and the greatest value of a column, each one row's, may be told
     evaluate: bool = True  # whether sums and histograms of rows that are held out of training may be told
-    secure: bool = False  # whether replies may leave only as masked sums
+    secure: bool = False  # whether what has no noise may leave only as masked sums
+    max_answers: float = math.inf  # numbers that may leave in a run without noise, as a share of those in the rows
+    max_leverage: float = 1.0  # of a row in the sums of a run without noise
     secure_min: int = 3  # the fewest other sites in a masked sum
     verify: bool = True  # whether masked sums without noise leave in checked runs alone
     approve: str = "auto"  # "ask": an experiment waits until a person at the site has approved it

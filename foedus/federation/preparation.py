@@ -40,7 +40,7 @@ from foedus.federation.site_evaluation import SiteEvaluation
 from foedus.federation.site_ledger import Release
 from foedus.privacy.sampling import release as exact_release
 from foedus.statistics import rates
-from foedus.sums.questions import Coding, Form, Question, Sites, checked_total
+from foedus.sums.questions import Coding, Form, Here, Question, Sites, checked_total
 
 MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
 LARGEST = 1e100  # of a number in a table, of a bound, a shift and a scale: sums of squares of such numbers are finite
@@ -215,6 +215,11 @@ class TableSession:
             return one.question
         except FoedusError as error:  # from what all parties know
             raise Refusal("policy", str(error).removesuffix(".")) from None
+
+    def rules_alone(self) -> Preprocessing:
+        """Return the rules as they would be with this site alone: with others there may be more words."""
+        alone = in_sums(self.request, Here({self.site: self._replies(None)}))
+        return settle(self.request, {self.site: self.sketch}, alone)
 
     def _check_next(self, kind: str, header: Json) -> None:
         """Refuse, in a checked run, a question that is not the next one."""

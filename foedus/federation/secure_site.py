@@ -136,8 +136,8 @@ class SiteMasks:
         if isinstance(noise, NoiseShares) and not (secure and noise.sites == clients):
             raise Refusal("policy", f"noise in shares protects masked sums over all its {noise.sites} sites alone")
         if not secure:
-            if self.policy.secure:
-                raise Refusal("policy", "its policy lets replies leave as masked sums alone (secure)")
+            if self.policy.secure and noise is None:
+                raise Refusal("policy", "its policy lets exact replies leave as masked sums alone (secure)")
             return
         if self.identity is None:
             raise Refusal("policy", why_no_identity())
@@ -192,8 +192,8 @@ class SiteMasks:
         """Return whether figures that prepare the data are masked in this run; refuse plain ones by the policy."""
         if self.preparation is not None and self.preparation[0] == header["run"]:
             return True
-        if self.policy.secure:
-            raise Refusal("policy", "its policy lets figures leave as masked sums alone (secure), and these are not")
+        if self.policy.secure and header.get("noise") is None:
+            raise Refusal("policy", "its policy lets exact figures leave as masked sums alone (secure)")
         return False
 
     def _site_of(self, header: Json, stage: object = None) -> MaskingSite:

@@ -41,6 +41,7 @@ from foedus.federation.agreement import (
 from foedus.federation.approval import Approvals, Statement, strength
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, drawn
+from foedus.federation.limits import Answers, answers_of, check_leverage
 from foedus.federation.masked_rounds import PREPARATION
 from foedus.federation.names import STARTED
 from foedus.federation.packing import RUN, check_moderate, one_line, whole
@@ -63,6 +64,7 @@ from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.run import versions
 from foedus.runtime.workload import condense_data
 from foedus.sums.identity import SiteIdentity
+from foedus.sums.masking import masking_of
 
 OTHER = "what it is asked to join does not follow from the plan that it has accepted"
 CHECKED = ("round", *OF_THE_MODEL)  # the kinds of messages whose content a checked run decides
@@ -246,18 +248,37 @@ class SiteSession:
         self.masks.check_verified(stated, algorithm)
         if self.site.data is None:
             raise Refusal("data", "its site file names no data")
-        self.approvals.require(self.policy, Statement.of_table(stated, algorithm, statement(header)), self.gate.ledger)
-        self._fix_noise(stated, algorithm, stated)
-        self.masks.begin_preparation(stated, statement(header))
         is_private = sound_noise(algorithm) is not None or self.policy.limits_privacy
-        self.tables = TableSession(
+        tables = TableSession(
             self.name, request, self.site.data, self.policy, holdout, self.note, self.gate, is_private
         )
+        what = Statement.of_table(stated, algorithm, statement(header))
+        self.approvals.require(self.policy, what, self.gate.ledger, partial(self._foreseen, tables, is_private))
+        self._fix_noise(stated, algorithm, stated)
+        self.masks.begin_preparation(stated, statement(header))
+        self.tables = tables
         self.arrays, self.run, self.agreement = None, None, None
         self.greeting, self.letter, self.agreed_join = stated, statement(header), None
         sketch = self.tables.columns()
         self._accept(header, algorithm, stated["secure"])
         return Outgoing({"versions": _versions()} | sketch)
+
+    def _foreseen(self, tables: TableSession, is_private: bool) -> list[str]:
+        """Return what is known of the numbers that will leave before any other site has answered."""
+        if is_private:
+            return []
+        try:
+            tables.columns()
+            tables.rules = tables.rules_alone()
+            stated, _ = self._order_of(tables)
+            algorithm, terms = self._decode(stated["algorithm"]), self._terms(stated)
+            assert isinstance(algorithm, Algorithm)
+            shapes: layout.Shapes = {"x": [None, len(tables.rules.names)], "y": [None]}
+            shapes |= {"group": [None]} if tables.roles.group else {}
+            one = _answers_of(stated, fitting(algorithm, terms).algorithm, terms, shapes, tables.table.rows)
+        except (Refusal, FoedusError):  # said when the plan is answered
+            return []
+        return [f"By the columns of this site alone. {one.sentence}"]
 
     def _cohort(self, header: Json, payload: bytes) -> Outgoing:
         tables = self._tables(header)
@@ -373,12 +394,25 @@ class SiteSession:
         self.masks.check_verified(stated, algorithm)
         if not is_prepared:
             self.tables, self.arrays, self.agreed_join = None, None, None
-            self.approvals.require(self.policy, Statement.of_terms(header, algorithm, terms), self.gate.ledger)
+
+            def more() -> list[str]:
+                data = self._read()
+                rows = max(len(value) for value in data.values())
+                return [_answers_of(stated, algorithm, terms, layout.schema(data), rows).sentence]
+
+            what = Statement.of_terms(header, algorithm, terms)
+            self.approvals.require(self.policy, what, self.gate.ledger, more)
         self._fix_noise(stated, algorithm, self.greeting if is_prepared else {})
         data = self._read()
         rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
         if rows < max(self.policy.min_rows, self.policy.min_subset):
             raise Refusal("policy", "it has fewer rows than its policy asks for")
+        if sound_noise(algorithm) is None:
+            answers = _answers_of(stated, algorithm, terms, layout.schema(data), rows)
+            self.note(answers.sentence)
+            answers.check(self.policy)
+            if not check_leverage(data, self.policy):
+                raise unfit("a row has more leverage than its policy (max_leverage) allows", self.note)
         if not is_prepared:
             self._accept(header, algorithm, stated.get("secure") is True)
         self.agreement, self.run = (header["run"], statement(stated)), None
@@ -590,6 +624,13 @@ class SiteSession:
                 self.note(f"a kept state is set aside: {error}")
                 path.unlink(missing_ok=True)
         return sorted(rounds)
+
+
+def _answers_of(stated: Json, algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, rows: int) -> Answers:
+    """Return what leaves in a run without noise, as its greeting states it."""
+    all_shapes = shapes | {name: list(shape) for name, shape in stated["extra"].items()}
+    masking = masking_of(algorithm, terms) if stated.get("secure") is True else None
+    return answers_of(algorithm, terms, all_shapes, masking, stated["max_rounds"], rows)
 
 
 def _versions() -> dict[str, str]:

@@ -87,7 +87,7 @@ def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_pa
 
 def test_a_site_whose_policy_allows_masked_sums_alone_evaluates_under_masks_alone(tmp_path):
     only = Policy(**FREE, secure=True, secure_min=3)
-    with pytest.raises(Missing, match="lets replies leave as masked sums alone"):
+    with pytest.raises(Missing, match="lets exact replies leave as masked sums alone"):
         MaskedWard(tmp_path, HELD, only).play()
     assert MaskedWard(tmp_path, SECURE, only).play().evaluation is not None
     never = Policy(**FREE, secure_min=3, evaluate=False)

@@ -148,7 +148,7 @@ def test_policies_on_masked_sums(tmp_path):
         MaskedHall(tmp_path, five(), algorithm, policy=six, **more).play()
     only = Policy(**FREE | {"secure": True})
     (tmp_path / "plain").mkdir()
-    with pytest.raises(Missing, match="its policy lets replies leave as masked sums alone"):
+    with pytest.raises(Missing, match="its policy lets exact replies leave as masked sums alone"):
         Hall(tmp_path / "plain", five(), algorithm, policy=only, **more).play()
     hall = MaskedHall(tmp_path, five(), algorithm, **more)
     hall.site["site-3"].masks.identity = None

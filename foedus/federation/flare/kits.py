@@ -299,7 +299,9 @@ max_delta = 1e-5      # the delta at which these totals are computed
 max_message = 100000000     # bytes in one message
 max_words = 50        # different words of one column that are told to the server
 evaluate = true       # whether sums and histograms of rows held out of training may be told, to say how good a model is
-secure = false        # true: replies leave as masked sums alone, so that nobody sees the one of this site
+secure = true         # exact answers leave as masked sums alone, of 4 sites or more; false: the server sees each
+max_answers = 0.33    # numbers that may leave in a run without noise, as a share of the numbers in the rows
+max_leverage = 0.5    # a site with a row that stands out more than this in sums of squares stays out; 1: allows any
 secure_min = 3        # the fewest other sites in a masked sum
 verify = true         # whether masked sums without noise leave in checked runs alone
 """
