@@ -45,8 +45,8 @@ class Answers:
         """What leaves, for the person who decides."""
         over = f" in sums over {self.sites} sites" if self.sites > 1 else ""
         return (
-            f"Numbers: at most {self.rounds} times {self.numbers} leave{over}, then {self.after} for the certificate; the "
-            f"rows here hold {self.size}: a share of {self.share:.2g}."
+            f"Numbers: at most {self.rounds} times {self.numbers} leave{over}, then {self.after} for the certificate; "
+            f"the rows here hold {self.size}: a share of {self.share:.2g}."
         )
 
     def check(self, policy: Policy) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from foedus.sums.identity import OPERATOR, Signer, SiteIdentity, organisation
+from foedus.sums.identity import OPERATOR, ROLES, Signer, SiteIdentity, organisation
 from foedus.sums.masks import require_cryptography
 from foedus.sums.messages import MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
 from foedus.sums.server import MaskedSum, roster_of
@@ -50,8 +50,8 @@ def trial_identities(names: Iterable[str]) -> dict[str, SiteIdentity]:
     return trial_project(names)[1]
 
 
-def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Signer, dict[str, SiteIdentity]]:
-    """Return identities for a server and its sites that are played in one process, under a root of their own."""
+def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Signer, dict[str, SiteIdentity], Signer]:
+    """Return who signs for the server, the sites and the coordinator of a project in one process, with its own root."""
     require_cryptography()
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -61,8 +61,9 @@ def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Sign
     authority, now = Ed25519PrivateKey.generate(), datetime.datetime.now(datetime.UTC)
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trial")])
 
-    def certificate(name: str, operator: str, key: Ed25519PrivateKey) -> bytes:
+    def certificate(name: str, operator: str, key: Ed25519PrivateKey, role: str = "") -> bytes:
         fields = [(NameOID.COMMON_NAME, name), (NameOID.ORGANIZATION_NAME, operator)]
+        fields += [(NameOID.UNSTRUCTURED_NAME, role)] if role else []
         subject = x509.Name([x509.NameAttribute(*field) for field in fields]) if operator else issuer
         builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - A_DAY).not_valid_after(now + A_DAY)
@@ -75,4 +76,6 @@ def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Sign
         for name, key in keys.items()
         if name != server
     }
-    return Signer(keys[server], certificate(server, OPERATOR, keys[server]), root), sites
+    own = Ed25519PrivateKey.generate()
+    coordinator = Signer(own, certificate("coordinator", OPERATOR, own, ROLES[0]), root)
+    return Signer(keys[server], certificate(server, OPERATOR, keys[server]), root), sites, coordinator

@@ -27,7 +27,7 @@ from foedus.sums.channel import ServerChannel
 from foedus.sums.identity import SITE, Signer, SiteIdentity, is_signed_by
 
 NAMES = ("city", "north", "south")
-SERVER, SITES = trial_project(NAMES)
+SERVER, SITES, _ = trial_project(NAMES)
 
 
 class Line:

@@ -1,0 +1,285 @@
+"""Lies about a plan: who has signed it, what follows from it, and how much it may take from a site."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from cases import problem as five
+from masked_halls import MaskedHall
+from masked_wards import POLICY, SECURE, MaskedWard
+from wards import QUICK
+
+import foedus as fd
+from foedus.base.errors import FoedusError
+from foedus.federation import layout, packing
+from foedus.federation.exchange import Missing, Paused
+from foedus.federation.limits import largest_leverage
+from foedus.federation.plan import greetings_of, sign
+from foedus.federation.play import play
+from foedus.federation.policy import Policy
+from foedus.federation.server import ServerSession
+from foedus.sums.play import trial_project
+
+SUMMED = SECURE.partition("[preprocess]")[0]  # scales and words come from sums
+NAMES = tuple(f"site-{i + 1}" for i in range(5))
+SERVER, SITES, COORDINATOR = trial_project(NAMES)
+STRANGER = trial_project(NAMES)[2]
+STEPS = fd.FedAvg(k0=1, lr=0.1)
+
+
+# --- who has signed it ---
+
+
+class SignedHall(MaskedHall):
+    """Sites that know their project's root, and a plan that its coordinator has signed."""
+
+    def play_signed(self, signatures, order=None):
+        for site in self.site.values():
+            site.root = COORDINATOR.root
+        one = order or self.order
+        session = ServerSession(one, self.folder / "server", self.ask, QUICK, self.notes.append, signatures=signatures)
+        return session.play()
+
+
+def signed(hall, signer=COORDINATOR):
+    return sign(greetings_of(hall.order), signer)
+
+
+def test_a_plan_that_the_coordinator_has_signed_is_played(tmp_path):
+    hall = SignedHall(tmp_path, five(), STEPS, max_rounds=2)
+    hall.play_signed(signed(hall))
+    kept = json.loads((tmp_path / "site-1" / "plan-r1.json").read_text())
+    assert kept["signed"]["certificate"] == COORDINATOR.certificate.decode()
+    assert json.loads(kept["statement"])["max_rounds"] == 2
+
+
+SIGNERS = {
+    "nobody": lambda hall: None,
+    "the server": lambda hall: signed(hall, SERVER),
+    "a site": lambda hall: signed(hall, SITES["site-2"]),
+    "a stranger's coordinator": lambda hall: signed(hall, STRANGER),
+    "the coordinator, for another site": lambda hall: swapped(signed(hall)),
+    "the coordinator, under other words": lambda hall: wrong(signed(hall)),
+}
+
+
+def swapped(signatures):
+    names = signatures["signatures"]
+    return signatures | {"signatures": dict(zip(names, np.roll([*names.values()], 1), strict=True))}
+
+
+def wrong(signatures):
+    return signatures | {"signatures": dict.fromkeys(signatures["signatures"], "00" * 64)}
+
+
+@pytest.mark.parametrize("who", SIGNERS)
+def test_a_plan_that_somebody_else_has_signed_is_refused(tmp_path, who):
+    hall = SignedHall(tmp_path, five(), STEPS, max_rounds=2)
+    with pytest.raises(Missing, match="the plan is not signed by the coordinator of this project"):
+        hall.play_signed(SIGNERS[who](hall))
+    assert not [*tmp_path.glob("site-*/plan-*.json")]
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 3}, {"max_rounds": 3}, {"algorithm": fd.FedAvg(k0=1, lr=0.2)}, {"w0": np.full(4, 9.0)}],
+    ids=["seed", "rounds", "step", "start"],
+)  # fmt: skip
+def test_another_plan_than_the_signed_one_is_refused(tmp_path, change):
+    hall = SignedHall(tmp_path, five(), STEPS, max_rounds=2)
+    if "w0" in change:
+        change = {"w0": np.asarray(hall.order.w0) + 9.0}
+    with pytest.raises(Missing, match="the plan is not signed"):
+        hall.play_signed(signed(hall), replace(hall.order, **change))
+
+
+def test_a_signed_plan_is_accepted_once_under_its_name(tmp_path):
+    """The coordinator may sign many plans; under one name a site answers one of them."""
+    hall = SignedHall(tmp_path, five(), STEPS, max_rounds=2)
+    hall.play_signed(signed(hall))
+    hall.open_sites()
+    hall.order = replace(hall.order, max_rounds=50)
+    with pytest.raises(Missing, match="it has accepted another plan under the name of this run"):
+        hall.play_signed(signed(hall))
+
+
+def test_data_that_change_after_the_plan_was_accepted_are_told_to_the_site_alone(tmp_path):
+    """Sums over the file before and after a change would differ by what has changed."""
+    hall = MaskedHall(tmp_path, five(), STEPS, max_rounds=2)
+    hall.play()
+    with np.load(tmp_path / "site-2.npz") as file:
+        arrays = {name: np.array(file[name]) for name in file.files}
+    arrays["x"][0, 0] += 1.0
+    np.savez(tmp_path / "site-2.npz", **arrays)
+    hall.open_sites()
+    with pytest.raises(Missing, match="refuses: its data do not fit the experiment"):
+        hall.play()
+    assert any("its data are others than those for which it has accepted the plan" in line for line in hall.notes)
+
+
+# --- what follows from it ---
+
+
+def put(**more):
+    return lambda header: header | more
+
+
+def table(header):
+    """The right question with another capacity of its table of words."""
+    return header | {"table": header["table"] | {"capacity": 7}} if "table" in header else header
+
+
+def further(header):
+    columns = header["columns"]
+    return header | {"columns": columns | {"sums": [*columns["sums"], *columns["sums"][:1]]}}
+
+
+def fewer(header):
+    columns = header["columns"]
+    return header | {"columns": columns | {"sums": columns["sums"][:1]}}
+
+
+def other_means(header):
+    return header | {"means": {name: mean + 1e-9 for name, mean in header["means"].items()}}
+
+
+def one_mean(header):
+    return header | {"means": dict([*header["means"].items()][:1])}
+
+
+def far_columns(header):
+    sketches = {site: one | {"features": one["features"][:1]} for site, one in header["sketches"].items()}
+    return header | {"sketches": sketches}
+
+
+def fewer_sites(header):
+    return header | {"sketches": dict([*header["sketches"].items()][:2])}
+
+
+RULES = {"schema": 1, "columns": [], "label": "readmitted", "labels": ["no", "yes"]}
+
+LIES = {
+    "sums of fewer columns": ("sums", fewer),
+    "sums of a column twice": ("sums", further),
+    "another table of words": ("sums", table),
+    "sums with noise": ("sums", put(noise={"bounds": {}, "epsilon": 1.0, "figures": 1})),
+    "squares from other means": ("squares", other_means),
+    "squares of one column": ("squares", one_mean),
+    "squares before the sums": ("sums", lambda header: header | {"ask": "squares", "means": {}}),
+    "rules of the server's": ("prepare", put(rules=RULES)),
+    "columns that this site has not told": ("cohort", far_columns),
+    "columns of fewer sites": ("cohort", fewer_sites),
+    "a start before the sums": ("sums", lambda header: {k: header[k] for k in ("run", "round")} | {"ask": "prepare"}),
+    "a greeting with terms": ("hello", put(terms={"fields": {}}, secure=True)),
+    "a join before the greeting": ("hello", put(ask="join")),
+    "a plan for other sites": ("columns", put(sites=["a", "b", "c", "d"])),
+    "a plan of another kind": ("columns", put(plan=3)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_does_not_follow_from_the_plan_is_refused_and_on_record(tmp_path, lie):
+    kind, change = LIES[lie]
+    ward = MaskedWard(tmp_path, SUMMED, replace(POLICY, min_subset=1))
+    honest, victim = ward.ask, ward.names[1]
+    lies = []
+
+    def ask(messages, timeout):
+        sent = dict(messages)
+        if victim in sent:
+            header, payload = packing.unseal(sent[victim])
+            if header["ask"] == kind:
+                changed = change(header)
+                lies.append(changed != header)
+                sent[victim] = packing.seal(changed, payload)
+        return honest(sent, timeout)
+
+    ward.ask = ask
+    with pytest.raises((Missing, Paused, FoedusError)):
+        play(ward.request(), tmp_path / "server", ask, QUICK, ward.notes.append, lambda: False)
+    assert any(lies), "the server has not lied"
+    lines = map(json.loads, (tmp_path / victim / "messages.jsonl").read_text().splitlines())
+    assert {line["code"] for line in lines} & {"breach", "unknown", "policy", "other-run", "failed", "keys"}
+
+
+def test_the_honest_preparation_is_the_simulators_and_each_site_finds_its_rules(tmp_path):
+    ward = MaskedWard(tmp_path, SUMMED, replace(POLICY, min_subset=1))
+    result = ward.play()
+    for site in ward.site.values():
+        assert site.tables.rules.to_json() == result.rules
+        assert site.tables.totals
+    assert {packing.unseal(raw)[0]["code"] for raw in ward.heard} == {"ok"}
+
+
+# --- how much it may take ---
+
+
+def answers_of_site(site):
+    """The share that a site may be asked for, counted by hand: replies of FedAvg, the certificate, its own rows."""
+    dim, sites = site.terms.dim, site.terms.clients
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(site.forms[0].shape))
+    after = sum(leaf.size for leaf in jax.tree.leaves(layout.parts(site.terms, site.measured_data)))
+    assert numbers >= dim
+    return (site.rounds * numbers + after) / (sites * sum(site.arrays[name].size for name in ("x", "y")))
+
+
+def test_a_run_that_takes_more_numbers_than_the_policy_allows_is_refused_with_the_number_of_rounds(tmp_path):
+    strict = Policy(min_subset=1, min_sites=1, max_answers=0.33)
+    most = 1000
+    for _ in range(5):  # sites have other numbers of rows, and each says its own
+        folder = tmp_path / str(most)
+        folder.mkdir()
+        hall = MaskedHall(folder, five(), STEPS, policy=strict, max_rounds=most)
+        try:
+            hall.play()
+            break
+        except Missing as no:
+            assert "lets 0.33 times as many numbers leave" in str(no)
+            most = int(str(no).rpartition("at most ")[2].split()[0])
+    assert 1 <= most < 1000
+    counts = [answers_of_site(site) for site in hall.site.values()]
+    assert all(share <= 0.33 for share in counts)
+    folder = tmp_path / "more"
+    folder.mkdir()
+    with pytest.raises(Missing, match=f"at most {most} rounds would do"):
+        MaskedHall(folder, five(), STEPS, policy=strict, max_rounds=most + 1).play()
+
+
+def test_a_person_reads_how_many_numbers_would_leave(tmp_path):
+    ward = MaskedWard(tmp_path, SUMMED, replace(POLICY, min_subset=1, approve="ask"))
+    with pytest.raises(Paused, match="waits for the approval"):
+        ward.play()
+    (request,) = ward.site[ward.names[0]].approvals.all()
+    (line,) = [line for line in request.summary if line.startswith("By the columns of this site alone. Numbers:")]
+    assert "at most 2 times" in line
+    assert "in sums over 4 sites" in line
+
+
+def test_leverage_is_the_diagonal_of_the_hat_matrix():
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(40, 5))
+    X[:, 4] = X[:, 0] + X[:, 1]  # collinear: the pseudoinverse
+    hat = X @ np.linalg.pinv(X)
+    assert largest_leverage(X) == pytest.approx(np.max(np.diag(hat)), abs=1e-12)
+    X[3] = [0.0, 0.0, 0.0, 1e6, 0.0]
+    assert largest_leverage(X) > 0.999
+
+
+def test_a_site_with_a_row_that_stands_out_stays_out(tmp_path):
+    strict = Policy(min_subset=1, min_sites=1, max_leverage=0.95)
+    hall = MaskedHall(tmp_path, five(), STEPS, policy=strict, max_rounds=2)
+    hall.play()
+    with np.load(tmp_path / "site-2.npz") as file:
+        arrays = {name: np.array(file[name]) for name in file.files}
+    arrays["x"][0] = 1e9
+    folder = tmp_path / "again"
+    folder.mkdir()
+    hall = MaskedHall(folder, five(), STEPS, policy=strict, max_rounds=2)
+    np.savez(folder / "site-2.npz", **arrays)
+    with pytest.raises(Missing, match="refuses: its data do not fit the experiment"):
+        hall.play()
+    assert any("max_leverage" in line for line in hall.notes)
