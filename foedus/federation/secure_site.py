@@ -150,13 +150,13 @@ class SiteMasks:
                 f"run has {others}",
             )
         parties = header.get("parties")
-        is_list = isinstance(parties, list) and all(isinstance(name, str) for name in parties)
-        if not is_list or len({*parties}) != len(parties) or self.identity.site not in parties:
+        names = [name for name in parties if isinstance(name, str)] if isinstance(parties, list) else []
+        if names != parties or len({*names}) != len(names) or self.identity.site not in names:
             raise Refusal(
                 "unknown", "masked sums are over sites that the plan names, each once and this one among them"
             )
-        if len(parties) != clients:
-            raise Refusal("unknown", f"the plan names {len(parties)} sites, and its terms are for {clients}")
+        if len(names) != clients:
+            raise Refusal("unknown", f"the plan names {len(names)} sites, and its terms are for {clients}")
 
     def check_verified(self, header: Json, algorithm: Algorithm) -> None:
         """Refuse masked sums without noise in a run that the sites do not check, where the policy asks for that."""
