@@ -35,7 +35,7 @@ def statement(header: Json) -> str:
     return json.dumps({name: value for name, value in header.items() if name not in VARYING}, sort_keys=True)
 
 
-ANEW = ("index", "uid", "arrays", "uids", "names")  # what a run that goes on without a site states anew
+ANEW = ("index", "uid", "arrays", "uids", "names", "parties")  # what a run that goes on without a site states anew
 
 
 def without_count(header: Json) -> str:

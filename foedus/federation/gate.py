@@ -126,11 +126,11 @@ class Gate:
             raise self._full(error) from None
         return reply
 
-    def refuse(self, header: Json, code: str, sentence: str) -> bytes:
-        """Return a sealed refusal, which holds nothing of the data."""
+    def refuse(self, header: Json, code: str, sentence: str, why: str = "") -> bytes:
+        """Return a sealed refusal, which holds nothing of the data; the site's own record says `why`."""
         reply = packing.seal({"code": code, "sentence": sentence} | self._address(header))
         try:
-            self._record(header, code, len(reply))
+            self._record(header, code, len(reply), why or sentence)
         except OSError as error:
             return packing.seal(self._failure(error) | self._address(header))
         return reply
@@ -228,18 +228,21 @@ class Gate:
     def _address(self, header: Json) -> Json:
         return {"site": self.site, "run": header.get("run"), "round": header.get("round"), "ask": header.get("ask")}
 
-    def _record(self, header: Json, code: str, size: int) -> None:
-        self.log.add(header, code, size)
+    def _record(self, header: Json, code: str, size: int, why: str = "") -> None:
+        self.log.add(header, code, size, why)
 
 
 class MessageLog:
-    """The list of all messages that a site sends, for the site alone: a JSON line with time, purpose and size."""
+    """The list of all messages that a site sends, for the site alone: a JSON line with time, purpose and size.
+
+    A message that was refused is there with the reason, so a server that has lied is on record at the site.
+    """
 
     def __init__(self, path: Path):
         self.path = path
 
-    def add(self, header: Json, code: str, size: int) -> None:
-        """Append the line of one message."""
+    def add(self, header: Json, code: str, size: int, why: str = "") -> None:
+        """Append the line of one message, and why it was refused."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
             "run": _word(header.get("run")),
@@ -247,7 +250,7 @@ class MessageLog:
             "round": _word(header.get("round")),
             "bytes": size,
             "code": code,
-        }
+        } | ({"why": one_line(why)} if why else {})
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(line) + "\n")
 

@@ -1,6 +1,8 @@
 """The types and shapes of messages between server and sites, which each side works out from the terms for itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from jax import Array
 
 from foedus.base.pytrees import PyTree
 from foedus.certificate.measure import SitePart, site_part
+from foedus.federation import packing
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import spine
@@ -18,7 +21,27 @@ from foedus.sums.questions import Form
 ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
 PER_ROW = ("x", "y", "group", "weight")  # the arrays with one row for each example
 
+KEPT = 32  # terms and shapes of which a party keeps what follows from them
+
 Shapes = dict[str, list[int | None]]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _once(work: Callable[P, T]) -> Callable[P, T]:
+    """Return a function of algorithms, terms and shapes that traces once for the same ones: a site asks many times."""
+
+    @lru_cache(maxsize=KEPT)
+    def kept(leaves: tuple[object, ...], tree: object, number: object) -> T:
+        return work(*jax.tree.unflatten(tree, leaves))  # pyright: ignore[reportCallIssue]
+
+    @wraps(work)
+    def one(*arguments: P.args, **named: P.kwargs) -> T:
+        leaves, tree = jax.tree.flatten(arguments)
+        shapes = (packing.structure(leaf) if isinstance(leaf, np.ndarray | Array) else leaf for leaf in leaves)
+        return kept(tuple(shapes), tree, jnp.result_type(float))
+
+    return one
 
 
 def schema(arrays: Mapping[str, np.ndarray | Array]) -> Shapes:
@@ -51,6 +74,7 @@ def vector(size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size,), float)
 
 
+@_once
 def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[PyTree]:
     """Return, for each kind of round, the shapes of what one client receives."""
     server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
@@ -61,6 +85,7 @@ def messages(algorithm: Algorithm, terms: Terms, own: Data | None) -> list[PyTre
     ]
 
 
+@_once
 def common(algorithm: Algorithm, terms: Terms, own: Data | None) -> tuple[bool, ...]:
     """Return, for each kind of round, whether all clients receive the same message."""
     server = jax.eval_shape(lambda w, o: algorithm.init(terms, w, o), vector(terms.dim), own)
@@ -71,6 +96,7 @@ def common(algorithm: Algorithm, terms: Terms, own: Data | None) -> tuple[bool, 
     return tuple(answers)
 
 
+@_once
 def replies(algorithm: Algorithm, terms: Terms, message_shapes: list[PyTree], data: Data) -> list[PyTree]:
     """Return, for each kind of round, the shapes of what one client sends back."""
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -89,6 +115,7 @@ def forms(replies: list[PyTree], masking: Masking | None) -> list[Form]:
     return [Form(reply, masking.point.words) for reply in reals]
 
 
+@_once
 def parts(terms: Terms, data: Data) -> SitePart:
     """Return the shapes of what one client sends for the certificate."""
     local, _, coupled = terms.rows

@@ -24,7 +24,8 @@ class Answers:
     Args:
         rounds: the most rounds.
         numbers: that leave in one round.
-        after: that leave after the rounds, for the certificate.
+        after: that leave for a certificate.
+        measured: how many models may be measured: the last one, and those at which the run is ended early.
         sites: over which a number is a sum; 1 where the server sees this site's own.
         size: how many numbers the site's rows hold.
     """
@@ -32,27 +33,29 @@ class Answers:
     rounds: int
     numbers: int
     after: int
+    measured: int
     sites: int
     size: int
 
     @property
     def share(self) -> float:
         """The numbers that leave, as a share of those in the site's rows; a sum counts for each of its sites alike."""
-        return (self.rounds * self.numbers + self.after) / (self.sites * self.size)
+        return (self.rounds * self.numbers + self.measured * self.after) / (self.sites * self.size)
 
     @property
     def sentence(self) -> str:
         """What leaves, for the person who decides."""
         over = f" in sums over {self.sites} sites" if self.sites > 1 else ""
         return (
-            f"Numbers: at most {self.rounds} times {self.numbers} leave{over}, then {self.after} for the certificate; "
-            f"the rows here hold {self.size}: a share of {self.share:.2g}."
+            f"Numbers: at most {self.rounds} times {self.numbers} leave{over}, and {self.measured} times {self.after} "
+            f"for a certificate; the rows here hold {self.size}: a share of {self.share:.2g}."
         )
 
     def check(self, policy: Policy) -> None:
         """Refuse a run that would tell more numbers than the policy allows; it depends on no value of the data."""
         if self.share > policy.max_answers:
-            most = int((policy.max_answers * self.sites * self.size - self.after) // self.numbers)
+            left = policy.max_answers * self.sites * self.size - self.measured * self.after
+            most = int(left // self.numbers)
             hint = f"; at most {most} rounds would do" if most > 0 else ""
             raise Refusal(
                 "policy",
@@ -62,8 +65,9 @@ class Answers:
 
 
 def answers_of(
-    algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, masking: Masking | None, rounds: int, rows: int
-) -> Answers:
+    algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, masking: Masking | None, rounds: int, rows: int,
+    measured: int,
+) -> Answers:  # fmt: skip
     """Return what leaves in a run, from what is known before its rounds.
 
     Args:
@@ -73,12 +77,13 @@ def answers_of(
         masking: how replies are added up; None: they are seen.
         rounds: the most.
         rows: of the site.
+        measured: how many models may be measured.
     """
     party = layout.party(shapes)
     numbers = max(map(count_of, layout.replies(algorithm, terms, layout.messages(algorithm, terms, None), party)))
     own = sum(int(np.prod([n for n in shape if n is not None])) * rows for shape in shapes.values() if None in shape)
     sites = 1 if masking is None else terms.clients
-    return Answers(rounds, numbers, count_of(layout.parts(terms, party)), sites, own)
+    return Answers(rounds, numbers, count_of(layout.parts(terms, party)), measured, sites, own)
 
 
 def largest_leverage(X: np.ndarray) -> float:

@@ -52,6 +52,7 @@ KINDS = (CURVATURE, ROWS, DIAGONAL)
 MOST = 60  # questions for products with the Hessian, one after the other: each is a round between sites
 MOST_QUESTIONS = 2 * MOST + MOST_ROWS // BATCH + 16  # of all kinds in a run, for a saddle point is searched first
 MOST_MODELS = 5  # that a site measures in a run: the last one, and those at which the run was ended early
+MOST_CHECKED = 2  # that it measures in a checked run
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +165,15 @@ def _products(terms: Terms, kind: str, mu: Array, w: Array, nu: Array, V: Array,
 
 
 class MeasuredModels:
-    """Which models a site has measured in a run, and how many questions about the last it has answered: on its disk."""
+    """Which models a site has measured in a run, and how many questions about the last it has answered: on its disk.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Args:
+        path: of the record.
+        most: the models that the site measures.
+    """
+
+    def __init__(self, path: Path, most: int = MOST_MODELS):
+        self.path, self.most = path, most
         content: Json = json.loads(path.read_text()) if path.exists() else {}
         self.models: list[str] = content.get("models", [])
         self.questions: int = content.get("questions", 0)
@@ -176,8 +182,8 @@ class MeasuredModels:
         """Note a model before its measurement leaves, or refuse it; one that was measured before may be once more."""
         if (digest := self._digest(header, model)) in self.models:
             return
-        if len(self.models) >= MOST_MODELS:
-            raise Refusal("policy", f"it measures {MOST_MODELS} models in a run, and has measured as many")
+        if len(self.models) >= self.most:
+            raise Refusal("policy", f"it measures {self.most} models in a run, and has measured as many")
         self.models, self.questions = [*self.models, digest], 0
         self._save()
 

@@ -120,6 +120,7 @@ class Request(Generic[PlanT]):
             "algorithm": spec.encode(over_a_network(plan.algorithm(count))),
             "max_rounds": plan.max_rounds,
             "sites": count,
+            "parties": list(self.sites),
             "noise": plan.noise,
             "secure": plan.secure,
             "verify": plan.verified(count),
@@ -139,7 +140,7 @@ def joins_of(order: Order) -> dict[str, tuple[Json, PyTree]]:
     own = None if order.own is None else layout.schema(order.own)
     common: Json = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
     common |= {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
-    common |= {"secure": True} if order.secure else {}
+    common |= {"secure": True, "parties": list(order.sites)} if order.secure else {}
     if order.verified:
         common |= {"verify": True, "uids": np.asarray(order.uids).tolist(), "names": list(order.names)}
     joins: dict[str, tuple[Json, PyTree]] = {}

@@ -119,6 +119,7 @@ class SiteMasks:
         self.masking: Masking | None = None
         self.run, self.least_others = "", policy.secure_min
         self.parties, self.common, self.rounds = 0, (), 0
+        self.plan_sites: tuple[str, ...] = ()
         self.is_checked = False
         self.plan, self.preparation_plan = b"", b""  # digests of what all sites have agreed to
         self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
@@ -148,6 +149,14 @@ class SiteMasks:
                 f"its policy (secure_min) asks for sums with at least {self.policy.secure_min} other sites, and this "
                 f"run has {others}",
             )
+        parties = header.get("parties")
+        names = [name for name in parties if isinstance(name, str)] if isinstance(parties, list) else []
+        if names != parties or len({*names}) != len(names) or self.identity.site not in names:
+            raise Refusal(
+                "unknown", "masked sums are over sites that the plan names, each once and this one among them"
+            )
+        if len(names) != clients:
+            raise Refusal("unknown", f"the plan names {len(names)} sites, and its terms are for {clients}")
 
     def check_verified(self, header: Json, algorithm: Algorithm) -> None:
         """Refuse masked sums without noise in a run that the sites do not check, where the policy asks for that."""
@@ -172,6 +181,7 @@ class SiteMasks:
         self.least_others = max(self.policy.secure_min, 0 if self.masking is None else self.masking.least_others)
         self.noise, self.parties = sound_noise(algorithm), terms.clients
         self.is_checked = header.get("verify") is True
+        self.plan_sites = tuple(header.get("parties", ()))
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
 
     def begin_preparation(self, header: Json, *plan: object) -> None:
@@ -180,7 +190,9 @@ class SiteMasks:
         self.preparation_plan = plan_of(*plan)
         if header.get("secure") is True and self.identity is not None:
             record = self._record_of(header["run"])
-            self.preparation = header["run"], MaskingSite(self.identity, self.policy.secure_min, record, everybody=True)
+            least, parties = self.policy.secure_min, header["parties"]
+            site = MaskingSite(self.identity, least, record, everybody=True, parties=parties)
+            self.preparation = header["run"], site
 
     def _record_of(self, run: str) -> SummedRounds:
         """Return the record of a run's sums; its preparation and its rounds have the same one."""
@@ -219,7 +231,9 @@ class SiteMasks:
         if self.site is None or self.run != run:
             self.run = run
             record, is_noisy = self._record_of(run), self.noise is not None
-            self.site = MaskingSite(self.identity, self.least_others, record, is_noisy, self.is_checked)
+            self.site = MaskingSite(
+                self.identity, self.least_others, record, is_noisy, self.is_checked, self.plan_sites
+            )
         return Outgoing(payload=self.site.new_keys(run, epoch, self.plan).to_bytes())
 
     def _roster(self, header: Json, payload: bytes) -> Outgoing:

@@ -171,8 +171,9 @@ class SiteSession:
                 return self.gate.refuse(header, no.code, no.sentence)
             except Exception as error:
                 # what went wrong may hold data: it is for the site's own log, and the server gets a code alone
-                self.note(f"failed in {header.get('ask')}: {type(error).__name__}: {error}")
-                return self.gate.refuse(header, "failed", "it failed; its own log says why")
+                why = f"failed in {header.get('ask')}: {type(error).__name__}: {error}"
+                self.note(why)
+                return self.gate.refuse(header, "failed", "it failed; its own log says why", why)
 
     def _answers(self, header: Json) -> Callable[[Json, bytes], Outgoing]:
         """Return the function that answers this kind of message."""
@@ -454,7 +455,8 @@ class SiteSession:
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
         self.replay = self._replay(header, algorithm, terms, fit.few_rounds)
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
-        self.measurements = measuring.MeasuredModels(self.folder / f"measured-{header['run']}.json")
+        measured = self.folder / f"measured-{header['run']}.json"
+        self.measurements = measuring.MeasuredModels(measured, _most_measured(header))
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), self._own_key(header["run"])
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -630,7 +632,12 @@ def _answers_of(stated: Json, algorithm: Algorithm, terms: Terms, shapes: layout
     """Return what leaves in a run without noise, as its greeting states it."""
     all_shapes = shapes | {name: list(shape) for name, shape in stated["extra"].items()}
     masking = masking_of(algorithm, terms) if stated.get("secure") is True else None
-    return answers_of(algorithm, terms, all_shapes, masking, stated["max_rounds"], rows)
+    return answers_of(algorithm, terms, all_shapes, masking, stated["max_rounds"], rows, _most_measured(stated))
+
+
+def _most_measured(stated: Json) -> int:
+    """Return how many models a site measures in a run that states this."""
+    return measuring.MOST_CHECKED if stated.get("verify") is True else measuring.MOST_MODELS
 
 
 def _versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ What a site refuses, whoever asks:
 """
 
 import hashlib
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -72,7 +72,8 @@ class MaskingSite:
             Kept over restarts by its owner.
         is_noisy: whether what is summed has noise. Sums without noise are all over one set, for sums over many sets
             together may tell what a single site has sent. Noise is for each round anew, so a round has one set.
-        everybody: whether sums are over all sites of the roster alone, so that nobody can be left out of one.
+        everybody: whether sums are over all sites alone, so that nobody can be left out of one.
+        parties: the sites of the plan, of which keys are taken; None: of whoever shows some.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class MaskingSite:
         summed: MutableMapping[str, str] | None = None,
         is_noisy: bool = False,
         everybody: bool = False,
+        parties: Collection[str] | None = None,
     ):
-        self.everybody = everybody
+        self.everybody, self.parties = everybody, parties
         self.identity, self.least_others, self.is_noisy = identity, least_others, is_noisy
         self.summed: MutableMapping[str, str] = {} if summed is None else summed
         self.key: X25519PrivateKey | None = None
@@ -118,6 +120,7 @@ class MaskingSite:
             raise Breach("the roster names a site twice, or not in order")
         if self.note not in roster.notes:
             raise Breach("the roster does not hold this site's own key")
+        self._check_parties(names)
         if len(names) - 1 < self.least_others:
             raise Breach(
                 f"its policy (secure_min) asks for sums with at least {self.least_others} other sites, "
@@ -138,6 +141,17 @@ class MaskingSite:
         self.secrets = {note.site: masks.pair_secret(self.key, note.public) for note in others}
         self.roster = hashlib.sha256(roster.to_bytes()).digest()
         self.signers = {note.site: note.signer for note in roster.notes}
+
+    def _check_parties(self, names: tuple[str, ...]) -> None:
+        """Refuse keys of others than the plan's sites and, where sums are over all of them, the lack of one."""
+        if self.parties is None:
+            return
+        for name in names:
+            if name not in self.parties:
+                raise Breach(f"the roster names {name!r}, which is no site of the plan")
+        for name in self.parties if self.everybody else ():
+            if name not in names:
+                raise Breach(f"the roster lacks {name!r}, a site of the plan, and a checked sum is over all of them")
 
     # --- a sum ---
 

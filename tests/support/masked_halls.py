@@ -6,16 +6,17 @@ from halls import QUICK, Hall, KnownSite
 
 from foedus.federation import packing
 from foedus.federation.order import Order, Result, order_of
+from foedus.federation.plan import greetings_of, sign
 from foedus.federation.policy import SiteFile, Source
 from foedus.federation.server import ServerSession
 from foedus.sums.masking import by_sums
 from foedus.sums.messages import RevealOrder
-from foedus.sums.play import trial_identities
+from foedus.sums.play import trial_project
 
 NAMES = tuple(f"site-{i + 1}" for i in range(5))
 
 
-IDENTITIES = trial_identities(NAMES)
+SERVER, IDENTITIES, COORDINATOR = trial_project(NAMES)
 
 
 class MaskedHall(Hall):
@@ -50,6 +51,25 @@ class MaskedHall(Hall):
 
     def play(self, ask=None, patience=QUICK) -> Result:
         session = ServerSession(self.order, self.folder / "server", ask or self.ask, patience, self.notes.append)
+        return Result.from_bytes(session.play().to_bytes())
+
+
+class SignedHall(MaskedHall):
+    """Sites that know their project's root, and a plan that its coordinator has signed."""
+
+    def open_sites(self):
+        super().open_sites()
+        for site in self.site.values():
+            site.root = COORDINATOR.root
+
+    def signatures(self, signer=COORDINATOR):
+        return sign(greetings_of(self.order), signer)
+
+    def play(self, ask=None, patience=QUICK, *, order=None, signatures=None) -> Result:
+        """Play an order, by default the hall's own under the coordinator's signatures."""
+        signatures = self.signatures() if signatures is None else signatures
+        folder, one = self.folder / "server", order or self.order
+        session = ServerSession(one, folder, ask or self.ask, patience, self.notes.append, signatures=signatures)
         return Result.from_bytes(session.play().to_bytes())
 
 
